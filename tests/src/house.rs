@@ -149,6 +149,16 @@ impl House {
         Plan::flags(flags).permission("approve-all").build()
     }
 
+    /// Starts a session, and returns the house with the session's key.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn with_session(self) -> (Self, String) {
+        let key = self.spawn();
+        (self, key)
+    }
+
     /// The supervisor's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
@@ -202,6 +212,15 @@ impl House {
     pub fn start_gateway(&mut self) {
         assert!(self.gateway.is_none(), "the gateway is already running");
         self.gateway = Some(self.world.gateway(GATEWAY, &self.socket));
+    }
+
+    /// Kills the gateway with SIGKILL and starts another one.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn restart_gateway(&mut self) {
+        self.kill_gateway();
+        self.start_gateway();
     }
 
     /// Kills the supervisor with SIGKILL, if it is running.

@@ -51,8 +51,7 @@ fn assert_harmless(shown: &str) {
 /// a half without a partner becomes a replacement character.
 #[test]
 fn emoji_split_between_chunks_is_joined() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     // A chat follows the session.
     let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "the chat names its session");
@@ -66,8 +65,7 @@ fn emoji_split_between_chunks_is_joined() {
 
     let mut turn = house.follow(&["prompt", &key, "say over \\ud83d\nsleep 3000\nsay \\ude80 a kill"]);
     let mut killed = turn.events_until(LONG, |event| event["text"] == "over ");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     killed.extend(turn.finish(LONG).ok().lines());
     check_turn(&killed, "end_turn");
     assert_eq!(chunks(&killed).concat(), "over 🚀 a kill");
@@ -94,8 +92,7 @@ fn emoji_split_between_chunks_is_joined() {
 /// Invalid UTF-8, numbers outside of a double's range and excessive nesting are replaced and counted.
 #[test]
 fn invalid_agent_output_is_repaired_and_counted() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     let series =
         |outcome: &str| format!("acp_agent_line_faults_total{{backend=\"direct\",outcome=\"{outcome}\"}}");
@@ -128,8 +125,7 @@ fn invalid_agent_output_is_repaired_and_counted() {
 /// A permission request with a split emoji and line breaks in its texts is shown on one line each and can be answered.
 #[test]
 fn permission_texts_with_line_breaks_are_shown_on_one_line() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = "option_name allow_once Yes \\ude00\\n  2. No, never\\u001b[2J\n\
                   permission rm \\ud83d\\n  1. Do nothing\\u202e\nsay after";
     let mut turn = house.follow(&["prompt", &key, script, "--interactive"]);
@@ -166,8 +162,7 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
 /// No text of an agent reaches a terminal as a control sequence, neither in a prompt nor in a history.
 #[test]
 fn agent_control_sequences_never_reach_the_terminal() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = format!(
         "say {HOSTILE}\nthought {HOSTILE}\nplan {HOSTILE}\ntool run true # {HOSTILE}\nmode {HOSTILE}\n\
          error_data -32603 \"{HOSTILE}\""
@@ -192,8 +187,7 @@ fn agent_control_sequences_never_reach_the_terminal() {
 /// The `data` of an agent's error is part of the error message, on one line.
 #[test]
 fn error_data_of_agent_is_part_of_the_error_message() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let failed = house.cli(&[
         "prompt",
         &key,

@@ -150,8 +150,7 @@ fn static_binding_starts_session_with_first_message() {
     let intro = format!("is bound here, in {}: session {key}", dirs[0]);
     assert!(first["text"].as_str().unwrap().contains(&intro), "{first}");
     answered(&house, "one");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(say(&house, "room", "2", "say two")["session_key"], key);
     answered(&house, "two");
     assert_eq!(house.received("session/new").len(), 1, "a restart continues the conversation");
@@ -192,8 +191,7 @@ fn answer_shown_in_other_conversation_names_the_asker() {
     let key = spawn(&house, "room");
     assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
     assert_eq!(say(&house, "room", "1", "say from the room")["outcome"], "prompted");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(say(&house, "side", "2", "say from the side")["outcome"], "prompted");
     for (conversation, own, other) in
         [("room", "from the room", "from the side"), ("side", "from the side", "from the room")]
@@ -212,8 +210,7 @@ fn answers_appear_once_in_bound_conversation_only() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
     let first = say(&house, "room", "1", "say asked here");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(say(&house, "room", "1", "say asked here")["run_id"], first["run_id"]);
     until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "asked here"));
     // A prompt from the command line: its client follows the journal, and the conversation shows the answer.
@@ -221,8 +218,7 @@ fn answers_appear_once_in_bound_conversation_only() {
     until(LONG, "it is told", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
     // An unbound conversation gets no answer, and nothing leaks into it.
     assert_eq!(say(&house, "lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(say(&house, "room", "2", "say last")["outcome"], "prompted");
     until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "last"));
     assert_eq!(told(&house, "room")[1..], ["asked here", "asked elsewhere", "last"]);

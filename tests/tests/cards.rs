@@ -28,21 +28,18 @@ fn say(house: &House, id: &str, words: &str) -> Value {
 /// which comes once.
 #[test]
 fn card_continues_after_kill_and_answer_comes_once() {
-    let mut house = Plan::flags(&[]).gateway(LIVE).build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway(LIVE).build().with_session();
     let focused = say(&house, "1", &format!("/focus {key}"));
     assert_eq!(focused["outcome"], "command", "{focused}");
     let asked = say(&house, "2", "say One. \nsleep 2000\nsay Two. \npermission Write\nsay Three.");
     assert_eq!(asked["outcome"], "prompted", "{asked}");
     until(LONG, "the card", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     until(LONG, "the card continues", || {
         let told = told(&house);
         told.len() == 2 && told[0].1.starts_with("Waiting for a permission") && told[0].1.ends_with("Two.")
     });
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     let answered = say(&house, "3", "/acp allow");
     assert_eq!(answered["outcome"], "command", "{answered}");
     until(LONG, "the card to be folded", || {

@@ -171,8 +171,7 @@ fn chat_continues_across_gateway_kills() {
     let mut events =
         chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains("chunk 20\n")));
     for marker in ["chunk 100\n", ""] {
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         if !marker.is_empty() {
             let more = chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains(marker)));
             events.extend(more);

@@ -37,8 +37,7 @@ impl<'a> Room<'a> {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
         let first = self.send(house, &id, text);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(self.send(house, &id, text), first, "{text}");
         first
     }

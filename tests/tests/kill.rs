@@ -155,8 +155,7 @@ impl Trial {
 #[test]
 fn heavy_turn_survives_fifty_gateway_kills() {
     let seed = Seed::new();
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let other = house.world.spawn(GATEWAY, "scripted", "work/other");
     let lease = house.lease(&key);
     let script = format!("chunks {CHUNKS} pace_ms={PACE_MS} size={SIZE}");
@@ -251,16 +250,14 @@ fn check_everything(trial: &Trial, texts: &[String], script: &str) {
 #[test]
 fn heavy_short_turns_survive_kills_at_their_edges() {
     let mut seed = Seed::new();
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let pid = house.lease(&key).adapter_pid();
     for n in 0..12 {
         let text = format!("edge {n:02}");
         let turn = house.follow(&["prompt", &key, &text]);
         wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");
         assert_eq!(chunks(&events), [format!("echo: {text}")]);
@@ -284,8 +281,7 @@ fn heavy_cancels_and_closes_survive_kills() {
         let verb = if n % 2 == 0 { "cancel" } else { "close" };
         let command = house.follow(&["sessions", verb, &key, "--idempotency-key", "once"]);
         wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let _ = command.finish(LONG).ok();
         events.extend(turn.finish(LONG).lines());
         check_turn(&events, "cancelled");

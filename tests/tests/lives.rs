@@ -50,8 +50,8 @@ fn shown(house: &House, key: &str) -> Value {
 /// conversation.
 #[test]
 fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
-    let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
-    let key = house.spawn();
+    let (mut house, key) =
+        Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build().with_session();
     check_turn(&house.prompt(&key, "before"), "end_turn");
     let lease = house.lease(&key);
     let expiry = shown(&house, &key)["expiry"].clone();
@@ -74,8 +74,7 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
 /// D2: an unused session is closed with its agent after its TTL, although no gateway ran meanwhile.
 #[test]
 fn unused_session_is_closed_after_ttl() {
-    let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build().with_session();
     check_turn(&house.prompt(&key, "before"), "end_turn");
     let lease = house.lease(&key);
     let expiry = shown(&house, &key)["expiry"].clone();
@@ -96,8 +95,7 @@ fn unused_session_is_closed_after_ttl() {
 /// D2, D8: a binding's idle timeout expires across kills, ends session and agent, and is announced once.
 #[test]
 fn idle_timeout_expires_across_kill_and_is_announced_once() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let lease = house.lease(&key);
     house.kill_gateway();
     bind(&house, &key, "room", Some(4_000), None);
@@ -115,8 +113,7 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
         Some(told(&house, "room")).filter(|texts| !texts.is_empty())
     });
     assert_eq!(texts, [want]);
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(told(&house, "room"), [want]);
     house.end();
 }
@@ -124,8 +121,7 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
 /// D2: only the expired one of two bindings ends; the notice names the maximum age.
 #[test]
 fn expired_binding_keeps_session_with_another_binding() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     bind(&house, &key, "short", None, Some(1_000));
     bind(&house, &key, "long", Some(3_600_000), None);
@@ -146,8 +142,7 @@ fn expired_binding_keeps_session_with_another_binding() {
 /// D11: a running turn keeps its binding and agent for any duration.
 #[test]
 fn running_turn_defers_idle_timeout() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     bind(&house, &key, "room", Some(1_500), None);
     house.start_gateway();
@@ -201,8 +196,7 @@ fn close_archive_delete_and_reset_end_sessions_once() {
     let mut all = listed(&["sessions", "list", "--all"]);
     all.sort();
     assert_eq!(all, ["archived", "closed", "reset"]);
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(house.agent_events("start").len(), 4, "nothing that was closed is started again");
     house.end();
 }
@@ -253,8 +247,7 @@ fn sessions_record_owner_and_labels_are_unique() {
 /// B14: settings are validated, stored, and applied to the agent's next process, the mode first.
 #[test]
 fn settings_survive_gateway_and_agent() {
-    let mut house = Plan::flags(&["--modes"]).build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&["--modes"]).build().with_session();
     let _ = house.prompt(&key, "warm up");
     for setting in [["--mode", "ask"], ["--timeout", "600"], ["--permission", "deny-all"]] {
         let _ = house.verb(&["sessions", "set", &key, setting[0], setting[1]]);
@@ -283,8 +276,7 @@ fn settings_survive_gateway_and_agent() {
 /// The agent accepts or refuses changes of its own settings; refused ones are errors and are not stored.
 #[test]
 fn settings_are_answered_by_the_agent() {
-    let house = Plan::flags(&["--modes", "--options"]).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&["--modes", "--options"]).build().with_session();
     let _ = house.prompt(&key, "warm up");
     let set = |args: &[&str]| house.cli(&[&["sessions", "set", &key], args].concat());
     for (change, want) in [
@@ -342,8 +334,7 @@ fn settings_are_answered_by_the_agent() {
 /// A turn above the session's timeout is stopped and fails, and the session continues.
 #[test]
 fn turn_above_session_timeout_is_stopped() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
     let queued = house.follow(&["prompt", &key, "next"]);
@@ -356,8 +347,7 @@ fn turn_above_session_timeout_is_stopped() {
 /// B14: the configured limit applies to a session without its own timeout.
 #[test]
 fn turn_above_configured_limit_is_stopped() {
-    let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build().with_session();
     let hung = house.follow(&["prompt", &key, "wait_cancel"]).finish(LONG);
     assert_eq!(hung.error_code(), "TIMEOUT");
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "600"]);
@@ -368,8 +358,7 @@ fn turn_above_configured_limit_is_stopped() {
 /// D4: a binding ends by its id, all others by the session key; the session continues.
 #[test]
 fn bindings_are_ended_by_id_and_by_session() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     for conversation in ["one", "two", "three"] {
         bind(&house, &key, conversation, None, None);
@@ -424,8 +413,7 @@ fn repeated_commands_after_kill_return_first_response() {
         answers.push((command, house.verb(command)));
     }
     let events = house.history(&key).len();
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     for (command, first) in answers {
         assert_eq!(house.verb(command), first, "{command:?}");
     }
@@ -441,8 +429,7 @@ fn repeated_commands_after_kill_return_first_response() {
 #[test]
 fn turn_ends_in_bounded_time_without_supervisor() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
-    let mut house = Plan::flags(&[]).gateway(toml).build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway(toml).build().with_session();
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
     until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
     house.kill_supervisor();
@@ -458,8 +445,7 @@ fn turn_ends_in_bounded_time_without_supervisor() {
 /// A stopped supervisor is noticed; when it continues, the turn continues without loss.
 #[test]
 fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
     until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
     house.signal_supervisor(Signal::STOP);

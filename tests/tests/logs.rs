@@ -100,8 +100,7 @@ fn secrets_printed_by_dying_agent_reach_no_conversation() {
 
 #[test]
 fn followed_log_survives_gateway_restart_until_ctrl_c() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "stderr one\nstderr two\nstderr three");
     let text = |line: &serde_json::Value| line["text"].as_str().unwrap_or_default().to_owned();
     until(SOON, "the log has it", || {
@@ -112,8 +111,7 @@ fn followed_log_survives_gateway_restart_until_ctrl_c() {
     assert_eq!(text(&followed.event(SOON).unwrap()), "three");
     let _ = house.prompt(&key, "stderr four");
     assert_eq!(text(&followed.event(SOON).unwrap()), "four");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     let _ = house.prompt(&key, "stderr five");
     assert_eq!(text(&followed.event(LONG).unwrap()), "five");
     assert!(followed.signal(Signal::INT));

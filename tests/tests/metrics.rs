@@ -249,8 +249,7 @@ fn every_metric_is_documented_and_tested() {
         let beside = *file == WATCHDOG && text.contains("watch.stuck(");
         assert!(beside || text.matches(short).count() >= uses, "{file} does not look at {name}");
     }
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say a");
     let unknown: Vec<String> =
         scrape(&house).names.into_iter().filter(|name| !named.contains(name)).collect();

@@ -51,8 +51,7 @@ fn check_cancel_came_first(house: &House) {
 /// A request is shown with the agent's own options and answered once; a second answer is refused.
 #[test]
 fn permission_is_answered_once() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let mut turn = ask(&house, &key, "permission Delete everything\nsay after");
     let mut events = turn.events_until(SOON, |event| event["type"] == "permission");
     let shown = events.last().cloned().unwrap_or_default();
@@ -92,8 +91,7 @@ fn permission_is_answered_once() {
 /// One of several concurrent answers wins, and the agent receives that one.
 #[test]
 fn one_of_many_concurrent_answers_wins() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
     let racers: Vec<(&str, RunningCommand)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
@@ -112,17 +110,14 @@ fn one_of_many_concurrent_answers_wins() {
 /// A pending request survives gateway kills before and after its answer.
 #[test]
 fn permission_survives_gateway_kills() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
         let turn = ask(&house, &key, &format!("permission Number {n}"));
         let id = one_pending(&house, &key);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(one_pending(&house, &key), id, "the same question after the restart");
         assert_eq!(answer(&house, &key, &id, option).code, Some(0));
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(pending(&house, &key), [] as [Value; 0], "it stays answered");
         assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "and is not answered twice");
         let events = turn.finish(LONG).ok().lines();
@@ -139,8 +134,7 @@ fn permission_survives_gateway_kills() {
 fn cancel_settles_pending_permission() {
     // With an agent that cancels its request, and with one that only ends its turn.
     for flags in [&["--cancel-request"][..], &[]] {
-        let house = House::new(flags);
-        let key = house.spawn();
+        let (house, key) = House::new(flags).with_session();
         let turn = ask(&house, &key, "permission\nsay never");
         let id = one_pending(&house, &key);
         let _ = house.verb(&["sessions", "cancel", &key]);
@@ -159,8 +153,7 @@ fn cancel_settles_pending_permission() {
 /// H4: the next process numbers its requests from 0 again, and an old answer does not match a new request.
 #[test]
 fn old_permission_id_never_approves_new_request() {
-    let mut house = House::new(&["--ids", "int0"]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&["--ids", "int0"]).with_session();
     let first = ask(&house, &key, "permission First");
     let old = one_pending(&house, &key);
     let lease = house.lease(&key);
@@ -176,8 +169,7 @@ fn old_permission_id_never_approves_new_request() {
     let new = one_pending(&house, &key);
     assert_ne!(new, old);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "the old button does nothing");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nor after a restart");
     assert_eq!(one_pending(&house, &key), new, "the new question still waits");
     assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
@@ -245,8 +237,7 @@ fn permission_modes_decide_without_asking() {
 /// A new permission mode decides pending requests; old buttons have no effect.
 #[test]
 fn stricter_mode_refuses_pending_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
     let _ = house.verb(&["sessions", "set", &key, "--permission", "deny-all"]);
@@ -262,8 +253,7 @@ fn stricter_mode_refuses_pending_permission() {
 #[test]
 fn unattended_permission_request_fails_run_if_configured() {
     let toml = "[permission]\nnon_interactive_permissions = \"fail\"\n";
-    let house = Plan::flags(&[]).gateway(toml).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway(toml).build().with_session();
     let failed = house.cli(&["prompt", &key, "permission\nsay never"]);
     assert_eq!((failed.code, failed.error_code().as_str()), (Some(5), "PERMISSION_PROMPT_UNAVAILABLE"));
     let events = failed.lines();
@@ -282,8 +272,7 @@ fn unattended_permission_request_fails_run_if_configured() {
 /// An unanswered request is settled at its deadline, with an event.
 #[test]
 fn deadline_settles_pending_permission() {
-    let house = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build().with_session();
     let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
     check_turn(&events, "end_turn");
     assert_eq!(chunks(&events), ["permission: selected reject_once"]);
@@ -295,8 +284,7 @@ fn deadline_settles_pending_permission() {
 /// Closing the session settles the pending request and ends the agent.
 #[test]
 fn close_settles_pending_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = ask(&house, &key, "permission");
     let id = one_pending(&house, &key);
     let lease = house.lease(&key);
@@ -319,8 +307,7 @@ fn unensured_asking_is_reported_before_first_turn() {
     until(SOON, "the session shows it", || show(&house)["asking"] == "unknown");
     check_turn(&house.prompt(&key, "hello"), "end_turn");
     house.lease(&key).kill_adapter();
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     check_turn(&house.prompt(&key, "hello again"), "end_turn");
     let history = house.history(&key);
     let reports: Vec<usize> = (0..)
@@ -333,8 +320,7 @@ fn unensured_asking_is_reported_before_first_turn() {
     assert!(turn.is_some_and(|turn| reports[0] < turn), "{history:#?}");
     house.end();
 
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "hello"), "end_turn");
     assert_eq!(
         house.verb(&["sessions", "show", &key])["asking"],
@@ -349,8 +335,7 @@ fn unensured_asking_is_reported_before_first_turn() {
 #[test]
 fn refused_mode_does_not_replace_asking_mode() {
     // The mode is changed while the session opens: the agent has not reported its modes yet.
-    let house = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build().with_session();
     drop(house.cli(&["sessions", "set", &key, "--mode", "free"]));
     let asks = || {
         let turn = ask(&house, &key, "permission");

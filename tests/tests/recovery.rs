@@ -19,8 +19,7 @@ fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
 /// H1: output of an agent that ended while the gateway was down is kept.
 #[test]
 fn output_of_ended_agent_is_delivered_after_restart() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 3000 size=500\nexit 9"]);
@@ -39,8 +38,7 @@ fn output_of_ended_agent_is_delivered_after_restart() {
 /// H1: output above the ring's size blocks the agent while no gateway reads, and nothing is dropped.
 #[test]
 fn heavy_full_ring_blocks_agent_and_drops_nothing() {
-    let mut house = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build().with_session();
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 2000 size=500"]);
@@ -64,8 +62,7 @@ fn heavy_full_ring_blocks_agent_and_drops_nothing() {
 /// After a long absence of the gateway its leases end in order, and their output is read when it returns.
 #[test]
 fn long_gateway_absence_ends_agents_but_keeps_output() {
-    let mut house = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build().with_session();
     let lease = house.lease(&key);
     let mut turn = house.follow(&["prompt", &key, "chunks 100000 pace_ms=5"]);
     let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
@@ -97,8 +94,7 @@ fn heavy_session_never_has_two_agents() {
         let spawning = house.follow(&command);
         for _ in 0..=n % 3 {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(250)));
-            house.kill_gateway();
-            house.start_gateway();
+            house.restart_gateway();
         }
         let key = spawning.finish(LONG).ok().json()["session_key"].as_str().unwrap_or_default().to_owned();
         let text = format!("hello {n}");
@@ -118,8 +114,7 @@ fn heavy_session_never_has_two_agents() {
 #[test]
 fn heavy_session_survives_repeated_supervisor_kills() {
     let mut seed = Seed::new();
-    let mut house = House::new(&["--slow-init", "50"]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&["--slow-init", "50"]).with_session();
     let (mut done, mut failed) = (0, 0);
     let mut conversation = Value::Null;
     for n in 0..12 {
@@ -186,8 +181,7 @@ fn copy_database(from: &Path, to: &Path) {
 /// agent is ended, and the session continues with the agent's own memory.
 #[test]
 fn rolled_back_database_ends_living_agent_after_accepted_loss() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "before the backup"), "end_turn");
     house.kill_gateway();
     let (state, backup) = (house.world.path(GATEWAY), house.world.path("backup"));
@@ -223,8 +217,7 @@ fn rolled_back_database_ends_living_agent_after_accepted_loss() {
 /// The queue is ordered and bounded, queued prompts can be cancelled, and an unsupported steer is queued.
 #[test]
 fn queued_prompts_run_in_order() {
-    let mut house = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build().with_session();
     let first = house.follow(&["prompt", &key, "wait_cancel"]);
     until(SOON, "it runs", || house.verb(&["sessions", "show", &key])["state"] == "running");
     let queued = |text: &str| {
@@ -239,8 +232,7 @@ fn queued_prompts_run_in_order() {
     assert_eq!(refused.error()["retryable"], true);
     let cancelled = house.verb(&["sessions", "cancel", &key, "--run", &runs[1]]);
     assert_eq!((&cancelled["run_id"], &cancelled["state"]), (&runs[1].as_str().into(), &"cancelled".into()));
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     let _ = house.verb(&["sessions", "cancel", &key]);
     check_turn(&first.finish(LONG).ok().lines(), "cancelled");
     let said = eventually(LONG, "the queue is empty", || {
@@ -256,8 +248,7 @@ fn queued_prompts_run_in_order() {
 /// With dispatch disabled sessions can be spawned, and prompts are refused with an error.
 #[test]
 fn disabled_dispatch_refuses_prompts() {
-    let house = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build().with_session();
     let refused = house.cli(&["prompt", &key, "hello"]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_DISPATCH_DISABLED"));
     assert_eq!(house.prompts_received("hello"), 0);
@@ -272,8 +263,7 @@ fn heavy_many_sessions_survive_one_kill() {
     let turns: Vec<_> =
         keys.iter().map(|key| house.follow(&["prompt", key, "chunks 150 pace_ms=10"])).collect();
     until(LONG, "all agents received their prompts", || house.agent_events("prompt").len() == keys.len());
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     for turn in turns {
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");

@@ -24,8 +24,7 @@ fn last(house: &House, key: &str) -> u64 {
 
 #[test]
 fn backup_under_load_is_consistent_and_can_be_adopted() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let mut busy = house.follow(&["prompt", &key, "chunks 400 pace_ms=2"]);
     until(SOON, "it talks", || last(&house, &key) > 50);
     let file = house.world.path("backup.db");
@@ -63,8 +62,7 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
 
 #[test]
 fn restored_database_ends_living_agent_and_journals_gap() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say before");
     let file = house.world.path("backup.db");
     let _ = house.verb(&["store", "backup", text(&file)]);
@@ -87,8 +85,7 @@ fn restored_database_ends_living_agent_and_journals_gap() {
 
 #[test]
 fn agent_newer_than_backup_is_ended_and_session_continues() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say before");
     let old = house.lease(&key);
     let _ = house.cli(&["prompt", &key, "crash"]);
@@ -109,8 +106,7 @@ fn agent_newer_than_backup_is_ended_and_session_continues() {
 
 #[test]
 fn damaged_database_is_refused_inspected_and_restored() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say a");
     let file = house.world.path("backup.db");
     let _ = house.verb(&["store", "backup", text(&file)]);
@@ -151,8 +147,7 @@ fn damaged_database_is_refused_inspected_and_restored() {
 
 #[test]
 fn missing_database_is_not_recreated() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
         let path = house.world.path(GATEWAY).join(name);

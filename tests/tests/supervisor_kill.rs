@@ -176,8 +176,7 @@ fn heavy_prompt_waits_until_killed_supervisor_returns() {
 /// it once.
 #[test]
 fn prompt_waits_for_supervisor() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     house.kill_supervisor();
@@ -268,8 +267,7 @@ fn heavy_agent_kill_ends_tree_and_session_resumes() {
 /// The exit of an idle agent is reported without a failure, and the next prompt resumes.
 #[test]
 fn idle_agent_exit_is_reported_and_next_prompt_resumes() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     lease.kill_adapter();

@@ -38,8 +38,7 @@ fn effects(events: &[Value]) -> Vec<String> {
 
 #[test]
 fn deny_all_reads_writes_and_runs_nothing() {
-    let house = Plan::flags(&[]).permission("deny-all").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).permission("deny-all").build().with_session();
     fs::write(house.cwd().join("there.txt"), "there").unwrap();
     let script =
         "fs_read there.txt\nfs_write new.txt x\nfs_write there.txt x\nterminal touch made\nsay alive";
@@ -57,8 +56,7 @@ fn deny_all_reads_writes_and_runs_nothing() {
 
 #[test]
 fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     fs::write(house.cwd().join("there.txt"), "old\n").unwrap();
     let turn =
         ask(&house, &key, "fs_read there.txt\nfs_write there.txt new\nterminal echo ran >made\nsay after");
@@ -89,8 +87,7 @@ fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
 
 #[test]
 fn permission_asked_by_agent_covers_the_host_request() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     for (script, option, said) in [
         ("tool ask_write a.txt x", "allow_once", vec!["permission: selected allow_once", "fs_write: ok"]),
         ("tool ask_write a.txt y", "reject_once", vec!["permission: selected reject_once"]),
@@ -109,8 +106,7 @@ fn permission_asked_by_agent_covers_the_host_request() {
 /// The request's title is only `Bash`; the command stands in the earlier tool call.
 #[test]
 fn permission_request_shows_details_of_earlier_tool_call() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = ask(&house, &key, "tool ask_run echo hi >made");
     let own = question(&house, &key);
     assert_eq!((&own["title"], &own["subject"]), (&json!("Bash"), &json!("echo hi >made")));
@@ -132,8 +128,7 @@ fn permission_request_shows_details_of_earlier_tool_call() {
 /// OpenCode writes the file itself and reports the content afterwards.
 #[test]
 fn unchanged_write_needs_no_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     assert_eq!(said(&house, &key, "tool write a.txt x\nfs_write a.txt x"), ["fs_write: ok"]);
     let events = house.history(&key);
     assert_eq!(effects(&events), ["write allowed unchanged"]);
@@ -143,19 +138,16 @@ fn unchanged_write_needs_no_permission() {
 /// The gateway is killed while a request is pending and again after the answer: asked once, written once.
 #[test]
 fn host_permission_request_survives_gateway_kills() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
         let name = format!("{n}.txt");
         let turn = ask(&house, &key, &format!("fs_write {name} x"));
         let first = question(&house, &key);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(question(&house, &key)["permission_id"], first["permission_id"], "the same question");
         assert!(!house.cwd().join(&name).exists(), "nothing is written before the answer");
         answer(&house, &key, &first, option);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");
         let asked = events.iter().filter(|event| event["type"] == "permission").count();
@@ -188,8 +180,7 @@ fn host_permission_request_survives_gateway_kills() {
 #[test]
 fn unattended_sessions_allow_reads_only() {
     for mode in ["approve-reads", "ask"] {
-        let house = Plan::flags(&[]).permission(mode).build();
-        let key = house.spawn();
+        let (house, key) = Plan::flags(&[]).permission(mode).build().with_session();
         fs::write(house.cwd().join("there.txt"), "there").unwrap();
         let said = said(&house, &key, "fs_read there.txt\nfs_write new.txt x\nterminal touch made");
         let want = ["fs_read: there", "fs_write: error -32003", "terminal: terminal/create error -32003"];

@@ -26,8 +26,7 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
 /// Create, wait, output and release report the command's output and exit status.
 #[test]
 fn terminal_reports_output_and_exit_status() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
                   terminal i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\nterminal cat";
     let said = said(&house, &key, script);
@@ -62,8 +61,7 @@ fn terminal_reports_output_and_exit_status() {
 /// A terminal's lease names its kind and its parent; closing the session ends the terminal's whole tree.
 #[test]
 fn terminal_has_own_lease_and_ends_with_session() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     assert_eq!(agent.text("kind"), "agent");
     assert!(agent.0["parent_lease_id"].is_null());
@@ -89,8 +87,7 @@ fn terminal_has_own_lease_and_ends_with_session() {
 /// A terminal ends when its agent's process ends.
 #[test]
 fn terminal_ends_with_its_agent_process() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; sleep 3600; true"]);
     let lease = terminal(&house, &key);
@@ -104,8 +101,7 @@ fn terminal_ends_with_its_agent_process() {
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
 fn killed_terminal_ends_and_cancel_releases_terminal() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let begun = std::time::Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
     assert_eq!(said.len(), 1);
@@ -127,8 +123,7 @@ fn killed_terminal_ends_and_cancel_releases_terminal() {
 /// H3: a wait for a command continues after a restart, even if the command ended in between.
 #[test]
 fn terminal_wait_in_flight_is_answered_after_restart() {
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     for ends_while_dead in [false, true] {
         let script = "terminal echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended; exit 7";
@@ -160,8 +155,7 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
 #[test]
 fn heavy_terminal_command_starts_once_across_gateway_kills() {
     let mut seed = acp_tests::seed::Seed::new();
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let rounds = 12;
     for n in 0..rounds {
@@ -171,8 +165,7 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
         acp_tests::wait::wait_until_instant(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
         assert_eq!(
             chunks(&events),
@@ -188,8 +181,7 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
 /// room.
 #[test]
 fn terminals_of_an_agent_are_bounded() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let refused = format!("terminal: terminal/create error {LIMIT_REACHED}");
     for _ in 0..2 {
         let said = said(&house, &key, "terminals 18 sleep 3600");

@@ -97,8 +97,7 @@ fn refused_agent_error_names_the_next_step() {
 /// A history written to a file has both sides of the conversation, in order.
 #[test]
 fn history_in_file_has_prompts_and_answers() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say forty two");
     let _ = house.prompt(&key, "say the end");
     let mut command = house.world.command("acp-gateway");

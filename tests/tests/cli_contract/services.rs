@@ -109,8 +109,7 @@ fn a_waiting_gateway_ends_on_sigterm() {
 /// A second service on the same state directory is refused, and the first one is not affected.
 #[test]
 fn a_second_service_on_the_same_state_is_refused() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let socket = house.socket().to_string_lossy().into_owned();
     for verb in ["serve", "up"] {
         let second = house.cli(&[verb, "--supervisor-socket", &socket]);

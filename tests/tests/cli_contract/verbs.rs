@@ -31,8 +31,7 @@ fn check_error(output: &Output, exit: i32, code: &str) -> Value {
 /// Exit codes: 0 done or cancelled, 1 failed, 2 usage, 3 timeout, 4 no such session, 5 permission denied.
 #[test]
 fn verbs_return_documented_exit_codes_and_error_lines() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     assert_eq!(house.cli(&["prompt", &key, "say done"]).code, Some(0));
     assert_eq!(house.cli(&["prompt", &key, "refuse"]).code, Some(0), "a refusal is an answer");
 
@@ -85,8 +84,7 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
 /// Without `--json` a failure is text on standard error, and standard output is empty.
 #[test]
 fn output_without_json_is_plain_text() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let plain = |args: &[&str]| {
         let mut command = house.world.command("acp-gateway");
         command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
@@ -108,8 +106,7 @@ fn output_without_json_is_plain_text() {
 /// The members of event lines.
 #[test]
 fn event_lines_have_documented_members() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = "thought hm\nplan a; b\nsay one\nchunks 3\ntool write x.txt y\npermission";
     let events = house.prompt(&key, script);
     check_turn(&events, "end_turn");
@@ -196,8 +193,7 @@ fn idempotency_keys_replay_the_first_answer() {
     let prompt = ["prompt", &key, "only once", "--idempotency-key", "prompt-1"];
     let events = house.cli(&prompt).ok().lines();
     assert_eq!(house.cli(&prompt).ok().lines(), events, "the same events, from the first to the last");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(house.cli(&prompt).ok().lines(), events, "a restart forgets nothing");
     assert_eq!(house.verb(&spawn), first);
     assert_eq!(house.prompts_received("only once"), 1);
@@ -238,8 +234,7 @@ fn idempotency_keys_replay_the_first_answer() {
 /// Every verb prints parseable JSON with the documented members.
 #[test]
 fn other_verbs_print_json() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "hello");
     let list = house.verb(&["sessions", "list"]);
     assert_eq!(list[0]["session_key"], key.as_str());

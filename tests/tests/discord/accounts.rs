@@ -104,8 +104,7 @@ fn command_for_bot_without_access_is_answered_by_other_bot() {
     });
     swap(&mut stage, &mut other);
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     swap(&mut stage, &mut other);
     let doctor = |stage: &Stage| {
         let output = stage.house.cli(&["doctor"]).stdout;
@@ -135,8 +134,7 @@ fn command_for_bot_without_access_is_answered_by_other_bot() {
 fn refused_token_of_one_account_leaves_others_running() {
     let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     let lines = eventually(SOON, "doctor says how each account is", || {
         let output = stage.house.cli(&["doctor"]).stdout;
         let of = |account: &str| output.lines().find(|line| line.contains(account)).map(str::to_owned);
@@ -149,8 +147,7 @@ fn refused_token_of_one_account_leaves_others_running() {
     stage.house.start_gateway();
     stage.answers(thread, &["one", "two"]);
     let before = stage.fake.tally().requests.get("GET /gateway/bot 401").copied();
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "two", "three"]);
+    stage.exchange(thread, "say three", &["one", "two", "three"]);
     assert_eq!(
         stage.fake.tally().requests.get("GET /gateway/bot 401").copied(),
         before,
@@ -162,8 +159,7 @@ fn refused_token_of_one_account_leaves_others_running() {
 /// Autocomplete suggests only sessions of the user.
 #[test]
 fn suggestions_hide_sessions_of_other_users() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     for (who, count) in [(stage.ann, 1), (stage.boss, 0), (stage.eve, 0)] {
         let shown = stage.suggestions(who, stage.channel, "focus", ("session", ""));

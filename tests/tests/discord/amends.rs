@@ -31,10 +31,8 @@ fn becomes(stage: &Stage, thread: Id, want: &str) {
 /// A locked store loses no change: deleted messages are not prompted, and edited ones are prompted with their new text.
 #[test]
 fn message_deleted_while_store_is_locked_is_not_prompted() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, BUSY);
     let [withdrawn, changed] = ["say withdrawn", "say before"].map(|text| {
         let id = stage.fake.post(stage.ann, thread, text);
         stage.reacted(id, thread, "⏳");
@@ -62,10 +60,8 @@ fn message_deleted_while_store_is_locked_is_not_prompted() {
 /// Edits and deletions that could not be stored are found after a kill, as long as the turn has not begun.
 #[test]
 fn message_deleted_around_a_kill_is_not_prompted() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, BUSY);
     let texts = ["say withdrawn", "say before", "say kept", "say gone", "say early"];
     let [withdrawn, before, _kept, gone, early] = texts.map(|text| {
         let id = stage.fake.post(stage.ann, thread, text);
@@ -113,8 +109,7 @@ fn message_deleted_around_a_kill_is_not_prompted() {
 /// The deletion of a thread while the store is locked is not lost.
 #[test]
 fn thread_deleted_while_store_is_locked_ends_its_session() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     let lock = stage.locked();
     stage.fake.delete_channel(thread);
@@ -156,12 +151,9 @@ fn missed_archiving_is_attributed_by_its_time() {
 /// Nothing is sent to a thread whose state cannot be read: a person may have archived it meanwhile.
 #[test]
 fn failed_thread_check_holds_delivery_back() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    stage.fake.post(stage.ann, thread, "sleep 2000\nsay two");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 2000\nsay two") == 1);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
+    stage.begin_turn(thread, "sleep 2000\nsay two");
     stage.house.kill_gateway();
     stage.fake.archive(thread, true);
     stage.fake.rest_fault("GET /channels/{}", When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
@@ -180,12 +172,9 @@ fn failed_thread_check_holds_delivery_back() {
 /// Archiving during a broken event connection is noticed before the next delivery.
 #[test]
 fn thread_archived_during_disconnect_parks_its_binding() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    stage.fake.post(stage.ann, thread, "sleep 4000\nsay two");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 4000\nsay two") == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
+    stage.begin_turn(thread, "sleep 4000\nsay two");
     // REST requests work, but no gateway session can begin.
     stage.fake.refuse_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);

@@ -47,10 +47,8 @@ fn spawn_without_binding_right_creates_no_thread() {
 
 #[test]
 fn idle_timeout_set_by_command_ends_binding_with_notice() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     let said = stage.answer(&stage.command(stage.ann, thread, "session max-age", &[("time", json!("2h"))]));
     assert!(said.contains("/session max-age is 2h"), "{said}");
     let refused = stage.answer(&stage.command(stage.boss, thread, "session idle", &[("time", json!("off"))]));
@@ -87,11 +85,9 @@ fn static_binding_added_by_reload_works_from_first_message() {
     stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
     stage.reload();
     until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
-    stage.fake.post(stage.ann, stage.channel, "say one");
-    stage.answers(stage.channel, &["one"]);
+    stage.exchange(stage.channel, "say one", &["one"]);
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["two"]);
+    stage.exchange(thread, "say two", &["two"]);
     assert_eq!(stage.house.received("session/new").len(), 1, "the thread joins its channel's session");
     let said = stage.answer(&stage.command(stage.ann, stage.channel, "unfocus", &[]));
     assert!(said.contains("configuration"), "{said}");

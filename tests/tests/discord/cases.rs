@@ -46,11 +46,9 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
     let mut stage = Stage::new(&[], "");
     let other = stage.fake.add_bot(stage.guild, "other", "other-token");
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     noise(&stage, &other, thread, 1);
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     stage.house.kill_gateway();
     noise(&stage, &other, thread, 2);
     stage.fake.post(stage.ann, thread, "say three");
@@ -60,14 +58,11 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
     let key = stage.key(thread);
     stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     noise(&stage, &other, thread, 3);
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     noise(&stage, &other, thread, 4);
     stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
     noise(&stage, &other, thread, 5);
-    stage.fake.post(stage.ann, thread, "say four");
-    stage.answers(thread, &["one", "two", "three", "four"]);
+    stage.exchange(thread, "say four", &["one", "two", "three", "four"]);
     let heard: Vec<Value> =
         stage.house.agent_events("prompt").into_iter().map(|it| it["text"].clone()).collect();
     assert_eq!(heard, ["say one", "say two", "say three", "say four"]);
@@ -78,10 +73,8 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
 /// Lost access to a channel: no session ends, `doctor` reports it, and messages are read after access returns.
 #[test]
 fn messages_during_lost_access_are_read_after_access_returns() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     // By channel permissions, by role permissions, and without an event when access returns.
     for (number, scope, is_told) in
         [(2, stage.channel, true), (3, stage.guild, true), (4, stage.channel, false)]
@@ -112,11 +105,9 @@ fn messages_during_lost_access_are_read_after_access_returns() {
 /// The deletion of a thread without access sends no event: it is found after access returns.
 #[test]
 fn thread_deleted_without_access_ends_its_session() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     until(SOON, "it is noticed", || stage.house.gateway_log().contains("bound conversation unreadable"));
     let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
@@ -131,17 +122,14 @@ fn thread_deleted_without_access_ends_its_session() {
 #[test]
 fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     use acp_tests::fake_discord::core::stage::Order;
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     let guild = stage.guild;
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: true });
     until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord server unavailable"));
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     stage.fake.remove_member(guild, stage.bot.user);
     until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("closed")).count(), 0);

@@ -13,8 +13,7 @@ const LONG: &str = "say Begun.\nsleep 4000\nsay \\nStill going.\nsleep 4000\nsay
 
 #[test]
 fn thread_session_shows_answers_cards_and_reactions() {
-    let stage = Stage::new(&[], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], LIVE).with_thread();
     let starter = stage.told(stage.channel);
     let made = stage.fake.channel(thread);
     assert_eq!(made.parent_id, Some(stage.channel));
@@ -22,12 +21,10 @@ fn thread_session_shows_answers_cards_and_reactions() {
     let intro = intro.unwrap_or_else(|| panic!("the thread has its starter: {starter:#?}"));
     assert!(intro.content.contains("is bound here"), "{}", intro.content);
 
-    let first = stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let first = stage.exchange(thread, "say one", &["one"]);
     stage.reacted(first, thread, "✅");
     // Mentions in an agent's text ping nobody.
-    stage.fake.post(stage.ann, thread, "say @everyone @here");
-    stage.answers(thread, &["one", "@everyone @here"]);
+    stage.exchange(thread, "say @everyone @here", &["one", "@everyone @here"]);
     // Long turn: its card is shown, edited, and folded above the answer.
     let long = stage.fake.post(stage.ann, thread, LONG);
     stage.reacted(long, thread, "👀");
@@ -51,8 +48,7 @@ fn thread_session_shows_answers_cards_and_reactions() {
 
 #[test]
 fn permission_button_answers_once() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.post(stage.ann, thread, "permission Delete everything");
     let asked = stage.said(thread, "Delete everything");
     let shown = labels(&asked);
@@ -91,16 +87,14 @@ fn permission_button_answers_once() {
 
 #[test]
 fn unfocus_focus_and_close_are_confirmed() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     let said = stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     assert!(said.contains(&key), "{said}");
     stage.fake.post(stage.ann, thread, "say nobody hears this");
     let said = stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
     assert!(said.contains(&key), "{said}");
-    stage.fake.post(stage.ann, thread, "say heard");
-    stage.answers(thread, &["heard"]);
+    stage.exchange(thread, "say heard", &["heard"]);
     let used = stage.command(stage.ann, thread, "acp close", &[]);
     stage.answer(&used);
     let farewell = eventually(SOON, "the farewell", || {

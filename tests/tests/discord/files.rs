@@ -60,9 +60,7 @@ fn long_answer_is_one_file_across_gateway_kills() {
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallAfter { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, "stream 400 size 60\nwrite notes.txt Something else");
     until(SOON, "the message is kept", || stage.fake.tally().rest_faults.contains_key("stall_after"));
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     // The gateway is killed before Discord stores the message: it is created again.
     stage.fake.clear_faults();
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallBefore { ms: Some(20_000) });

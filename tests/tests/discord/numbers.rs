@@ -26,8 +26,7 @@ fn metrics_count_discord_events_and_requests() {
     let thread = stage.spawn();
     let limited = RestFate::RateLimited { retry_after_ms: 300, scope: Scope::Shared };
     stage.fake.rest_fault(CREATE, When::Next(1), limited);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     assert_eq!(value(&stage, "rate_limits_total", ",scope=\"shared\""), 1.0);
     // Messages: the starter and the answer.
     let made = || value(&stage, "requests_total", ",kind=\"create_message\",outcome=\"done\"");
@@ -38,15 +37,13 @@ fn metrics_count_discord_events_and_requests() {
     assert!(value(&stage, "request_retries_total", ",kind=\"create_message\"") >= 1.0);
     // An unreadable event is a gap, and its message is read by backfill.
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Odd);
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     moves(&stage, "gaps_total", "", 0.0);
     moves(&stage, "events_strange_total", "", 0.0);
     stage.fake.sockets(None, SocketAct::Reset);
     moves(&stage, "sessions_total", ",what=\"resumed\"", 0.0);
     stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "two", "three"]);
+    stage.exchange(thread, "say three", &["one", "two", "three"]);
     moves(&stage, "requests_total", ",kind=\"add_reaction\",outcome=\"forbidden\"", 0.0);
     let doctor = stage.house.cli(&["doctor"]).stdout;
     assert!(doctor.contains("for a missing permission") && doctor.contains("add_reaction"), "{doctor}");

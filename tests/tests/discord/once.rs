@@ -16,10 +16,8 @@ const LOST: &str = "`/acp cancel` of “ann” was executed, but its reply may n
 const TOLD: &str = "`/acp cancel` of “ann” could only be executed now.";
 
 fn busy() -> (Stage, Id) {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, BUSY);
     (stage, thread)
 }
 

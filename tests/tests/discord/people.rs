@@ -28,8 +28,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     let (mut stage, roles) = staged();
     let eve = stage.eve;
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     let said = stage.private_answer(&stage.command(eve, stage.channel, "acp sessions", &[]));
     for part in [eve.to_string().as_str(), "allowed_users", "allowed_roles"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -80,8 +79,7 @@ fn edit_by_revoked_user_does_not_change_queued_prompt() {
     let busy = "say Begun.\nwait_cancel";
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, true);
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, busy);
-    until(SOON, "the turn runs", || stage.house.prompts_received(busy) == 1);
+    stage.begin_turn(thread, busy);
     let waits = stage.fake.post(stage.eve, thread, "say first");
     stage.reacted(waits, thread, "⏳");
     stage.was_read(thread, waits);
@@ -114,8 +112,7 @@ fn backfill_ignores_servers_not_configured() {
         named.clone()
     });
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.house.kill_gateway();
     let text =
         std::fs::read_to_string(stage.house.world.path("gateway.toml")).unwrap_or_else(|e| panic!("{e}"));
@@ -130,8 +127,7 @@ fn backfill_ignores_servers_not_configured() {
     stage.house.world.write("gateway.toml", &text);
     stage.reload();
     until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0, 0], "{:#?}", texts(&stage.told(thread)));
     stage.end();

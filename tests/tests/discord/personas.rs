@@ -42,16 +42,13 @@ fn executed(stage: &Stage, status: u16) -> u64 {
 /// after a restart. Webhook messages are never prompts, not even in an unbound thread.
 #[test]
 fn persona_messages_carry_agent_name_and_are_no_prompts() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     let other = stage.spawn_of(stage.agent, &[("label", json!("my own"))]);
     answered(&stage, other, 1);
     assert_eq!(names(&stage, thread), named(1));
     assert_eq!(names(&stage, other), [Some("my own".to_owned())]);
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     answered(&stage, thread, 2);
     assert_eq!(names(&stage, thread), named(2));
     let hooks = stage.fake.webhooks();
@@ -81,8 +78,7 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
 /// An answer of several messages is sent under the persona, whole and in order.
 #[test]
 fn long_answer_is_sent_whole_under_persona() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     let before = stage.told(thread).len();
     stage.fake.post(stage.ann, thread, "chunks 100 size=60");
     until(SOON, "the answer", || names(&stage, thread).len() == 1);
@@ -102,8 +98,7 @@ fn long_answer_is_sent_whole_under_persona() {
 /// Neither a lost response nor a message that arrives seconds later is duplicated, by webhook or bot.
 #[test]
 fn persona_message_with_lost_response_appears_once() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     let fates = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::Late { ms: 4_000 }];
     for (number, fate) in fates.into_iter().enumerate() {
         stage.fake.rest_fault(EXECUTE, When::Next(1), fate);
@@ -118,8 +113,7 @@ fn persona_message_with_lost_response_appears_once() {
 /// A message that the webhook certainly refused is sent by the bot at once.
 #[test]
 fn message_refused_by_webhook_is_sent_by_bot() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 400 });
     answered(&stage, thread, 2);
@@ -154,8 +148,7 @@ fn bot_answers_when_webhook_list_stalls() {
 /// A temporary refusal creates no second webhook: a channel can have fifteen.
 #[test]
 fn refused_but_listed_webhook_is_not_created_again() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     answered(&stage, thread, 2);
@@ -168,8 +161,7 @@ fn refused_but_listed_webhook_is_not_created_again() {
 /// The gateway is killed between the stored message and its receipt.
 #[test]
 fn kill_between_persona_message_and_receipt_repeats_nothing() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallAfter { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
@@ -195,8 +187,7 @@ fn a_minute_ago(file: &Path) {
 /// The gateway is killed before Discord handles the request: once it can no longer arrive, the bot sends the message.
 #[test]
 fn message_lost_by_kill_is_sent_by_bot_later() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallBefore { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
@@ -214,8 +205,7 @@ fn message_lost_by_kill_is_sent_by_bot_later() {
 /// A rotated token is read again after one refusal; a deleted webhook is created again after one refusal.
 #[test]
 fn rotated_webhook_token_is_found_and_deleted_webhook_recreated() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     let hook = stage.fake.webhooks()[0].id;
     stage.fake.rotate_webhook(hook);

@@ -25,8 +25,7 @@ fn is_over(stage: &Stage, asked: &Message, says: &str) {
 /// Answered by button, slash command, typed command and command line, or cancelled: the request shows its outcome, once.
 #[test]
 fn permission_outcome_is_shown_once_for_every_way_to_answer() {
-    let stage = Stage::new(&[], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], LIVE).with_thread();
     let key = stage.key(thread);
     let mut asked_for = Vec::new();
     for (number, says) in (1..).zip([
@@ -69,8 +68,7 @@ fn permission_outcome_is_shown_once_for_every_way_to_answer() {
 /// An unanswered request shows the timeout as its outcome; its deadline is shown from the beginning.
 #[test]
 fn unanswered_permission_request_shows_timeout() {
-    let stage = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n").with_thread();
     stage.fake.post(stage.ann, thread, "permission Step 1");
     let asked = stage.said(thread, "Step 1");
     is_over(&stage, &asked, "Nobody answered in time: “reject once”.");
@@ -82,11 +80,9 @@ fn unanswered_permission_request_shows_timeout() {
 /// A prompt queued by command has a button while it waits; a dropped or started one has none.
 #[test]
 fn queued_prompt_loses_drop_button_when_turn_begins() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let turn = "say Begun.\nwait_cancel";
-    stage.fake.post(stage.ann, thread, turn);
-    until(SOON, "the turn runs", || stage.house.prompts_received(turn) == 1);
+    stage.begin_turn(thread, turn);
     let queued = |text: &str| {
         let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!(text))]);
         let said = stage.answer(&used);

@@ -8,8 +8,7 @@ const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 50
 
 #[test]
 fn stop_button_cancels_turn() {
-    let stage = Stage::new(&[], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], LIVE).with_thread();
     stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
     let card = stage.said(thread, "Begun.");
     assert_eq!(labels(&card), ["Stop"]);
@@ -23,10 +22,8 @@ fn stop_button_cancels_turn() {
 
 #[test]
 fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
-    let stage = Stage::new(&["--steer"], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
-    until(SOON, "the turn runs", || stage.house.prompts_received("say Begun.\nwait_cancel") == 1);
+    let (stage, thread) = Stage::new(&["--steer"], "").with_thread();
+    stage.begin_turn(thread, "say Begun.\nwait_cancel");
     let queued = |text: &str, number: usize| {
         let id = stage.fake.post(stage.ann, thread, text);
         stage.reacted(id, thread, "⏳");

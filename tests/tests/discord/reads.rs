@@ -28,8 +28,7 @@ fn database(stage: &Stage) -> Connection {
 fn crowded() -> (Stage, Vec<Id>) {
     let mut stage = Stage::new(&[], "");
     let first = stage.spawn();
-    stage.fake.post(stage.ann, first, "say one");
-    stage.answers(first, &["one"]);
+    stage.exchange(first, "say one", &["one"]);
     stage.house.kill_gateway();
     let others = (1..MANY).map(|n| stage.fake.make_thread(stage.ann, stage.channel, &format!("t{n}"), None));
     let others: Vec<Id> = others.collect();

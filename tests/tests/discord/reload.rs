@@ -79,8 +79,7 @@ fn slash_commands_are_registered_where_configured() {
 /// The token is reset repeatedly while users write: each message is answered once and in order.
 #[test]
 fn messages_during_token_renewal_are_answered_once() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
     let mut said: Vec<String> = Vec::new();
     for round in 0..3 {
         let mut say = |stage: &Stage, when: &str| {

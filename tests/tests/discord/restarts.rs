@@ -8,8 +8,7 @@ const SLOW: &str = "say begun\nsleep 3000\nsay -ended";
 
 fn begin(stage: &Stage) -> u64 {
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.post(stage.ann, thread, SLOW);
     // The beginning must be journaled: a supervisor kill loses unread output.
     let key = stage.key(thread);
@@ -33,8 +32,7 @@ fn killed_gateway_resumes_turn_and_reads_missed_messages() {
     stage.is_there();
     let all = ["one", "begun-ended", "missed 1", "missed 2", "missed 3"];
     stage.answers(thread, &all);
-    stage.fake.post(stage.ann, thread, "say last");
-    stage.answers(thread, &[&all[..], &["last"]].concat());
+    stage.exchange(thread, "say last", &[&all[..], &["last"]].concat());
     for text in ["say one", SLOW, "say missed 1", "say missed 2", "say missed 3", "say last"] {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }

@@ -96,8 +96,7 @@ fn documented_permissions_are_sufficient() {
     let guild = stage.fake.channel(stage.channel).guild_id;
     stage.fake.deny(stage.bot.user, guild, &others);
     let thread = stage.spawn();
-    let first = stage.fake.post(stage.ann, thread, "say Begun.\nsleep 2500\nsay \\nOver.");
-    stage.answers(thread, &["Begun.\nOver."]);
+    let first = stage.exchange(thread, "say Begun.\nsleep 2500\nsay \\nOver.", &["Begun.\nOver."]);
     stage.reacted(first, thread, "✅");
     stage.fake.post(stage.ann, thread, "permission Write");
     let asked = stage.said(thread, "Write");
@@ -114,13 +113,11 @@ fn documented_permissions_are_sufficient() {
 /// Refusals for missing permissions count towards the ban of the address, so they must not recur with every message.
 #[test]
 fn refused_reaction_is_not_retried_with_each_message() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
     let answers = ["0", "1", "2", "3", "4"];
     for (number, answer) in answers.iter().enumerate() {
-        stage.fake.post(stage.ann, thread, &format!("say {answer}"));
-        stage.answers(thread, &answers[..=number]);
+        stage.exchange(thread, &format!("say {answer}"), &answers[..=number]);
     }
     // Reactions come after their answers.
     pass(&stage, 3_000);
@@ -171,17 +168,13 @@ fn commands_are_acknowledged_while_a_request_hangs() {
 /// D7: answers pending when a token is refused are sent with the next token.
 #[test]
 fn answer_waits_for_accepted_token() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     stage.fake.post(stage.ann, thread, "say two");
     until(SOON, "it is refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
     until(SOON, "that is said", || stage.house.gateway_log().contains("part deferred by rate limit"));
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     stage.answers(thread, &["one", "two"]);
     stage.end();
 }
@@ -190,10 +183,8 @@ fn answer_waits_for_accepted_token() {
 #[test]
 fn rate_limited_answer_does_not_unarchive_thread() {
     const LIMIT_MS: u64 = 5_000;
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     let fate = RestFate::RateLimited { retry_after_ms: LIMIT_MS, scope: Scope::User };
     stage.fake.rest_fault(CREATE, When::Next(1), fate);
     stage.fake.post(stage.ann, thread, "say two");
@@ -204,18 +195,15 @@ fn rate_limited_answer_does_not_unarchive_thread() {
     assert!(stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived));
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "two", "three"]);
+    stage.exchange(thread, "say three", &["one", "two", "three"]);
     stage.end();
 }
 
 /// A locked thread accepts no message; pending answers are sent after it is unlocked.
 #[test]
 fn answer_for_locked_thread_is_sent_after_unlock() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.lock(thread, true);
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
     assert_eq!(stage.finals(thread), [""; 0]);
@@ -227,20 +215,16 @@ fn answer_for_locked_thread_is_sent_after_unlock() {
 /// H12: a message that arrived and was deleted by a person is not sent again, although its receipt was lost.
 #[test]
 fn deleted_message_with_lost_receipt_is_not_sent_again() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.rest_fault(PAGE, When::Next(1), RestFate::StallBefore { ms: Some(2_000) });
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
-    stage.fake.post(stage.ann, thread, "sleep 500\nsay two");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 500\nsay two") == 1);
+    stage.begin_turn(thread, "sleep 500\nsay two");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
     until(SOON, "it arrives", || stage.finals(thread).len() == 2);
     let lost = stage.told(thread).pop().unwrap_or_else(|| panic!("nothing is there"));
     stage.fake.delete(lost.id);
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "three"]);
+    stage.exchange(thread, "say three", &["one", "three"]);
     let again = stage.fake.tally().refusals.get(&format!("{CREATE} 10008")).copied();
     assert_eq!(again, Some(1), "it was asked again with its nonce");
     let told = texts(&stage.told(thread));
@@ -251,10 +235,8 @@ fn deleted_message_with_lost_receipt_is_not_sent_again() {
 /// URLs of attachments expire after a day; prompts queued for longer keep their attachments.
 #[test]
 fn attachment_is_kept_after_its_url_expires() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
-    until(SOON, "the turn runs", || stage.house.prompts_received("say Begun.\nwait_cancel") == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, "say Begun.\nwait_cancel");
     let bytes = b"what-is-in-the-file".to_vec();
     let file = PersonFile { filename: "notes.txt".into(), content_type: Some("text/plain".into()), bytes };
     let with = stage.fake.post_with(stage.ann, thread, "say read", vec![file]);
@@ -271,8 +253,7 @@ fn attachment_is_kept_after_its_url_expires() {
 /// Interaction tokens expire after fifteen minutes: answers of turns do not use them.
 #[test]
 fn answer_outlives_expired_interaction_token() {
-    let stage = Stage::new(&["--steer"], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&["--steer"], LIVE).with_thread();
     stage.fake.post(stage.ann, thread, "say Begun.\nsleep 4000\nsay \\nOver.");
     let card = stage.said(thread, "Begun.");
     stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
@@ -287,10 +268,8 @@ fn answer_outlives_expired_interaction_token() {
 /// More messages were posted during the outage than one page holds.
 #[test]
 fn backfill_reads_all_pages() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.house.kill_gateway();
     stage.fake.post(stage.ann, thread, "say first");
     for number in 0..210 {
@@ -316,8 +295,7 @@ fn thread_is_created_once_server_has_room() {
     stage.fake.configure(json!({"active_threads_max": 10}));
     until(2 * SOON, "the thread is made", || !stage.fake.threads_of(stage.channel).is_empty());
     let thread = stage.fake.threads_of(stage.channel)[0].id;
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.end();
 }
 
@@ -329,8 +307,7 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
     let (gone, away) = (stage.spawn(), stage.spawn());
     let key = stage.key(gone);
     let text = "sleep 2500\nsay one";
-    stage.fake.post(stage.ann, away, text);
-    until(SOON, "the turn runs", || stage.house.prompts_received(text) == 1);
+    stage.begin_turn(away, text);
     stage.house.kill_gateway();
     stage.fake.delete_channel(gone);
     stage.fake.archive(away, true);
@@ -349,11 +326,9 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
 /// D3: a thread deletion may send no event; the next message to it finds out.
 #[test]
 fn thread_deleted_without_event_ends_its_session() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
     stage.fake.delete_channel(thread);
     until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
@@ -362,19 +337,16 @@ fn thread_deleted_without_event_ends_its_session() {
 
 #[test]
 fn a_thread_outlives_its_first_message() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.delete(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.end();
 }
 
 /// Typing indicators last ten seconds: they are repeated while the agent works, and not while it waits for an answer.
 #[test]
 fn typing_indicator_follows_agent_activity() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.post(stage.ann, thread, "sleep 10000\npermission Write");
     let typed = || stage.fake.tally().typing.get(&thread.to_string()).copied().unwrap_or_default();
     let asked = stage.said(thread, "Write");

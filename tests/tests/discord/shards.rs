@@ -36,8 +36,7 @@ fn events_of_two_shards_are_handled_once() {
         threads.push(stage.spawn());
     }
     for (number, thread) in threads.iter().enumerate() {
-        stage.fake.post(stage.ann, *thread, &format!("say shard {number}"));
-        stage.answers(*thread, &[&format!("shard {number}")]);
+        stage.exchange(*thread, &format!("say shard {number}"), &[&format!("shard {number}")]);
     }
     // Both shards start again, and missed messages are read.
     stage.house.kill_gateway();

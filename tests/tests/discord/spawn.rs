@@ -123,8 +123,7 @@ fn thread_is_created_once_despite_losses_and_kills() {
         until(SOON, "the thread is asked for", || {
             stage.fake.tally().rest_faults.values().sum::<u64>() > seen
         });
-        stage.house.kill_gateway();
-        stage.house.start_gateway();
+        stage.house.restart_gateway();
         until(SOON, "the thread is there", || stage.fake.threads_of(stage.channel).len() == number + 2);
         works(&stage, thread(&stage), &format!("after a kill {number}"));
     }
@@ -145,8 +144,7 @@ fn thread_creation_is_retried_when_server_has_room() {
     works(&stage, first, "meanwhile");
     stage.fake.configure(json!({"active_threads_max": 2}));
     // Creation is retried every half minute and at a start.
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
+    stage.house.restart_gateway();
     until(LONG, "the thread is there", || stage.fake.threads_of(stage.channel).len() == 2);
     works(&stage, thread(&stage), "at last");
     stage.end();

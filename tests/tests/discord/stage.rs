@@ -111,6 +111,24 @@ impl Stage {
         });
     }
 
+    /// Kills the gateway and starts another one, and waits until the bot is connected again.
+    pub fn restart_gateway(&mut self) {
+        self.house.restart_gateway();
+        self.is_there();
+    }
+
+    /// Posts a message of `ann` and waits until the answers in the thread are these.
+    pub fn exchange(&self, thread: Id, text: &str, want: &[&str]) {
+        self.fake.post(self.ann, thread, text);
+        self.answers(thread, want);
+    }
+
+    /// Posts a message of `ann` and waits until the agent has received it.
+    pub fn begin_turn(&self, thread: Id, text: &str) {
+        self.fake.post(self.ann, thread, text);
+        until(SOON, "prompt received", || self.house.prompts_received(text) == 1);
+    }
+
     /// Uses a command and returns the interaction with its acknowledgement, which must be in time.
     pub fn command(&self, user: Id, channel: Id, command: &str, options: &[(&str, Value)]) -> Interaction {
         let used = self.fake.command(user, channel, &self.bot, command, options);
@@ -174,6 +192,12 @@ impl Stage {
     /// Starts a session in a new thread, which is returned.
     pub fn spawn(&self) -> Id {
         self.spawn_of(self.agent, &[])
+    }
+
+    /// Starts a session in a new thread, and returns the stage with that thread.
+    pub fn with_thread(self) -> (Self, Id) {
+        let thread = self.spawn();
+        (self, thread)
     }
 
     /// Starts a session of another agent with additional options in a new thread.

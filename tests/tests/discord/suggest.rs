@@ -63,8 +63,7 @@ fn agents_sessions_and_options_are_suggested() {
 /// Duplicated interactions run once: a command that starts a run, and one that closes the session.
 #[test]
 fn duplicate_interactions_start_and_close_once() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     stage.fake.event_fault("INTERACTION_CREATE", When::Next(3), EventFate::Duplicate);
     let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say once"))]);

@@ -20,12 +20,9 @@ fn doctor_says(stage: &Stage, part: &str) {
 #[test]
 fn reload_applies_new_token_and_pending_answers_come_once() {
     const SLOW: &str = "sleep 2500\nsay two";
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    stage.fake.post(stage.ann, thread, SLOW);
-    until(SOON, "the turn runs", || stage.house.prompts_received(SLOW) == 1);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
+    stage.begin_turn(thread, SLOW);
     stage.fake.set_token(stage.bot.user, "another-token");
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
     doctor_says(&stage, "Discord refuses the token");
@@ -42,8 +39,7 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     stage.answers(thread, &["one", "two", "three"]);
     stage.is_there();
     doctor_says(&stage, "main: connected");
-    stage.fake.post(stage.ann, thread, "say four");
-    stage.answers(thread, &["one", "two", "three", "four"]);
+    stage.exchange(thread, "say four", &["one", "two", "three", "four"]);
     for text in [SLOW, "say three", "say four"] {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }
@@ -55,10 +51,8 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
 /// Without the Message Content intent `doctor` names the setting; after it is enabled, a reload is enough.
 #[test]
 fn missing_intent_is_explained_and_fixed_by_reload() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.set_privileged_intents(stage.bot.user, 0);
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
     doctor_says(&stage, "4014");
@@ -78,8 +72,7 @@ fn missing_intent_is_explained_and_fixed_by_reload() {
 /// A changed allow-list applies to the next message.
 #[test]
 fn reload_applies_changed_allow_list() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let early = stage.fake.post(stage.eve, thread, "say too early");
     stage.was_read(thread, early);
     let let_in = |from: u64, to: u64| {
@@ -101,8 +94,7 @@ fn reload_applies_changed_allow_list() {
     stage.fake.post(stage.eve, thread, "say let in");
     stage.answers(thread, &["let in"]);
     let_in(stage.eve, stage.ann);
-    stage.fake.post(stage.ann, thread, "say back");
-    stage.answers(thread, &["let in", "back"]);
+    stage.exchange(thread, "say back", &["let in", "back"]);
     assert_eq!(["say too early", "say shut out"].map(|text| stage.house.prompts_received(text)), [0, 0]);
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("may not")).count(), 0);
     stage.end();

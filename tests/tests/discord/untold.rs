@@ -22,8 +22,7 @@ fn settled(stage: &Stage) {
 fn thread_refusing_messages_blocks_nothing_else() {
     let stage = Stage::new(&[], "");
     let [thread, other] = [stage.spawn(), stage.spawn()];
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    stage.begin_turn(thread, BUSY);
     let create = format!("POST /channels/{thread}/messages");
     stage.fake.rest_fault(&create, When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
     let [withdrawn, _kept] = ["say withdrawn", "say kept"].map(|text| {
@@ -33,8 +32,7 @@ fn thread_refusing_messages_blocks_nothing_else() {
     });
     stage.fake.delete(withdrawn);
     until(LONG, "it is taken back", || stage.house.gateway_log().contains("deletion processed"));
-    stage.fake.post(stage.ann, other, "say elsewhere");
-    stage.answers(other, &["elsewhere"]);
+    stage.exchange(other, "say elsewhere", &["elsewhere"]);
     stage.fake.post(stage.ann, thread, "/acp cancel");
     until(LONG, "the next turn runs", || stage.house.prompts_received("say kept") == 1);
     until(LONG, "it ends", || stage.house.agent_events("turn_end").len() == 3);

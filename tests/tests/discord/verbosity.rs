@@ -15,15 +15,12 @@ fn choose(stage: &Stage, thread: u64, level: &str) {
 
 #[test]
 fn thread_shows_chosen_verbosity() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
     for (number, level) in (1..).zip(["full", "compact", "none"]) {
         choose(&stage, thread, level);
         if level == "compact" {
             // The setting is stored with the conversation.
-            stage.house.kill_gateway();
-            stage.house.start_gateway();
-            stage.is_there();
+            stage.restart_gateway();
         }
         let before = stage.told(thread).len();
         stage.fake.post(stage.ann, thread, TURN);

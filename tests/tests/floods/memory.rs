@@ -33,8 +33,7 @@ fn reader(house: &House, key: &str) {
 
 /// Floods a gateway with an agent's scripted output, and returns peak and remaining memory in KiB.
 fn flood(name: &str, script: &str) -> (u64, u64) {
-    let house = Plan::flags(&[]).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).build().with_session();
     let _ = house.prompt(&key, "say warm");
     reader(&house, &key);
     let before = status(&house, "RssAnon");

@@ -42,8 +42,7 @@ fn check_short_requests(house: &House, key: &str) {
 
 #[test]
 fn stalled_readers_do_not_block_short_requests() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.cli(&["prompt", &key, "chunks 2000 size=2000"]).ok();
     let ask =
         format!("GET /v1/sessions/{key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
@@ -57,8 +56,7 @@ fn stalled_readers_do_not_block_short_requests() {
 
 #[test]
 fn unfinished_requests_do_not_block_others() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     for request in [
         "GET /v1/health HTTP/1.1\r\nhost:",
         "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{",
