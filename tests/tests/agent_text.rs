@@ -55,9 +55,10 @@ fn emoji_split_between_chunks_is_joined() {
     // A chat follows the session.
     let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
     assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "the chat names its session");
-    let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["kept 1 file ", "😀 all fine"]);
+    check_answer(
+        &house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine"),
+        ["kept 1 file ", "😀 all fine"],
+    );
 
     let lost = house.prompt(&key, "say a \\ud83d\nplan \\ude00\nsay \\ude00 b\nsay c \\ud83d");
     check_turn(&lost, "end_turn");
@@ -106,8 +107,7 @@ fn invalid_agent_output_is_repaired_and_counted() {
     let script =
         format!("bad_utf8\n{}\n{}\nbad_json\nsay after", call("deep", &deep), call("far", "{\"n\":1e999}"));
     let events = house.prompt(&key, &script);
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["cut \u{fffd}", "after"]);
+    check_answer(&events, ["cut \u{fffd}", "after"]);
     let input = |title: &str| {
         let call = events.iter().find(|event| event["title"] == title);
         call.unwrap_or_else(|| panic!("no {title}: {events:#?}"))["arguments_text"]

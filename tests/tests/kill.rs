@@ -68,9 +68,7 @@ impl Client {
             self.send(house);
         }
         let running = self.running.take().unwrap_or_else(|| panic!("it was just sent"));
-        let events = running.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("echo: {}", self.args[2])]);
+        check_answer(&running.finish(LONG).ok().lines(), [format!("echo: {}", self.args[2])]);
     }
 }
 
@@ -258,9 +256,7 @@ fn heavy_short_turns_survive_kills_at_their_edges() {
         let turn = house.follow(&["prompt", &key, &text]);
         wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
         house.restart_gateway();
-        let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("echo: {text}")]);
+        check_answer(&turn.finish(LONG).ok().lines(), [format!("echo: {text}")]);
         assert_eq!(house.prompts_received(&text), 1);
     }
     assert_eq!(house.lease(&key).adapter_pid(), pid);

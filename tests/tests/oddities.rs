@@ -36,8 +36,7 @@ fn request_ids_may_be_zero_or_strings() {
 fn long_lines_are_accepted() {
     let (house, key) = House::new(&[]).with_session();
     let events = house.prompt(&key, "long_line 573440\nsay between\nlong_line 5000000\nsay after");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["between", "after"]);
+    check_answer(&events, ["between", "after"]);
     let long: Vec<usize> = of_type(&events, "update")
         .iter()
         .filter(|event| event["update_kind"] == "available_commands_update")
@@ -130,9 +129,10 @@ fn incomplete_and_unknown_messages_are_tolerated() {
 #[test]
 fn noise_on_stdout_is_skipped() {
     let (house, key) = House::new(&[]).with_session();
-    let events = house.prompt(&key, "say one\nbad_json\nsay two\nstderr words on stderr\nbad_json");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["one", "two"]);
+    check_answer(
+        &house.prompt(&key, "say one\nbad_json\nsay two\nstderr words on stderr\nbad_json"),
+        ["one", "two"],
+    );
     house.end();
 }
 
@@ -150,9 +150,7 @@ fn silent_turn_is_reported_and_can_be_cancelled() {
     events.extend(turn.finish(LONG).ok().lines());
     check_turn(&events, "cancelled");
     house.wait_for_lease_end(&lease);
-    let events = house.prompt(&key, "are you there?");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: are you there?"]);
+    check_answer(&house.prompt(&key, "are you there?"), ["echo: are you there?"]);
     house.end();
 }
 

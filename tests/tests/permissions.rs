@@ -121,8 +121,7 @@ fn permission_survives_gateway_kills() {
         assert_eq!(pending(&house, &key), [] as [Value; 0], "it stays answered");
         assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "and is not answered twice");
         let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("permission: selected {option}")]);
+        check_answer(&events, [format!("permission: selected {option}")]);
         assert_eq!(events.iter().filter(|event| event["type"] == "permission").count(), 1, "asked once");
         assert_eq!(settled(&events).len(), 1, "settled once");
     }
@@ -274,8 +273,7 @@ fn unattended_permission_request_fails_run_if_configured() {
 fn deadline_settles_pending_permission() {
     let (house, key) = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build().with_session();
     let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    check_answer(&events, ["permission: selected reject_once"]);
     assert_eq!(settled(&events)[0]["without"], "deadline", "{events:#?}");
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     house.end();

@@ -204,9 +204,7 @@ fn rolled_back_database_ends_living_agent_after_accepted_loss() {
     });
     assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
     house.wait_for_lease_end(&lease);
-    let events = house.prompt(&key, "and on");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: and on"]);
+    check_answer(&house.prompt(&key, "and on"), ["echo: and on"]);
     for text in ["before the backup", "after the backup", "and on"] {
         assert_eq!(house.prompts_received(text), 1, "{text}");
     }

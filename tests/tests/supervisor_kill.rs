@@ -164,9 +164,7 @@ fn heavy_prompt_waits_until_killed_supervisor_returns() {
         house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|r| r.len() == 2)
     });
     house.start_supervisor();
-    let events = waiting.finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: while it was away"]);
+    check_answer(&waiting.finish(LONG).ok().lines(), ["echo: while it was away"]);
     assert_eq!(house.prompts_received("while it was away"), 1);
     busy.goes_on_after(&house);
     house.end();
@@ -187,9 +185,7 @@ fn prompt_waits_for_supervisor() {
     });
     until(SOON, "the agent is gone", || lease.processes().is_empty());
     house.start_supervisor();
-    let events = waiting.finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: two"]);
+    check_answer(&waiting.finish(LONG).ok().lines(), ["echo: two"]);
     assert_eq!(house.prompts_received("two"), 1);
     assert_eq!(house.received("session/resume").len(), 1);
     house.end();

@@ -141,9 +141,10 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
             assert_eq!(terminal(&house, &key).id(), lease.id(), "the same command");
             std::fs::write(go, "").unwrap();
         }
-        let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), ["terminal: exit=7 signal=null truncated=false output=begun\nended\n"]);
+        check_answer(
+            &turn.finish(LONG).ok().lines(),
+            ["terminal: exit=7 signal=null truncated=false output=begun\nended\n"],
+        );
         std::fs::remove_file(house.cwd().join("go")).unwrap();
         assert_eq!(house.lease(&key).id(), agent.id());
     }

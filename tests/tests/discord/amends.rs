@@ -11,21 +11,13 @@ use serde_json::json;
 const BUSY: &str = "say Begun.\nwait_cancel";
 const TWO_HOURS_MS: u64 = 2 * 3_600_000;
 
-fn is_archived(stage: &Stage, thread: Id) -> bool {
-    stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived)
-}
-
 fn turns_over(stage: &Stage, count: usize) {
     until(LONG, "the turns end", || stage.house.agent_events("turn_end").len() == count);
 }
 
 fn becomes(stage: &Stage, thread: Id, want: &str) {
-    let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
     // The gateway may wait before it reconnects.
-    until(LONG, want, || {
-        let db = stage.house.world.journal(GATEWAY);
-        db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
-    });
+    stage.binding_becomes(LONG, thread, want);
 }
 
 /// A locked store loses no change: deleted messages are not prompted, and edited ones are prompted with their new text.
@@ -69,8 +61,7 @@ fn message_deleted_around_a_kill_is_not_prompted() {
         id
     });
     // Prompted by a slash command: there is no message to compare with.
-    let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say beside"))]);
-    stage.answer(&steered);
+    stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say beside"))]));
     let typed = stage.fake.post(stage.ann, thread, "/acp steer say typed");
     stage.reacted(typed, thread, "⏳");
     // Otherwise the deletion would wait behind the message.
@@ -115,7 +106,7 @@ fn thread_deleted_while_store_is_locked_ends_its_session() {
     stage.fake.delete_channel(thread);
     until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"conversation\""));
     drop(lock);
-    until(LONG, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(LONG, "the session ends", || stage.session_state(&key) == "closed");
     stage.end();
 }
 
@@ -132,7 +123,7 @@ fn missed_archiving_is_attributed_by_its_time() {
     until(SOON, "the turns run", || stage.house.prompts_received("sleep 3000\nsay done") == 2);
     stage.house.kill_gateway();
     stage.fake.advance(TWO_HOURS_MS);
-    assert!(is_archived(&stage, silent) && is_archived(&stage, left), "Discord archives inactive threads");
+    assert!(stage.is_archived(silent) && stage.is_archived(left), "Discord archives inactive threads");
     let last = stage.fake.post(stage.eve, left, "I put this away");
     stage.fake.archive(left, true);
     stage.house.start_gateway();
@@ -141,7 +132,7 @@ fn missed_archiving_is_attributed_by_its_time() {
     becomes(&stage, left, "parked");
     stage.answers(silent, &["done"]);
     turns_over(&stage, 2);
-    assert!(!is_archived(&stage, silent) && is_archived(&stage, left));
+    assert!(!stage.is_archived(silent) && stage.is_archived(left));
     assert_eq!(stage.finals(left), Vec::<String>::new(), "only a person unarchives it");
     stage.fake.archive(left, false);
     stage.answers(left, &["done"]);
@@ -160,10 +151,10 @@ fn failed_thread_check_holds_delivery_back() {
     stage.house.start_gateway();
     turns_over(&stage, 2);
     until(LONG, "it is not sent", || stage.house.gateway_log().contains("part refused; retrying"));
-    assert!(is_archived(&stage, thread), "it stays archived");
+    assert!(stage.is_archived(thread), "it stays archived");
     stage.fake.clear_faults();
     becomes(&stage, thread, "parked");
-    assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
+    assert!(stage.is_archived(thread) && stage.finals(thread) == ["one"]);
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
     stage.end();
@@ -186,7 +177,7 @@ fn thread_archived_during_disconnect_parks_its_binding() {
         // The thread may have been parked before the answer was ready.
         log.contains("part refused; retrying") || log.contains("is_parked=true")
     });
-    assert!(is_archived(&stage, thread) && stage.finals(thread) == ["one"]);
+    assert!(stage.is_archived(thread) && stage.finals(thread) == ["one"]);
     stage.fake.refuse_sessions(0);
     becomes(&stage, thread, "parked");
     stage.fake.archive(thread, false);

@@ -34,13 +34,8 @@ fn spawn_without_binding_right_creates_no_thread() {
     assert!(said.contains("spawn_acp_sessions") && said.contains("Next: "), "{said}");
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 0);
     assert!(stage.told(stage.channel).len() <= before + 1, "at most the reply");
-    let used = stage.command(
-        stage.ann,
-        stage.channel,
-        "acp spawn",
-        &[("agent", json!(AGENT)), ("thread", json!("off"))],
-    );
-    let said = stage.answer(&used);
+    let options = [("agent", json!(AGENT)), ("thread", json!("off"))];
+    let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
     assert!(said.contains("bound to no conversation"), "{said}");
     stage.end();
 }
@@ -74,17 +69,7 @@ fn static_binding_added_by_reload_works_from_first_message() {
     // When this is answered, the message before it has been handled.
     stage.fake.post(stage.ann, stage.channel, "/acp sessions");
     until(SOON, "the command is answered", || !stage.told(stage.channel).is_empty());
-    let path = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let entry = format!(
-        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
-         cwd = \"{cwd}\"\n",
-        stage.channel
-    );
-    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
-    stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.bind_channel();
     stage.exchange(stage.channel, "say one", &["one"]);
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
     stage.exchange(thread, "say two", &["two"]);

@@ -27,8 +27,7 @@ fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
     for (bot, who) in [(other, "a webhook"), (&stage.bot, "our webhook")] {
         let name = json!({"name": format!("hook {number}")});
         let hook = asked(stage, bot, &format!("/channels/{}/webhooks", stage.channel), &name);
-        let (id, token) =
-            (hook["id"].as_str().unwrap_or_default(), hook["token"].as_str().unwrap_or_default());
+        let [id, token] = ["id", "token"].map(|name| hook[name].as_str().unwrap_or_default());
         let path = format!("/webhooks/{id}/{token}?wait=true&thread_id={thread}");
         asked(stage, bot, &path, &line(who));
     }
@@ -131,7 +130,7 @@ fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
     stage.exchange(thread, "say two", &["one", "two"]);
     stage.fake.remove_member(guild, stage.bot.user);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("closed")).count(), 0);
     stage.house.end();
 }

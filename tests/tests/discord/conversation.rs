@@ -1,12 +1,9 @@
 //! A session in a thread from spawn to close: turns, cards, permission requests.
 
-use crate::stage::{Stage, button, labels, texts};
+use crate::stage::{LIVE, Stage, button, labels, texts};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
-
-/// Live cards with the shortest permitted interval.
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
 /// A turn that takes long enough to have a card.
 const LONG: &str = "say Begun.\nsleep 4000\nsay \\nStill going.\nsleep 4000\nsay \\nOver.";
@@ -95,14 +92,13 @@ fn unfocus_focus_and_close_are_confirmed() {
     let said = stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
     assert!(said.contains(&key), "{said}");
     stage.exchange(thread, "say heard", &["heard"]);
-    let used = stage.command(stage.ann, thread, "acp close", &[]);
-    stage.answer(&used);
+    stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
     let farewell = eventually(SOON, "the farewell", || {
         stage.told(thread).into_iter().rfind(|message| message.content.contains("session is closed"))
     });
     let says = ["by ann", "/acp spawn"];
     assert!(says.iter().all(|part| farewell.content.contains(part)), "{}", farewell.content);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
     assert_eq!(stage.house.prompts_received("say nobody hears this"), 0);
     stage.end();
 }

@@ -1,10 +1,8 @@
 //! Faults of Discord and of the network while turns run: every answer is there once, whole and in order.
 
-use crate::stage::{Stage, untagged};
+use crate::stage::{CREATE, Stage, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
 use acp_tests::fake_discord::core::stage::SocketAct;
-
-const CREATE: &str = "POST /channels/{}/messages";
 
 /// Posts three messages under a fault and checks that each is answered once.
 fn check(break_it: impl Fn(&Stage, usize)) {
@@ -28,16 +26,6 @@ fn answer_with_lost_receipt_appears_once() {
         let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
     });
-}
-
-/// H12: an answer with the same text as the previous one is a message of its own.
-#[test]
-fn answer_equal_to_previous_one_is_sent_too() {
-    let (stage, thread) = Stage::new(&[], "").with_thread();
-    stage.exchange(thread, "say same", &["same"]);
-    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
-    stage.exchange(thread, "say same", &["same", "same"]);
-    stage.end();
 }
 
 #[test]

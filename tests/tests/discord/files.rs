@@ -1,13 +1,12 @@
 //! Long answers and diffs as files: whole and once, also if the gateway is killed between a message with a file and its
 //! receipt; and as messages where Discord refuses files.
 
-use crate::stage::Stage;
+use crate::stage::{CREATE, Stage};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
-const CREATE: &str = "POST /channels/{}/messages";
 /// About 24,000 characters of the demo agent, and a file write.
 const LONG: &str = "stream 400 size 60\nwrite notes.txt Something new";
 const CHUNKS: usize = 400;
@@ -46,6 +45,11 @@ fn is_whole(stage: &Stage, message: &Message) {
 fn numbers(text: &str) -> Vec<usize> {
     let number = |line: &str| line.strip_prefix("chunk ")?.trim_end_matches('.').parse().ok();
     text.lines().filter_map(number).collect()
+}
+
+/// Numbers of the chunks in the messages of a thread after the first `from` ones.
+fn told(stage: &Stage, thread: Id, from: usize) -> Vec<usize> {
+    stage.told(thread).iter().skip(from).flat_map(|message| numbers(&message.content)).collect()
 }
 
 #[test]
@@ -87,12 +91,14 @@ fn missing_permission_decides_between_messages_and_waiting() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     let bot = stage.bot.user;
-    let last = |thread| stage.told(thread).iter().flat_map(|it| numbers(&it.content)).last();
+    let last = |thread| told(&stage, thread, 0).last().copied();
     let refused = || stage.fake.tally().refusals.get(&format!("{CREATE} 50013")).copied().unwrap_or_default();
     stage.fake.deny(bot, stage.channel, &["ATTACH_FILES"]);
     for count in [300, 310] {
+        let before = stage.told(thread).len();
         stage.fake.post(stage.ann, thread, &format!("stream {count} size 60"));
-        until(2 * SOON, "all of it", || last(thread) == Some(count));
+        until(2 * SOON, "whole answer as messages", || last(thread) == Some(count));
+        assert_eq!(told(&stage, thread, before), (1..=count).collect::<Vec<_>>());
     }
     assert_eq!((refused(), with_files(&stage, thread).len()), (1, 0), "{:?}", stage.fake.tally());
     // Files may be attached again, and nothing may be written.
@@ -111,27 +117,16 @@ fn missing_permission_decides_between_messages_and_waiting() {
     stage.end();
 }
 
-/// Nothing is lost if files are too large (40005) or not permitted.
+/// Nothing is lost if files are too large (40005).
 #[test]
 fn answer_is_split_into_messages_when_files_are_refused() {
     let stage = Stage::new(&[], "");
     let thread = spawn(&stage);
-    let told = |from: usize| -> Vec<usize> {
-        let all = stage.told(thread);
-        all.iter().skip(from).flat_map(|message| numbers(&message.content)).collect()
-    };
-    for number in 0..2 {
-        if number == 0 {
-            stage.fake.configure(json!({"file_max": 1_000}));
-        } else {
-            stage.fake.configure(json!({"file_max": 10_485_760}));
-            stage.fake.deny(stage.bot.user, stage.channel, &["ATTACH_FILES"]);
-        }
-        let before = stage.told(thread).len();
-        stage.fake.post(stage.ann, thread, "stream 300 size 60");
-        until(2 * SOON, "all of it", || told(before).last() == Some(&300));
-        assert_eq!(told(before), (1..=300).collect::<Vec<_>>());
-        assert!(with_files(&stage, thread).is_empty());
-    }
+    stage.fake.configure(json!({"file_max": 1_000}));
+    let before = stage.told(thread).len();
+    stage.fake.post(stage.ann, thread, "stream 300 size 60");
+    until(2 * SOON, "whole answer as messages", || told(&stage, thread, before).last() == Some(&300));
+    assert_eq!(told(&stage, thread, before), (1..=300).collect::<Vec<_>>());
+    assert!(with_files(&stage, thread).is_empty());
     stage.end();
 }

@@ -1,12 +1,10 @@
 //! Metrics of a Discord account, compared with the fake's own counts.
 
-use crate::stage::Stage;
+use crate::stage::{CREATE, Stage};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::scrape::Scrape;
 use acp_tests::wait::{SOON, until};
-
-const CREATE: &str = "POST /channels/{}/messages";
 
 fn value(stage: &Stage, name: &str, more: &str) -> f64 {
     let of_account = "channel=\"discord\",account=\"main\"";

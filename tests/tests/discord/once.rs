@@ -42,11 +42,6 @@ fn settled(stage: &Stage, used: &Interaction) {
     until(SOON, "it is settled", || state(stage, used).as_deref() == Some("routed"));
 }
 
-/// Waits until the turn is stopped and the thread has one late notice about it.
-fn is_told_once(stage: &Stage, thread: Id) {
-    is_told(stage, thread, TOLD);
-}
-
 /// Waits until the turn is stopped and the thread has one notice with this text.
 fn is_told(stage: &Stage, thread: Id, words: &str) {
     until(SOON, "the turn is stopped", || is_stopped(stage));
@@ -69,7 +64,7 @@ fn reserved_command_runs_once_after_kill() {
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
-    is_told_once(&stage, thread);
+    is_told(&stage, thread, TOLD);
     settled(&stage, &used);
     stage.end();
 }
@@ -88,11 +83,8 @@ fn finished_command_is_reported_after_kill() {
     stage.house.start_gateway();
     is_told(&stage, thread, LOST);
     settled(&stage, &used);
-    assert_eq!(
-        stage.house.agent_events("turn_end").len(),
-        2,
-        "it was done once: the next turn ran to its end"
-    );
+    let ends = stage.house.agent_events("turn_end").len();
+    assert_eq!(ends, 2, "it was done once: the next turn ran to its end");
     stage.end();
 }
 
@@ -137,7 +129,7 @@ fn command_with_lost_acknowledgement_runs_once() {
         let (stage, thread) = busy();
         stage.fake.rest_fault(CALLBACK, When::Next(1), fate);
         let used = cancel(&stage, thread);
-        is_told_once(&stage, thread);
+        is_told(&stage, thread, TOLD);
         let original = stage.fake.interaction(used.id).original_id;
         let all = stage.fake.whole_transcript();
         let thinks =
@@ -155,8 +147,7 @@ fn command_with_failed_acknowledgement_does_not_run() {
     let used = cancel(&stage, thread);
     until(SOON, "it is taken back", || state(&stage, &used).as_deref() == Some("refused"));
     assert!(!is_stopped(&stage) && stage.fake.interaction(used.id).answered.is_none());
-    let again = stage.command(stage.ann, thread, "acp cancel", &[]);
-    stage.answer(&again);
+    stage.answer(&stage.command(stage.ann, thread, "acp cancel", &[]));
     until(SOON, "the turn is stopped", || is_stopped(&stage));
     stage.end();
 }

@@ -103,28 +103,38 @@ fn edit_by_revoked_user_does_not_change_queued_prompt() {
     stage.end();
 }
 
-/// Messages in a server that is not configured are ignored, both live and by backfill.
-#[test]
-fn backfill_ignores_servers_not_configured() {
+/// Setting of an account that serves another server.
+const OTHER: &str = "guilds = [\"5\"]";
+
+/// Stage whose account serves its server alone, with a thread, and the setting.
+fn with_named_server() -> (Stage, u64, String) {
     let mut named = String::new();
-    let mut stage = Stage::on(&[], |ground| {
+    let stage = Stage::on(&[], |ground| {
         named = format!("guilds = [\"{}\"]", ground.guild);
         named.clone()
     });
     let thread = stage.spawn();
+    (stage, thread, named)
+}
+
+fn commands_removed(stage: &Stage) {
+    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
+    until(SOON, "commands removed from unserved server", has_none);
+}
+
+/// Messages in a server that is not configured are ignored, both live and by backfill.
+#[test]
+fn backfill_ignores_servers_not_configured() {
+    let (mut stage, thread, named) = with_named_server();
     stage.exchange(thread, "say one", &["one"]);
     stage.house.kill_gateway();
-    let text =
-        std::fs::read_to_string(stage.house.world.path("gateway.toml")).unwrap_or_else(|e| panic!("{e}"));
-    let other = text.replace(&named, "guilds = [\"5\"]");
-    stage.house.world.write("gateway.toml", &other);
+    stage.replace_in_config(&named, OTHER);
     stage.fake.post(stage.ann, thread, "say elsewhere");
     stage.house.start_gateway();
-    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
-    until(SOON, "its commands are gone from a server that is not served", has_none);
+    commands_removed(&stage);
     let still = stage.fake.post(stage.ann, thread, "say elsewhere still");
     stage.was_read(thread, still);
-    stage.house.world.write("gateway.toml", &text);
+    stage.replace_in_config(OTHER, &named);
     stage.reload();
     until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.exchange(thread, "say two", &["one", "two"]);
@@ -137,21 +147,13 @@ fn backfill_ignores_servers_not_configured() {
 /// pending.
 #[test]
 fn button_in_unconfigured_server_is_refused() {
-    let mut named = String::new();
-    let stage = Stage::on(&[], |ground| {
-        named = format!("guilds = [\"{}\"]", ground.guild);
-        named.clone()
-    });
-    let thread = stage.spawn();
+    let (stage, thread, named) = with_named_server();
     stage.fake.post(stage.ann, thread, "permission Delete everything");
     let asked = stage.said(thread, "Delete everything");
     let shown = labels(&asked);
-    let file = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
-    stage.house.world.write("gateway.toml", &text.replace(&named, "guilds = [\"5\"]"));
+    stage.replace_in_config(&named, OTHER);
     stage.reload();
-    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
-    until(SOON, "its commands are gone from a server that is not served", has_none);
+    commands_removed(&stage);
     for who in [stage.boss, stage.ann, stage.eve] {
         let said = stage.private_answer(&stage.press(who, &asked, &shown[0]));
         assert_eq!(said, "This gateway does not serve this server.");
@@ -159,7 +161,7 @@ fn button_in_unconfigured_server_is_refused() {
     assert_eq!(stage.house.agent_events("turn_end").len(), 0, "nobody has answered");
     assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");
     // Served again, the same button counts.
-    stage.house.world.write("gateway.toml", &text);
+    stage.replace_in_config(OTHER, &named);
     stage.reload();
     stage.is_there();
     stage.press(stage.boss, &asked, &shown[0]);
@@ -175,12 +177,8 @@ fn approver_may_also_prompt() {
     let thread = stage.spawn();
     stage.fake.post(stage.boss, thread, "say from the boss");
     stage.answers(thread, &["from the boss"]);
-    let said = stage.answer(&stage.command(
-        stage.boss,
-        thread,
-        "acp close",
-        &[("session", json!(stage.key(thread)))],
-    ));
+    let session = [("session", json!(stage.key(thread)))];
+    let said = stage.answer(&stage.command(stage.boss, thread, "acp close", &session));
     assert!(said.contains("ACP_NOT_OWNER") && said.contains("Next: "), "{said}");
     stage.end();
 }

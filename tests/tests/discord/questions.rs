@@ -1,12 +1,10 @@
 //! Permission requests in a thread: the planned action, the approvers, and the outcome, once.
 
-use crate::stage::{Stage, labels};
+use crate::stage::{LIVE, Stage, labels};
 use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::wait::{SOON, until};
 use serde_json::json;
-
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
 /// Public messages that show the outcome of a permission request.
 fn ends(stage: &Stage, thread: Id) -> Vec<Id> {

@@ -1,24 +1,8 @@
-//! Queued messages while the agent is busy, and stopping a turn.
+//! Queued messages while the agent is busy.
 
 use crate::stage::{Stage, labels};
 use acp_tests::wait::{SOON, until};
 use serde_json::json;
-
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
-
-#[test]
-fn stop_button_cancels_turn() {
-    let (stage, thread) = Stage::new(&[], LIVE).with_thread();
-    stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
-    let card = stage.said(thread, "Begun.");
-    assert_eq!(labels(&card), ["Stop"]);
-    stage.press(stage.ann, &card, "Stop");
-    let folded = stage.shows(&card, "Cancelled");
-    assert!(labels(&folded).is_empty(), "{folded:?}");
-    stage.fake.post(stage.ann, thread, "say next");
-    until(SOON, "the next one is answered", || stage.finals(thread).last().is_some_and(|it| it == "next"));
-    stage.end();
-}
 
 #[test]
 fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
@@ -45,8 +29,7 @@ fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
     until(SOON, "it waits no more", || labels(&stage.message(gone.id, thread)).is_empty());
     stage.command(stage.ann, thread, "acp cancel", &[]);
     until(SOON, "the changed one is answered", || stage.finals(thread).contains(&"after".to_owned()));
-    let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]);
-    stage.answer(&steered);
+    stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
     let heard = |text: &str| stage.house.prompts_received(text);
     assert_eq!(["say dropped", "say before", "say deleted"].map(heard), [0, 0, 0]);
     assert_eq!(heard("say after"), 1);

@@ -31,15 +31,7 @@ fn name_guilds(stage: &Stage, from: &[Id], to: &[Id]) {
         let ids: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
         format!("guilds = [{}]", ids.join(", "))
     };
-    let file = stage.house.world.path("gateway.toml");
-    let before = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
-    assert!(before.contains(&text(from)), "{before}");
-    stage.house.world.write("gateway.toml", &before.replace(&text(from), &text(to)));
-}
-
-fn doctor(stage: &Stage) -> String {
-    let output = stage.house.cli(&["doctor"]).stdout;
-    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
+    stage.replace_in_config(&text(from), &text(to));
 }
 
 /// Registration of commands is retried until it succeeds, and commands are removed where they are no longer configured:
@@ -66,8 +58,9 @@ fn slash_commands_are_registered_where_configured() {
     name_guilds(&stage, &[other], &[guild]);
     stage.reload();
     stand(&stage, Some(other), &[Some(guild)]);
-    until(SOON, "nothing is wrong", || !doctor(&stage).contains("slash commands"));
-    assert!(doctor(&stage).contains("main: connected"), "{}", doctor(&stage));
+    until(SOON, "nothing is wrong", || !stage.doctor("main").contains("slash commands"));
+    let doctor = stage.doctor("main");
+    assert!(doctor.contains("main: connected"), "{doctor}");
     // A start with another list finds the registrations of the previous process.
     stage.house.kill_gateway();
     name_guilds(&stage, &[guild], &[]);

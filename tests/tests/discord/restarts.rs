@@ -6,25 +6,21 @@ use acp_tests::wait::{SOON, until};
 
 const SLOW: &str = "say begun\nsleep 3000\nsay -ended";
 
-fn begin(stage: &Stage) -> u64 {
-    let thread = stage.spawn();
+fn begin() -> (Stage, u64) {
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.exchange(thread, "say one", &["one"]);
     stage.fake.post(stage.ann, thread, SLOW);
     // The beginning must be journaled: a supervisor kill loses unread output.
     let key = stage.key(thread);
-    let is_kept = || {
-        let rows = stage.house.history(&key);
-        rows.iter().any(|row| row["text"] == "begun")
-    };
-    until(SOON, "the turn runs and its beginning is kept", is_kept);
-    thread
+    let is_kept = || stage.house.history(&key).iter().any(|row| row["text"] == "begun");
+    until(SOON, "beginning of the turn journaled", is_kept);
+    (stage, thread)
 }
 
 /// H8: messages of the outage are read, each once, and the running turn continues.
 #[test]
 fn killed_gateway_resumes_turn_and_reads_missed_messages() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.house.kill_gateway();
     let missed: Vec<u64> =
         (1..=3).map(|number| stage.fake.post(stage.ann, thread, &format!("say missed {number}"))).collect();
@@ -74,8 +70,7 @@ fn gateway_shutdown_loses_no_message() {
 /// Agents end with their supervisor: the failed turn is announced once, and the session continues.
 #[test]
 fn supervisor_kill_fails_only_the_running_turn() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.house.kill_supervisor();
     stage.fake.post(stage.ann, thread, "say meanwhile");
     stage.house.start_supervisor();
@@ -92,8 +87,7 @@ fn supervisor_kill_fails_only_the_running_turn() {
 
 #[test]
 fn discord_outage_repeats_and_loses_no_message() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.fake.kill();
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
     stage.fake.restart();

@@ -1,7 +1,7 @@
 //! Rules of Discord, kept by the whole product: no request is refused for its form, and no answer is lost by Discord's
 //! own rules. The table is in docs/design/requirements.md.
 
-use crate::stage::{Stage, labels, texts};
+use crate::stage::{CREATE, LIVE, Stage, labels, texts};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
 use acp_tests::fake_discord::core::model::{Id, Interaction};
 use acp_tests::fake_discord::core::permissions::ALL;
@@ -11,21 +11,9 @@ use acp_tests::house::AGENT;
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
-const CREATE: &str = "POST /channels/{}/messages";
 const PAGE: &str = "GET /channels/{}/messages";
 const REACT: &str = "PUT /channels/{}/messages/{}/reactions/{}/@me";
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 const HOUR_MS: u64 = 3_600_000;
-
-/// Starts a session in a new thread, with a label.
-fn spawn_called(stage: &Stage, label: &str) -> Id {
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let options =
-        [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto")), ("label", json!(label))];
-    stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
-    let thread = || stage.fake.threads_of(stage.channel).first().map(|thread| thread.id);
-    eventually(SOON, "the thread is there", thread)
-}
 
 /// What a bot suggested.
 fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
@@ -52,7 +40,7 @@ fn later(stage: &Stage, ms: u64) {
 fn wide_characters_never_exceed_discord_limits() {
     let stage = Stage::new(&[], LIVE);
     let label = "😀".repeat(80);
-    let thread = spawn_called(&stage, &label);
+    let thread = stage.spawn_of(AGENT, &[("label", json!(label))]);
     assert!(stage.fake.channel(thread).name.starts_with("😀"), "{:?}", stage.fake.channel(thread));
     let archive = stage.fake.channel(thread).thread.map(|thread| thread.auto_archive_minutes);
     assert_eq!(archive, Some(10_080));
@@ -64,8 +52,7 @@ fn wide_characters_never_exceed_discord_limits() {
     stage.fake.post(stage.ann, thread, &steps);
     until(SOON, "the answer", || stage.finals(thread).len() == 1);
     // The card is folded after the answer is sent; until then it shows a part of it.
-    let folded = || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done"));
-    until(SOON, "the card is folded", folded);
+    until(SOON, "card folded", || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done")));
     let crabs = |text: &str| text.matches('🦀').count();
     let parts = texts(&stage.told(thread));
     let answer: Vec<&String> = parts.iter().filter(|text| !text.starts_with("Done")).collect();
@@ -136,8 +123,7 @@ fn denied_channel_is_retried_by_one_thread_at_a_time() {
     for thread in &threads {
         stage.fake.post(stage.ann, *thread, "sleep 1500\nsay one");
     }
-    let runs = || stage.house.prompts_received("sleep 1500\nsay one") == threads.len();
-    until(SOON, "the turns run", runs);
+    until(SOON, "all turns running", || stage.house.prompts_received("sleep 1500\nsay one") == threads.len());
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
     pass(&stage, 12_000);
@@ -159,7 +145,7 @@ fn commands_are_acknowledged_while_a_request_hangs() {
     stage.fake.rest_fault("GET /channels/{}", When::Next(1), RestFate::StallBefore { ms: Some(8_000) });
     stage.fake.post(stage.ann, elsewhere, "is this for an agent?");
     let stalled = || stage.fake.tally().rest_faults.contains_key("stall_before");
-    until(SOON, "it is asked what the channel hangs from", stalled);
+    until(SOON, "channel request stalled", stalled);
     stage.answer(&stage.command(stage.ann, stage.channel, "agents", &[]));
     assert_eq!(stage.fake.tally().late_responses, 0);
     stage.end();
@@ -192,7 +178,7 @@ fn rate_limited_answer_does_not_unarchive_thread() {
     stage.fake.archive(thread, true);
     pass(&stage, LIMIT_MS + 2_000);
     assert_eq!(stage.finals(thread), ["one"]);
-    assert!(stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived));
+    assert!(stage.is_archived(thread));
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
     stage.exchange(thread, "say three", &["one", "two", "three"]);
@@ -314,10 +300,10 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
     stage.house.start_gateway();
     stage.is_there();
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
     pass(&stage, 2_000);
     assert_eq!(stage.finals(away), [""; 0]);
-    assert!(stage.fake.channel(away).thread.is_some_and(|thread| thread.archived));
+    assert!(stage.is_archived(away));
     stage.fake.archive(away, false);
     stage.answers(away, &["one"]);
     stage.end();
@@ -331,7 +317,7 @@ fn thread_deleted_without_event_ends_its_session() {
     stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
     stage.fake.delete_channel(thread);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
     stage.end();
 }
 

@@ -120,9 +120,7 @@ fn thread_is_created_once_despite_losses_and_kills() {
         let cwd = stage.house.world.dir("work/project").display().to_string();
         let options = [("agent", json!(AGENT)), ("cwd", json!(cwd))];
         stage.command(stage.ann, stage.channel, "acp spawn", &options);
-        until(SOON, "the thread is asked for", || {
-            stage.fake.tally().rest_faults.values().sum::<u64>() > seen
-        });
+        until(SOON, "thread requested", || stage.fake.tally().rest_faults.values().sum::<u64>() > seen);
         stage.house.restart_gateway();
         until(SOON, "the thread is there", || stage.fake.threads_of(stage.channel).len() == number + 2);
         works(&stage, thread(&stage), &format!("after a kill {number}"));

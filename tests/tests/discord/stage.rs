@@ -12,7 +12,14 @@ use acp_tests::world::GATEWAY_DB;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// Live cards with the shortest permitted interval.
+pub const LIVE: &str =
+    "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+/// Route of new messages.
+pub const CREATE: &str = "POST /channels/{}/messages";
 
 const TOKEN: &str = "discord-token";
 /// Refusals that only invalid requests cause: bad form, empty, a foreign message, edits of old messages.
@@ -95,6 +102,52 @@ impl Stage {
     /// Reloads the gateway's configuration.
     pub fn reload(&self) {
         assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
+    }
+
+    /// Replaces `from` in the gateway's configuration file.
+    pub fn replace_in_config(&self, from: &str, to: &str) {
+        let file = self.house.world.path("gateway.toml");
+        let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
+        assert!(text.contains(from), "{text}");
+        self.house.world.write("gateway.toml", &text.replace(from, to));
+    }
+
+    /// Binds the channel in the configuration file, and reloads it.
+    pub fn bind_channel(&self) {
+        let cwd = self.house.world.dir("work/project").display().to_string();
+        let entry = format!(
+            "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
+             cwd = \"{cwd}\"\n",
+            self.channel
+        );
+        self.replace_in_config("[log]", &format!("{entry}[log]"));
+        self.reload();
+        until(SOON, "configuration reloaded", || self.house.gateway_log().contains("configuration reloaded"));
+    }
+
+    /// Line of `doctor` about an account.
+    pub fn doctor(&self, account: &str) -> String {
+        let (output, start) = (self.house.cli(&["doctor"]).stdout, format!("{account}: "));
+        output.lines().find(|line| line.contains(&start)).unwrap_or_default().to_owned()
+    }
+
+    /// Waits until a thread's binding has this status in the journal: Discord does not show a parked binding.
+    pub fn binding_becomes(&self, deadline: Duration, thread: Id, want: &str) {
+        let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
+        until(deadline, want, || {
+            let db = self.house.world.journal(GATEWAY);
+            db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
+        });
+    }
+
+    /// True if a thread is archived.
+    pub fn is_archived(&self, thread: Id) -> bool {
+        self.fake.channel(thread).thread.is_some_and(|thread| thread.archived)
+    }
+
+    /// State of the session with this key.
+    pub fn session_state(&self, key: &str) -> Value {
+        self.house.verb(&["sessions", "show", key])["state"].clone()
     }
 
     /// Locks the database: the gateway cannot commit until the lock is dropped.

@@ -3,24 +3,13 @@
 use crate::stage::Stage;
 use acp_tests::wait::{SOON, until};
 
-/// Status of a thread's binding in the journal: Discord does not show a parked binding.
-fn state(stage: &Stage, thread: u64) -> String {
-    let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
-    let db = stage.house.world.journal(acp_tests::house::GATEWAY);
-    db.query_row(sql, [thread.to_string()], |row| row.get(0)).unwrap_or_else(|e| format!("{e}"))
-}
-
-fn becomes(stage: &Stage, thread: u64, want: &str) {
-    until(SOON, want, || state(stage, thread) == want);
-}
-
 #[test]
 fn archived_thread_parks_binding_until_unarchived() {
     let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.exchange(thread, "say one", &["one"]);
     stage.begin_turn(thread, "sleep 3000\nsay two");
     stage.fake.archive(thread, true);
-    becomes(&stage, thread, "parked");
+    stage.binding_becomes(SOON, thread, "parked");
     until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
     assert_eq!(stage.finals(thread), ["one"], "only a person unarchives it");
     stage.fake.archive(thread, false);
@@ -35,7 +24,7 @@ fn deleted_thread_ends_its_session() {
     let key = stage.key(thread);
     stage.exchange(thread, "say one", &["one"]);
     stage.fake.delete_channel(thread);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
     stage.end();
 }
 

@@ -7,14 +7,8 @@ use acp_tests::fake_discord::core::gateway::intent;
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::wait::{SOON, until};
 
-/// Line of `doctor` about the account.
-fn doctor(stage: &Stage) -> String {
-    let output = stage.house.cli(&["doctor"]).stdout;
-    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
-}
-
 fn doctor_says(stage: &Stage, part: &str) {
-    until(SOON, part, || doctor(stage).contains(part));
+    until(SOON, part, || stage.doctor("main").contains(part));
 }
 
 #[test]
@@ -56,7 +50,7 @@ fn missing_intent_is_explained_and_fixed_by_reload() {
     stage.fake.set_privileged_intents(stage.bot.user, 0);
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
     doctor_says(&stage, "4014");
-    let line = doctor(&stage);
+    let line = stage.doctor("main");
     for part in ["developer portal", "Privileged Gateway Intents", "Message Content Intent", "reload"] {
         assert!(line.contains(part), "{part}: {line}");
     }
@@ -76,16 +70,12 @@ fn reload_applies_changed_allow_list() {
     let early = stage.fake.post(stage.eve, thread, "say too early");
     stage.was_read(thread, early);
     let let_in = |from: u64, to: u64| {
-        let path = stage.house.world.path("gateway.toml");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-        let (from, to) = (format!("allowed_users = [\"{from}\"]"), format!("allowed_users = [\"{to}\"]"));
-        let before = stage.house.gateway_log().matches("configuration reloaded").count();
-        assert!(text.contains(&from), "{text}");
-        stage.house.world.write("gateway.toml", &text.replace(&from, &to));
+        let reloads = || stage.house.gateway_log().matches("configuration reloaded").count();
+        let users = |id: u64| format!("allowed_users = [\"{id}\"]");
+        let before = reloads();
+        stage.replace_in_config(&users(from), &users(to));
         stage.reload();
-        until(SOON, "it is read anew", || {
-            stage.house.gateway_log().matches("configuration reloaded").count() > before
-        });
+        until(SOON, "configuration reloaded", || reloads() > before);
     };
     let_in(stage.ann, stage.eve);
     let said = stage.private_answer(&stage.command(stage.ann, stage.channel, "acp sessions", &[]));

@@ -2,7 +2,7 @@
 
 use crate::stage::{Stage, texts, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, When};
-use acp_tests::house::{AGENT, GATEWAY};
+use acp_tests::house::GATEWAY;
 use acp_tests::wait::{LONG, SOON, until};
 
 const BUSY: &str = "say Begun.\nwait_cancel";
@@ -61,17 +61,7 @@ fn thread_refusing_messages_blocks_nothing_else() {
 #[test]
 fn message_right_after_first_bound_message_is_not_lost() {
     let stage = Stage::new(&[], "");
-    let path = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let entry = format!(
-        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
-         cwd = \"{cwd}\"\n",
-        stage.channel
-    );
-    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
-    stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.bind_channel();
     let lock = stage.locked();
     stage.fake.post(stage.ann, stage.channel, "say one");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);

@@ -8,8 +8,7 @@ use serde_json::json;
 const TURN: &str = "say Begun.\ntool run true\nsleep 3000\nsay Over.";
 
 fn choose(stage: &Stage, thread: u64, level: &str) {
-    let used = stage.command(stage.ann, thread, "acp verbosity", &[("level", json!(level))]);
-    let said = stage.answer(&used);
+    let said = stage.answer(&stage.command(stage.ann, thread, "acp verbosity", &[("level", json!(level))]));
     assert!(said.contains(&format!("/acp verbosity is {level}")), "{said}");
 }
 

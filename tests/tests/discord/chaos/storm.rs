@@ -2,7 +2,7 @@
 
 use super::judge::{ASKS, Amended, Case, Said, Strike, is_open};
 use super::plan::{self, Blow, Change, Step, Turn, Which, anew, token};
-use crate::stage::{Stage, button, labels};
+use crate::stage::{CREATE, Stage, button, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const CREATE: &str = "POST /channels/{}/messages";
 const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n\
     [acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 /// Crashes are intended here: no crash back-off.
