@@ -90,13 +90,6 @@ impl Drop for Pressing {
     }
 }
 
-/// Command of a verb without `--json`.
-fn in_words(house: &House, args: &[&str]) -> Command {
-    let mut command = house.world.command("acp-gateway");
-    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
-    command
-}
-
 fn is_done(event: &Value) -> bool {
     event["type"] == "done"
 }
@@ -144,7 +137,7 @@ fn piped_chat_sends_lines_in_order() {
 fn chat_answers_permission_by_option_number() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut in_words(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
+    let mut chat = Chat::start(&mut house.plain(&["chat", "--agent", "demo", "--cwd", &cwd]));
     chat.write("permission\n");
     let asked = chat.line_with("Answer with a number.");
     let options: Vec<&String> = asked.iter().filter(|line| line.starts_with("  1. ")).collect();
@@ -234,25 +227,12 @@ fn second_ctrl_c_leaves_chat_while_turn_runs() {
     house.end();
 }
 
-/// Command of a verb in a terminal that `script` creates.
-fn in_terminal(house: &House, args: &[&str]) -> Command {
-    let plain = in_words(house, args);
-    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
-    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
-    let mut command = Command::new("script");
-    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
-    // `exec`: Ctrl-C between two lines signals every process of the terminal and would end a shell.
-    command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
-    command
-}
-
 /// In a terminal a typed line is answered, and Ctrl-D leaves.
 #[test]
 fn a_line_typed_into_a_terminal_is_answered() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut in_terminal(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
+    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", "demo", "--cwd", &cwd]));
     let pressing = Pressing::start(&chat);
     // What is typed is echoed: only the answer has this text.
     chat.write("stream 3\r");
@@ -279,8 +259,7 @@ fn a_line_typed_into_a_terminal_is_answered() {
 fn agent_control_sequences_never_reach_the_chat_terminal() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut command = in_terminal(&house, &["chat", "--agent", AGENT, "--cwd", &cwd]);
-    let mut chat = Chat::start(&mut command);
+    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", AGENT, "--cwd", &cwd]));
     let pressing = Pressing::start(&chat);
     chat.write("say clear \\u001b[2J clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J turn \\u202e end\r");
     let mut seen = chat.line_with("\\u{202e} end");
@@ -310,7 +289,7 @@ fn chat_that_cannot_start_reports_the_reason() {
     let refused = none.lines().into_iter().find(|line| line["outcome"] == "refused");
     let refused = refused.unwrap_or_else(|| panic!("{none:#?}"));
     assert_eq!(refused["failure"]["code"], "ACP_AGENT_NOT_ALLOWED", "{refused}");
-    let words = run(&mut in_words(&house, &["chat", "--agent", "nobody"]), LONG);
+    let words = run(&mut house.plain(&["chat", "--agent", "nobody"]), LONG);
     assert!(words.stdout.contains("Unknown agent nobody."), "{words:#?}");
     house.end();
 }

@@ -1,8 +1,7 @@
 //! Conversation commands against real processes, over the console channel that `chat` and other clients use. Each runs
 //! once, also if it is repeated or the gateway is killed in between.
 
-use acp_tests::house::{AGENT, GATEWAY, House};
-use acp_tests::scrape::post;
+use acp_tests::house::{AGENT, House};
 use acp_tests::wait::{SOON, until};
 use serde_json::{Value, json};
 
@@ -17,18 +16,12 @@ impl<'a> Room<'a> {
         Self { name, said: 0 }
     }
 
-    fn send(&self, house: &House, id: &str, text: &str) -> Value {
-        let socket = house.world.path(GATEWAY).join("gateway.sock");
-        let path = format!("/v1/console/conversations/{}/messages", self.name);
-        post(&socket, &path, &json!({"text": text, "message_id": id}))
-    }
-
     /// Sends a message twice, as a channel may: both responses are equal.
     fn say(&mut self, house: &House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
-        let first = self.send(house, &id, text);
-        assert_eq!(self.send(house, &id, text), first, "{text}");
+        let first = house.say(self.name, &id, text);
+        assert_eq!(house.say(self.name, &id, text), first, "{text}");
         first
     }
 
@@ -36,9 +29,9 @@ impl<'a> Room<'a> {
     fn say_and_kill(&mut self, house: &mut House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
-        let first = self.send(house, &id, text);
+        let first = house.say(self.name, &id, text);
         house.restart_gateway();
-        assert_eq!(self.send(house, &id, text), first, "{text}");
+        assert_eq!(house.say(self.name, &id, text), first, "{text}");
         first
     }
 }

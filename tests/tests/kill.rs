@@ -6,7 +6,7 @@ use acp_tests::invariants;
 use acp_tests::lease::Lease;
 use acp_tests::locked::DatabaseLock;
 use acp_tests::seed::Seed;
-use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
+use acp_tests::story::{check_answer, check_chunks, check_history, check_turn, chunks, number};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::GATEWAY_DB;
 use serde_json::Value;
@@ -117,6 +117,10 @@ impl Trial {
     /// Kills the gateway at once.
     fn kill_now(&mut self) {
         self.house.kill_gateway();
+        self.count_kill();
+    }
+
+    fn count_kill(&mut self) {
         self.tally.kills += 1;
         if (1..CHUNKS).contains(&committed(&self.house, &self.run)) {
             self.tally.in_turn += 1;
@@ -125,20 +129,16 @@ impl Trial {
 
     /// Starts a gateway and kills it before it is ready, or soon after.
     fn kill_starting(&mut self) {
-        let gateway = GATEWAY;
         let world = &self.house.world;
         let socket = self.house.socket().to_string_lossy().into_owned();
         let config = world.path("gateway.toml").to_string_lossy().into_owned();
         let mut command =
-            world.gateway_verb(gateway, &["serve", "--supervisor-socket", &socket, "--config", &config]);
+            world.gateway_verb(GATEWAY, &["serve", "--supervisor-socket", &socket, "--config", &config]);
         let mut starting = RunningCommand::start(&mut command);
         wait_until_instant(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
         starting.kill9();
-        self.tally.kills += 1;
         self.tally.starting += 1;
-        if (1..CHUNKS).contains(&committed(&self.house, &self.run)) {
-            self.tally.in_turn += 1;
-        }
+        self.count_kill();
     }
 
     fn check_process(&self) {

@@ -2,6 +2,7 @@
 //! sessions, durable settings.
 
 use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::lease::Lease;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::GATEWAY_DB;
@@ -46,23 +47,33 @@ fn shown(house: &House, key: &str) -> Value {
     house.verb(&["sessions", "show", key])
 }
 
+/// Runs a turn and lets a TTL of one minute pass, in two steps while no gateway runs. After the first step the session
+/// is idle with the same agent. Returns the agent's lease.
+fn let_ttl_pass(house: &mut House, key: &str, source: &str) -> Lease {
+    check_turn(&house.prompt(key, "before"), "end_turn");
+    let lease = house.lease(key);
+    let expiry = shown(house, key)["expiry"].clone();
+    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&source.into(), &60_000.into()), "{expiry}");
+    for ms in [30_000, 60_000] {
+        house.kill_gateway();
+        let_time_pass(house, ms);
+        house.start_gateway();
+        if ms == 30_000 {
+            let now = shown(house, key);
+            let want = (&"idle".into(), &lease.id().into());
+            assert_eq!((&now["state"], &now["lease_id"]), want, "half of the time has gone");
+        }
+    }
+    lease
+}
+
 /// B10: an idle agent ends after its TTL, also if the gateway was killed meanwhile; the next prompt resumes the
 /// conversation.
 #[test]
 fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
     let (mut house, key) =
         Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build().with_session();
-    check_turn(&house.prompt(&key, "before"), "end_turn");
-    let lease = house.lease(&key);
-    let expiry = shown(&house, &key)["expiry"].clone();
-    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"runtime".into(), &60_000.into()), "{expiry}");
-    house.kill_gateway();
-    let_time_pass(&house, 30_000);
-    house.start_gateway();
-    assert_eq!(shown(&house, &key)["lease_id"], lease.id(), "half of the time has gone");
-    house.kill_gateway();
-    let_time_pass(&house, 60_000);
-    house.start_gateway();
+    let lease = let_ttl_pass(&mut house, &key, "runtime");
     house.wait_for_lease_end(&lease);
     until(SOON, "the session is at rest", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!(shown(&house, &key)["state"], "idle");
@@ -75,17 +86,7 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
 #[test]
 fn unused_session_is_closed_after_ttl() {
     let (mut house, key) = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build().with_session();
-    check_turn(&house.prompt(&key, "before"), "end_turn");
-    let lease = house.lease(&key);
-    let expiry = shown(&house, &key)["expiry"].clone();
-    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"session".into(), &60_000.into()), "{expiry}");
-    house.kill_gateway();
-    let_time_pass(&house, 30_000);
-    house.start_gateway();
-    assert_eq!(shown(&house, &key)["state"], "idle", "half of the time has gone");
-    house.kill_gateway();
-    let_time_pass(&house, 60_000);
-    house.start_gateway();
+    let lease = let_ttl_pass(&mut house, &key, "session");
     until(SOON, "the session is closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
     house.wait_for_lease_end(&lease);
@@ -221,10 +222,8 @@ fn sessions_record_owner_and_labels_are_unique() {
         let found = views.as_array().into_iter().flatten().find(|view| view["session_key"] == wanted);
         found.cloned().unwrap_or_else(|| panic!("{wanted} is not in {views}"))
     };
-    assert_eq!(
-        (&of(&parent)["owner_session_key"], &of(&parent)["spawned_by"]),
-        (&parent.as_str().into(), &Value::Null)
-    );
+    assert_eq!(of(&parent)["owner_session_key"], parent.as_str());
+    assert_eq!(of(&parent)["spawned_by"], Value::Null);
     for column in ["owner_session_key", "spawned_by", "parent_session_key"] {
         assert_eq!(of(&child)[column], parent.as_str(), "{column}");
     }
@@ -233,10 +232,8 @@ fn sessions_record_owner_and_labels_are_unique() {
     assert_eq!((&of(&child)["agent"], &of(&child)["backend"]), (&"scripted".into(), &"direct".into()));
     assert!(of(&child)["created_at_ms"].is_u64());
     let taken = spawn(&["--label", "work"]);
-    assert_eq!(
-        (taken.error_code().as_str(), &taken.error()["detail_code"]),
-        ("USAGE", &"LABEL_TAKEN".into())
-    );
+    let codes = (taken.error()["code"].clone(), taken.error()["detail_code"].clone());
+    assert_eq!(codes, ("USAGE".into(), "LABEL_TAKEN".into()));
     let _ = house.verb(&["sessions", "close", &parent]);
     let _ = key(spawn(&["--label", "work"]));
     let orphan = spawn(&["--spawned-by", &parent]);
@@ -322,11 +319,8 @@ fn settings_are_answered_by_the_agent() {
     check_turn(&house.prompt(&key, "again"), "end_turn");
     let view = shown(&house, &key);
     assert_eq!(view["model"], "small");
-    assert_eq!(
-        view["config"],
-        serde_json::json!([{"id": "web", "value": "off"}]),
-        "what was refused is dropped"
-    );
+    let config = serde_json::json!([{"id": "web", "value": "off"}]);
+    assert_eq!(view["config"], config, "what was refused is dropped");
     assert_eq!(view["agent_settings"]["options"][0]["current"], "small");
     house.end();
 }

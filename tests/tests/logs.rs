@@ -1,11 +1,10 @@
 //! Standard error of agents: in the session log, and in no conversation.
 
 use acp_tests::house::{GATEWAY, House, scripted};
-use acp_tests::scrape::post;
+use acp_tests::scrape::say;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{Agent, World, open_read_only};
 use rustix::process::Signal;
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -58,10 +57,7 @@ fn secrets_printed_by_dying_agent_reach_no_conversation() {
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
     let cwd = world.dir("work/project");
-    let say = |id: &str, text: &str| {
-        let path = "/v1/console/conversations/room/messages";
-        post(&world.path(GATEWAY).join("gateway.sock"), path, &json!({"text": text, "message_id": id}))
-    };
+    let say = |id: &str, text: &str| say(&world.path(GATEWAY).join("gateway.sock"), "room", id, text);
     let spawned = say("1", &format!("/acp spawn dying --cwd '{}'", cwd.display()));
     let key = spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned();
     say("2", "hello");
@@ -72,10 +68,9 @@ fn secrets_printed_by_dying_agent_reach_no_conversation() {
     until(LONG, "the agent has died", || failed().is_some());
     let status = say("3", "/acp status");
     let status = status["text"].as_str().unwrap();
-    assert!(
-        status.contains("exit code 3") && status.contains(&format!("acp-gateway logs {key}")),
-        "{status}"
-    );
+    for part in ["exit code 3", &format!("acp-gateway logs {key}")] {
+        assert!(status.contains(part), "{status}");
+    }
     until(LONG, "the log has it", || {
         let lines = world.cli(GATEWAY, &["logs", &key]).ok().lines();
         let want = format!("key [redacted:API_KEY] of {UNKNOWN} is refused");

@@ -2,7 +2,7 @@
 //! handled by the host.
 
 use acp_tests::house::{AGENT, House, Plan};
-use acp_tests::story::{check_failed, check_history, check_turn, chunks};
+use acp_tests::story::{check_answer, check_failed, check_history, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::{Value, json};
 
@@ -125,17 +125,6 @@ fn incomplete_and_unknown_messages_are_tolerated() {
     house.end();
 }
 
-/// Invalid JSON on standard output is skipped and only logged.
-#[test]
-fn noise_on_stdout_is_skipped() {
-    let (house, key) = House::new(&[]).with_session();
-    check_answer(
-        &house.prompt(&key, "say one\nbad_json\nsay two\nstderr words on stderr\nbad_json"),
-        ["one", "two"],
-    );
-    house.end();
-}
-
 /// A silent agent is reported, and a cancel ends the turn together with the process.
 #[test]
 fn silent_turn_is_reported_and_can_be_cancelled() {
@@ -195,7 +184,7 @@ fn agent_exit_during_turn_fails_it_and_next_prompt_resumes() {
 /// Missing credentials are a session state with the agent's own instructions.
 #[test]
 fn missing_authentication_shows_instructions_of_the_agent() {
-    let (house, key) = House::new(&["--auth-required"]).with_session();
+    let (mut house, key) = House::new(&["--auth-required"]).with_session();
     let shown = eventually(SOON, "the session says what is missing", || {
         Some(house.verb(&["sessions", "show", &key])).filter(|view| view["state"] == "error")
     });
@@ -215,7 +204,6 @@ fn missing_authentication_shows_instructions_of_the_agent() {
     let text = std::fs::read_to_string(&config).unwrap().replace(", \"--auth-required\"", "");
     assert!(!text.contains("--auth-required"), "{text}");
     std::fs::write(&config, text).unwrap();
-    let mut house = house;
     house.restart_gateway();
     check_turn(&house.prompt(&key, "hello again"), "end_turn");
     house.end();
@@ -269,9 +257,8 @@ fn self_approving_mode_is_replaced_or_reported() {
 }
 
 fn says_auto(events: &[Value]) -> bool {
-    of_type(events, "status")
-        .iter()
-        .any(|event| event["text"].as_str().is_some_and(|text| text.contains("auto")))
+    let is_auto = |event: &&Value| event["text"].as_str().is_some_and(|text| text.contains("auto"));
+    of_type(events, "status").iter().any(is_auto)
 }
 
 /// The agent's error is reported with its code and message, and the session continues.
@@ -337,12 +324,8 @@ fn slow_start_succeeds_and_unknown_protocol_version_fails() {
     let (house, key) = House::new(&["--protocol-version", "99"]).with_session();
     let refused = house.cli(&["prompt", &key, "hello"]);
     assert_eq!(refused.code, Some(1));
-    let code = refused.error_code();
-    assert!(
-        matches!(code.as_str(), "ACP_SESSION_INIT_FAILED" | "ACP_PROTOCOL_ERROR"),
-        "{:#}",
-        refused.error()
-    );
+    let known = ["ACP_SESSION_INIT_FAILED", "ACP_PROTOCOL_ERROR"];
+    assert!(known.contains(&refused.error_code().as_str()), "{:#}", refused.error());
     assert_eq!(house.prompts_received("hello"), 0);
     house.end();
 }
@@ -353,11 +336,8 @@ fn unresponsive_agent_is_ended_with_its_process_tree() {
     let (house, key) = Plan::flags(&["--slow-init", "600000"]).init_ms(1_000).build().with_session();
     let lease = house.lease(&key);
     let failed = house.cli(&["prompt", &key, "hello"]);
-    assert_eq!(
-        (failed.code, failed.error_code().as_str()),
-        (Some(1), "ACP_SESSION_INIT_FAILED"),
-        "{failed:?}"
-    );
+    let found = (failed.code, failed.error_code());
+    assert_eq!(found, (Some(1), "ACP_SESSION_INIT_FAILED".to_owned()), "{failed:?}");
     house.wait_for_lease_end(&lease);
     assert_eq!(house.prompts_received("hello"), 0);
     house.end();
@@ -367,12 +347,11 @@ fn unresponsive_agent_is_ended_with_its_process_tree() {
 #[test]
 fn agent_start_failure_is_reported_with_reason() {
     for (command, what) in [("/nonexistent/agent", ""), ("/bin/false", "exit code 1")] {
-        let house = House::new(&[]);
+        let mut house = House::new(&[]);
         let config = house.world.path("gateway.toml");
         let mut text = std::fs::read_to_string(&config).unwrap();
         text.push_str(&format!("\n[agents.broken]\ncommand = [\"{command}\"]\n"));
         std::fs::write(&config, text).unwrap();
-        let mut house = house;
         house.restart_gateway();
         let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
         let spawned = house.cli(&["sessions", "spawn", "--agent", "broken", "--cwd", &cwd]);

@@ -2,7 +2,7 @@
 
 use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, Plan, scripted};
-use acp_tests::story::{check_failed, check_turn, chunks};
+use acp_tests::story::{check_answer, check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::{Value, json};
@@ -33,6 +33,13 @@ fn ask(house: &House, key: &str, script: &str) -> RunningCommand {
     house.follow(&["prompt", key, script, "--interactive"])
 }
 
+/// Starts a turn and waits for its permission request; returns the turn and the request's id.
+fn asked(house: &House, key: &str, script: &str) -> (RunningCommand, String) {
+    let turn = ask(house, key, script);
+    let id = one_pending(house, key);
+    (turn, id)
+}
+
 fn settled(events: &[Value]) -> Vec<&Value> {
     events.iter().filter(|event| event["type"] == "permission_settled").collect()
 }
@@ -58,10 +65,9 @@ fn permission_is_answered_once() {
     let list = pending(&house, &key);
     assert_eq!(list.len(), 1, "{list:?}");
     assert_eq!(list[0]["title"], "Delete everything");
-    assert_eq!(
-        (&list[0]["permission_id"], &list[0]["options"]),
-        (&shown["permission_id"], &shown["options"])
-    );
+    for member in ["permission_id", "options"] {
+        assert_eq!(list[0][member], shown[member], "{member}");
+    }
     let ids: Vec<&str> =
         list[0]["options"].as_array().into_iter().flatten().map(|option| text(option, "option_id")).collect();
     assert_eq!(ids, ["allow_once", "allow_always", "reject_once", "reject_always"]);
@@ -92,8 +98,7 @@ fn permission_is_answered_once() {
 #[test]
 fn one_of_many_concurrent_answers_wins() {
     let (house, key) = House::new(&[]).with_session();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     let racers: Vec<(&str, RunningCommand)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
         .map(|option| (option, house.follow(&["permissions", "answer", &key, &id, option])))
         .into();
@@ -112,8 +117,7 @@ fn one_of_many_concurrent_answers_wins() {
 fn permission_survives_gateway_kills() {
     let (mut house, key) = House::new(&[]).with_session();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
-        let turn = ask(&house, &key, &format!("permission Number {n}"));
-        let id = one_pending(&house, &key);
+        let (turn, id) = asked(&house, &key, &format!("permission Number {n}"));
         house.restart_gateway();
         assert_eq!(one_pending(&house, &key), id, "the same question after the restart");
         assert_eq!(answer(&house, &key, &id, option).code, Some(0));
@@ -134,8 +138,7 @@ fn cancel_settles_pending_permission() {
     // With an agent that cancels its request, and with one that only ends its turn.
     for flags in [&["--cancel-request"][..], &[]] {
         let (house, key) = House::new(flags).with_session();
-        let turn = ask(&house, &key, "permission\nsay never");
-        let id = one_pending(&house, &key);
+        let (turn, id) = asked(&house, &key, "permission\nsay never");
         let _ = house.verb(&["sessions", "cancel", &key]);
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "cancelled");
@@ -153,8 +156,7 @@ fn cancel_settles_pending_permission() {
 #[test]
 fn old_permission_id_never_approves_new_request() {
     let (mut house, key) = House::new(&["--ids", "int0"]).with_session();
-    let first = ask(&house, &key, "permission First");
-    let old = one_pending(&house, &key);
+    let (first, old) = asked(&house, &key, "permission First");
     let lease = house.lease(&key);
     lease.kill_adapter();
     let events = first.finish(LONG).lines();
@@ -164,8 +166,7 @@ fn old_permission_id_never_approves_new_request() {
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nobody is there to hear it");
 
-    let second = ask(&house, &key, "permission Second");
-    let new = one_pending(&house, &key);
+    let (second, new) = asked(&house, &key, "permission Second");
     assert_ne!(new, old);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "the old button does nothing");
     house.restart_gateway();
@@ -188,8 +189,7 @@ fn permission_ids_of_other_turns_and_sessions_are_refused() {
     assert_eq!(answer(&house, &key, &foreign, "allow_once").code, Some(2), "of another session");
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(0));
     let _ = first.finish(LONG).ok();
-    let second = ask(&house, &key, "permission");
-    let new = one_pending(&house, &key);
+    let (second, new) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "of an earlier turn");
     assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
     assert_eq!(chunks(&second.finish(LONG).ok().lines()), ["permission: selected reject_once"]);
@@ -226,8 +226,7 @@ fn permission_modes_decide_without_asking() {
     }
     // approve-reads still asks a person who is there.
     let key = spawn(&["--permission", "approve-reads"]);
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
     assert_eq!(chunks(&turn.finish(LONG).ok().lines()), ["permission: selected allow_once"]);
     house.end();
@@ -237,8 +236,7 @@ fn permission_modes_decide_without_asking() {
 #[test]
 fn stricter_mode_refuses_pending_permission() {
     let (house, key) = House::new(&[]).with_session();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     let _ = house.verb(&["sessions", "set", &key, "--permission", "deny-all"]);
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "an old button");
@@ -261,8 +259,7 @@ fn unattended_permission_request_fails_run_if_configured() {
     check_cancel_came_first(&house);
     // The session continues, attended and unattended.
     check_turn(&house.prompt(&key, "still here"), "end_turn");
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
     check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
     house.end();
@@ -283,8 +280,7 @@ fn deadline_settles_pending_permission() {
 #[test]
 fn close_settles_pending_permission() {
     let (house, key) = House::new(&[]).with_session();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     let lease = house.lease(&key);
     let _ = house.verb(&["sessions", "close", &key]);
     let events = turn.finish(LONG).lines();
@@ -308,11 +304,8 @@ fn unensured_asking_is_reported_before_first_turn() {
     house.restart_gateway();
     check_turn(&house.prompt(&key, "hello again"), "end_turn");
     let history = house.history(&key);
-    let reports: Vec<usize> = (0..)
-        .zip(&history)
-        .filter(|(_, it)| it["status"] == "asking_not_ensured")
-        .map(|(at, _)| at)
-        .collect();
+    let is_report = |at: &usize| history[*at]["status"] == "asking_not_ensured";
+    let reports: Vec<usize> = (0..history.len()).filter(is_report).collect();
     let turn = history.iter().position(|event| event["type"] == "prompt");
     assert_eq!(reports.len(), 1, "said once: {history:#?}");
     assert!(turn.is_some_and(|turn| reports[0] < turn), "{history:#?}");
@@ -320,11 +313,8 @@ fn unensured_asking_is_reported_before_first_turn() {
 
     let (house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "hello"), "end_turn");
-    assert_eq!(
-        house.verb(&["sessions", "show", &key])["asking"],
-        "ensured",
-        "its configuration vouches for it"
-    );
+    let asking = house.verb(&["sessions", "show", &key])["asking"].clone();
+    assert_eq!(asking, "ensured", "its configuration vouches for it");
     assert!(house.history(&key).iter().all(|event| event["status"] != "asking_not_ensured"));
     house.end();
 }
@@ -336,8 +326,7 @@ fn refused_mode_does_not_replace_asking_mode() {
     let (house, key) = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build().with_session();
     drop(house.cli(&["sessions", "set", &key, "--mode", "free"]));
     let asks = || {
-        let turn = ask(&house, &key, "permission");
-        let id = one_pending(&house, &key);
+        let (turn, id) = asked(&house, &key, "permission");
         assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
         check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
         let view = house.verb(&["sessions", "show", &key]);

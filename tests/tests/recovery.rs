@@ -4,7 +4,7 @@
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
 use acp_tests::seed::Seed;
-use acp_tests::story::{check_chunks, check_failed, check_history, check_turn, chunks};
+use acp_tests::story::{check_answer, check_chunks, check_failed, check_history, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use serde_json::Value;
 use std::collections::BTreeSet;

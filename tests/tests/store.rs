@@ -5,10 +5,10 @@
 use acp_tests::cli::run;
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::invariants;
-use acp_tests::scrape::{Scrape, post};
+use acp_tests::scrape::{Scrape, say};
+use acp_tests::story::check_answer;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{GATEWAY_DB, World, open_read_only};
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,6 +20,13 @@ fn text(path: &Path) -> &str {
 
 fn last(house: &House, key: &str) -> u64 {
     house.verb(&["sessions", "show", key])["last_session_seq"].as_u64().unwrap()
+}
+
+/// Backs the database up into a file, which is returned.
+fn backup(house: &House) -> PathBuf {
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    file
 }
 
 #[test]
@@ -64,8 +71,7 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
 fn restored_database_ends_living_agent_and_journals_gap() {
     let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say before");
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let lease = house.lease(&key);
     let _ = house.prompt(&key, "say after");
     assert_eq!(house.cli(&["store", "restore", text(&file)]).error()["detail_code"], "STORE_LOCKED");
@@ -78,8 +84,7 @@ fn restored_database_ends_living_agent_and_journals_gap() {
     house.start_gateway();
     until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
     house.wait_for_lease_end(&lease);
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }
 
@@ -90,8 +95,7 @@ fn agent_newer_than_backup_is_ended_and_session_continues() {
     let old = house.lease(&key);
     let _ = house.cli(&["prompt", &key, "crash"]);
     house.wait_for_lease_end(&old);
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let _ = house.prompt(&key, "say after");
     let young = house.lease(&key);
     assert_ne!(young.id(), old.id());
@@ -99,8 +103,7 @@ fn agent_newer_than_backup_is_ended_and_session_continues() {
     let _ = house.verb(&["store", "restore", text(&file)]);
     house.start_gateway();
     house.wait_for_lease_end(&young);
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }
 
@@ -108,8 +111,7 @@ fn agent_newer_than_backup_is_ended_and_session_continues() {
 fn damaged_database_is_refused_inspected_and_restored() {
     let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say a");
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let db = house.world.path(GATEWAY).join(GATEWAY_DB);
     let said = b"echo-me-now";
     let _ = house.prompt(&key, "say echo-me-now");
@@ -207,8 +209,7 @@ impl Small {
     }
 
     fn on(world: World, before: &str) -> Self {
-        let agent = scripted(&world, &[], "ask");
-        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
+        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
         let supervisor = world.supervisor();
         let dir = world.dir(GATEWAY);
         let mut command = world.command("acp-gateway");
@@ -252,10 +253,21 @@ impl Small {
         open_read_only(&copy.join(GATEWAY_DB))
     }
 
+    /// Starts a session from the conversation.
+    fn spawn(&self) {
+        let cwd = self.world.dir("work/project");
+        let spawned = self.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        assert_eq!(spawned["outcome"], "command", "{spawned}");
+    }
+
+    /// Ends both services in order.
+    fn end(self) {
+        assert_eq!(self.gateway.terminate(LONG), Some(0));
+        assert_eq!(self.supervisor.terminate(LONG), Some(0));
+    }
+
     fn say(&self, id: &str, words: &str) -> serde_json::Value {
-        let socket = self.inside("gateway.sock");
-        let body = json!({"text": words, "message_id": id});
-        post(&socket, "/v1/console/conversations/room/messages", &body)
+        say(&self.inside("gateway.sock"), "room", id, words)
     }
 }
 
@@ -265,9 +277,7 @@ fn full_disk_refuses_messages_until_there_is_room() {
         return;
     }
     let small = Small::new();
-    let cwd = small.world.dir("work/project");
-    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
-    assert_eq!(spawned["outcome"], "command", "{spawned}");
+    small.spawn();
     let filler = small.fill();
     let long = format!("say {}", "x".repeat(200_000));
     let refused = small.say("2", &long);
@@ -285,8 +295,7 @@ fn full_disk_refuses_messages_until_there_is_room() {
         rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
     });
     invariants::check(&small.journal());
-    assert_eq!(small.gateway.terminate(LONG), Some(0));
-    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+    small.end();
 }
 
 /// A start on a full disk reports it, waits, and continues by itself when there is room.
@@ -310,9 +319,6 @@ fn start_on_full_disk_waits_for_room() {
     let small = Small::on_a_full_disk(world, &room);
     making.join().unwrap();
     assert_eq!(small.gateway.log().matches(SAID).count(), 1, "said once: {}", small.gateway.log());
-    let cwd = small.world.dir("work/project");
-    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
-    assert_eq!(spawned["outcome"], "command", "{spawned}");
-    assert_eq!(small.gateway.terminate(LONG), Some(0));
-    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+    small.spawn();
+    small.end();
 }

@@ -7,7 +7,7 @@ use acp_shared::redact::Secret;
 use acp_tests::house::{AGENT, scripted};
 use acp_tests::lease::Lease;
 use acp_tests::service::Service;
-use acp_tests::story::{check_turn, chunks};
+use acp_tests::story::{check_answer, check_turn};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::Value;

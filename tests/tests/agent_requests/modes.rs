@@ -1,8 +1,8 @@
 //! The permission mode governs file and terminal requests: no effect without permission, no question twice.
 
 use super::files::said;
-use acp_tests::cli::RunningCommand;
-use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::cli::{RunningCommand, run};
+use acp_tests::house::{House, Plan};
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually};
 use serde_json::{Value, json};
@@ -111,9 +111,7 @@ fn permission_request_shows_details_of_earlier_tool_call() {
     let own = question(&house, &key);
     assert_eq!((&own["title"], &own["subject"]), (&json!("Bash"), &json!("echo hi >made")));
     assert_eq!(own["kind"], "execute");
-    let mut list = house.world.command("acp-gateway");
-    list.arg("--state-dir").arg(house.world.path(GATEWAY)).args(["permissions", "list", &key]);
-    let listed = acp_tests::cli::run(&mut list, LONG).ok().stdout;
+    let listed = run(&mut house.plain(&["permissions", "list", &key]), LONG).ok().stdout;
     for word in ["Bash", "echo hi >made", "allow_once (allow once)", "reject_always (reject always)"] {
         assert!(listed.contains(word), "{word}: {listed}");
     }

@@ -3,7 +3,7 @@
 use crate::files::said;
 use acp_tests::house::House;
 use acp_tests::lease::Lease;
-use acp_tests::story::{check_turn, chunks};
+use acp_tests::story::{check_answer, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 
 /// Code of the JSON-RPC error for a limit that is reached.

@@ -3,7 +3,7 @@
 use crate::stage::{Stage, texts, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, When};
 use acp_tests::house::GATEWAY;
-use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::wait::{LONG, until};
 
 const BUSY: &str = "say Begun.\nwait_cancel";
 

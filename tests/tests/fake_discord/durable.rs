@@ -50,8 +50,7 @@ fn killed_fake_restores_everything_accepted() {
     assert!(before.iter().all(|message| message.id < newest), "ids go on upwards");
 
     let (session, seq) = wire.drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     match wire.next() {
         Got::Payload(payload) => assert_eq!((&payload["op"], &payload["d"]), (&json!(9), &json!(false))),
         other => panic!("{other:?}"),

@@ -166,8 +166,7 @@ fn events_can_be_dropped_duplicated_and_reordered() {
     post(&ground, "alone");
     assert_eq!(contents(1), ["alone"], "it comes a little later");
     let (session, seq) = wire.drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     wire.event("RESUMED");
     assert_eq!(ground.fake.tally().event_faults.len(), 3);
     assert_eq!(said(&ground).len(), 6, "what was dropped is there all the same");
@@ -193,16 +192,14 @@ fn connections_are_reset_around_an_event() {
     ground.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::ResetInstead);
     post(&ground, "waits for resume");
     assert_eq!(wire.next(), Got::Gone);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "waits for resume");
     wire.event("RESUMED");
     let seq = wire.seq;
     ground.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::ResetAfter);
     post(&ground, "comes again");
     assert_eq!(wire.end(), None);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "comes again");
 }
 
@@ -210,8 +207,7 @@ fn connections_are_reset_around_an_event() {
 fn invalid_sessions_are_sent_as_often_as_configured() {
     let ground = Ground::new();
     ground.fake.refuse_sessions(1);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.identify("TOKEN", INTENTS);
+    let mut wire = Wire::identified(&ground, INTENTS);
     assert_eq!((wire.payload()["op"].clone(), ground.fake.is_connected(ground.bot.user)), (json!(9), false));
     wire.identify("TOKEN", INTENTS);
     wire.event("READY");
@@ -229,7 +225,6 @@ fn the_whole_service_goes_away_and_comes_back() {
     until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
     ground.fake.set_unavailable(false);
     assert_eq!(post(&ground, "back"), Some(200));
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session.0, session.1);
+    let mut wire = Wire::resumed(&ground, &session.0, session.1);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "back");
 }

@@ -1,7 +1,7 @@
 //! Documents that must agree with the code.
 
 use crate::assert_none;
-use crate::source::{files_below, relative};
+use crate::source::{files_below, quoted, relative};
 use acp_shared::codes::Code;
 use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
@@ -21,8 +21,9 @@ fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut heading = None;
     for line in text.lines() {
         if let Some(title) = line.strip_prefix("## ") {
-            heading = Some(title.trim().trim_matches('`'));
-            found.insert(title.trim().trim_matches('`'), String::new());
+            let title = title.trim().trim_matches('`');
+            heading = Some(title);
+            found.insert(title, String::new());
         } else if let Some(section) = heading.and_then(|title| found.get_mut(title)) {
             section.push_str(line);
             section.push('\n');
@@ -64,11 +65,6 @@ fn every_supervisor_refusal_is_documented() {
     let missing = RefusalCode::ALL.iter().filter(|code| !explained.contains(&code.as_str()));
     let violations: Vec<String> = missing.map(|code| format!("{code} has no row")).collect();
     assert_none(&format!("{ERRORS} has a row for every refusal of the supervisor"), &violations);
-}
-
-/// Texts between backticks on one line.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 /// True if a quoted text looks like a path of this repository: it starts with one of its directories, or has a known
