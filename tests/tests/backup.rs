@@ -36,7 +36,7 @@ fn ten_that_talk(house: &House) -> Vec<String> {
         assert_eq!(told["outcome"], "prompted", "{told}");
     }
     let talking = "SELECT count(DISTINCT run_id) FROM acp_events WHERE kind = 'agent_message'";
-    until(LONG, "every turn streams", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
+    until(LONG, "all turns streaming", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
     keys
 }
 
@@ -75,7 +75,7 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
     let supervisor =
         world.start_service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
     let twin = world.gateway(ELSEWHERE, &supervisor.socket());
-    until(LONG, "turns that ran at the backup fail there, with one final message each", || {
+    until(LONG, "interrupted turns failed with one final message each", || {
         let journal = world.journal(ELSEWHERE);
         let told = "SELECT count(*) FROM acp_runs r WHERE state = 'failed' AND (SELECT count(*) FROM acp_delivery_part p \
                     WHERE p.run_id = r.run_id AND p.kind = 'final' AND p.state = 'sent') = 1";
@@ -93,7 +93,7 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
 
     // The original keeps its agents, and every turn ends.
     assert_eq!(agents(&house), before, "the agents of the original are untouched");
-    until(LONG, "the turns of the original end", || count(&world.journal(GATEWAY), running) == 0);
+    until(LONG, "original turns ended", || count(&world.journal(GATEWAY), running) == 0);
     for key in &keys {
         check_chunks(&chunks(&house.history(key)), CHUNKS, 20);
     }

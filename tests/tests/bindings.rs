@@ -88,7 +88,7 @@ fn start_removes_stale_bindings_and_keeps_the_others() {
     };
     let before = touched(&house);
     assert_eq!(house.say("kept", "1", "say one")["outcome"], "prompted");
-    until(SOON, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "one"));
+    until(SOON, "answer shown", || told(&house, "kept").last().is_some_and(|text| text == "one"));
     // The end of the turn and the delivery of its answer count as activity too.
     let pending = "SELECT (SELECT count(*) FROM acp_runs WHERE ended_at IS NULL) \
         + (SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending'))";
@@ -106,7 +106,7 @@ fn start_removes_stale_bindings_and_keeps_the_others() {
     let refused = house.say("lost", "1", "say lost");
     assert_eq!(refused["failure"]["code"], "ACP_NOT_BOUND", "{refused}");
     assert_eq!(house.say("kept", "2", "say two")["session_key"], kept);
-    until(LONG, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "two"));
+    until(LONG, "answer shown", || told(&house, "kept").last().is_some_and(|text| text == "two"));
     assert_eq!(house.prompts_received("say lost"), 0);
 }
 
@@ -136,7 +136,7 @@ fn static_binding_starts_session_with_first_message() {
     let [one, two] = [entry(&dirs[0]), entry(&dirs[1])];
     reconfigure(&house, "[log]", &format!("{one}[log]"));
     let answered = |house: &House, text: &str| {
-        until(LONG, "it is answered", || told(house, "room").last().is_some_and(|it| it == text));
+        until(LONG, "answer shown", || told(house, "room").last().is_some_and(|it| it == text));
     };
     let first = house.say("room", "1", "say one");
     let key = first["session_key"].as_str().unwrap().to_owned();
@@ -206,15 +206,15 @@ fn answers_appear_once_in_bound_conversation_only() {
     let first = house.say("room", "1", "say asked here");
     house.restart_gateway();
     assert_eq!(house.say("room", "1", "say asked here")["run_id"], first["run_id"]);
-    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "asked here"));
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "asked here"));
     // A prompt from the command line: its client follows the journal, and the conversation shows the answer.
     check_turn(&house.prompt(&key, "say asked elsewhere"), "end_turn");
-    until(LONG, "it is told", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
     // An unbound conversation gets no answer, and nothing leaks into it.
     assert_eq!(house.say("lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
     house.restart_gateway();
     assert_eq!(house.say("room", "2", "say last")["outcome"], "prompted");
-    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "last"));
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "last"));
     assert_eq!(told(&house, "room")[1..], ["asked here", "asked elsewhere", "last"]);
     assert_eq!(told(&house, "lobby").len(), 1, "only the refusal");
     assert_eq!(house.prompts_received("say asked here"), 1);

@@ -25,18 +25,16 @@ fn card_continues_after_kill_and_answer_comes_once() {
     assert_eq!(focused["outcome"], "command", "{focused}");
     let asked = house.say("room", "2", "say One. \nsleep 2000\nsay Two. \npermission Write\nsay Three.");
     assert_eq!(asked["outcome"], "prompted", "{asked}");
-    until(LONG, "the card", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
+    until(LONG, "card shown", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
     house.restart_gateway();
-    until(LONG, "the card continues", || {
+    until(LONG, "card continued", || {
         let told = told(&house);
         told.len() == 2 && told[0].1.starts_with("Waiting for a permission") && told[0].1.ends_with("Two.")
     });
     house.restart_gateway();
     let answered = house.say("room", "3", "/acp allow");
     assert_eq!(answered["outcome"], "command", "{answered}");
-    until(LONG, "the card to be folded", || {
-        told(&house).first().is_some_and(|(_, text)| text.starts_with("Done"))
-    });
+    until(LONG, "card folded", || told(&house).first().is_some_and(|(_, text)| text.starts_with("Done")));
     let told = told(&house);
     let kinds: Vec<&str> = told.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds, ["card", "permission", "final"], "{told:?}");

@@ -196,7 +196,7 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
     events.extend(chat.until(is_done));
     assert_eq!(stop_reason(&events).as_deref(), Some("cancelled"));
     let key = session(&events);
-    until(SOON, "the session is idle", || state(&house, &key) == "idle");
+    until(SOON, "session idle", || state(&house, &key) == "idle");
     // The chat still works.
     chat.write("hello\n");
     assert_eq!(output_text(&chat.until(is_done)), "hello");
@@ -215,8 +215,8 @@ fn second_ctrl_c_leaves_chat_while_turn_runs() {
     // A script is one message for each line: the second one is the turn that never ends.
     let mut events = chat.until(is_done);
     let key = session(&events);
-    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
-    until(SOON, "the chat knows of it", || state(&house, &key) == "running");
+    until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
+    until(SOON, "session running", || state(&house, &key) == "running");
     events.extend(chat.until(|event| event["type"] == "said" && event["outcome"] == "prompted"));
     assert!(chat.out.signal(Signal::INT));
     let _ = chat.until(|event| event["type"] == "said" && event["outcome"] == "command");

@@ -70,7 +70,7 @@ fn session_commands_work_from_any_conversation() {
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label 'my own'");
     assert_eq!(room.say(&house, "say hello")["outcome"], "prompted");
-    until(SOON, "it was answered", || is_idle(&house, &key));
+    until(SOON, "turn finished", || is_idle(&house, &key));
     assert!(
         answered(&room.say(&house, "/acp sessions"))
             .contains(&format!("* my own (persistent, idle, direct, bound to console/room) {key}"))
@@ -78,7 +78,7 @@ fn session_commands_work_from_any_conversation() {
     assert!(answered(&other.say(&house, "/acp status my own")).starts_with(&format!("{key} ({AGENT}) in ")));
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
-    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
+    until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
     assert_eq!(
         answered(&other.say(&house, "/acp cancel my own")),
@@ -105,12 +105,12 @@ fn permission_request_is_answered_from_another_conversation() {
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label asks");
     room.say(&house, "permission Write it");
-    until(SOON, "it asks", || {
+    until(SOON, "permission requested", || {
         answered(&other.say(&house, "/acp permissions --session asks")).contains("- Write it (id ")
     });
     let said = other.say(&house, "/acp deny --session asks");
     assert!(answered(&said).starts_with("Answered: "), "{said}");
-    until(SOON, "the turn ends", || is_idle(&house, &key));
+    until(SOON, "turn ended", || is_idle(&house, &key));
     assert!(house.history(&key).iter().any(|event| {
         event["text"].as_str().is_some_and(|text| text.contains("permission: selected reject"))
     }));
@@ -118,7 +118,7 @@ fn permission_request_is_answered_from_another_conversation() {
     let said = room.say(&house, "/acp permissions approve-all");
     assert!(answered(&said).starts_with("From now on: the agent may do everything (approve-all)."), "{said}");
     room.say(&house, "permission Write more");
-    until(SOON, "the turn ends", || {
+    until(SOON, "turn ended", || {
         house.prompts_received("permission Write more") == 1 && is_idle(&house, &key)
     });
     assert_eq!(show(&house, &key)["permission"], "approve-all");
@@ -146,7 +146,7 @@ fn unknown_or_misused_commands_never_reach_the_agent() {
         assert!(answered(&said).contains("/acp"), "{typed}: {said}");
     }
     assert_eq!(room.say(&house, "/acpfoo")["outcome"], "prompted");
-    until(SOON, "it was answered", || house.received("session/prompt").len() == 1 && is_idle(&house, &key));
+    until(SOON, "turn finished", || house.received("session/prompt").len() == 1 && is_idle(&house, &key));
     let prompt = house.received("session/prompt").remove(0).to_string();
     assert!(prompt.contains("/acpfoo"), "{prompt}");
     house.end();
@@ -191,7 +191,7 @@ fn commands_survive_gateway_kills_and_run_once() {
     let all = house.verb(&["sessions", "list", "--all"]);
     assert_eq!(all.as_array().map(Vec::len), Some(2), "{all}");
     assert_eq!(room.say_and_kill(&mut house, "say once")["outcome"], "prompted");
-    until(SOON, "it is answered", || house.prompts_received("say once") == 1 && is_idle(&house, &second));
+    until(SOON, "answer shown", || house.prompts_received("say once") == 1 && is_idle(&house, &second));
     house.end();
 }
 
@@ -210,7 +210,7 @@ fn diagnostics_report_health() {
     );
     assert!(answered(&room.say(&house, "/agents")).contains("demo"));
     house.kill_supervisor();
-    until(SOON, "the supervisor is missed", || {
+    until(SOON, "doctor reports missing supervisor", || {
         let said = room.say(&house, "/acp doctor");
         answered(&said).contains("is not healthy.")
             && answered(&said).contains("\nNext: ask the operator to start the supervisor.")
@@ -230,7 +230,7 @@ fn settings_are_answered_by_the_agent() {
     let house = House::new(&["--modes", "--options"]);
     let mut room = Room::new("room");
     let key = spawn(&house, &mut room, "");
-    until(SOON, "the agent is there", || is_idle(&house, &key));
+    until(SOON, "session idle", || is_idle(&house, &key));
     let said = room.say(&house, "/acp model big");
     assert!(answered(&said).starts_with("The agent accepted the option \"model\" = \"big\"."), "{said}");
     let said = room.say(&house, "/acp set web off");

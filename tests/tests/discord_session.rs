@@ -222,7 +222,7 @@ fn short_heartbeat_interval_is_kept() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
     stage.ready();
     let end = stage.fake.now() + 6_000;
-    until(SOON, "several beats", || stage.fake.now() >= end);
+    until(SOON, "six seconds passed", || stage.fake.now() >= end);
     let tally = stage.fake.tally();
     assert_eq!((tally.silent_clients, tally.sockets, tally.closes.len()), (0, 1, 0), "{tally:?}");
     stage.end();
@@ -306,6 +306,6 @@ fn user_actions_arrive_as_typed_events() {
     await_event!(stage, Event::ThreadDeleted { id, .. } if id == Snowflake(thread) => ());
     let bot = stage.bot.user;
     stage.stop.cancel();
-    until(SOON, "the service hears of the end", || !stage.fake.is_connected(bot));
+    until(SOON, "bot disconnected", || !stage.fake.is_connected(bot));
     stage.end();
 }

@@ -116,12 +116,12 @@ fn torn_wal_frame_loses_no_acknowledged_prompt() {
     faulty.spawn();
     assert_eq!(faulty.house.say("room", "1", "chunks 40 pace_ms=20")["outcome"], "prompted");
     let chunks = "SELECT count(*) FROM acp_events WHERE kind = 'agent_message'";
-    until(SOON, "the turn runs", || faulty.rows(chunks) > 5);
+    until(SOON, "turn running", || faulty.rows(chunks) > 5);
     faulty.set("torn");
     assert_eq!(faulty.gateway.take().unwrap().wait(LONG), None, "killed in the middle of a write");
     faulty.set("none");
     faulty.start();
-    until(LONG, "the turn goes on to its end", || faulty.finals() == 1);
+    until(LONG, "turn finished", || faulty.finals() == 1);
     assert_eq!(faulty.rows(chunks), 40, "each chunk once");
     faulty.end(&["chunks 40 pace_ms=20"]);
 }

@@ -47,7 +47,7 @@ impl<'a> Session<'a> {
 
     /// Waits for the one open permission and gives the agent's own "allow once".
     fn allow_once(&self) {
-        let open = eventually(SOON, "a permission is listed", || {
+        let open = eventually(SOON, "permission pending", || {
             let list = self.verb(&["permissions", "list", &self.key]);
             list.as_array().filter(|list| !list.is_empty()).cloned()
         });
@@ -173,7 +173,7 @@ fn closes(session: &Session<'_>) {
     let lease = session.lease();
     assert!(!lease.processes().is_empty());
     let _ = session.verb(&["sessions", "close", &session.key]);
-    until(LONG, "its lease is closed", || session.house.lease_by_id(lease.id()).state() == "closed");
+    until(LONG, "lease closed", || session.house.lease_by_id(lease.id()).state() == "closed");
     for lease in session.house.leases() {
         assert_eq!(lease.processes(), [], "a process outlives {lease:?}");
     }

@@ -101,7 +101,7 @@ impl Trial {
             return self.kill_now();
         };
         let before = lease_number(&self.house.lease_by_id(&id), "stdout_end");
-        let more = eventually(SOON, "the agent says more", || {
+        let more = eventually(SOON, "more agent output", || {
             let lease = self.house.lease_by_id(&id);
             let ended = committed(&self.house, &self.run) >= CHUNKS;
             (ended || lease_number(&lease, "stdout_end") > before).then_some(lease)
@@ -290,6 +290,6 @@ fn heavy_cancels_and_closes_survive_kills() {
     }
     let cancels = house.received("session/cancel").len();
     assert!(cancels <= 6, "{cancels} cancels for 6 turns");
-    until(SOON, "every turn is settled", || house.agent_events("turn_end").len() >= 6);
+    until(SOON, "all turns ended", || house.agent_events("turn_end").len() >= 6);
     house.end();
 }

@@ -75,7 +75,7 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
         Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build().with_session();
     let lease = let_ttl_pass(&mut house, &key, "runtime");
     house.wait_for_lease_end(&lease);
-    until(SOON, "the session is at rest", || shown(&house, &key)["lease_id"].is_null());
+    until(SOON, "session without agent", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!(shown(&house, &key)["state"], "idle");
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!((house.received("session/new").len(), house.received("session/resume").len()), (1, 1));
@@ -87,7 +87,7 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
 fn unused_session_is_closed_after_ttl() {
     let (mut house, key) = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build().with_session();
     let lease = let_ttl_pass(&mut house, &key, "session");
-    until(SOON, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    until(SOON, "session closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
     house.wait_for_lease_end(&lease);
     house.end();
@@ -105,14 +105,13 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
         house.kill_gateway();
     }
     house.start_gateway();
-    until(LONG, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
     house.wait_for_lease_end(&lease);
     let want =
         "The session is closed (no activity here for 4s, the idle timeout). Start a new one with /acp spawn.";
-    let texts = eventually(SOON, "the conversation is told", || {
-        Some(told(&house, "room")).filter(|texts| !texts.is_empty())
-    });
+    let texts =
+        eventually(SOON, "notice shown", || Some(told(&house, "room")).filter(|texts| !texts.is_empty()));
     assert_eq!(texts, [want]);
     house.restart_gateway();
     assert_eq!(told(&house, "room"), [want]);
@@ -127,13 +126,12 @@ fn expired_binding_keeps_session_with_another_binding() {
     bind(&house, &key, "short", None, Some(1_000));
     bind(&house, &key, "long", Some(3_600_000), None);
     house.start_gateway();
-    let texts = eventually(LONG, "the short one is told", || {
-        Some(told(&house, "short")).filter(|texts| !texts.is_empty())
-    });
+    let texts =
+        eventually(LONG, "notice shown", || Some(told(&house, "short")).filter(|texts| !texts.is_empty()));
     assert!(texts[0].contains("bound here for 1s, the maximum age"), "{texts:?}");
     assert!(texts[0].contains(&format!("/focus {key}")), "{texts:?}");
     check_turn(&house.prompt(&key, "still here"), "end_turn");
-    until(SOON, "the other one hears the answer", || told(&house, "long") == ["echo: still here"]);
+    until(SOON, "answer shown in other conversation", || told(&house, "long") == ["echo: still here"]);
     assert_eq!(told(&house, "short").len(), 1);
     let expiry = shown(&house, &key)["expiry"].clone();
     assert_eq!(expiry["source"], "binding_idle");
@@ -150,7 +148,7 @@ fn running_turn_defers_idle_timeout() {
     let turn = house.follow(&["prompt", &key, "chunks 50 pace_ms=100"]);
     check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
     assert_eq!(shown(&house, &key)["state"], "idle", "the window begins anew with the end of the turn");
-    until(LONG, "then it runs out", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
     house.end();
 }
 
@@ -162,8 +160,8 @@ fn a_one_shot_session_ends_with_its_run() {
     let spawn =
         ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--mode", "oneshot", "--prompt", "hi"];
     let key = house.verb(&spawn)["session_key"].as_str().unwrap_or_default().to_owned();
-    until(LONG, "it is closed", || shown(&house, &key)["state"] == "closed");
-    until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!((house.received("session/new").len(), house.prompts_received("hi")), (1, 1));
     let refused = house.cli(&["prompt", &key, "more"]);
     assert_eq!(refused.error_code(), "ACP_SESSION_CLOSED");
@@ -178,13 +176,13 @@ fn close_archive_delete_and_reset_end_sessions_once() {
     for verb in ["close", "archive", "delete", "reset"] {
         let key = house.spawn();
         let turn = house.follow(&["prompt", &key, "wait_cancel"]);
-        until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+        until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
         let end = ["sessions", verb, &key, "--discard", "--idempotency-key", verb];
         let now = house.verb(&end);
         assert_eq!((&now["state"], &now["discarded"]), (&"closed".into(), &true.into()), "{verb}: {now}");
         assert_eq!(house.verb(&end), now, "{verb}: the first answer again");
         check_turn(&turn.finish(LONG).lines(), "cancelled");
-        until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+        until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     }
     assert_eq!(house.received("session/delete").len(), 4, "each agent was asked to forget, once");
     assert_eq!(std::fs::read_dir(house.world.path("agent-state")).unwrap().count(), 0, "and did");
@@ -312,7 +310,7 @@ fn settings_are_answered_by_the_agent() {
     assert_eq!(view["agent_settings"], settings);
     // Without an agent process a change is not confirmed; the next process gets it.
     house.lease(&key).kill_adapter();
-    until(LONG, "the agent is gone", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "agent gone", || shown(&house, &key)["lease_id"].is_null());
     let waits = set(&["--model", "small"]).ok().json();
     assert_eq!(waits["setting"]["is_applied"], false, "{waits}");
     let _ = set(&["--option", "none=x"]).ok();
@@ -389,7 +387,7 @@ fn repeated_commands_after_kill_return_first_response() {
     let key = spawned["session_key"].as_str().unwrap_or_default().to_owned();
     let prompt = ["prompt", &key, "permission", "--no-wait", "--interactive", "--idempotency-key", "k"];
     let accepted = house.verb(&prompt);
-    let id = eventually(LONG, "the agent asks", || {
+    let id = eventually(LONG, "permission requested", || {
         let views = house.verb(&["permissions", "list", &key]);
         views[0]["permission_id"].as_str().map(str::to_owned)
     });
@@ -425,7 +423,7 @@ fn turn_ends_in_bounded_time_without_supervisor() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
     let (mut house, key) = Plan::flags(&[]).gateway(toml).build().with_session();
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
-    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
     house.kill_supervisor();
     let ended = turn.finish(LONG);
     assert_eq!(ended.error_code(), "ACP_UNCERTAIN");
@@ -441,9 +439,9 @@ fn turn_ends_in_bounded_time_without_supervisor() {
 fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
     let (house, key) = House::new(&[]).with_session();
     let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
-    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
     house.signal_supervisor(Signal::STOP);
-    until(LONG, "the gateway notices", || house.gateway_log().contains("the supervisor hangs"));
+    until(LONG, "supervisor hang logged", || house.gateway_log().contains("the supervisor hangs"));
     house.signal_supervisor(Signal::CONT);
     let events = turn.finish(LONG).ok().lines();
     check_turn(&events, "end_turn");
@@ -477,8 +475,8 @@ fn uncommitted_session_opening_ends_its_process() {
     assert_eq!(house.agent_events("start").len(), 1);
     assert!(!house.history(&key).iter().any(|event| event.to_string().contains("agent_ready")));
     beside(&house, "DROP TRIGGER no_opening");
-    until(LONG, "it is read again", || shown(&house, &key)["state"] == "idle");
-    until(LONG, "its end too", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "session idle", || shown(&house, &key)["state"] == "idle");
+    until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     check_turn(&house.prompt(&key, "after all"), "end_turn");
     assert_eq!((house.agent_events("start").len(), house.received("session/new").len()), (2, 1));
     house.end();

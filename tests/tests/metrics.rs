@@ -81,7 +81,7 @@ fn scrape(house: &House) -> Scrape {
 fn settled(house: &House, want: &[(&str, f64)]) -> Scrape {
     let mut last = String::new();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually(SOON, "the numbers", || {
+        eventually(SOON, "expected series values", || {
             let found = scrape(house);
             let off = want.iter().filter(|(series, value)| found.value(series) != *value);
             let off: Vec<String> = off
@@ -107,7 +107,7 @@ fn spawns(house: &House) -> String {
     let other = [&spawn[..], &["--label", "other"]].concat();
     assert_eq!(house.cli(&other).error_code(), "ACP_IDEMPOTENCY_CONFLICT");
     assert_eq!(house.cli(&["sessions", "spawn", "--agent", "nobody"]).error_code(), "ACP_AGENT_NOT_ALLOWED");
-    until(SOON, "the agent is there", || state(house, &key) == "idle");
+    until(SOON, "session idle", || state(house, &key) == "idle");
     key
 }
 
@@ -119,7 +119,7 @@ fn turns(house: &House, key: &str) {
     let _ = house.prompt(key, "say b");
     assert_ne!(house.cli(&["prompt", key, "error -32603 no"]).code, Some(0));
     let waiting = house.follow(&["prompt", key, "wait_cancel"]);
-    until(SOON, "it runs", || state(house, key) == "running");
+    until(SOON, "turn running", || state(house, key) == "running");
     let queued = house.follow(&["prompt", key, "say c"]);
     let [running, idle] = ["running", "idle"].map(|state| format!(r#"acp_sessions{{state="{state}"}}"#));
     settled(house, &[("acp_runs_queued", 1.0), (running.as_str(), 1.0), (idle.as_str(), 0.0)]);
@@ -132,7 +132,7 @@ fn turns(house: &House, key: &str) {
     assert_eq!(place, Some((&"queued".into(), &1.into())), "{shown}");
     let _ = house.cli(&["sessions", "cancel", key]).ok();
     drop(waiting);
-    until(LONG, "the queue is done", || state(house, key) == "idle");
+    until(LONG, "session idle", || state(house, key) == "idle");
     drop(queued);
 }
 
@@ -144,7 +144,7 @@ fn conversation(house: &House) -> f64 {
     assert_eq!(said["outcome"], "prompted", "{said}");
     let journal = house.world.journal(GATEWAY);
     let count = |sql: &str| journal.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    until(SOON, "it is delivered", || {
+    until(SOON, "answer delivered", || {
         count("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") == 1
     });
     let bound = house.verb(&["sessions", "list"]);

@@ -55,7 +55,7 @@ fn long_line_survives_gateway_kills() {
     let script = "long_line 3000000\nsleep 200\n".repeat(8) + "say end";
     let turn = house.follow(&["prompt", &key, &script]);
     for _ in 0..4 {
-        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
+        until(SOON, "prompt received", || house.prompts_received(&script) == 1);
         house.restart_gateway();
     }
     let events = turn.finish(LONG).ok().lines();
@@ -185,7 +185,7 @@ fn agent_exit_during_turn_fails_it_and_next_prompt_resumes() {
 #[test]
 fn missing_authentication_shows_instructions_of_the_agent() {
     let (mut house, key) = House::new(&["--auth-required"]).with_session();
-    let shown = eventually(SOON, "the session says what is missing", || {
+    let shown = eventually(SOON, "session in error state", || {
         Some(house.verb(&["sessions", "show", &key])).filter(|view| view["state"] == "error")
     });
     assert_eq!(shown["last_error"]["code"], "ACP_AUTH_REQUIRED", "{shown:#}");
@@ -237,7 +237,7 @@ fn lost_conversation_is_never_replaced_silently() {
 fn self_approving_mode_is_replaced_or_reported() {
     let (house, key) = Plan::flags(&["--modes"]).mode("ask").build().with_session();
     let turn = house.follow(&["prompt", &key, "permission", "--interactive"]);
-    let id = eventually(LONG, "it asks", || {
+    let id = eventually(LONG, "permission requested", || {
         let list = house.verb(&["permissions", "list", &key]);
         list[0]["permission_id"].as_str().map(str::to_owned)
     });

@@ -87,7 +87,7 @@ fn a_turn_as(uid: u32) {
     }
     assert_eq!(leases[0]["owner_uid"], uid);
     assert_eq!(up.terminate(LONG), Some(0));
-    until(SOON, "nothing is left", || home.world.processes().is_empty());
+    until(SOON, "no process left", || home.world.processes().is_empty());
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn pending(house: &House, key: &str) -> Vec<Value> {
 
 /// Waits for the only pending permission request and returns its id.
 fn one_pending(house: &House, key: &str) -> String {
-    let list = eventually(SOON, "a permission waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
+    let list = eventually(SOON, "permission pending", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
     text(&list[0], "permission_id").to_owned()
 }
@@ -286,7 +286,7 @@ fn close_settles_pending_permission() {
     let events = turn.finish(LONG).lines();
     assert_eq!(settled(&events).len(), 1, "{events:#?}");
     assert_eq!(answer(&house, &key, &id, "allow_once").code.filter(|code| *code != 0), Some(2));
-    until(LONG, "the agent is gone", || lease.processes().is_empty());
+    until(LONG, "agent gone", || lease.processes().is_empty());
     house.end();
 }
 
@@ -298,7 +298,7 @@ fn unensured_asking_is_reported_before_first_turn() {
     let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
     let key = house.spawn();
     let show = |house: &House| house.verb(&["sessions", "show", &key]);
-    until(SOON, "the session shows it", || show(&house)["asking"] == "unknown");
+    until(SOON, "asking state shown", || show(&house)["asking"] == "unknown");
     check_turn(&house.prompt(&key, "hello"), "end_turn");
     house.lease(&key).kill_adapter();
     house.restart_gateway();

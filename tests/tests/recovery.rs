@@ -23,7 +23,7 @@ fn output_of_ended_agent_is_delivered_after_restart() {
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 3000 size=500\nexit 9"]);
-    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
+    until(SOON, "prompt received", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     house.wait_for_lease_end(&lease);
     house.start_gateway();
@@ -42,7 +42,7 @@ fn heavy_full_ring_blocks_agent_and_drops_nothing() {
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 2000 size=500"]);
-    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
+    until(SOON, "prompt received", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     let buffered = |lease: &Lease| {
         let number = |name: &str| lease.0[name].as_u64().unwrap_or_default();
@@ -121,7 +121,7 @@ fn heavy_session_survives_repeated_supervisor_kills() {
         let text = format!("say begun {n}\nsleep 60\nsay ended {n}");
         let turn = house.follow(&["prompt", &key, &text]);
         if n % 3 == 0 {
-            until(LONG, "the agent received the prompt", || house.prompts_received(&text) == 1);
+            until(LONG, "prompt received", || house.prompts_received(&text) == 1);
         } else {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(300)));
         }
@@ -199,7 +199,7 @@ fn rolled_back_database_ends_living_agent_after_accepted_loss() {
     drop(refused);
     let _ = house.verb(&["store", "accept-loss"]);
     house.start_gateway();
-    let gap = eventually(SOON, "the gap is said", || {
+    let gap = eventually(SOON, "gap journaled", || {
         house.history(&key).into_iter().find(|event| event["type"] == "gap")
     });
     assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
@@ -217,7 +217,7 @@ fn rolled_back_database_ends_living_agent_after_accepted_loss() {
 fn queued_prompts_run_in_order() {
     let (mut house, key) = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build().with_session();
     let first = house.follow(&["prompt", &key, "wait_cancel"]);
-    until(SOON, "it runs", || house.verb(&["sessions", "show", &key])["state"] == "running");
+    until(SOON, "turn running", || house.verb(&["sessions", "show", &key])["state"] == "running");
     let queued = |text: &str| {
         let accepted = house.verb(&["prompt", &key, text, "--no-wait"]);
         accepted["run_id"].as_str().unwrap_or_else(|| panic!("{accepted}")).to_owned()

@@ -89,7 +89,7 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let kept = keep(&house, "older");
     let before = last_event(&house);
     house.start_gateway();
-    until(SOON, "more is said and acknowledged", || last_event(&house) > before + 50);
+    until(SOON, "more events journaled", || last_event(&house) > before + 50);
     house.kill_gateway();
     put(&house, &kept);
 
@@ -133,7 +133,7 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     assert!(accepted["known_event_id"].as_i64() > accepted["event_id"].as_i64(), "{accepted}");
     house.start_gateway();
     house.wait_for_lease_end(&lease);
-    until(SOON, "both turns end", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
+    until(SOON, "both turns ended", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
     let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
     assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
     check_answer(&house.prompt(&key, "say again"), ["again"]);
@@ -154,7 +154,7 @@ fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     let mut running = house.follow(&["prompt", &key, "chunks 1500 pace_ms=10 size=20"]);
     let _ = running.events_until(SOON, |event| event["type"] == "text_delta");
     let before = last_event(&house);
-    until(SOON, "it talks", || last_event(&house) > before + 100);
+    until(SOON, "agent output journaled", || last_event(&house) > before + 100);
     house.kill_gateway();
     running.kill9();
     let kept = keep(&house, "newest");
@@ -181,7 +181,7 @@ fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     }
     put(&house, &kept);
     house.start_gateway();
-    until(LONG, "the turn ends", || states(&house, &key).iter().all(|(state, _)| state == "completed"));
+    until(LONG, "turn ended", || states(&house, &key).iter().all(|(state, _)| state == "completed"));
     assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "its agent was not touched");
     let history = house.history(&key);
     check_chunks(&chunks(&history), 1500, 20);

@@ -33,7 +33,7 @@ fn backup(house: &House) -> PathBuf {
 fn backup_under_load_is_consistent_and_can_be_adopted() {
     let (house, key) = House::new(&[]).with_session();
     let mut busy = house.follow(&["prompt", &key, "chunks 400 pace_ms=2"]);
-    until(SOON, "it talks", || last(&house, &key) > 50);
+    until(SOON, "agent output journaled", || last(&house, &key) > 50);
     let file = house.world.path("backup.db");
     let made = house.verb(&["store", "backup", text(&file)]);
     assert_eq!(
@@ -54,7 +54,7 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
     let _ = run(&mut house.world.gateway_verb("elsewhere", &["adopt"]), LONG).ok();
     std::fs::copy(house.world.path("gateway.toml"), house.world.path("elsewhere.toml")).unwrap();
     let twin = house.world.gateway("elsewhere", house.socket());
-    until(SOON, "the turn that ran in the original is ended there", || {
+    until(SOON, "interrupted turn failed", || {
         let show = house.world.cli("elsewhere", &["sessions", "show", &key]).ok().json();
         show["runs"][0]["state"] == "failed"
     });
@@ -82,7 +82,7 @@ fn restored_database_ends_living_agent_and_journals_gap() {
     let count = |path: &Path| open_read_only(path).query_row(chunks, [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(count(&kept) > 0 && count(&file) == 0);
     house.start_gateway();
-    until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
+    until(SOON, "gap journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
     house.wait_for_lease_end(&lease);
     check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
@@ -288,10 +288,10 @@ fn full_disk_refuses_messages_until_there_is_room() {
     assert_eq!(rows("SELECT count(*) FROM acp_inbox WHERE message_id = '2'"), 0, "refused is not kept");
     std::fs::remove_file(filler).unwrap();
     // Without any traffic.
-    until(SOON, "it can be written again", || scrape().value("acp_store_writable") == 1.0);
+    until(SOON, "store writable", || scrape().value("acp_store_writable") == 1.0);
     let taken = small.say("2", &long);
     assert_eq!(taken["outcome"], "prompted", "the same message again: {taken}");
-    until(SOON, "it is answered", || {
+    until(SOON, "answer delivered", || {
         rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
     });
     invariants::check(&small.journal());
@@ -310,7 +310,7 @@ fn start_on_full_disk_waits_for_room() {
     let make = room.clone();
     // Space is freed after the gateway has logged that it waits; it becomes ready after that.
     let making = std::thread::spawn(move || {
-        until(SOON, "the gateway says that it waits", || {
+        until(SOON, "disk wait logged", || {
             let entries = std::fs::read_dir(&logs).into_iter().flatten().flatten();
             entries.into_iter().any(|it| std::fs::read_to_string(it.path()).is_ok_and(|it| it.contains(SAID)))
         });

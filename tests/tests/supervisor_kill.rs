@@ -40,7 +40,7 @@ impl Busy {
         assert_eq!(pids.len(), 2, "child and grandchild: {events:?}");
         // During `execve` a process has no environment for a moment, by which its lease is recognised.
         let wanted = [pids[0], pids[1], lease.wrapper_pid(), lease.adapter_pid()];
-        let tree = eventually(SOON, "the whole tree is seen", || {
+        let tree = eventually(SOON, "whole process tree listed", || {
             let tree = lease.processes();
             wanted.iter().all(|pid| tree.iter().any(|process| process.pid == *pid)).then_some(tree)
         });
@@ -147,12 +147,12 @@ fn prompt_waits_for_supervisor() {
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     house.kill_supervisor();
-    until(SOON, "the gateway has noticed", || house.gateway().log().contains("supervisor connection lost"));
+    until(SOON, "connection loss logged", || house.gateway().log().contains("supervisor connection lost"));
     let waiting = house.follow(&["prompt", &key, "two"]);
-    until(SOON, "it is taken", || {
+    until(SOON, "prompt accepted", || {
         house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|runs| runs.len() == 2)
     });
-    until(SOON, "the agent is gone", || lease.processes().is_empty());
+    until(SOON, "agent gone", || lease.processes().is_empty());
     house.start_supervisor();
     check_answer(&waiting.finish(LONG).ok().lines(), ["echo: two"]);
     assert_eq!(house.prompts_received("two"), 1);
@@ -173,7 +173,7 @@ fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
     };
     assert_eq!(backend(&house)["verdict"], "ok");
     house.kill_supervisor();
-    until(SOON, "the backend is not well", || backend(&house)["verdict"] == "failed");
+    until(SOON, "backend check failed", || backend(&house)["verdict"] == "failed");
     let detail = backend(&house)["detail"].to_string();
     assert!(detail.contains("the supervisor does not answer"), "{detail}");
     let refused = house.cli(&spawn);
@@ -225,7 +225,7 @@ fn idle_agent_exit_is_reported_and_next_prompt_resumes() {
     let lease = house.lease(&key);
     lease.kill_adapter();
     house.wait_for_lease_end(&lease);
-    let said = eventually(SOON, "it is said", || {
+    let said = eventually(SOON, "message shown", || {
         let history = house.history(&key);
         history.into_iter().find(|event| event["type"] == "status" && event["status"] == "agent_exited")
     });

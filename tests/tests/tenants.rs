@@ -48,7 +48,7 @@ impl Tenants {
 
     /// The agent lease of one tenant.
     fn lease(&self, at: usize) -> Lease {
-        eventually(SOON, "the agent runs", || {
+        eventually(SOON, "agent running", || {
             self.world.living_lease(&self.socket, &self.keys[at]).filter(|lease| lease.state() == "open")
         })
     }
@@ -147,7 +147,7 @@ fn gateway_never_touches_processes_of_another() {
     let mine = tenants.lease(0);
     let key = tenants.keys[0].clone();
     let _ = tenants.world.cli("one", &["sessions", "close", &key]).ok();
-    until(LONG, "the closed tree is gone", || mine.processes().is_empty());
+    until(LONG, "process tree gone", || mine.processes().is_empty());
     unharmed(&tenants);
     tenants.keys[0] = tenants.world.spawn("one", AGENT, "work/one");
     let again = tenants.lease(0);
@@ -264,7 +264,7 @@ fn a_copied_state_directory_is_refused() {
     let _ = tenants.world.cli("copy", &["adopt"]).ok();
     let lease = tenants.lease(0);
     let third = tenants.world.gateway("copy", &tenants.socket);
-    until(SOON, "it runs", || tenants.world.cli("copy", &["sessions", "list"]).code == Some(0));
+    until(SOON, "gateway serving", || tenants.world.cli("copy", &["sessions", "list"]).code == Some(0));
     assert_eq!(tenants.lease(0).adapter_pid(), lease.adapter_pid());
     check_turn(&tenants.world.prompt("one", &tenants.keys[0], "and now"), "end_turn");
     assert_eq!(third.terminate(LONG), Some(0));

@@ -129,7 +129,7 @@ fn additional_directories_are_roots_of_the_session() {
         let want = format!("The additional directory {dir} {want}");
         assert!(refused.code != Some(0) && text.contains(&want), "{text}");
     }
-    until(SOON, "nothing was spawned", || house.verb(&["sessions", "list"]).as_array().unwrap().len() == 1);
+    until(SOON, "one session listed", || house.verb(&["sessions", "list"]).as_array().unwrap().len() == 1);
     house.end();
 }
 

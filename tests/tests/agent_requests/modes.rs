@@ -15,7 +15,7 @@ fn pending(house: &House, key: &str) -> Vec<Value> {
 
 /// Waits for the only pending permission request.
 fn question(house: &House, key: &str) -> Value {
-    let list = eventually(SOON, "a question waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
+    let list = eventually(SOON, "permission pending", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
     list[0].clone()
 }
@@ -68,7 +68,7 @@ fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
     assert_eq!((&change["oldText"], &change["newText"]), (&json!("old\n"), &json!("new")));
     assert_eq!(fs::read_to_string(&target).unwrap(), "old\n", "not written before it is allowed");
     answer(&house, &key, &first, "allow_once");
-    let second = eventually(SOON, "the next question", || {
+    let second = eventually(SOON, "next permission pending", || {
         pending(&house, &key).into_iter().find(|it| it["permission_id"] != first["permission_id"])
     });
     assert_eq!(second["subject"], "echo ran >made");

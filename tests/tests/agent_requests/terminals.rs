@@ -11,7 +11,7 @@ const LIMIT_REACHED: i64 = -32005;
 
 /// The open terminal lease of a session.
 fn terminal(house: &House, key: &str) -> Lease {
-    eventually(SOON, "a terminal runs", || {
+    eventually(SOON, "terminal running", || {
         house.leases().into_iter().find(|lease| {
             lease.text("session_key") == key && lease.text("kind") == "terminal" && lease.state() == "open"
         })
@@ -74,7 +74,8 @@ fn terminal_has_own_lease_and_ends_with_session() {
         assert_eq!(shown[member], lease.0[member], "{member}");
     }
     assert_eq!(shown["kind"], "terminal");
-    let tree = eventually(SOON, "both sleeps run", || Some(lease.processes()).filter(|tree| tree.len() >= 4));
+    let tree =
+        eventually(SOON, "both sleeps running", || Some(lease.processes()).filter(|tree| tree.len() >= 4));
     assert!(tree.iter().any(|process| process.pid == lease.adapter_pid()), "{tree:#?}");
 
     let _ = house.verb(&["sessions", "close", &key]);
@@ -107,7 +108,7 @@ fn killed_terminal_ends_and_cancel_releases_terminal() {
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
     assert!(begun.elapsed() < SOON, "the kill does not wait for the command");
-    until(LONG, "its tree is gone", || {
+    until(LONG, "terminal processes gone", || {
         terminals(&house, &key).iter().all(|lease| lease.processes().is_empty())
     });
 
@@ -133,7 +134,7 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
         let go = || std::fs::write(house.cwd().join("go"), "").unwrap();
         if ends_while_dead {
             go();
-            until(SOON, "the command has ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
+            until(SOON, "command ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
             house.start_gateway();
         } else {
             let go = house.cwd().join("go");
@@ -162,7 +163,7 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
     for n in 0..rounds {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
+        until(SOON, "prompt received", || house.prompts_received(&script) == 1);
         acp_tests::wait::wait_until_instant(
             std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
         );

@@ -40,7 +40,7 @@ fn heavy_write_is_never_repeated_after_gateway_kill() {
         let turn = house.follow(&["prompt", &key, &format!("fs_write target.txt {content}")]);
         if n % 3 == 2 {
             // At a random moment around the write.
-            until(SOON, "the agent has it", || house.agent_events("prompt").len() == n + 2);
+            until(SOON, "prompt received", || house.agent_events("prompt").len() == n + 2);
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(20)));
         } else {
             // The file is written, and the gateway is stopped before it can answer.
@@ -114,7 +114,7 @@ fn heavy_reads_in_flight_are_answered_after_a_restart() {
     for round in 1..=6_usize {
         let script = format!("# {round}\n{}", "fs_read big.txt\n".repeat(25));
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        until(SOON, "prompt received", || house.prompts_received(&script) == 1);
         for _ in 0..2 {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(60)));
             house.restart_gateway();

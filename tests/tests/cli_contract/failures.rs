@@ -33,7 +33,7 @@ fn interrupted_up_leaves_no_process() {
         let world = World::new();
         let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
         // The gateway, and what will be its supervisor.
-        until(LONG, "the supervisor starts", || world.processes().len() >= 2);
+        until(LONG, "supervisor started", || world.processes().len() >= 2);
         assert!(up.signal(Signal::INT));
         let output = up.finish(LONG);
         assert_eq!(output.code, Some(0), "{output:#?}");
@@ -60,7 +60,7 @@ fn agent_exit_at_initialize_names_the_logs_command() {
         let message = output.error()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("(exit code 3)") && !message.contains("MUTE_API_KEY"), "{message}");
         assert!(message.contains(&format!("`acp-gateway logs {key}`")), "{message}");
-        until(LONG, "the log has it", || {
+        until(LONG, "line in the log", || {
             let lines = house.cli(&["logs", &key]).ok().lines();
             lines.iter().any(|line| line["from"] == "agent" && line["text"] == "set MUTE_API_KEY first")
         });

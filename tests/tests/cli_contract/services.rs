@@ -96,7 +96,7 @@ fn a_waiting_gateway_ends_on_sigterm() {
     let world = with_agent(GATEWAY);
     let mut waiting =
         world.follow(GATEWAY, &["serve", "--supervisor-socket", "/nonexistent/supervisor.sock"]);
-    until(SOON, "it serves already", || world.path("gateway/gateway.sock").exists());
+    until(SOON, "gateway socket created", || world.path("gateway/gateway.sock").exists());
     assert!(waiting.signal(Signal::TERM));
     while waiting.line(LONG).is_some() {}
     assert_eq!(waiting.finish(LONG).code, Some(0));
@@ -194,7 +194,7 @@ fn up_replaces_a_supervisor_that_is_gone() {
     let old = supervisor.pid;
     up.kill9();
     assert!(supervisor.kill());
-    until(LONG, "its agents are gone, too", || world.processes().is_empty());
+    until(LONG, "agents gone", || world.processes().is_empty());
     let up = world.up("home");
     assert_ne!(pid(&up, "supervisor_pid"), old);
     check_turn(&world.prompt("home", &key, "two"), "end_turn");
@@ -220,7 +220,7 @@ fn up_does_not_end_supervisor_in_use_by_others() {
     let _ = world.cli("guest", &["sessions", "close", &key]).ok();
     assert_eq!(guest.terminate(LONG), Some(0));
     // The supervisor is unused now: the next `up` finds it and ends it.
-    until(LONG, "the guest's agent is gone", || lease.processes().is_empty());
+    until(LONG, "guest agent gone", || lease.processes().is_empty());
     let up = world.up("home");
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
     interrupt(up);

@@ -67,7 +67,7 @@ fn two_bots_in_one_gateway_stay_separate() {
         let said = texts(&stage.fake.transcript(stage.channel));
         said.iter().filter(|text| text.starts_with("Commands:")).count()
     };
-    until(SOON, "the command is answered", || answered(&stage) > 0);
+    until(SOON, "command answered", || answered(&stage) > 0);
     // After a kill each bot reads its own missed messages only.
     stage.house.kill_gateway();
     stage.fake.post(ann, first, "say missed by the first");
@@ -99,21 +99,21 @@ fn command_for_bot_without_access_is_answered_by_other_bot() {
     stage.exchange(thread, "say one", &["one"]);
     swap(&mut stage.bot, &mut other);
     stage.fake.deny(other.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it may not read there", || stage.doctor("second").contains("cannot be read"));
+    until(SOON, "second bot without access", || stage.doctor("second").contains("cannot be read"));
     let refused = stage.fake.post(stage.ann, thread, "/acp status");
     let said = stage.said(thread, "does not receive its messages");
     for part in ["\"second\"", "Nothing was done", "Next: "] {
         assert!(said.content.contains(part), "{part}: {}", said.content);
     }
     stage.fake.allow(other.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it reads again", || !stage.doctor("second").contains("cannot be read"));
+    until(SOON, "second bot with access", || !stage.doctor("second").contains("cannot be read"));
     stage.was_read(thread, refused);
     stage.fake.post(stage.ann, thread, "/acp help");
     let commands = |bot: &BotHandle| {
         let said = texts(&said_by(&stage, bot, thread));
         said.iter().filter(|text| text.starts_with("Commands:") || text.contains("running turn")).count()
     };
-    until(SOON, "it does what is said now", || commands(&other) > 0);
+    until(SOON, "command answered", || commands(&other) > 0);
     assert_eq!((commands(&other), commands(&stage.bot)), (1, 0));
     stage.end();
 }

@@ -12,7 +12,7 @@ const BUSY: &str = "say Begun.\nwait_cancel";
 const TWO_HOURS_MS: u64 = 2 * 3_600_000;
 
 fn turns_over(stage: &Stage, count: usize) {
-    until(LONG, "the turns end", || stage.house.agent_events("turn_end").len() == count);
+    until(LONG, "turns ended", || stage.house.agent_events("turn_end").len() == count);
 }
 
 fn becomes(stage: &Stage, thread: Id, want: &str) {
@@ -35,15 +35,15 @@ fn message_deleted_while_store_is_locked_is_not_prompted() {
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
     stage.fake.edit(changed, "say after");
-    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
+    until(LONG, "change deferred", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
     drop(lock);
-    until(LONG, "both are done", || {
+    until(LONG, "both changes processed", || {
         let log = stage.house.gateway_log();
         // The change waited behind the deletion, in their order.
         log.contains("deletion processed") && log.contains("edit processed")
     });
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the changed one is answered", || stage.finals(thread).contains(&"after".to_owned()));
+    until(SOON, "edited message answered", || stage.finals(thread).contains(&"after".to_owned()));
     let heard = ["say withdrawn", "say before", "say after"].map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0, 0, 1]);
     stage.end();
@@ -69,7 +69,7 @@ fn message_deleted_around_a_kill_is_not_prompted() {
     let lock = stage.locked();
     stage.fake.delete(withdrawn);
     stage.fake.edit(before, "say after");
-    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
+    until(LONG, "change deferred", || stage.house.gateway_log().contains("deferred kind=\"deletion\""));
     stage.house.kill_gateway();
     drop(lock);
     stage.fake.delete(gone);
@@ -87,7 +87,7 @@ fn message_deleted_around_a_kill_is_not_prompted() {
     until(LONG, "the queue has the current texts", || -> bool { Vec::<String>::eq(&waiting(), &want) });
     stage.command(stage.ann, thread, "acp cancel", &[]);
     let finals = want.map(|text| text.trim_start_matches("say "));
-    until(LONG, "they are answered", || {
+    until(LONG, "all texts answered", || {
         finals.iter().all(|text| stage.finals(thread).iter().any(|it| it == text))
     });
     let heard = ["say withdrawn", "say before", "say gone", "say early"]
@@ -104,9 +104,9 @@ fn thread_deleted_while_store_is_locked_ends_its_session() {
     let key = stage.key(thread);
     let lock = stage.locked();
     stage.fake.delete_channel(thread);
-    until(LONG, "it waits", || stage.house.gateway_log().contains("deferred kind=\"conversation\""));
+    until(LONG, "change deferred", || stage.house.gateway_log().contains("deferred kind=\"conversation\""));
     drop(lock);
-    until(LONG, "the session ends", || stage.session_state(&key) == "closed");
+    until(LONG, "session closed", || stage.session_state(&key) == "closed");
     stage.end();
 }
 
@@ -120,7 +120,7 @@ fn missed_archiving_is_attributed_by_its_time() {
         stage.fake.change(thread, json!({"auto_archive_duration": 60}));
         stage.fake.post(stage.ann, thread, "sleep 3000\nsay done");
     }
-    until(SOON, "the turns run", || stage.house.prompts_received("sleep 3000\nsay done") == 2);
+    until(SOON, "all turns running", || stage.house.prompts_received("sleep 3000\nsay done") == 2);
     stage.house.kill_gateway();
     stage.fake.advance(TWO_HOURS_MS);
     assert!(stage.is_archived(silent) && stage.is_archived(left), "Discord archives inactive threads");
@@ -150,7 +150,9 @@ fn failed_thread_check_holds_delivery_back() {
     stage.fake.rest_fault("GET /channels/{}", When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
     stage.house.start_gateway();
     turns_over(&stage, 2);
-    until(LONG, "it is not sent", || stage.house.gateway_log().contains("part refused; retrying"));
+    until(LONG, "delivery refused or parked", || {
+        stage.house.gateway_log().contains("part refused; retrying")
+    });
     assert!(stage.is_archived(thread), "it stays archived");
     stage.fake.clear_faults();
     becomes(&stage, thread, "parked");
@@ -169,10 +171,10 @@ fn thread_archived_during_disconnect_parks_its_binding() {
     // REST requests work, but no gateway session can begin.
     stage.fake.refuse_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord connection lost"));
+    until(SOON, "connection loss logged", || stage.house.gateway_log().contains("Discord connection lost"));
     stage.fake.archive(thread, true);
     turns_over(&stage, 2);
-    until(LONG, "it is not sent", || {
+    until(LONG, "delivery refused or parked", || {
         let log = stage.house.gateway_log();
         // The thread may have been parked before the answer was ready.
         log.contains("part refused; retrying") || log.contains("is_parked=true")

@@ -51,12 +51,12 @@ fn idle_timeout_set_by_command_ends_binding_with_notice() {
     let said = stage.answer(&stage.command(stage.ann, thread, "session idle", &[("time", json!("2s"))]));
     assert!(said.contains("/session idle is 2s"), "{said}");
     let count = stage.told(thread).len();
-    until(LONG, "the farewell", || stage.told(thread).len() > count);
+    until(LONG, "farewell shown", || stage.told(thread).len() > count);
     let farewell = texts(&stage.told(thread)).split_off(count).join("\n");
     assert!(farewell.contains("2s") && farewell.contains("/acp spawn"), "{farewell}");
     stage.fake.post(stage.ann, thread, "say too late");
     stage.fake.post(stage.ann, thread, "/acp sessions");
-    until(SOON, "the command is answered", || stage.told(thread).len() > count + 1);
+    until(SOON, "command answered", || stage.told(thread).len() > count + 1);
     assert_eq!(stage.house.prompts_received("say too late"), 0);
     stage.end();
 }
@@ -68,7 +68,7 @@ fn static_binding_added_by_reload_works_from_first_message() {
     stage.fake.post(stage.ann, stage.channel, "say not yet");
     // When this is answered, the message before it has been handled.
     stage.fake.post(stage.ann, stage.channel, "/acp sessions");
-    until(SOON, "the command is answered", || !stage.told(stage.channel).is_empty());
+    until(SOON, "command answered", || !stage.told(stage.channel).is_empty());
     stage.bind_channel();
     stage.exchange(stage.channel, "say one", &["one"]);
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);

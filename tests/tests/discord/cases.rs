@@ -79,7 +79,7 @@ fn messages_during_lost_access_are_read_after_access_returns() {
         [(2, stage.channel, true), (3, stage.guild, true), (4, stage.channel, false)]
     {
         stage.fake.deny(stage.bot.user, scope, &["VIEW_CHANNEL"]);
-        until(SOON, "doctor says it", || {
+        until(SOON, "doctor reports the problem", || {
             stage.house.cli(&["doctor"]).stdout.contains("1 bound conversations cannot be read")
         });
         stage.fake.post(stage.ann, thread, &format!("say hidden {number}"));
@@ -89,13 +89,13 @@ fn messages_during_lost_access_are_read_after_access_returns() {
             }
         }
         stage.fake.allow(stage.bot.user, scope, &["VIEW_CHANNEL"]);
-        until(LONG, "it is read", || stage.finals(thread).contains(&format!("hidden {number}")));
+        until(LONG, "hidden message answered", || stage.finals(thread).contains(&format!("hidden {number}")));
         stage.fake.post(stage.ann, thread, &format!("say seen {number}"));
-        until(SOON, "it goes on", || stage.finals(thread).contains(&format!("seen {number}")));
+        until(SOON, "next message answered", || stage.finals(thread).contains(&format!("seen {number}")));
     }
     stage.fake.clear_faults();
     stage.answers(thread, &["one", "hidden 2", "seen 2", "hidden 3", "seen 3", "hidden 4", "seen 4"]);
-    until(SOON, "doctor says nothing of it", || {
+    until(SOON, "doctor reports no problem", || {
         !stage.house.cli(&["doctor"]).stdout.contains("cannot be read")
     });
     stage.end();
@@ -108,12 +108,12 @@ fn thread_deleted_without_access_ends_its_session() {
     let key = stage.key(thread);
     stage.exchange(thread, "say one", &["one"]);
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("bound conversation unreadable"));
+    until(SOON, "lost access logged", || stage.house.gateway_log().contains("bound conversation unreadable"));
     let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
     assert_ne!(state(), "closed", "a refusal ends nothing");
     stage.fake.delete_channel(thread);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(LONG, "the session ends", || state() == "closed");
+    until(LONG, "session closed", || state() == "closed");
     stage.end();
 }
 
@@ -126,11 +126,11 @@ fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     stage.exchange(thread, "say one", &["one"]);
     let guild = stage.guild;
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: true });
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord server unavailable"));
+    until(SOON, "server outage logged", || stage.house.gateway_log().contains("Discord server unavailable"));
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
     stage.exchange(thread, "say two", &["one", "two"]);
     stage.fake.remove_member(guild, stage.bot.user);
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("closed")).count(), 0);
     stage.house.end();
 }

@@ -31,15 +31,13 @@ fn thread_session_shows_answers_cards_and_reactions() {
     stage.answers(thread, &["one", "@everyone @here", "Begun.\nStill going.\nOver."]);
     let folded = stage.shows(&card, "Done");
     assert!(labels(&folded).is_empty() && folded.edits >= 2, "{folded:?}");
-    until(SOON, "the reaction of receipt goes", || {
+    until(SOON, "receipt reaction removed", || {
         stage.message(long, thread).reactions.get("👀").is_none_or(std::collections::BTreeSet::is_empty)
     });
     let spoke = texts(&stage.told(stage.channel));
     let starters = stage.told(stage.channel).into_iter().filter(|it| it.origin.is_none()).count();
     assert_eq!(starters, 1, "nothing but the starter: {spoke:#?}");
-    until(SOON, "a typing indicator was shown", || {
-        stage.fake.tally().typing.contains_key(&thread.to_string())
-    });
+    until(SOON, "typing indicator shown", || stage.fake.tally().typing.contains_key(&thread.to_string()));
     stage.end();
 }
 
@@ -65,13 +63,13 @@ fn permission_button_answers_once() {
     let stalls = RestFate::StallBefore { ms: Some(2_000) };
     stage.fake.rest_fault("PATCH /channels/{}/messages/{}", When::Next(1), stalls);
     stage.press(stage.boss, &asked, &shown[2]);
-    until(SOON, "it is answered", || !stage.house.agent_events("turn_end").is_empty());
+    until(SOON, "turn ended", || !stage.house.agent_events("turn_end").is_empty());
     let late = stage.press(stage.boss, &asked, &shown[0]);
     let why = stage.private_answer(&late);
     assert!(why.contains("Answered: ") && why.contains("boss"), "{why}");
     let answered = stage.shows(&asked, "Answered: ");
     assert!(answered.content.contains("boss"), "{}", answered.content);
-    until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
+    until(SOON, "buttons removed", || labels(&stage.message(asked.id, thread)).is_empty());
     stage.answers(thread, &["permission: selected reject_once"]);
     // The same answer by command after the request is settled.
     let id = button(&asked, &shown[0]);
@@ -93,12 +91,12 @@ fn unfocus_focus_and_close_are_confirmed() {
     assert!(said.contains(&key), "{said}");
     stage.exchange(thread, "say heard", &["heard"]);
     stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
-    let farewell = eventually(SOON, "the farewell", || {
+    let farewell = eventually(SOON, "farewell shown", || {
         stage.told(thread).into_iter().rfind(|message| message.content.contains("session is closed"))
     });
     let says = ["by ann", "/acp spawn"];
     assert!(says.iter().all(|part| farewell.content.contains(part)), "{}", farewell.content);
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     assert_eq!(stage.house.prompts_received("say nobody hears this"), 0);
     stage.end();
 }

@@ -89,7 +89,7 @@ fn asks_and_waits(talk: &mut Talk<'_>) {
     stage.shows(&card, "Waiting for a permission: 2 tool calls (1 edit, 1 search)");
     stage.reacted(asking, thread, "👀");
     stage.reacted(waiting, thread, "⏳");
-    until(SOON, "it is said that it waits", || {
+    until(SOON, "queue notice shown", || {
         stage.told(thread).iter().any(|it| labels(it) == ["Steer now", "Drop"])
     });
     record_thread(stage, thread);
@@ -132,7 +132,7 @@ fn demo_agent_works_in_a_thread() {
     stage.house.start_gateway();
     stage.is_there();
     let number = want.len();
-    let failed = eventually(LONG, "that it failed", || stage.finals(thread).get(number).cloned());
+    let failed = eventually(LONG, "failure notice shown", || stage.finals(thread).get(number).cloned());
     assert!(failed.starts_with("Under way.") && failed.contains("The turn failed ("), "{failed}");
     want.push(failed);
     let mut talk = Talk { stage: &stage, thread, want };

@@ -57,19 +57,21 @@ fn long_answer_is_one_file_across_gateway_kills() {
     let mut stage = Stage::new(&[], "");
     let thread = spawn(&stage);
     stage.fake.post(stage.ann, thread, LONG);
-    let first = eventually(SOON, "the answer", || with_files(&stage, thread).pop());
+    let first = eventually(SOON, "answer shown", || with_files(&stage, thread).pop());
     is_whole(&stage, &first);
     assert!(contents(&stage, &first)[1].1.starts_with("--- /dev/null\n"), "the file was not there");
     // The gateway is killed between the stored message and its receipt.
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallAfter { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, "stream 400 size 60\nwrite notes.txt Something else");
-    until(SOON, "the message is kept", || stage.fake.tally().rest_faults.contains_key("stall_after"));
+    until(SOON, "message stored, receipt held", || {
+        stage.fake.tally().rest_faults.contains_key("stall_after")
+    });
     stage.restart_gateway();
     // The gateway is killed before Discord stores the message: it is created again.
     stage.fake.clear_faults();
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::StallBefore { ms: Some(20_000) });
     stage.fake.post(stage.ann, thread, LONG);
-    until(SOON, "the message is on its way", || stage.fake.tally().rest_faults.contains_key("stall_before"));
+    until(SOON, "message request held", || stage.fake.tally().rest_faults.contains_key("stall_before"));
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
@@ -109,9 +111,11 @@ fn missing_permission_decides_between_messages_and_waiting() {
     stage.was_read(thread, stage.fake.post(stage.eve, thread, "meanwhile"));
     stage.fake.post(stage.ann, thread, LONG);
     // The missing permission is known by then.
-    until(2 * SOON, "it waits", || stage.house.gateway_log().contains("part refused; retrying session_key"));
+    until(2 * SOON, "delivery refused", || {
+        stage.house.gateway_log().contains("part refused; retrying session_key")
+    });
     stage.fake.allow(bot, stage.channel, &["SEND_MESSAGES_IN_THREADS"]);
-    let message = eventually(3 * SOON, "the file", || with_files(&stage, thread).pop());
+    let message = eventually(3 * SOON, "message with file shown", || with_files(&stage, thread).pop());
     is_whole(&stage, &message);
     assert_eq!(stage.told(thread).len(), before + 1, "one message with the file");
     stage.end();

@@ -53,7 +53,7 @@ impl Visit {
     /// Waits for the expected answers in both threads, each once, whole and in order.
     fn answered(&self) {
         for (thread, want) in &self.want {
-            until(LONG, "every answer", || self.whole(*thread).len() >= want.len());
+            until(LONG, "all answers shown", || self.whole(*thread).len() >= want.len());
             let got = self.whole(*thread);
             assert_eq!(got, *want, "{:#?}", texts(&self.stage.told(*thread)));
         }
@@ -79,7 +79,7 @@ impl Visit {
     fn under_way(&self, thread: Id, text: &str) -> Message {
         let before = self.stage.told(thread).len();
         self.stage.fake.post(self.stage.ann, thread, text);
-        eventually(LONG, "the card shows the turn", || {
+        eventually(LONG, "card shows the turn", || {
             let told = self.stage.told(thread);
             let card = told.into_iter().skip(before).find(|it| labels(it) == ["Stop"]);
             card.filter(|card| card.content.contains("w5 "))
@@ -125,7 +125,7 @@ fn speaks_and_writes(visit: &mut Visit) {
     visit.answered();
     let settled = visit.stage.shows(&asked, "Answered: ");
     assert!(settled.content.contains("boss"), "{}", settled.content);
-    until(SOON, "its buttons are gone", || labels(&visit.stage.message(asked.id, thread)).is_empty());
+    until(SOON, "buttons removed", || labels(&visit.stage.message(asked.id, thread)).is_empty());
     assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
     visit.stage.reacted(prompt, thread, "✅");
     let asked = visit.asked(&script).unwrap_or_default();
@@ -145,7 +145,7 @@ fn is_stopped(visit: &mut Visit) {
             stage.answer(&stage.command(ann, thread, "acp cancel", &[]));
         }
         let number = visit.want[&thread].len();
-        let told = eventually(LONG, "that it was cancelled", || visit.whole(thread).get(number).cloned());
+        let told = eventually(LONG, "cancellation notice shown", || visit.whole(thread).get(number).cloned());
         let said = told.strip_suffix("\n\nThe turn was cancelled. Send a message to continue.");
         let said = said.unwrap_or_else(|| panic!("cancelled: {told}"));
         assert!(words(5_000).starts_with(said), "{said}");
@@ -204,7 +204,7 @@ fn outlives_everything(visit: &mut Visit) {
     let script = "[[say I remember.]]";
     let number = visit.want[&thread].len();
     visit.stage.fake.post(visit.stage.ann, thread, script);
-    until(LONG, "both answers", || visit.whole(thread).len() >= number + 2);
+    until(LONG, "both answers shown", || visit.whole(thread).len() >= number + 2);
     let finals = visit.whole(thread);
     let (failed, next) = (finals[number].clone(), finals[number + 1].clone());
     assert!(failed.contains("The turn failed (") && failed.starts_with("w1 w2 w3 w4 w5 "), "{failed}");

@@ -28,7 +28,7 @@ fn metrics_count_discord_events_and_requests() {
     assert_eq!(value(&stage, "rate_limits_total", ",scope=\"shared\""), 1.0);
     // Messages: the starter and the answer.
     let made = || value(&stage, "requests_total", ",kind=\"create_message\",outcome=\"done\"");
-    until(SOON, "both are counted", || made() >= 2.0);
+    until(SOON, "both messages counted", || made() >= 2.0);
     assert_eq!(made(), 2.0);
     assert!(value(&stage, "request_turns_total", ",priority=\"final\"") >= 2.0);
     assert!(value(&stage, "request_wait_seconds_total", ",priority=\"final\"") >= 0.3);
@@ -47,12 +47,12 @@ fn metrics_count_discord_events_and_requests() {
     assert!(doctor.contains("for a missing permission") && doctor.contains("add_reaction"), "{doctor}");
     // Discord is unavailable: `connected` is 0.
     stage.fake.set_unavailable(true);
-    until(SOON, "it is not connected", || value(&stage, "connected", "") == 0.0);
+    until(SOON, "account disconnected", || value(&stage, "connected", "") == 0.0);
     stage.fake.set_unavailable(false);
     moves(&stage, "connected", "", 0.0);
     stage.fake.set_token(stage.bot.user, "another-token");
     stage.fake.post(stage.ann, thread, "say four");
-    until(SOON, "the token is refused", || value(&stage, "authorized", "") == 0.0);
+    until(SOON, "token refused", || value(&stage, "authorized", "") == 0.0);
     stage.write_token("another-token");
     stage.reload();
     moves(&stage, "authorized", "", 0.0);

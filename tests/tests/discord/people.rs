@@ -52,7 +52,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.press(eve, &asked, &shown[0]);
     let answered = stage.shows(&asked, "Answered: ");
     assert!(answered.content.contains("eve"), "{}", answered.content);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     // Neither any more.
     stage.fake.give_role(stage.guild, eve, roles.lead, false);
     stage.fake.give_role(stage.guild, eve, roles.crew, false);
@@ -65,7 +65,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.fake.give_role(stage.guild, eve, roles.crew, true);
     stage.fake.post(eve, thread, "say by role");
     stage.house.start_gateway();
-    until(SOON, "it is answered", || stage.finals(thread).last().is_some_and(|it| it == "by role"));
+    until(SOON, "answer shown", || stage.finals(thread).last().is_some_and(|it| it == "by role"));
     let heard =
         ["say nobody yet", "say nobody again", "say by role"].map(|it| stage.house.prompts_received(it));
     assert_eq!(heard, [0, 0, 1], "what was refused stays refused");
@@ -85,19 +85,19 @@ fn edit_by_revoked_user_does_not_change_queued_prompt() {
     stage.was_read(thread, waits);
     stage.fake.edit(waits, "say second");
     let log = |words: &str| stage.house.gateway_log().contains(words);
-    until(SOON, "one of the crew may", || log("edit processed"));
+    until(SOON, "edit processed", || log("edit processed"));
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, false);
     stage.fake.edit(waits, "say third");
-    until(SOON, "nobody else may", || log("edit by unauthorized author ignored"));
+    until(SOON, "unauthorized edit ignored", || log("edit by unauthorized author ignored"));
     stage.house.kill_gateway();
     stage.fake.edit(waits, "say fourth");
     stage.house.start_gateway();
     // Each process has a log of its own.
     let words = "edit by unauthorized author ignored";
-    until(LONG, "it is found and not taken", || stage.house.gateway_log().contains(words));
+    until(LONG, "edit ignored", || stage.house.gateway_log().contains(words));
     stage.is_there();
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(LONG, "it is answered", || stage.finals(thread).contains(&"second".to_owned()));
+    until(LONG, "answer shown", || stage.finals(thread).contains(&"second".to_owned()));
     let heard = ["say first", "say second", "say third", "say fourth"];
     assert_eq!(heard.map(|text| stage.house.prompts_received(text)), [0, 1, 0, 0]);
     stage.end();
@@ -136,7 +136,7 @@ fn backfill_ignores_servers_not_configured() {
     stage.was_read(thread, still);
     stage.replace_in_config(OTHER, &named);
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.exchange(thread, "say two", &["one", "two"]);
     let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0, 0], "{:#?}", texts(&stage.told(thread)));
@@ -166,7 +166,7 @@ fn button_in_unconfigured_server_is_refused() {
     stage.is_there();
     stage.press(stage.boss, &asked, &shown[0]);
     assert!(stage.shows(&asked, "Answered: ").content.contains("boss"));
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     stage.end();
 }
 

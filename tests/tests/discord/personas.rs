@@ -57,7 +57,7 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
     stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     let path = format!("/webhooks/{}/{}?wait=true&thread_id={thread}", hooks[0].id, hooks[0].token);
     let echo = json!({"content": "say an echo", "allowed_mentions": {"parse": []}});
-    let said = eventually(SOON, "it is said", || {
+    let said = eventually(SOON, "message shown", || {
         let said = stage.fake.rest(&stage.bot.token, "POST", &path, Some(&echo));
         Some(said.unwrap_or_else(|e| panic!("{e}"))).filter(|said| said.status != 429)
     });
@@ -81,7 +81,7 @@ fn long_answer_is_sent_whole_under_persona() {
     let (stage, thread) = Stage::new(&[], ON).with_thread();
     let before = stage.told(thread).len();
     stage.fake.post(stage.ann, thread, "chunks 100 size=60");
-    until(SOON, "the answer", || names(&stage, thread).len() == 1);
+    until(SOON, "answer shown", || names(&stage, thread).len() == 1);
     let told = stage.told(thread);
     let parts: Vec<&Message> = told[before..].iter().filter(|it| it.webhook_id.is_some()).collect();
     assert!(parts.len() > 2, "{:#?}", texts(&told));
@@ -140,7 +140,7 @@ fn bot_answers_when_webhook_list_stalls() {
         }
     }
     let is_told = |thread: &Id| names(&stage, *thread) == [None, None];
-    until(LONG, "every answer", || threads.iter().all(is_told));
+    until(LONG, "all answers shown", || threads.iter().all(is_told));
     stage.fake.clear_faults();
     stage.end();
 }
@@ -165,7 +165,7 @@ fn kill_between_persona_message_and_receipt_repeats_nothing() {
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallAfter { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
-    until(SOON, "Discord kept it", || names(&stage, thread).len() == 2);
+    until(SOON, "message stored", || names(&stage, thread).len() == 2);
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
@@ -191,7 +191,7 @@ fn message_lost_by_kill_is_sent_by_bot_later() {
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallBefore { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
-    until(SOON, "it is on its way", || !stage.fake.tally().rest_faults.is_empty());
+    until(SOON, "webhook request pending", || !stage.fake.tally().rest_faults.is_empty());
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     a_minute_ago(&stage.house.world.path(GATEWAY).join(GATEWAY_DB));
@@ -239,9 +239,9 @@ fn bot_answers_without_webhook_permission_and_doctor_reports_it() {
     let log = stage.house.gateway_log();
     assert_eq!(log.matches("webhook unavailable; agents send as the bot").count(), 1, "{log}");
     let doctor = || stage.house.cli(&["doctor"]).stdout;
-    until(SOON, "doctor says it", || doctor().contains("in 1 channels agents post as the bot"));
+    until(SOON, "doctor reports the problem", || doctor().contains("in 1 channels agents post as the bot"));
     stage.fake.allow(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
-    until(SOON, "doctor says nothing of it", || !doctor().contains("agents post as the bot"));
+    until(SOON, "doctor reports no problem", || !doctor().contains("agents post as the bot"));
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&[None, None], &named(1)[..]].concat());
     stage.end();

@@ -17,7 +17,7 @@ fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
 fn is_over(stage: &Stage, asked: &Message, says: &str) {
     let shown = stage.shows(asked, says);
     assert!(!shown.content.contains("Waits for"), "{}", shown.content);
-    until(SOON, "its buttons are gone", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
+    until(SOON, "buttons removed", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
 }
 
 /// Answered by button, slash command, typed command and command line, or cancelled: the request shows its outcome, once.
@@ -54,12 +54,10 @@ fn permission_outcome_is_shown_once_for_every_way_to_answer() {
         }
         is_over(&stage, &asked, says);
         asked_for.push(asked.id);
-        until(SOON, "the turn is over", || stage.finals(thread).len() == number);
+        until(SOON, "turn ended", || stage.finals(thread).len() == number);
     }
     assert_eq!(ends(&stage, thread), asked_for, "each once");
-    until(SOON, "nothing can be pressed any more", || {
-        stage.told(thread).iter().all(|it| labels(it).is_empty())
-    });
+    until(SOON, "all buttons removed", || stage.told(thread).iter().all(|it| labels(it).is_empty()));
     stage.end();
 }
 
@@ -70,7 +68,7 @@ fn unanswered_permission_request_shows_timeout() {
     stage.fake.post(stage.ann, thread, "permission Step 1");
     let asked = stage.said(thread, "Step 1");
     is_over(&stage, &asked, "Nobody answered in time: “reject once”.");
-    until(SOON, "the turn is over", || stage.finals(thread).len() == 1);
+    until(SOON, "turn ended", || stage.finals(thread).len() == 1);
     assert_eq!(ends(&stage, thread), [asked.id]);
     stage.end();
 }
@@ -97,11 +95,11 @@ fn queued_prompt_loses_drop_button_when_turn_begins() {
     let next = "say Again.\nwait_cancel";
     let begun = queued(next);
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the next turn runs", || stage.house.prompts_received(next) == 1);
+    until(SOON, "next turn running", || stage.house.prompts_received(next) == 1);
     let shown = stage.shows(&begun, "It has started.");
     assert!(labels(&shown).is_empty(), "{shown:?}");
-    until(SOON, "the first turn is told, and the second one still runs", || stage.finals(thread).len() == 1);
+    until(SOON, "first turn answered", || stage.finals(thread).len() == 1);
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the turns are over", || stage.finals(thread).len() == 2);
+    until(SOON, "turns ended", || stage.finals(thread).len() == 2);
     stage.end();
 }

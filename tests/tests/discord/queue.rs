@@ -12,7 +12,7 @@ fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
         let id = stage.fake.post(stage.ann, thread, text);
         stage.reacted(id, thread, "⏳");
         let waits = || stage.told(thread).into_iter().filter(|it| labels(it).contains(&"Drop".to_owned()));
-        until(SOON, "it is said that it waits", || waits().count() == number);
+        until(SOON, "queue notice shown", || waits().count() == number);
         (id, waits().next_back().unwrap_or_else(|| panic!("{text} waits")))
     };
     let (_, dropped) = queued("say dropped", 1);
@@ -26,9 +26,9 @@ fn queued_prompts_can_be_steered_dropped_edited_and_deleted() {
     stage.fake.edit(changed, "say after");
     let (deleted, gone) = queued("say deleted", 2);
     stage.fake.delete(deleted);
-    until(SOON, "it waits no more", || labels(&stage.message(gone.id, thread)).is_empty());
+    until(SOON, "queue buttons removed", || labels(&stage.message(gone.id, thread)).is_empty());
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the changed one is answered", || stage.finals(thread).contains(&"after".to_owned()));
+    until(SOON, "edited message answered", || stage.finals(thread).contains(&"after".to_owned()));
     stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
     let heard = |text: &str| stage.house.prompts_received(text);
     assert_eq!(["say dropped", "say before", "say deleted"].map(heard), [0, 0, 0]);

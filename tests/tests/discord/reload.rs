@@ -19,7 +19,7 @@ fn places(stage: &Stage, left: Option<Id>) -> BTreeSet<Option<Id>> {
 fn stand(stage: &Stage, left: Option<Id>, want: &[Option<Id>]) {
     let want: BTreeSet<Option<Id>> = want.iter().copied().collect();
     let deadline = std::time::Instant::now() + SOON;
-    until(2 * SOON, "the commands stand there", || {
+    until(2 * SOON, "commands registered as configured", || {
         places(stage, left) == want || std::time::Instant::now() > deadline
     });
     assert_eq!(places(stage, left), want, "{}", stage.house.gateway_log());
@@ -58,7 +58,7 @@ fn slash_commands_are_registered_where_configured() {
     name_guilds(&stage, &[other], &[guild]);
     stage.reload();
     stand(&stage, Some(other), &[Some(guild)]);
-    until(SOON, "nothing is wrong", || !stage.doctor("main").contains("slash commands"));
+    until(SOON, "no warning about slash commands", || !stage.doctor("main").contains("slash commands"));
     let doctor = stage.doctor("main");
     assert!(doctor.contains("main: connected"), "{doctor}");
     // A start with another list finds the registrations of the previous process.
@@ -90,7 +90,7 @@ fn messages_during_token_renewal_are_answered_once() {
         stage.reload();
         say(&stage, "at once after");
         stage.bot = BotHandle { token, ..stage.bot };
-        until(SOON, "it is read anew", || read(&stage) > before);
+        until(SOON, "configuration reloaded", || read(&stage) > before);
         say(&stage, "after");
     }
     let want: Vec<&str> = said.iter().map(String::as_str).collect();
@@ -104,6 +104,6 @@ fn messages_during_token_renewal_are_answered_once() {
     let answered = |stage: &Stage| {
         texts(&stage.told(stage.channel)).iter().filter(|text| text.starts_with("Commands:")).count()
     };
-    until(SOON, "the command is answered", || answered(&stage) > 0);
+    until(SOON, "command answered", || answered(&stage) > 0);
     stage.end_and_look(|_| {});
 }

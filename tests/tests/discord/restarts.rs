@@ -48,7 +48,7 @@ fn gateway_shutdown_loses_no_message() {
             stage.fake.post(stage.ann, thread, &text(round));
         }
         // A later moment in each round: from no effect of the messages to most of them.
-        until(SOON, "so much was begun", || {
+        until(SOON, "enough rows written", || {
             let db = stage.house.world.journal(GATEWAY);
             let sql = "SELECT (SELECT count(*) FROM acp_inbox) + (SELECT count(*) FROM acp_delivery_part)";
             let want = 3 + 6 * round + round;
@@ -74,9 +74,7 @@ fn supervisor_kill_fails_only_the_running_turn() {
     stage.house.kill_supervisor();
     stage.fake.post(stage.ann, thread, "say meanwhile");
     stage.house.start_supervisor();
-    until(SOON, "the next one is answered", || {
-        stage.finals(thread).last().is_some_and(|it| it == "meanwhile")
-    });
+    until(SOON, "next message answered", || stage.finals(thread).last().is_some_and(|it| it == "meanwhile"));
     let finals = stage.finals(thread);
     assert_eq!((finals.len(), finals[0].as_str()), (3, "one"), "{finals:#?}");
     assert!(finals[1].starts_with("begun") && finals[1].contains("The turn failed"), "{finals:#?}");
@@ -89,7 +87,7 @@ fn supervisor_kill_fails_only_the_running_turn() {
 fn discord_outage_repeats_and_loses_no_message() {
     let (mut stage, thread) = begin();
     stage.fake.kill();
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     stage.fake.restart();
     stage.fake.post(stage.ann, thread, "say meanwhile");
     stage.is_there();

@@ -17,7 +17,7 @@ const HOUR_MS: u64 = 3_600_000;
 
 /// What a bot suggested.
 fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
-    let answered = eventually(SOON, "suggestions", || stage.fake.interaction(used.id).answered);
+    let answered = eventually(SOON, "suggestions answered", || stage.fake.interaction(used.id).answered);
     assert_eq!(answered.kind, 8, "{answered:?}");
     let choices = answered.data["choices"].as_array().cloned().unwrap_or_default();
     choices.iter().filter_map(|choice| Some(choice["name"].as_str()?.to_owned())).collect()
@@ -26,7 +26,7 @@ fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
 /// Waits `ms` by the service's clock.
 fn pass(stage: &Stage, ms: u64) {
     let end = stage.fake.now() + ms;
-    until(2 * SOON, "time passes", || stage.fake.now() >= end);
+    until(2 * SOON, "service clock advanced", || stage.fake.now() >= end);
 }
 
 /// Advances the service's clock without enforcing heartbeats.
@@ -50,7 +50,7 @@ fn wide_characters_never_exceed_discord_limits() {
     let fence = format!("say ```text\\n{}\\n```", "🦀".repeat(900));
     let steps = [fence.as_str(), "say Wait.", "sleep 2500", &fence, &fence].join("\n");
     stage.fake.post(stage.ann, thread, &steps);
-    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     // The card is folded after the answer is sent; until then it shows a part of it.
     until(SOON, "card folded", || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done")));
     let crabs = |text: &str| text.matches('🦀').count();
@@ -62,7 +62,7 @@ fn wide_characters_never_exceed_discord_limits() {
     let asked = stage.said(thread, "The agent asks");
     assert_eq!(labels(&asked).len(), 4);
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 2);
     let tally = stage.fake.tally();
     assert_eq!((tally.refusals.len(), tally.rate_limited), (0, 0), "{tally:?}");
     stage.end();
@@ -88,8 +88,8 @@ fn documented_permissions_are_sufficient() {
     stage.fake.post(stage.ann, thread, "permission Write");
     let asked = stage.said(thread, "Write");
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
-    until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
+    until(SOON, "answer shown", || stage.finals(thread).len() == 2);
+    until(SOON, "buttons removed", || labels(&stage.message(asked.id, thread)).is_empty());
     stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
     stage.said(thread, "session is closed");
     let tally = stage.fake.tally();
@@ -125,7 +125,7 @@ fn denied_channel_is_retried_by_one_thread_at_a_time() {
     }
     until(SOON, "all turns running", || stage.house.prompts_received("sleep 1500\nsay one") == threads.len());
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
+    until(SOON, "turns ended", || stage.house.agent_events("turn_end").len() == threads.len());
     pass(&stage, 12_000);
     let refused = stage.fake.tally().refused_with(&[50001]);
     // Each thread once, with a reaction of each kind and a check before the first message; then one after 2, 4 and 8 s.
@@ -158,8 +158,8 @@ fn answer_waits_for_accepted_token() {
     stage.exchange(thread, "say one", &["one"]);
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     stage.fake.post(stage.ann, thread, "say two");
-    until(SOON, "it is refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
-    until(SOON, "that is said", || stage.house.gateway_log().contains("part deferred by rate limit"));
+    until(SOON, "request refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
+    until(SOON, "deferral logged", || stage.house.gateway_log().contains("part deferred by rate limit"));
     stage.restart_gateway();
     stage.answers(thread, &["one", "two"]);
     stage.end();
@@ -174,7 +174,7 @@ fn rate_limited_answer_does_not_unarchive_thread() {
     let fate = RestFate::RateLimited { retry_after_ms: LIMIT_MS, scope: Scope::User };
     stage.fake.rest_fault(CREATE, When::Next(1), fate);
     stage.fake.post(stage.ann, thread, "say two");
-    until(SOON, "it waits", || stage.fake.tally().rest_faults.contains_key("rate_limited"));
+    until(SOON, "delivery rate limited", || stage.fake.tally().rest_faults.contains_key("rate_limited"));
     stage.fake.archive(thread, true);
     pass(&stage, LIMIT_MS + 2_000);
     assert_eq!(stage.finals(thread), ["one"]);
@@ -191,7 +191,7 @@ fn answer_for_locked_thread_is_sent_after_unlock() {
     let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.lock(thread, true);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     assert_eq!(stage.finals(thread), [""; 0]);
     stage.fake.lock(thread, false);
     stage.answers(thread, &["one"]);
@@ -207,7 +207,7 @@ fn deleted_message_with_lost_receipt_is_not_sent_again() {
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
     stage.begin_turn(thread, "sleep 500\nsay two");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
-    until(SOON, "it arrives", || stage.finals(thread).len() == 2);
+    until(SOON, "message stored", || stage.finals(thread).len() == 2);
     let lost = stage.told(thread).pop().unwrap_or_else(|| panic!("nothing is there"));
     stage.fake.delete(lost.id);
     stage.exchange(thread, "say three", &["one", "three"]);
@@ -244,7 +244,7 @@ fn answer_outlives_expired_interaction_token() {
     let card = stage.said(thread, "Begun.");
     stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
     later(&stage, HOUR_MS / 3);
-    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     stage.shows(&card, "Done");
     let tally = stage.fake.tally();
     assert_eq!(tally.refused_with(&[10015, 10062, 50027]), 0, "{tally:?}");
@@ -279,7 +279,7 @@ fn thread_is_created_once_server_has_room() {
     let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
     assert!(said.contains("160006") || said.contains("Maximum number of active threads"), "{said}");
     stage.fake.configure(json!({"active_threads_max": 10}));
-    until(2 * SOON, "the thread is made", || !stage.fake.threads_of(stage.channel).is_empty());
+    until(2 * SOON, "thread created", || !stage.fake.threads_of(stage.channel).is_empty());
     let thread = stage.fake.threads_of(stage.channel)[0].id;
     stage.exchange(thread, "say one", &["one"]);
     stage.end();
@@ -297,10 +297,10 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
     stage.house.kill_gateway();
     stage.fake.delete_channel(gone);
     stage.fake.archive(away, true);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     stage.house.start_gateway();
     stage.is_there();
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     pass(&stage, 2_000);
     assert_eq!(stage.finals(away), [""; 0]);
     assert!(stage.is_archived(away));
@@ -317,7 +317,7 @@ fn thread_deleted_without_event_ends_its_session() {
     stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
     stage.fake.delete_channel(thread);
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     stage.end();
 }
 
@@ -341,6 +341,6 @@ fn typing_indicator_follows_agent_activity() {
     pass(&stage, 10_000);
     assert_eq!(typed(), before, "it waits for a person");
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     stage.end();
 }

@@ -29,7 +29,7 @@ fn events_of_two_shards_are_handled_once() {
         stage.fake.add_member(other.get(), user);
     }
     // The second one begins five seconds after the first.
-    until(SOON, "both shards are there", || stage.fake.tally().identifies == 2);
+    until(SOON, "both shards connected", || stage.fake.tally().identifies == 2);
     let mut threads = Vec::new();
     for channel in [here, there] {
         stage.channel = channel;

@@ -34,7 +34,7 @@ fn thread(stage: &Stage) -> u64 {
 
 fn works(stage: &Stage, at: u64, text: &str) {
     stage.fake.post(stage.ann, at, &format!("say {text}"));
-    until(SOON, "it is answered", || stage.finals(at).contains(&text.to_owned()));
+    until(SOON, "answer shown", || stage.finals(at).contains(&text.to_owned()));
     assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
 }
 
@@ -122,7 +122,7 @@ fn thread_is_created_once_despite_losses_and_kills() {
         stage.command(stage.ann, stage.channel, "acp spawn", &options);
         until(SOON, "thread requested", || stage.fake.tally().rest_faults.values().sum::<u64>() > seen);
         stage.house.restart_gateway();
-        until(SOON, "the thread is there", || stage.fake.threads_of(stage.channel).len() == number + 2);
+        until(SOON, "thread created", || stage.fake.threads_of(stage.channel).len() == number + 2);
         works(&stage, thread(&stage), &format!("after a kill {number}"));
     }
     let starters = texts(&stage.told(stage.channel));
@@ -143,7 +143,7 @@ fn thread_creation_is_retried_when_server_has_room() {
     stage.fake.configure(json!({"active_threads_max": 2}));
     // Creation is retried every half minute and at a start.
     stage.house.restart_gateway();
-    until(LONG, "the thread is there", || stage.fake.threads_of(stage.channel).len() == 2);
+    until(LONG, "thread created", || stage.fake.threads_of(stage.channel).len() == 2);
     works(&stage, thread(&stage), "at last");
     stage.end();
 }

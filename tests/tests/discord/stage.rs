@@ -159,7 +159,7 @@ impl Stage {
     /// Waits until the bot is connected and its commands are registered.
     pub fn is_there(&self) {
         let is_own = |command: &Command| command.application_id == self.bot.application;
-        until(SOON, "the bot is there", || {
+        until(SOON, "bot connected with commands", || {
             self.fake.is_connected(self.bot.user) && self.fake.commands().iter().any(is_own)
         });
     }
@@ -170,10 +170,11 @@ impl Stage {
         self.is_there();
     }
 
-    /// Posts a message of `ann` and waits until the answers in the thread are these.
-    pub fn exchange(&self, thread: Id, text: &str, want: &[&str]) {
-        self.fake.post(self.ann, thread, text);
+    /// Posts a message of `ann` and waits until the answers in the thread are these; returns the message.
+    pub fn exchange(&self, thread: Id, text: &str, want: &[&str]) -> Id {
+        let message = self.fake.post(self.ann, thread, text);
         self.answers(thread, want);
+        message
     }
 
     /// Posts a message of `ann` and waits until the agent has received it.
@@ -222,7 +223,7 @@ impl Stage {
 
     /// Final reply of a command.
     pub fn answer(&self, interaction: &Interaction) -> String {
-        eventually(SOON, "the command is answered", || {
+        eventually(SOON, "command answered", || {
             let original = self.fake.interaction(interaction.id).original_id?;
             let all = self.fake.whole_transcript();
             let message = all.into_iter().find(|message| message.id == original)?;
@@ -274,7 +275,7 @@ impl Stage {
         let threads = self.fake.threads_of(self.channel);
         assert_eq!(threads.len(), before + 1, "{said}");
         let thread = threads.iter().map(|thread| thread.id).max().unwrap_or_default();
-        until(SOON, "the thread is begun", || !self.told(thread).is_empty());
+        until(SOON, "first message in thread", || !self.told(thread).is_empty());
         thread
     }
 
@@ -306,7 +307,7 @@ impl Stage {
     /// Waits until the answers in a thread are these, each once and in this order.
     pub fn answers(&self, thread: Id, want: &[&str]) {
         let deadline = std::time::Instant::now() + 2 * SOON;
-        until(3 * SOON, "the answers", || {
+        until(3 * SOON, "expected answers shown", || {
             self.finals(thread).len() >= want.len() || std::time::Instant::now() > deadline
         });
         assert_eq!(self.finals(thread), want, "{:#?}", texts(&self.told(thread)));
@@ -316,7 +317,7 @@ impl Stage {
     pub fn said(&self, channel: Id, part: &str) -> Message {
         let mut seen = Vec::new();
         let end = std::time::Instant::now() + SOON;
-        let found = eventually(2 * SOON, "it is said", || {
+        let found = eventually(2 * SOON, "message shown", || {
             let told = self.told(channel);
             seen = texts(&told);
             let found = told.into_iter().rfind(|message| message.content.contains(part));
@@ -342,7 +343,7 @@ impl Stage {
     /// Waits until the gateway has read a thread up to this message.
     pub fn was_read(&self, thread: Id, message: Id) {
         let sql = "SELECT backfilled_through FROM acp_bindings WHERE thread_id = ?1 AND status <> 'ended'";
-        until(SOON, "it is read", || {
+        until(SOON, "message read", || {
             let db = self.house.world.journal(GATEWAY);
             let mark = db.query_row(sql, [thread.to_string()], |row| row.get::<_, Option<String>>(0));
             mark.ok().flatten().and_then(|mark| mark.parse::<Id>().ok()).is_some_and(|mark| mark >= message)

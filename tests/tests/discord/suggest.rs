@@ -66,7 +66,7 @@ fn duplicate_interactions_start_and_close_once() {
     assert_eq!(stage.house.prompts_received("say once"), 1);
     stage.suggestions(stage.ann, thread, "focus", ("session", ""));
     stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     stage.said(thread, "session is closed");
     let farewells = stage.told(thread).into_iter().filter(|it| it.content.contains("session is closed"));
     assert_eq!(farewells.count(), 1);

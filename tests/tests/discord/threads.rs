@@ -10,7 +10,7 @@ fn archived_thread_parks_binding_until_unarchived() {
     stage.begin_turn(thread, "sleep 3000\nsay two");
     stage.fake.archive(thread, true);
     stage.binding_becomes(SOON, thread, "parked");
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     assert_eq!(stage.finals(thread), ["one"], "only a person unarchives it");
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
@@ -24,7 +24,7 @@ fn deleted_thread_ends_its_session() {
     let key = stage.key(thread);
     stage.exchange(thread, "say one", &["one"]);
     stage.fake.delete_channel(thread);
-    until(SOON, "the session ends", || stage.session_state(&key) == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     stage.end();
 }
 
@@ -35,8 +35,8 @@ fn lost_and_restored_access_loses_no_answer() {
     stage.exchange(thread, "say one", &["one"]);
     stage.begin_turn(thread, "sleep 2000\nsay two");
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
-    until(SOON, "it is refused", || stage.house.gateway_log().contains("part refused; retrying"));
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "delivery refused", || stage.house.gateway_log().contains("part refused; retrying"));
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     stage.answers(thread, &["one", "two"]);
     stage.exchange(thread, "say three", &["one", "two", "three"]);

@@ -18,11 +18,11 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     stage.exchange(thread, "say one", &["one"]);
     stage.begin_turn(thread, SLOW);
     stage.fake.set_token(stage.bot.user, "another-token");
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     doctor_says(&stage, "Discord refuses the token");
     // The old token is not used again, and a reload without a new token only tries it once more.
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, thread, "say three");
     assert_eq!(stage.finals(thread), ["one"]);
     let refused = |stage: &Stage| stage.fake.tally().invalid;

@@ -31,17 +31,17 @@ fn thread_refusing_messages_blocks_nothing_else() {
         id
     });
     stage.fake.delete(withdrawn);
-    until(LONG, "it is taken back", || stage.house.gateway_log().contains("deletion processed"));
+    until(LONG, "deletion processed", || stage.house.gateway_log().contains("deletion processed"));
     stage.exchange(other, "say elsewhere", &["elsewhere"]);
     stage.fake.post(stage.ann, thread, "/acp cancel");
-    until(LONG, "the next turn runs", || stage.house.prompts_received("say kept") == 1);
-    until(LONG, "it ends", || stage.house.agent_events("turn_end").len() == 3);
+    until(LONG, "next turn running", || stage.house.prompts_received("say kept") == 1);
+    until(LONG, "turn ended", || stage.house.agent_events("turn_end").len() == 3);
     let replies = ["queued behind 1", "queued behind 2", "was asked to stop"];
     let told = texts(&stage.told(thread));
     let is_reply = |text: &String| replies.iter().any(|part| text.contains(part));
     assert!(!told.iter().any(is_reply), "replies cannot be sent there: {told:#?}");
     stage.fake.clear_faults();
-    until(LONG, "it is answered", || stage.finals(thread).iter().any(|text| text == "kept"));
+    until(LONG, "answer shown", || stage.finals(thread).iter().any(|text| text == "kept"));
     settled(&stage);
     let mut told: Vec<String> =
         texts(&stage.told(thread)).iter().map(|text| untagged(text).to_owned()).collect();

@@ -26,16 +26,18 @@ fn thread_shows_chosen_verbosity() {
         let said = || stage.told(thread).into_iter().skip(before).map(|it| it.content).collect::<Vec<_>>();
         let card = || said().into_iter().find(|text| text.starts_with("Working"));
         match level {
-            "full" => until(SOON, "a card with all of it", || {
+            "full" => until(SOON, "full card shown", || {
                 card().is_some_and(|text| text.contains("Begun.") && text.contains("\n["))
             }),
-            "compact" => until(SOON, "a card", || card().is_some_and(|text| text.contains("1 tool call"))),
+            "compact" => {
+                until(SOON, "card shown", || card().is_some_and(|text| text.contains("1 tool call")))
+            }
             _ => {}
         }
         if level != "full" {
             assert!(card().is_none_or(|text| !text.contains("Begun.")), "{:#?}", said());
         }
-        until(SOON, "the answer", || stage.finals(thread).len() == number);
+        until(SOON, "answer shown", || stage.finals(thread).len() == number);
         let answer = stage.finals(thread).pop().unwrap_or_default();
         assert_eq!(answer.contains("\n["), level == "full", "a line for the tool call: {answer}");
         assert_eq!(said().len(), if level == "none" { 1 } else { 2 }, "{:#?}", said());

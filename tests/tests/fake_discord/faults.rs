@@ -91,12 +91,12 @@ fn held_response_waits_for_release_or_disconnect() {
     let held = || ground.fake.underway().held.first().copied();
     ground.fake.hold_answer(true);
     let stream = send_and_wait(&ground, &body("gone"));
-    until(SOON, "it is held", || held().is_some());
+    until(SOON, "response held", || held().is_some());
     let gone = held().unwrap_or_default();
     assert_eq!(said(&ground), ["gone"], "it is kept");
     assert_eq!(ground.fake.underway().unreceived, [].into());
     drop(stream);
-    until(SOON, "nobody waits for it", || ground.fake.underway().unreceived.contains(&gone));
+    until(SOON, "client disconnected", || ground.fake.underway().unreceived.contains(&gone));
     // Only responses to new messages are held, and only one.
     ground.fake.hold_answer(true);
     assert_eq!(
@@ -104,7 +104,7 @@ fn held_response_waits_for_release_or_disconnect() {
         gone
     );
     let mut stream = send_and_wait(&ground, &body("heard"));
-    until(SOON, "it is held", || held().is_some());
+    until(SOON, "response held", || held().is_some());
     assert_eq!(post(&ground, "another one"), Some(200));
     ground.fake.hold_answer(false);
     let mut answer = String::new();
@@ -120,7 +120,7 @@ fn late_request_takes_effect_and_forgotten_one_does_not() {
     ground.fake.rest_fault(POST, When::Next(1), RestFate::Late { ms: 200 });
     assert_eq!(post(&ground, "late"), None);
     assert_eq!((said(&ground), ground.fake.underway().late), (vec![], 1));
-    until(SOON, "it arrives", || said(&ground) == ["late"]);
+    until(SOON, "message stored", || said(&ground) == ["late"]);
     assert_eq!(ground.fake.underway().late, 0);
     ground.fake.rest_fault(POST, When::Next(1), RestFate::Forgotten);
     assert_eq!(post(&ground, "forgotten"), Some(200));
@@ -222,7 +222,7 @@ fn the_whole_service_goes_away_and_comes_back() {
     assert_eq!(wire.end(), None);
     assert_eq!(post(&ground, "nobody hears"), Some(503));
     assert!(TcpStream::connect(ground.fake.address()).is_ok(), "the port answers");
-    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
+    until(SOON, "bot disconnected", || !ground.fake.is_connected(ground.bot.user));
     ground.fake.set_unavailable(false);
     assert_eq!(post(&ground, "back"), Some(200));
     let mut wire = Wire::resumed(&ground, &session.0, session.1);

@@ -30,7 +30,7 @@ fn identify_returns_ready_guilds_and_events() {
     assert_eq!(wire.event("MESSAGE_CREATE")["nonce"], "n", "own messages come back, with their nonce");
     assert_eq!(wire.seq, 3);
     wire.close(1000);
-    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
+    until(SOON, "bot disconnected", || !ground.fake.is_connected(ground.bot.user));
 }
 
 #[test]

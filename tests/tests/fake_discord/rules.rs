@@ -295,5 +295,5 @@ fn message_restarts_auto_archive_timer() {
     let archived = || ground.fake.channel(thread).thread.is_some_and(|thread| thread.archived);
     assert!(!archived());
     ground.fake.advance(2000);
-    until(acp_tests::wait::SOON, "it is archived", archived);
+    until(acp_tests::wait::SOON, "thread archived", archived);
 }

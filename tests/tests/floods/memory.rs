@@ -39,12 +39,12 @@ fn flood(name: &str, script: &str) -> (u64, u64) {
     let before = status(&house, "RssAnon");
     std::fs::write(format!("/proc/{}/clear_refs", house.gateway().pid()), "5").unwrap();
     assert_eq!(house.cli(&["prompt", &key, script, "--no-wait"]).code, Some(0));
-    until(10 * LONG, "the turn is over", || {
+    until(10 * LONG, "turn ended", || {
         let state = house.verb(&["sessions", "show", &key])["state"].clone();
         state != "running" && state != "starting"
     });
     let peak = status(&house, "VmHWM");
-    until(LONG, "memory is given back", || {
+    until(LONG, "memory released", || {
         status(&house, "RssAnon") <= before + KEPT_KIB || std::env::var_os("ACP_MEMORY_FIGURES").is_some()
     });
     let kept = status(&house, "RssAnon");
