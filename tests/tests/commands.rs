@@ -71,31 +71,23 @@ fn session_commands_work_from_any_conversation() {
     let key = spawn(&house, &mut room, "--label 'my own'");
     assert_eq!(room.say(&house, "say hello")["outcome"], "prompted");
     until(SOON, "turn finished", || is_idle(&house, &key));
-    assert!(
-        answered(&room.say(&house, "/acp sessions"))
-            .contains(&format!("* my own (persistent, idle, direct, bound to console/room) {key}"))
-    );
+    let listed = room.say(&house, "/acp sessions");
+    let want = format!("* my own (persistent, idle, direct, bound to console/room) {key}");
+    assert!(answered(&listed).contains(&want), "{listed}");
     assert!(answered(&other.say(&house, "/acp status my own")).starts_with(&format!("{key} ({AGENT}) in ")));
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
     until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
-    assert_eq!(
-        answered(&other.say(&house, "/acp cancel my own")),
-        format!("The turn of {key} was asked to stop.")
-    );
+    let cancelled = other.say(&house, "/acp cancel my own");
+    assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));
     assert_eq!(house.received("session/cancel").len(), 1, "repeated, and done once");
-    assert_eq!(
-        answered(&other.say(&house, "/acp close my own")),
-        format!("{key} is being closed, and no conversation is bound to it any more.")
-    );
+    let want = format!("{key} is being closed, and no conversation is bound to it any more.");
+    assert_eq!(answered(&other.say(&house, "/acp close my own")), want);
     assert_eq!(show(&house, &key)["state"], "closed");
     let unbound = room.say(&house, "say more");
-    assert_eq!(
-        (&unbound["outcome"], &unbound["reason"]),
-        (&json!("refused"), &json!("no-binding")),
-        "{unbound}"
-    );
+    assert_eq!(unbound["outcome"], "refused", "{unbound}");
+    assert_eq!(unbound["reason"], "no-binding", "{unbound}");
     house.end();
 }
 
@@ -182,10 +174,8 @@ fn commands_survive_gateway_kills_and_run_once() {
             assert!(answered(&shown).starts_with("/session idle is 2h: "), "{shown}");
         }
     }
-    assert_eq!(
-        (&show(&house, &key)["state"], &show(&house, &key)["ending"]),
-        (&json!("closed"), &json!("archived"))
-    );
+    let shown = show(&house, &key);
+    assert_eq!((&shown["state"], &shown["ending"]), (&json!("closed"), &json!("archived")));
     let bound = show(&house, &second)["bindings"].clone();
     assert_eq!(bound.as_array().map(Vec::len), Some(1), "{bound}");
     let all = house.verb(&["sessions", "list", "--all"]);
@@ -204,10 +194,8 @@ fn diagnostics_report_health() {
     let healthy = " is healthy.\n- ok: policy: prompts are permitted\n- ok: backend direct works\n\
                    - ok: supervisor answers\n";
     assert!(answered(&said).contains(healthy), "{said}");
-    assert!(
-        answered(&room.say(&house, "/acp install"))
-            .starts_with("1. The backend direct is part of this gateway")
-    );
+    let install = room.say(&house, "/acp install");
+    assert!(answered(&install).starts_with("1. The backend direct is part of this gateway"), "{install}");
     assert!(answered(&room.say(&house, "/agents")).contains("demo"));
     house.kill_supervisor();
     until(SOON, "doctor reports missing supervisor", || {

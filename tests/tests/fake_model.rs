@@ -127,10 +127,8 @@ fn generate_content_streams_tool_calls_and_refuses_bad_requests() {
     assert_eq!(status, 200, "{text}");
     let events = events(&text.replace("\r\n", "\n"));
     let call = &events[0]["candidates"][0]["content"]["parts"][0]["functionCall"];
-    assert_eq!(
-        *call,
-        json!({"id": "call_0", "name": "write_file", "args": {"file_path": "/f", "content": "x y"}})
-    );
+    let args = json!({"file_path": "/f", "content": "x y"});
+    assert_eq!(*call, json!({"id": "call_0", "name": "write_file", "args": args}));
     let last = events.last().unwrap_or_else(|| panic!("{text}"));
     assert_eq!(last["candidates"][0]["finishReason"], "STOP");
     assert_eq!(last["usageMetadata"]["totalTokenCount"], 15);

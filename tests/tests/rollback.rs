@@ -6,7 +6,7 @@
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_answer, check_chunks, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, until, wait_until_instant};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,8 @@ fn states(house: &House, key: &str) -> Vec<(String, Value)> {
     runs.iter().map(|run| (run["state"].as_str().unwrap().to_owned(), run["error"]["code"].clone())).collect()
 }
 
+/// H7: after the accepted loss the journal records the gap, the agent is ended, and the session continues with the agent's
+/// own memory.
 #[test]
 fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let mut house = house();
@@ -136,7 +138,15 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     until(SOON, "both turns ended", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
     let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
     assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
+    let gap = eventually(SOON, "gap journaled", || {
+        house.history(&key).into_iter().find(|event| event["type"] == "gap")
+    });
+    assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
     check_answer(&house.prompt(&key, "say again"), ["again"]);
+    assert_eq!(house.received("session/resume").len(), 1, "with the agent's own memory");
+    for text in ["chunks 100000 pace_ms=5", "say again"] {
+        assert_eq!(house.prompts_received(text), 1, "{text}");
+    }
     // The loss was accepted once: the next start is an ordinary one.
     house.stop_gateway();
     house.start_gateway();

@@ -36,10 +36,8 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
     until(SOON, "agent output journaled", || last(&house, &key) > 50);
     let file = house.world.path("backup.db");
     let made = house.verb(&["store", "backup", text(&file)]);
-    assert_eq!(
-        (made["file"].as_str(), made["broken"].as_array().map(Vec::len)),
-        (Some(text(&file)), Some(0))
-    );
+    assert_eq!(made["file"], text(&file));
+    assert_eq!(made["broken"].as_array().map(Vec::len), Some(0));
     let there = std::fs::metadata(&file).unwrap();
     assert_eq!((there.permissions().mode() & 0o777, Some(there.len())), (0o600, made["bytes"].as_u64()));
     assert_eq!(house.cli(&["store", "backup", text(&file)]).error_code(), "USAGE");

@@ -3,8 +3,10 @@
 use crate::files::said;
 use acp_tests::house::House;
 use acp_tests::lease::Lease;
+use acp_tests::seed::Seed;
 use acp_tests::story::{check_answer, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
+use std::time::{Duration, Instant};
 
 /// Code of the JSON-RPC error for a limit that is reached.
 const LIMIT_REACHED: i64 = -32005;
@@ -12,9 +14,7 @@ const LIMIT_REACHED: i64 = -32005;
 /// The open terminal lease of a session.
 fn terminal(house: &House, key: &str) -> Lease {
     eventually(SOON, "terminal running", || {
-        house.leases().into_iter().find(|lease| {
-            lease.text("session_key") == key && lease.text("kind") == "terminal" && lease.state() == "open"
-        })
+        terminals(house, key).into_iter().find(|lease| lease.state() == "open")
     })
 }
 
@@ -32,23 +32,16 @@ fn terminal_reports_output_and_exit_status() {
     let said = said(&house, &key, script);
     assert_eq!(said.len(), 6, "{said:?}");
     assert_eq!(said[0], "terminal: exit=3 signal=null truncated=false output=out\nerr\n");
-    assert_eq!(
-        said[1],
-        format!(
-            "terminal: exit=0 signal=null truncated=false output={}\n",
-            house.cwd().canonicalize().unwrap().display()
-        )
-    );
-    assert_eq!(said[2], "terminal: exit=0 signal=null truncated=false output=");
+    let cwd = house.cwd().canonicalize().unwrap();
+    let empty = "terminal: exit=0 signal=null truncated=false output=";
+    assert_eq!(said[1], format!("{empty}{}\n", cwd.display()));
+    assert_eq!(said[2], empty);
     assert!(said[3].starts_with("terminal: exit=null signal=SIGTERM truncated=false"), "{}", said[3]);
     let (head, output) = said[4].split_once(" output=").unwrap();
     assert_eq!(head, "terminal: exit=0 signal=null truncated=true");
     assert!(output.len() <= 1024 * 1024 && output.len() > 1000 * 1024, "{} bytes are kept", output.len());
     assert!(output.ends_with("0123456789\n"), "the end of the output is kept");
-    assert_eq!(
-        said[5], "terminal: exit=0 signal=null truncated=false output=",
-        "its standard input is empty"
-    );
+    assert_eq!(said[5], empty, "its standard input is empty");
     until(LONG, "released terminals are closed", || {
         terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
     });
@@ -103,7 +96,7 @@ fn terminal_ends_with_its_agent_process() {
 #[test]
 fn killed_terminal_ends_and_cancel_releases_terminal() {
     let (house, key) = House::with_approve_all(&[]).with_session();
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
@@ -156,7 +149,7 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
 /// H3: a command is started once although the gateway is killed around its creation.
 #[test]
 fn heavy_terminal_command_starts_once_across_gateway_kills() {
-    let mut seed = acp_tests::seed::Seed::new();
+    let mut seed = Seed::new();
     let (mut house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let rounds = 12;
@@ -164,15 +157,11 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
         until(SOON, "prompt received", || house.prompts_received(&script) == 1);
-        acp_tests::wait::wait_until_instant(
-            std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
-        );
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(60)));
         house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
-        assert_eq!(
-            chunks(&events),
-            [format!("terminal: exit=0 signal=null truncated=false output=done {n}\n")]
-        );
+        let want = format!("terminal: exit=0 signal=null truncated=false output=done {n}\n");
+        assert_eq!(chunks(&events), [want]);
     }
     let started = std::fs::read_to_string(house.cwd().join("started")).unwrap();
     assert_eq!(started, (0..rounds).map(|n| format!("{n}\n")).collect::<String>(), "each command once");

@@ -60,7 +60,7 @@ fn killed_fake_restores_everything_accepted() {
 #[test]
 fn accepted_message_is_kept_when_response_is_lost() {
     let mut ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     for n in 0..5 {
         let body = json!({"content": n.to_string(), "nonce": n.to_string(), "enforce_nonce": true});
         ground.fake.rest_fault("POST /channels/{}/messages", When::Next(1), RestFate::LostAfter);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const POST: &str = "POST /channels/{}/messages";
 
 fn post(ground: &Ground, content: &str) -> Option<u16> {
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let answer = ground.fake.rest("TOKEN", "POST", &path, Some(&json!({"content": content})));
     answer.ok().map(|answer| answer.status)
 }
@@ -49,15 +49,13 @@ fn responses_can_be_lost_before_or_after_processing() {
 #[test]
 fn repeated_request_with_nonce_returns_first_message() {
     let ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let body = json!({"content": "once", "nonce": "n", "enforce_nonce": true});
     ground.fake.rest_fault(POST, When::Next(1), RestFate::LostAfter);
     assert!(ground.fake.rest("TOKEN", "POST", &path, Some(&body)).is_err());
     let found = id(&ground.done("POST", &path, &body));
-    assert_eq!(
-        ground.fake.transcript(ground.channel).iter().map(|message| message.id).collect::<Vec<_>>(),
-        [found]
-    );
+    let ids: Vec<_> = ground.fake.transcript(ground.channel).iter().map(|message| message.id).collect();
+    assert_eq!(ids, [found]);
 }
 
 #[test]
@@ -99,10 +97,7 @@ fn held_response_waits_for_release_or_disconnect() {
     until(SOON, "client disconnected", || ground.fake.underway().unreceived.contains(&gone));
     // Only responses to new messages are held, and only one.
     ground.fake.hold_answer(true);
-    assert_eq!(
-        id(&ground.done("POST", &format!("/channels/{}/messages", ground.channel), &body("gone"))),
-        gone
-    );
+    assert_eq!(id(&ground.done("POST", &ground.posts(), &body("gone"))), gone);
     let mut stream = send_and_wait(&ground, &body("heard"));
     until(SOON, "response held", || held().is_some());
     assert_eq!(post(&ground, "another one"), Some(200));

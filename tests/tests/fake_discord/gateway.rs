@@ -26,7 +26,7 @@ fn identify_returns_ready_guilds_and_events() {
     assert!(ground.fake.is_connected(ground.bot.user));
     assert_eq!(ground.get("/gateway/bot").json()["session_start_limit"]["remaining"], 999);
     let post = json!({"content": "mine", "nonce": "n"});
-    ground.done("POST", &format!("/channels/{}/messages", ground.channel), &post);
+    ground.done("POST", &ground.posts(), &post);
     assert_eq!(wire.event("MESSAGE_CREATE")["nonce"], "n", "own messages come back, with their nonce");
     assert_eq!(wire.seq, 3);
     wire.close(1000);
