@@ -47,8 +47,8 @@ fn shown(house: &House, key: &str) -> Value {
     house.verb(&["sessions", "show", key])
 }
 
-/// Runs a turn and lets a TTL of one minute pass, in two steps while no gateway runs. After the first step the session
-/// is idle with the same agent. Returns the agent's lease.
+/// Runs a turn and lets a TTL of one minute pass, in two steps while no gateway runs. After the first step the
+/// session is idle with the same agent. Returns the agent's lease.
 fn let_ttl_pass(house: &mut House, key: &str, source: &str) -> Lease {
     check_turn(&house.prompt(key, "before"), "end_turn");
     let lease = house.lease(key);

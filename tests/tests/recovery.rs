@@ -1,5 +1,5 @@
-//! Kills at critical moments: while a session opens, while output is unread, repeatedly. Output is kept, prompts are
-//! answered, and no session has two agents.
+//! Kills at critical moments: while a session opens, while output is unread, repeatedly. Output is kept, prompts
+//! are answered, and no session has two agents.
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;

@@ -72,8 +72,8 @@ fn states(house: &House, key: &str) -> Vec<(String, Value)> {
     runs.iter().map(|run| (run["state"].as_str().unwrap().to_owned(), run["error"]["code"].clone())).collect()
 }
 
-/// H7: after the accepted loss the journal records the gap, the agent is ended, and the session continues with the agent's
-/// own memory.
+/// H7: after the accepted loss the journal records the gap, the agent is ended, and the session continues with the
+/// agent's own memory.
 #[test]
 fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let mut house = house();

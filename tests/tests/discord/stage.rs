@@ -116,8 +116,8 @@ impl Stage {
     pub fn bind_channel(&self) {
         let cwd = self.house.world.dir("work/project").display().to_string();
         let entry = format!(
-            "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
-             cwd = \"{cwd}\"\n",
+            "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\n\
+             agent = \"{AGENT}\"\ncwd = \"{cwd}\"\n",
             self.channel
         );
         self.replace_in_config("[log]", &format!("{entry}[log]"));
