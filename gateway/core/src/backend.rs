@@ -199,22 +199,13 @@ pub enum BackendStep {
     LineFault(LineFault),
 }
 
-/// Defect of one line of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LineFault {
-    /// Parts were replaced to make the line valid.
-    Repaired,
-    /// Not a message; skipped.
-    Malformed,
-}
-
-impl LineFault {
-    /// Returns the metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Repaired => "repaired",
-            Self::Malformed => "malformed",
-        }
+named! {
+    /// Defect of one line of an agent. The names are metric labels.
+    pub enum LineFault {
+        /// Parts were replaced to make the line valid.
+        Repaired = "repaired",
+        /// Not a message; skipped.
+        Malformed = "malformed",
     }
 }
 

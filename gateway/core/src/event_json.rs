@@ -239,7 +239,6 @@ fn splice(payload: &str, out: &mut String) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use acp_shared::ids::RunId;
     use proptest::prelude::*;

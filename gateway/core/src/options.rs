@@ -222,7 +222,6 @@ impl SessionOptions {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     fn options() -> SessionOptions {

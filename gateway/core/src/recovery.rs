@@ -130,7 +130,6 @@ pub fn recovery_plan(mut found: Vec<RecoveryCandidate>, eager_max: usize) -> Rec
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use std::fmt::Write as _;
 

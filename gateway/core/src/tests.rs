@@ -1,5 +1,4 @@
 //! Rows of tests. A test sets what matters to it: `BindingRow { status, ..tests::binding() }`.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::event::{EventKind, EventRow};
 use crate::rows::{

@@ -1,5 +1,4 @@
 //! Valid and invalid forms of every row of the grammar, and texts that are no gateway commands.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use proptest::prelude::*;
 

@@ -81,7 +81,6 @@ fn differing_keys(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::super::load::{Inputs, load};
     use super::*;
     use std::path::Path;

@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::load::{ConfigError, Inputs, LoadedConfig, load};
 use super::source::{Source, schema, shown};
 use super::{Config, Durability, NonInteractive, PermissionMode};

@@ -1,5 +1,4 @@
 //! Precedence of configuration levels, as tables over whole values.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use crate::config::load::{Inputs, load};

@@ -162,7 +162,6 @@ impl StyleHistory {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::message_split::Unit;
 

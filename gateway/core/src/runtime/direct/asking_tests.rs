@@ -1,5 +1,4 @@
 //! Certainty of an agent's questions after the opening of its session, and the mode set in place of a refused one.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::open_tests::{begun, reply};
 use super::tests::{ensure, sent};

@@ -1,5 +1,4 @@
 //! From a new process to an open session, and every way it can end otherwise.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::tests::{ensure, events, sent};
 use super::*;

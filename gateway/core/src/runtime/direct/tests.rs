@@ -1,10 +1,8 @@
 //! The open session: what real agents were seen to do, and what becomes of it.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use crate::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
 use crate::permission;
-use crate::runtime::contract_tests::Peer;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use serde_json::{Value, json};
@@ -28,67 +26,6 @@ pub(super) fn events(steps: &[BackendStep]) -> Vec<(EventKind, Option<RunId>, St
             _ => None,
         })
         .collect()
-}
-
-/// An agent that does what the protocol says, with the abilities that are asked for.
-#[derive(Default)]
-pub struct DemoPeer {
-    forgetful: bool,
-}
-
-impl Peer for DemoPeer {
-    fn runtime(&self) -> Box<dyn Runtime> {
-        Box::new(DirectRuntime::default())
-    }
-
-    fn set_resumable(&mut self, resumable: bool) {
-        self.forgetful = !resumable;
-    }
-
-    fn answers(&self, sent: &str) -> Vec<String> {
-        let sent: Value = serde_json::from_str(sent).unwrap();
-        let mut body = match sent["method"].as_str() {
-            Some("initialize") => json!({ "result": {
-                "protocolVersion": 1,
-                "agentCapabilities": { "loadSession": !self.forgetful },
-            }}),
-            Some("session/new") => json!({ "result": { "sessionId": "s1" } }),
-            Some("session/load") => json!({ "result": null }),
-            Some("_acp_host/ping") => json!({ "error": { "code": -32601, "message": "Method not found" } }),
-            _ => return Vec::new(),
-        };
-        body["jsonrpc"] = "2.0".into();
-        body["id"] = sent["id"].clone();
-        vec![body.to_string()]
-    }
-
-    fn begins_conversation(&self, sent: &str) -> bool {
-        sent.contains("session/new")
-    }
-
-    fn says(&self, text: &str) -> String {
-        json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "update": {
-            "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text },
-        }}})
-        .to_string()
-    }
-
-    fn asks(&self, id: u64) -> String {
-        json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
-            "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
-        }})
-        .to_string()
-    }
-
-    fn ends(&self, run_id: RunId, stop_reason: &str) -> String {
-        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
-            .to_string()
-    }
-
-    fn fails(&self, run_id: RunId) -> String {
-        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "error": { "code": -32603, "message": "m" } })
-            .to_string()
-    }
 }
 
 impl DirectMachine {
