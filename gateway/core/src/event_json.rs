@@ -22,21 +22,7 @@ const EMPTY: &str = "\"\"";
 pub const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
-        EventKind::Prompt
-        | EventKind::ToolCall
-        | EventKind::ToolCallUpdate
-        | EventKind::Plan
-        | EventKind::Update
-        | EventKind::Extension
-        | EventKind::Replay
-        | EventKind::Permission
-        | EventKind::PermissionSettled
-        | EventKind::HostRequest
-        | EventKind::Status
-        | EventKind::Gap
-        | EventKind::Done
-        | EventKind::Error
-        | EventKind::Closed => kind.as_str(),
+        _ => kind.as_str(),
     }
 }
 

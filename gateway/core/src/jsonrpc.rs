@@ -168,14 +168,6 @@ impl<'a> RpcMessage<'a> {
     /// [`RpcParseError`]. Invalid input is not repaired here (see [`crate::intake`]).
     pub fn parse(text: &'a str) -> Result<Self, RpcParseError> {
         let members = ObjectMembers::parse(text).map_err(|_| classify_invalid(text))?;
-        Self::of(&members)
-    }
-
-    /// Classifies the members of a parsed object.
-    ///
-    /// # Errors
-    /// [`RpcParseError::NoMessage`].
-    pub fn of(members: &ObjectMembers<'a>) -> Result<Self, RpcParseError> {
         let id = members.get("id");
         let params = members.get("params");
         if let Some(method) = members.get("method") {

@@ -390,18 +390,7 @@ fn notice_content(
             let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
             Some((PartKind::Notice, format!("The session is closed{why}. Start a new one with /acp spawn.")))
         }
-        EventKind::Prompt
-        | EventKind::Done
-        | EventKind::Error
-        | EventKind::AgentMessage
-        | EventKind::AgentThought
-        | EventKind::ToolCall
-        | EventKind::ToolCallUpdate
-        | EventKind::Plan
-        | EventKind::Update
-        | EventKind::HostRequest
-        | EventKind::Extension
-        | EventKind::Replay => None,
+        _ => None,
     }
 }
 

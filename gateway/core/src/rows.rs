@@ -60,7 +60,7 @@ impl SessionOptions {
             model: None,
             timeout_s: None,
             config: Vec::new(),
-            agent: AgentSettings::new(),
+            agent: AgentSettings::default(),
             grants: Grants::default(),
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),

@@ -326,6 +326,11 @@ impl Actor {
         }
     }
 
+    /// Journals a status of the session.
+    pub(super) fn report(&mut self, status: serde_json::Value, out: &mut StepOutput) {
+        out.event(&mut self.session, None, EventKind::Status, status.to_string());
+    }
+
     pub(super) fn run_event(
         &mut self,
         run_id: Option<RunId>,

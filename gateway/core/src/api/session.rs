@@ -320,13 +320,7 @@ impl From<PermissionRow> for PermissionView {
         let (title, kind, options) = match row.request.what {
             AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
             // No other request is kept as a permission; an empty list of options cannot be answered.
-            AgentRequestKind::FsRead { .. }
-            | AgentRequestKind::FsWrite { .. }
-            | AgentRequestKind::TerminalCreate { .. }
-            | AgentRequestKind::TerminalOutput { .. }
-            | AgentRequestKind::TerminalWait { .. }
-            | AgentRequestKind::TerminalKill { .. }
-            | AgentRequestKind::TerminalRelease { .. } => (row.request.method, None, Vec::new()),
+            _ => (row.request.method, None, Vec::new()),
         };
         Self {
             permission_id,

@@ -1,7 +1,7 @@
 //! Precedence of configuration levels, as tables over whole values.
 
 use super::*;
-use crate::config::load::{Inputs, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use acp_shared::codes::Code;
 use proptest::prelude::*;
 use std::path::Path;

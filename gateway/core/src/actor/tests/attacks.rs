@@ -2,7 +2,7 @@
 //! agents that end at the worst moment.
 
 use super::cases::{
-    approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, refused, run_state,
+    approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, ready_with, refused, run_state,
 };
 use super::world::{World, prompt_request};
 use super::*;
@@ -181,9 +181,7 @@ fn an_attach_that_is_refused_for_now_is_asked_again() {
 
 #[test]
 fn a_run_that_fails_for_want_of_somebody_to_ask_fails_so_even_when_its_agent_ends() {
-    let mut world = ready();
-    world.rows.session.options.non_interactive = NonInteractive::Fail;
-    world.restart();
+    let mut world = ready_with(|options| options.non_interactive = NonInteractive::Fail);
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
     let run = ask(&mut world, request).unwrap().run_id;
     world.deaf = true;

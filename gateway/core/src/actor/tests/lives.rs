@@ -1,7 +1,7 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
 use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state};
-use super::world::{World, prompt_request};
+use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
 use crate::failure::Failure;
@@ -460,8 +460,7 @@ fn an_answer_to_a_permission_is_remembered_under_its_key() {
     let mut world = ready();
     prompt(&mut world, "P").unwrap();
     let permission_id = world.rows.permissions.values().next().unwrap().permission_id();
-    let command =
-        ActorCommand::AnswerPermission { permission_id, option_id: "yes".to_owned(), by: "ann".to_owned() };
+    let command = answer_command(&permission_id, "yes");
     let key = acp_shared::ids::IdempotencyKey::mint();
     let keyed =
         IdempotencyRecord { scope: "permission".to_owned(), key: key.clone(), fingerprint: String::new() };

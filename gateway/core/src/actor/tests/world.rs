@@ -5,13 +5,8 @@ use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
-use crate::request::CloseRequest;
-use crate::request::PromptRequest;
-use crate::rows::LeaseRow;
-use crate::rows::NonInteractive;
-use crate::rows::PermissionMode;
-use crate::rows::PermissionState;
-use crate::rows::RequestState;
+use crate::request::{CloseRequest, PromptRequest};
+use crate::rows::{LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState};
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
@@ -25,7 +20,7 @@ use std::sync::{Arc, Mutex};
 pub(super) struct Process {
     pub(super) stdout: Vec<u8>,
     pub(super) stdin: Vec<String>,
-    acked: u64,
+    pub(super) acked: u64,
     pub(super) exit: Option<ExitStatus>,
 }
 
@@ -92,10 +87,6 @@ pub(super) struct World {
 }
 
 impl Process {
-    pub(super) fn acked(&self) -> u64 {
-        self.acked
-    }
-
     /// Returns the reply to an attach.
     fn attached(&self) -> Attached {
         let stdin = self.stdin.len() as u64;
@@ -568,6 +559,11 @@ impl World {
     pub(super) fn stdin(&self) -> Vec<String> {
         self.processes.values().flat_map(|process| process.stdin.clone()).collect()
     }
+}
+
+pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
+    let (permission_id, option_id) = (permission_id.to_owned(), option_id.to_owned());
+    ActorCommand::AnswerPermission { permission_id, option_id, by: "somebody".to_owned() }
 }
 
 pub(super) fn prompt_request(text: &str) -> PromptRequest {

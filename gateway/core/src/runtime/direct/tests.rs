@@ -306,7 +306,7 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     link.cancel(run_id);
     link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
-    let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
+    let steps = link.stream(30, turn_result(run_id, "cancelled").to_string().as_bytes());
     use BackendStep::{RequestWithdrawn, Send, TurnDone};
     let [RequestWithdrawn { at: 10 }, Send { bytes, .. }, TurnDone { .. }] = &steps[..] else {
         panic!("{steps:?}")
