@@ -79,10 +79,10 @@ impl Journal {
         let event = &self.rows[at];
         match required_data(event) {
             RequiredData::Nothing => render_row(binding(), style, event, RenderData::Nothing),
-            RequiredData::Next => match self.rows.get(at + 1) {
-                Some(next) => render_row(binding(), style, event, RenderData::Next(next)),
-                None => render_row(binding(), style, event, RenderData::Nothing),
-            },
+            RequiredData::Next => {
+                let next = self.rows.get(at + 1).map_or(RenderData::Nothing, RenderData::Next);
+                render_row(binding(), style, event, next)
+            }
             RequiredData::Run(run) => {
                 let mut digest = RunDigest::new(mode, started, style.clone());
                 for row in self.rows[..at].iter().filter(|row| row.run_id == Some(run)) {

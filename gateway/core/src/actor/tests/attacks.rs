@@ -3,6 +3,7 @@
 
 use super::cases::{
     approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, ready_with, refused, run_state,
+    started,
 };
 use super::world::{World, prompt_request};
 use super::*;
@@ -169,9 +170,7 @@ fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
 
 #[test]
 fn an_attach_that_is_refused_for_now_is_asked_again() {
-    let mut world = World::new(1, 1000);
-    world.refuse_attach = true;
-    world.restart();
+    let mut world = started(|world| world.refuse_attach = true);
     world.wait();
     assert_eq!(world.rows.session.state, SessionState::Creating);
     world.refuse_attach = false;

@@ -30,8 +30,13 @@ pub(super) fn approving() -> World {
 
 /// Returns an agent that was started and has not opened its session.
 pub(super) fn opening() -> World {
+    started(|world| world.deaf = true)
+}
+
+/// Returns a gateway that was started in a changed world.
+pub(super) fn started(change: impl FnOnce(&mut World)) -> World {
     let mut world = World::new(1, 1000);
-    world.deaf = true;
+    change(&mut world);
     world.restart();
     world
 }
@@ -45,10 +50,7 @@ pub(super) fn ready_in_pieces(cut: usize) -> World {
 
 /// Returns a gateway whose supervisor refuses to start agents.
 pub(super) fn refused(code: RefusalCode, retry_after_ms: Option<u64>) -> World {
-    let mut world = World::new(1, 1000);
-    world.refuse_spawn = Some((code, retry_after_ms));
-    world.restart();
-    world
+    started(|world| world.refuse_spawn = Some((code, retry_after_ms)))
 }
 
 pub(super) fn prompt(world: &mut World, text: &str) -> Result<RunId, Failure> {

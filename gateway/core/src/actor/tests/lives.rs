@@ -1,6 +1,6 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
-use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state};
+use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state, started};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -183,9 +183,7 @@ fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
 
 #[test]
 fn an_idle_agent_takes_on_another_window_at_once() {
-    let mut world = World::new(1, 1000);
-    world.limits.probe_ms = 0;
-    world.restart();
+    let mut world = started(|world| world.limits.probe_ms = 0);
     prompt(&mut world, "prompt a").unwrap();
     let used_ms = world.rows.session.last_activity_at_ms;
     let actor = world.actor.as_mut().unwrap();
@@ -365,9 +363,7 @@ fn another_directory_starts_the_agent_again_in_its_conversation() {
 #[test]
 fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
-        let mut world = World::new(1, 1000);
-        world.rows.session.mode = SessionMode::Oneshot;
-        world.restart();
+        let mut world = started(|world| world.rows.session.mode = SessionMode::Oneshot);
         let run = prompt(&mut world, script).unwrap();
         if state == RunState::Failed {
             world.end(ExitStatus::Signaled(9));

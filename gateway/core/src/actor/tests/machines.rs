@@ -1,7 +1,7 @@
 //! Every transition of the two state machines, accepted or refused, is reported with `from`, `event` and
 //! `to`.
 
-use super::cases::{opening, prompt, ready, run_state};
+use super::cases::{opening, prompt, ready, run_state, started};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::run::RunEvent;
@@ -96,9 +96,7 @@ fn lives() -> Vec<World> {
     prompt(&mut stopped, "Thello").unwrap();
     stopped.command(ActorCommand::Cancel(None)).unwrap();
 
-    let mut broken = World::new(1, 1000);
-    broken.limits.line_bytes_max = 64;
-    broken.restart();
+    let mut broken = started(|world| world.limits.line_bytes_max = 64);
     broken.say(&format!("T{}", "x".repeat(100)));
 
     let mut died = ready();
