@@ -1,7 +1,7 @@
 //! Files and terminals under the permission modes: no effect without permission and no repeated question,
 //! also if the gateway is killed at any moment.
 
-use super::cases::{ask, prompt, ready, ready_with, run_state};
+use super::cases::{ask, prompt, ready_with, run_state};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::backend::{AgentRequestKind, RpcError};

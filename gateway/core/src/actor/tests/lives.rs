@@ -1,12 +1,12 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
-use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state, started};
+use super::cases::{ask, code, lease, prompt, ready, refused, run_state, started};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
 use crate::failure::Failure;
 use crate::options::Setting;
-use crate::request::{CancelResult, CloseRequest, PromptRequest};
+use crate::request::{CloseRequest, PromptRequest};
 use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::run::RunEvent;
 use crate::session::{Ending, SessionState};
@@ -46,36 +46,6 @@ fn turns_of_one_session_come_one_after_the_other() {
     assert!(world.rows.runs.iter().all(|run| run.state == RunState::Completed));
     let long = "x".repeat(world.limits.prompt_bytes_max + 1);
     assert_eq!(code(prompt(&mut world, &long)), Code::LimitReached);
-}
-
-#[test]
-fn a_cancel_reaches_every_phase_and_twice_is_once() {
-    // Initialising: the agent is being started and the run is queued.
-    let mut world = opening();
-    let waits = prompt(&mut world, "prompt a").unwrap();
-    world.command(ActorCommand::Cancel(None)).unwrap();
-    assert_eq!(run_state(&world, waits), RunState::Cancelled);
-    world.deaf = false;
-    world.say("Rsession-1\n");
-    assert_eq!(world.rows.session.state, SessionState::Idle);
-    assert!(!world.stdin().iter().any(|text| text.starts_with("prompt")), "a cancelled turn never starts");
-
-    // Running, and again during the cancellation; then the queued run.
-    let mut world = ready();
-    let runs = prompt(&mut world, "Thello").unwrap();
-    let queued = prompt(&mut world, "prompt b").unwrap();
-    world.deaf = true;
-    for _ in 0..2 {
-        let answer = world.command(ActorCommand::Cancel(Some(runs))).unwrap();
-        let want = CancelResult { run_id: Some(runs), state: Some(RunState::Running) };
-        assert_eq!(answer, CommandReply::Cancel(want));
-    }
-    let answer = world.command(ActorCommand::Cancel(Some(queued))).unwrap();
-    let want = CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) };
-    assert_eq!(answer, CommandReply::Cancel(want));
-    assert_eq!(world.heard_times("cancel\n"), 1);
-    world.say("Dcancelled\n");
-    assert_eq!(run_state(&world, runs), RunState::Cancelled);
 }
 
 #[test]

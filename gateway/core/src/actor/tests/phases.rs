@@ -84,6 +84,12 @@ fn a_cancel_in_every_phase() {
             other => other,
         };
         assert_eq!((world.rows.session.state, world.processes.len()), (after, processes), "{name}");
+        if name == "opening" {
+            world.deaf = false;
+            world.say("Rsession-1\n");
+            assert_eq!(world.rows.session.state, SessionState::Idle);
+            assert_eq!(world.heard_times("prompt"), 0, "a cancelled turn never starts");
+        }
     }
 }
 

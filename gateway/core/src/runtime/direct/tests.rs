@@ -443,33 +443,25 @@ fn only_an_agent_that_says_so_is_steered() {
 }
 
 #[test]
-fn close_says_goodbye_where_there_is_a_word_for_it() {
-    let mut link =
-        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "close": {} } } }), &ensure());
-    let said = sent(&link.close(CloseMode::Close));
-    assert_eq!(said[0].0["method"], "session/close");
-    assert_eq!(open_with(json!({}), &ensure()).close(CloseMode::Close), [BackendStep::CloseAnswered]);
-    let answer = json!({ "id": said[0].0["id"], "result": {} });
-    assert_eq!(link.hear(&answer), [BackendStep::CloseAnswered]);
-}
-
-#[test]
-fn a_conversation_is_forgotten_where_there_is_a_word_for_it() {
-    let can = |abilities: serde_json::Value| {
-        open_with(json!({ "agentCapabilities": { "sessionCapabilities": abilities } }), &ensure())
-    };
-    for (abilities, can_discard, method) in [
-        (json!({ "delete": {}, "close": {} }), true, Some("session/delete")),
-        (json!({ "close": {} }), false, Some("session/close")),
-        (json!({}), false, None),
+fn a_conversation_is_closed_or_forgotten_where_there_is_a_word_for_it() {
+    use CloseMode::{Close, Discard};
+    for (abilities, goodbye, can_discard, method) in [
+        (json!({ "delete": {}, "close": {} }), Discard, true, Some("session/delete")),
+        (json!({ "close": {} }), Discard, false, Some("session/close")),
+        (json!({ "close": {} }), Close, false, Some("session/close")),
+        (json!({}), Discard, false, None),
+        (json!({}), Close, false, None),
     ] {
-        let mut link = can(abilities);
+        let capabilities = json!({ "agentCapabilities": { "sessionCapabilities": abilities } });
+        let mut link = open_with(capabilities, &ensure());
         assert_eq!(link.can_discard(), can_discard);
-        let steps = link.close(CloseMode::Discard);
-        match method {
-            Some(method) => assert_eq!(sent(&steps)[0].0["method"], method),
-            None => assert_eq!(steps, [BackendStep::CloseAnswered]),
+        let mut steps = link.close(goodbye);
+        if let Some(method) = method {
+            let (request, _) = sent(&steps).remove(0);
+            assert_eq!(request["method"], method);
+            steps = link.hear(&json!({ "id": request["id"], "result": {} }));
         }
+        assert_eq!(steps, [BackendStep::CloseAnswered], "{goodbye:?} {method:?}");
     }
 }
 
