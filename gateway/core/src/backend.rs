@@ -340,13 +340,16 @@ pub struct PermissionOption {
     pub kind: String,
 }
 
+/// JSON-RPC result as JSON text, or error.
+pub type RpcOutcome = Result<String, RpcError>;
+
 /// Answer to an [`AgentRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestReply {
     /// Offset of the request's line.
     pub at: u64,
     /// JSON-RPC result as JSON text, or error.
-    pub outcome: Result<String, RpcError>,
+    pub outcome: RpcOutcome,
     /// True if the answer refuses a permission, so that the agent may end the turn as cancelled.
     pub is_rejection: bool,
 }

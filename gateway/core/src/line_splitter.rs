@@ -133,10 +133,8 @@ mod tests {
         let (out, lines) = split(b"ab\n\ncd\nrest", &[], 10);
         assert_eq!(out, [(10, b"ab".to_vec()), (13, vec![]), (14, b"cd".to_vec())]);
         assert_eq!((&lines.tail[..], lines.line_start(), lines.next_offset()), (&b"rest"[..], 17, 21));
-        assert_eq!(
-            (lines.tail_from(0), lines.tail_from(19), lines.tail_from(99)),
-            (&b"rest"[..], &b"st"[..], &b""[..])
-        );
+        let want = (&b"rest"[..], &b"st"[..], &b""[..]);
+        assert_eq!((lines.tail_from(0), lines.tail_from(19), lines.tail_from(99)), want);
     }
 
     #[test]

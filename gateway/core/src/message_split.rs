@@ -428,10 +428,8 @@ mod tests {
     fn a_shorter_or_other_marker_does_not_close() {
         let row = "y".repeat(18);
         let text = format!("~~~~\n```\n~~~\n{row}\n~~~~\nend");
-        assert_eq!(
-            bytes(&text, 32),
-            vec!["~~~~\n```\n~~~\n~~~~".to_owned(), format!("~~~~\n{row}\n~~~~\nend")]
-        );
+        let want = vec!["~~~~\n```\n~~~\n~~~~".to_owned(), format!("~~~~\n{row}\n~~~~\nend")];
+        assert_eq!(bytes(&text, 32), want);
     }
 
     #[test]

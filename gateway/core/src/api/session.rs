@@ -123,7 +123,6 @@ pub struct SessionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Expiry>,
     /// Running turn.
-    #[serde(default)]
     pub active_run: Option<RunId>,
     /// Number of queued runs.
     #[serde(default)]

@@ -173,14 +173,7 @@ impl ChatCommand {
                 use SessionAction::{Close, New, Set, Steer};
                 !matches!(act, Close { .. } | New | Set(_) | Steer(_))
             }
-            Self::Sessions
-            | Self::Agents
-            | Self::Doctor
-            | Self::Install
-            | Self::Help
-            | Self::Window { change: None, .. }
-            | Self::Verbosity { change: None }
-            | Self::Misused { .. } => true,
+            _ => true,
         }
     }
 }

@@ -241,10 +241,8 @@ mod tests {
             assert_eq!(flag(&format!("{dash}x")), Some("x"), "{dash:?}");
             assert_eq!(flag(&format!("{dash}{dash}x")), Some("x"), "{dash:?}");
         }
-        assert_eq!(
-            (flag("x--y"), flag("-x"), flag("--"), flag("\u{2014}")),
-            (None, None, Some(""), Some(""))
-        );
+        let want = (None, None, Some(""), Some(""));
+        assert_eq!((flag("x--y"), flag("-x"), flag("--"), flag("\u{2014}")), want);
         assert_eq!(normalize_keyword("Set\u{2011}MODE"), "set-mode");
     }
 

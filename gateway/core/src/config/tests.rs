@@ -330,11 +330,8 @@ fn mistakes_of_bindings_name_their_line() {
         let said = message(file(&text));
         assert!(said.contains(&format!("{FILE}:{line}: ")) && said.contains(want), "{text}: {said}");
     }
-    assert_eq!(
-        file(&after("account = \"main\"\n")).unwrap().config.bindings.len(),
-        2,
-        "different accounts may have the same conversation"
-    );
+    let got = file(&after("account = \"main\"\n")).unwrap().config.bindings.len();
+    assert_eq!(got, 2, "different accounts may have the same conversation");
 }
 
 #[test]

@@ -61,10 +61,8 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     let run = prompt(&mut world, "prompt a").unwrap();
     world.command(ActorCommand::NewConversation).unwrap();
     world.say("Rsession-1\n");
-    assert_eq!(
-        world.rows.session.agent_session_id, None,
-        "a late answer does not restore the old conversation"
-    );
+    let id = &world.rows.session.agent_session_id;
+    assert_eq!(*id, None, "a late answer does not restore the old conversation");
     (world.deaf, world.unending) = (false, false);
     world.end(ExitStatus::Exited(0));
     assert_eq!(run_state(&world, run), RunState::Completed);

@@ -124,11 +124,8 @@ fn output_of_a_dead_agent_is_read_to_its_end_before_the_run_fails() {
     world.processes.get_mut(&id).unwrap().stdout.extend(b"Tlast\nD\n");
     world.exit(id, ExitStatus::Exited(0));
     world.restart();
-    assert_eq!(
-        run_state(&world, run),
-        RunState::Completed,
-        "H1: output before the end of the process is read"
-    );
+    let got = run_state(&world, run);
+    assert_eq!(got, RunState::Completed, "H1: output before the end of the process is read");
 }
 
 #[test]
@@ -149,10 +146,8 @@ fn a_spawn_that_is_refused_fails_what_waits_with_the_reason() {
     assert_eq!(world.rows.session.state, SessionState::Error);
     assert_eq!(world.rows.session.lease_id, None);
     let failure = world.rows.session.last_error.clone().unwrap();
-    assert_eq!(
-        (failure.code, failure.detail_code.as_deref()),
-        (Code::SessionInitFailed, Some("SPAWN_FAILED"))
-    );
+    let want = (Code::SessionInitFailed, Some("SPAWN_FAILED"));
+    assert_eq!((failure.code, failure.detail_code.as_deref()), want);
 }
 
 #[test]
@@ -248,10 +243,8 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
     process.stdout.extend(rest.bytes());
     process.exit = Some(ExitStatus::Signaled(9));
     world.restart();
-    assert_eq!(
-        world.kinds(),
-        [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status]
-    );
+    let want = [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status];
+    assert_eq!(world.kinds(), want);
     assert_eq!(world.rows.session.lease_id, None, "the lease is drained and released");
 }
 

@@ -359,11 +359,8 @@ fn content_that_the_file_holds_already_uses_the_permission_up() {
     world.say("W/w/f x\n");
     assert_eq!(effects(&world), [effect("write", "allowed", "unchanged")]);
     world.say("W/w/f other\n");
-    assert_eq!(
-        (pending(&world).len(), world.performed.len()),
-        (1, 0),
-        "a one-time answer grants nothing further"
-    );
+    let got = (pending(&world).len(), world.performed.len());
+    assert_eq!(got, (1, 0), "a one-time answer grants nothing further");
 }
 
 /// A changed permission mode decides pending questions; their old buttons have no effect.

@@ -444,11 +444,8 @@ fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
             world.wait();
         }
         let notice = world.rows.events.iter().find(|event| event.kind == K::Status).unwrap();
-        assert!(
-            notice.payload.contains("60000") && notice.payload.contains(code.as_str()),
-            "{}",
-            notice.payload
-        );
+        let payload = &notice.payload;
+        assert!(payload.contains("60000") && payload.contains(code.as_str()), "{payload}");
         world.refuse_spawn = None;
         world.wait();
         assert_eq!(world.rows.session.state, SessionState::Idle, "{code:?}");

@@ -50,10 +50,8 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
                 Some(_) => assert_eq!((moved, out.transitions.len()), (Some(from), 0)),
                 None => {
                     let (run_id, from, event) = (Some(run.run_id), from.as_str(), event.as_str());
-                    assert_eq!(
-                        (moved, out.transitions),
-                        (None, vec![Transition::Refused { run_id, from, event }])
-                    );
+                    let want = (None, vec![Transition::Refused { run_id, from, event }]);
+                    assert_eq!((moved, out.transitions), want);
                 }
             }
         }

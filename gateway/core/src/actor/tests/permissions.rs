@@ -99,11 +99,8 @@ fn two_answers_in_one_breath_are_one() {
 fn an_option_that_the_agent_did_not_offer_answers_nothing() {
     let (mut world, _, id) = asked();
     for option in ["", "maybe", "YES", "allow_once", "yes "] {
-        assert_eq!(
-            answer(&mut world, &id, option),
-            Err("PERMISSION_OPTION_UNKNOWN".to_owned()),
-            "{option:?}"
-        );
+        let got = answer(&mut world, &id, option);
+        assert_eq!(got, Err("PERMISSION_OPTION_UNKNOWN".to_owned()), "{option:?}");
     }
     assert_eq!((heard(&world), pending(&world)), (vec![], vec![id]));
 }

@@ -6,12 +6,12 @@ use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::request::{CloseRequest, PromptRequest};
-use crate::rows::{LeaseRow, NonInteractive, PermissionMode, PermissionState, RequestState};
+use crate::rows::{LeaseRow, PermissionMode, PermissionState, RequestState};
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, LeaseId};
-use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
+use acp_shared::protocol::{Attached, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -105,15 +105,11 @@ impl Process {
 pub(super) fn profile() -> AgentProfile {
     AgentProfile {
         argv: vec!["agent".to_owned()],
-        is_looked_up: false,
-        env: Vec::new(),
-        graces: Graces::default(),
         init_ms: 5_000,
         asks: true,
         client_fs: crate::config::ClientFs::Both,
         offer_terminal: true,
         permission: PermissionMode::Ask,
-        non_interactive: NonInteractive::Deny,
         refused: None,
         ..AgentProfile::of_running_lease(None, Failure::of(Code::AgentNotAllowed))
     }
