@@ -183,7 +183,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     for key in waiting_sessions(db)? {
         let (_, mut last) = sessions::marks(db, &key)?;
         for mut run in runs::unfinished(db, &key)? {
-            let Ok(state) = run.state.on(RunEvent::Failed) else { continue };
+            let Some(state) = run.state.on(RunEvent::Failed) else { continue };
             if run.state != RunState::Queued {
                 continue;
             }

@@ -9,7 +9,7 @@ use crate::{Store, bindings};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::SessionRow;
 use acp_core::session::SessionState;
-use acp_core::timeouts::{BindingTimes, TimeoutInput, Timeouts};
+use acp_core::timeouts::{TimeoutInput, Timeouts};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::{AgentName, SessionKey};
 use rusqlite::{Connection, Row, named_params, params};
@@ -324,13 +324,13 @@ pub fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<Timeou
     }
     let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
     let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
-    let bindings = bindings::of_session(db, &row.session_key)?;
-    let active = bindings.iter().filter(|binding| binding.status.is_live());
+    let mut bindings = bindings::of_session(db, &row.session_key)?;
+    bindings.retain(|binding| binding.status.is_live());
     Ok(Some(TimeoutInput {
         busy: !rests || runs.unwrap_or(false),
         agent_may_end: row.lease_id.is_some() && row.resumable,
         last_activity_at_ms: row.last_activity_at_ms,
-        bindings: active.map(BindingTimes::from).collect(),
+        bindings,
     }))
 }
 
@@ -339,10 +339,9 @@ fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringS
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
-         AND (?2 OR b.idle_ms > 0 OR b.max_age_ms > 0)))"
+         AND (b.idle_ms > 0 OR b.max_age_ms > 0)))"
     );
-    let for_bindings = windows.binding_idle_ms > 0 || windows.binding_max_age_ms > 0;
-    let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
+    let rows = all(db, &sql, [windows.session_ms > 0], from_row)?;
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
         if let Some(subject) = expiry_subject(db, &row)? {

@@ -64,7 +64,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             timeout_s: Some(60),
             config: vec![("effort".into(), "low".into())],
             grants: acp_core::host::Grants::default(),
-            agent: AgentSettings::new(),
+            agent: AgentSettings::default(),
             mcp_servers: vec![acp_core::config::McpServer { name: "files".into(), ..Default::default() }],
             additional_directories: vec!["/more".into()],
             asking: None,

@@ -453,7 +453,6 @@ async fn sessions_with_timeouts_are_found() {
     for (windows, want) in [
         (none, vec!["own"]),
         (Timeouts { runtime_ms: 9, ..none }, vec!["own"]),
-        (Timeouts { binding_idle_ms: 9, ..none }, vec!["none", "off", "own"]),
         (Timeouts { session_ms: 9, ..none }, vec!["none", "off", "own"]),
     ] {
         let mut found: Vec<String> = store
