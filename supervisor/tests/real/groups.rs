@@ -229,11 +229,9 @@ async fn the_root_of_another_lease_is_never_killed_with_a_group() {
 }
 
 /// Changes the group that the one lease of a dead supervisor names, and opens it again.
-#[expect(clippy::disallowed_methods, reason = "the store never writes this")]
 fn name_group(host: &Host, group: &str) {
-    let db = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
     let sql = "UPDATE leases SET cgroup_path = ?1, state = 'open', ended_at_ms = NULL";
-    assert_eq!(db.execute(sql, [group]).unwrap(), 1);
+    assert_eq!(host.rows().execute(sql, [group]).unwrap(), 1);
 }
 
 /// A lease that names somebody else's group, as a damaged or forged store would: nothing in there is touched.

@@ -8,6 +8,7 @@ use crate::rig_groups::probe;
 use acp_shared::protocol::LeaseState;
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
+use acp_testkit::processes::status_field;
 use rustix::process::Signal;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -25,9 +26,7 @@ fn as_user(program: &Path) -> Command {
 }
 
 fn uid_of(pid: i32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    status_field(pid, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 /// What the test stands on: a state directory and a group that belong to the user, and a program that makes root of

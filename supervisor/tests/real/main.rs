@@ -35,7 +35,6 @@ mod spawn;
 mod spools;
 mod start;
 mod stop;
-mod store;
 mod tenants;
 mod terminal;
 mod trace;

@@ -10,10 +10,9 @@ use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 
 const QUICK: &str = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 300";
 
-/// The store's file, to be changed while no supervisor runs.
-#[expect(clippy::disallowed_methods, reason = "the test acts as another program")]
+/// Changes the store's file while no supervisor runs.
 fn change(host: &Host, sql: &str) {
-    let connection = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
+    let connection = host.rows();
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
     assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
 }
@@ -21,10 +20,6 @@ fn change(host: &Host, sql: &str) {
 fn lease(host: &Host, id: LeaseId) -> Option<serde_json::Value> {
     let list = host.json(&["leases", "list"]);
     list.as_array().unwrap().iter().find(|l| l["lease_id"] == id.to_string()).cloned()
-}
-
-fn warnings(host: &Host) -> String {
-    host.json(&["status"])["warnings"].to_string()
 }
 
 /// A supervisor that was killed, and what is left of a tree whose wrapper was killed too.
@@ -58,7 +53,7 @@ async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
     eventually("the reason for keeping it is shown", || {
         lease(&host, spec.lease_id).unwrap()["state_reason"].to_string().contains("not proved gone")
     });
-    eventually("a warning is shown", || warnings(&host).contains("not proved gone"));
+    eventually("a warning is shown", || host.warnings().contains("not proved gone"));
     let doctor = host.cli(&["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("not proved gone"), "{doctor:?}");
     // One that is looked at where it was recorded is: its supervisor is dead, and nothing of its tree is there.
@@ -91,7 +86,7 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
     change(&host, &format!("UPDATE homes SET uid = -5 WHERE gateway_instance_id = '{}'", damaged.id));
     change(&host, "INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)");
     host.start();
-    let told = warnings(&host);
+    let told = host.warnings();
     assert!(told.contains(&damaged.id.to_string()) && told.contains("no id"), "{told}");
     sound.connect().await;
     let refusal = refused(damaged.try_connect().await);

@@ -38,11 +38,8 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the test reads the file directly")]
 fn event_mark(host: &Host) -> Option<i64> {
-    let path = host.state_dir().join("supervisor.db");
-    let db = rusqlite::Connection::open_with_flags(path, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
-    db.query_row("SELECT event_id FROM homes", [], |row| row.get(0)).ok()
+    host.rows().query_row("SELECT event_id FROM homes", [], |row| row.get(0)).ok()
 }
 
 async fn ack(client: &mut Client, lease_id: LeaseId, offset: u64, event_id: u64) {

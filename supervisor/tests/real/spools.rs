@@ -7,6 +7,7 @@ use crate::upgrade::{again, descriptors};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Reply, Request};
+use acp_testkit::processes::status_field;
 use std::time::Duration;
 
 /// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
@@ -75,9 +76,7 @@ fn multiply(host: &Host, of: LeaseId, many: usize, bytes: u64) -> Vec<LeaseId> {
 
 /// Memory that is a process's own, in KiB.
 fn own_kib(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    status_field(pid, "RssAnon").unwrap().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// A gateway that comes back to a thousand dead leases and asks for all at once: what waits for it is a few pieces.

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use crate::common::{Client, Host, Identity, eventually, kill, marked, script};
+use crate::common::{Client, DEFAULTS, Host, Identity, eventually, kill, marked, script};
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Reply, Request, Spawn, Tail};
@@ -24,9 +24,7 @@ pub(crate) use on_each_rung;
 impl Host {
     /// A supervisor with defaults, and the connection of a gateway.
     pub(crate) async fn with_gateway() -> (Self, Client) {
-        let host = Self::new();
-        let gateway = host.gateway().connect().await;
-        (host, gateway)
+        Self::serving(DEFAULTS).await
     }
 
     /// The same with this configuration.
@@ -47,6 +45,9 @@ impl Host {
     pub(crate) fn cli_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
+        if self.before.is_some() {
+            command.arg("--socket").arg(self.socket());
+        }
         command
     }
 
@@ -59,9 +60,7 @@ impl Host {
 
     /// A supervisor with defaults and [`Host::connect_gateway`].
     pub(crate) async fn with_identity() -> (Self, Identity, Client) {
-        let host = Self::new();
-        let (identity, gateway) = host.connect_gateway().await;
-        (host, identity, gateway)
+        Self::serving_identity(DEFAULTS).await
     }
 
     /// The same with this configuration.

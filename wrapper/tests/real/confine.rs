@@ -248,10 +248,7 @@ fn the_whole_tree_of_another_user_ends() {
     let mut launch = confined(&text, confine);
     launch.term_grace_ms = 200;
     let mut rig = Rig::running(&launch);
-    let mut seen = 0;
-    while seen < 3 {
-        seen += rig.read_until("up.").matches("up.").count();
-    }
+    rig.read_until_times("up.", 3);
     let tree = rig.below();
     assert!(tree.len() >= 3, "{tree:?}");
     drop(rig.control.take());

@@ -42,12 +42,12 @@ fn settled(host: &Host, want: usize) {
 
 /// Connects again as a gateway does: until it is let in.
 pub(crate) async fn again(identity: &Identity) -> Client {
-    let mut client = None;
-    while client.is_none() {
-        client = identity.try_connect().await.ok();
+    loop {
+        if let Ok(client) = identity.try_connect().await {
+            return client;
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    client.unwrap()
 }
 
 /// Reads a lease's output from `from` on and acknowledges it, over however many connections that takes.
