@@ -1,7 +1,5 @@
 //! The admin CLI against a running supervisor.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, marked, script, terminal};
 use crate::schema;
 use acp_shared::protocol::{Graces, LeaseState, Reply, Request, Spawn};

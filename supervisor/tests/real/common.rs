@@ -1,7 +1,5 @@
 //! A supervisor process in a directory of its own, and clients that speak its protocol.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
-
 pub(crate) use crate::probe::{can, say};
 use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
@@ -463,6 +461,19 @@ impl Client {
             let (at, bytes) = self.output(lease).await;
             assert_eq!(at, offset + all.len() as u64, "output out of order");
             all.extend(bytes);
+        }
+        all
+    }
+
+    /// The same, acknowledged piece by piece; no piece is larger than the credit.
+    pub(crate) async fn read_and_ack(&mut self, lease: LeaseId, offset: u64, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let (at, bytes) = self.output(lease).await;
+            assert_eq!(at, offset + all.len() as u64, "output out of order");
+            assert!(bytes.len() as u64 <= self.welcome.credit_bytes, "more than the credit came at once");
+            all.extend(bytes);
+            self.ack(lease, offset + all.len() as u64).await;
         }
         all
     }

@@ -1,7 +1,5 @@
 //! Nothing outlives its lease, whatever is killed; and nothing else is touched.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, kill, marked, runs, script};
 use crate::start::{STUBBORN, await_gone, on_each_rung};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -196,7 +194,7 @@ async fn on_wrappers_killed_in_spawns(rung: &str) {
         }
         eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
     }
-    while gateway.leases().await.iter().any(|lease| !lease.state.is_ended()) {}
+    gateway.all_ended().await;
 }
 
 on_each_rung! {

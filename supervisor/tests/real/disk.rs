@@ -1,7 +1,5 @@
 //! Disks that are full, broken, read-only or hung: real ones, mounted for the supervisor alone.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, agent, can, eventually, marked, say, script, wrapper};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request};

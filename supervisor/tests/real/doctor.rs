@@ -1,7 +1,5 @@
 //! `doctor`, with and without a running supervisor.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, wrapper};
 use crate::schema;
 use acp_shared::protocol::LeaseState;

@@ -1,7 +1,5 @@
 //! What was said to be durable is there after any crash, and what cannot be believed is never acted on.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, runs, say, script};
 use crate::crash::Decoy;
 use crate::start::{STUBBORN, await_gone};

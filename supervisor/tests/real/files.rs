@@ -1,7 +1,5 @@
 //! File requests: served by a helper process beside each lease, which outlives nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, agent, eventually, kill, runs, say};
 use crate::upgrade::again;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};

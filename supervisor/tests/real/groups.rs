@@ -1,7 +1,5 @@
 //! Trees that are held by a control group (rung R1), beside what the walk (R2) can and cannot do.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
 use crate::crash::Decoy;
 use crate::rig_groups::{members, probe, put};

@@ -1,7 +1,5 @@
 //! Directories that hang: whoever asks for anything in them is never answered. Only what needs such a directory waits.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
 use crate::files::{helpers, request};
 use crate::start::await_gone;

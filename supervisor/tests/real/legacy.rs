@@ -1,7 +1,5 @@
 //! Records without a lease, and real processes.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{eventually, runs};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
 use acp_testkit::processes::Killed;

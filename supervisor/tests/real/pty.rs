@@ -1,7 +1,6 @@
 //! A pseudo-terminal with a program in it: what it prints is read as it comes, keys are typed, and the settings of
-//! the terminal can be compared.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! the terminal can be compared.
 
 use crate::common::{DEADLINE, eventually};
 use acp_testkit::processes::Killed;

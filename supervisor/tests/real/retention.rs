@@ -1,7 +1,5 @@
 //! What is kept of leases that have ended, and for how long; what is lost is looked at again (H23).
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, runs, script};
 use crate::durable::orphaned;
 use crate::start::{STUBBORN, refused};

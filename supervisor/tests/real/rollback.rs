@@ -1,7 +1,5 @@
 //! Databases of gateways that went back in time, as the supervisor notices them, on the raw protocol.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, DEADLINE, Host, Identity, agent, eventually, runs};
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::{LeaseId, StartId};

@@ -1,7 +1,5 @@
 //! Hostile clients by the hundred, while an honest gateway is at work: it is served throughout.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{DEADLINE, Host, Identity, agent, eventually, say, script};
 use crate::soak::Size;
 use crate::start::refused;

@@ -1,7 +1,5 @@
 //! Spawning: idempotence, conflicts, failures that leave nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, script};
 use crate::start::await_gone;
 use crate::upgrade::descriptors;
@@ -159,10 +157,7 @@ async fn a_start_without_descriptors_leaves_nothing() {
         eventually("nothing runs", || marked(lease_id).is_empty());
     }
     eventually("no child is left, dead or alive", || children(host.pid()).is_empty());
-    let until = std::time::Instant::now() + crate::common::DEADLINE;
-    while gateway.leases().await.iter().any(|l| !l.state.is_ended()) {
-        assert!(std::time::Instant::now() < until, "{:?}", gateway.leases().await);
-    }
+    gateway.all_ended().await;
 }
 
 /// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
@@ -195,9 +190,7 @@ async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
         assert!(gone || (!why.is_empty() && refusal.message.contains(why)), "{what}: {}", refusal.message);
         assert!(named.try_wait().unwrap().is_none(), "{what}");
         eventually("the liar is gone", || marked(spec.lease_id).is_empty());
-        eventually("the lease has ended", || {
-            ["closed", "lost"].contains(&host.row(spec.lease_id).0.as_str())
-        });
+        host.ended(spec.lease_id);
     }
 }
 

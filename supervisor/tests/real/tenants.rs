@@ -1,11 +1,10 @@
 //! Gateways of several users under a supervisor that runs as root. Where this test does not, it says so and is left
-//! out.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! out.
 
 use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
 use crate::files::{helpers, request};
-use crate::start::refused;
+use crate::start::{refused, requests_about};
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, Spawn};
 use acp_testkit::ability::Ability;
@@ -101,15 +100,7 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     assert!(status(pid, "Groups").is_empty());
     let lease_id = spec.lease_id;
     assert_eq!(a.call(Request::ListLeases { detail: true }), Ok(Reply::Leases(vec![])));
-    for body in [
-        Request::Attach { lease_id, from_offset: 0 },
-        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
-        Request::CloseLease { lease_id, reason: "x".into() },
-        Request::Verify { lease_id },
-        Request::Tail { lease_id },
-        Request::Ack { lease_id, offset: 0 },
-        Request::Release { lease_id },
-    ] {
+    for body in requests_about(lease_id) {
         assert_eq!(a.call(body.clone()).unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
     }
     let taken = Spawn { lease_id, ..agent(&["cat"]) };

@@ -1,7 +1,5 @@
 //! Terminals (H16): one pipe, a tail, no back-pressure, and an end with their agent.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, marked, say, terminal};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};

@@ -44,8 +44,7 @@ async fn a_start_that_succeeds() {
     assert!(s.refusals.is_empty(), "{:?}", s.refusals);
     assert_eq!((s.by_id(id).state, s.kernel().execs), (Open, 1));
     assert_eq!(s.stored().await[0].bound, s.by_id(id).bound);
-    s.close(id).await;
-    s.reaches(id, Closed).await;
+    s.close_to_end(id).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,8 +70,7 @@ async fn without_a_durable_binding_the_adapter_is_not_let_go() {
     s.damage("DROP TRIGGER full");
     let id = s.spawn().await;
     assert_eq!(s.by_id(id).state, Open);
-    s.close(id).await;
-    s.reaches(id, Closed).await;
+    s.close_to_end(id).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,8 +80,7 @@ async fn processes_are_ended_even_where_nothing_can_be_written() {
     // A start is answered before the disk says so.
     assert_eq!(s.stored().await[0].state, Open);
     s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
-    s.close(id).await;
-    s.ends(id).await;
+    s.close_to_end(id).await;
     assert_eq!(s.stored().await[0].state, Open, "a later supervisor checks it again");
 }
 
@@ -142,9 +139,8 @@ async fn a_hello_of_another_sender_is_not_believed() {
 async fn an_adapter_must_be_the_wrappers_own_group_in_its_session() {
     for what in 0..3 {
         let mut s = Stage::new().await;
-        let now = s.kernel().now_ms();
         s.sys.wrapper.lock().unwrap().hello = Hello::Later;
-        s.kernel().at(now + 50, move |k| {
+        s.kernel().in_ms(50, move |k| {
             let adapter = k.tasks().find(|t| t.dies_with_parent).map(|t| t.pid).unwrap();
             let wrapper = k.task(adapter).ppid;
             match what {

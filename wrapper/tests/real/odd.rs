@@ -186,9 +186,8 @@ impl Drop for MemoryLimit {
 }
 
 fn hungry(helper: &Helper) -> Launch {
-    let mut launch = program(&[&helper.text(), "eat"]);
-    launch.confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
-    launch
+    let confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
+    Launch { confine, ..program(&[&helper.text(), "eat"]) }
 }
 
 fn score(pid: i32) -> i32 {
@@ -243,15 +242,12 @@ fn without_landlock_nothing_runs() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
     launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
-    let start = |wrapper: &Path| {
-        let mut command = Command::new(helper.path());
-        command.arg("without-landlock").arg(wrapper);
-        command
-    };
-    let mut rig = Rig::start_by(&launch, start);
+    let helper = helper.text();
+    let prefix = [helper.as_str(), "without-landlock"];
+    let mut rig = Rig::start_under(&launch, &prefix);
     assert_eq!(rig.refused(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
-    let mut rig = Rig::start_by(&launch, start);
+    let mut rig = Rig::start_under(&launch, &prefix);
     rig.go();
     assert_eq!(rig.exit_code(), 0);
 }
@@ -273,13 +269,10 @@ fn the_parent_is_killed_in_a_pid_namespace() {
     possible!(Ability::Root);
     let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
     let launch = script_with_grace(200, text);
-    let mut rig = Rig::start_by(&launch, |wrapper| {
-        let mut command = Command::new("unshare");
-        // The first process reaps and stays; its child is the wrapper's parent.
-        let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]).arg(wrapper);
-        command
-    });
+    // The first process reaps and stays; its child is the wrapper's parent.
+    let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
+    let prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first];
+    let mut rig = Rig::start_under(&launch, &prefix);
     let (wrapper_pid, _) = rig.greeted();
     assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
     rig.say(&acp_shared::launch::ToWrapper::Go);

@@ -5,7 +5,6 @@ use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
 use acp_testkit::pace::Delays;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const GRACE_MS: u64 = 300;
@@ -155,13 +154,9 @@ fn the_parent_dies_before_the_wrapper_begins() {
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let launch = script(&format!("touch {}", ran.display()));
-    let mut rig = Rig::start_by(&launch, |wrapper| {
-        let mut command = Command::new("/bin/sh");
-        // The forked shell becomes the wrapper once the gate opens.
-        let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
-        command.args(["-c", &text]).arg(wrapper);
-        command
-    });
+    // The forked shell becomes the wrapper once the gate opens.
+    let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
+    let mut rig = Rig::start_under(&launch, &["/bin/sh", "-c", &text]);
     rig.launch();
     rig.say(&ToWrapper::Go);
     crate::rig::eventually("the shell has forked", || rig.below().len() == 1);

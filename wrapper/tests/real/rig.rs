@@ -131,8 +131,16 @@ impl Rig {
         })
     }
 
-    /// The same by this command for the wrapper.
-    pub(crate) fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
+    /// The same by a command that starts the wrapper, whose path is its last argument.
+    pub(crate) fn start_under(launch: &Launch, prefix: &[&str]) -> Self {
+        Self::start_by(launch, |wrapper| {
+            let mut command = Command::new(prefix[0]);
+            command.args(&prefix[1..]).arg(wrapper);
+            command
+        })
+    }
+
+    fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
         Self::start_with(launch.lease_id, &serde_json::to_vec(launch).unwrap(), 0o600, command)
     }
 
@@ -186,11 +194,7 @@ impl Rig {
 
     /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
     pub(crate) fn below_a_shell(launch: &Launch) -> Self {
-        Self::start_by(launch, |wrapper| {
-            let mut command = Command::new("/bin/sh");
-            command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
-            command
-        })
+        Self::start_under(launch, &["/bin/sh", "-c", "\"$0\"; exit $?"])
     }
 
     /// Starts it below as many rulesets as the kernel takes, so that it can enforce no more.

@@ -1,7 +1,5 @@
 //! A new program that is none, or fails at any step: the old one goes on and nothing is lost.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::{
     Reader, again, assert_failed, binary, counting, descriptors, lines, program, settled, try_upgrade,
     upgrade,
