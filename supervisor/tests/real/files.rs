@@ -184,8 +184,8 @@ async fn requests_with_other_roots_share_one_helper() {
 /// H3: while a helper is not known to be gone no other one is started for its lease, idle time or not.
 #[tokio::test]
 async fn no_helper_is_started_beside_one_that_does_not_end() {
-    let host = Host::with_config("files_request_ms = 1000\nfiles_idle_ms = 200");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "files_request_ms = 1000\nfiles_idle_ms = 200";
+    let (_host, identity, mut gateway) = Host::serving_identity(config).await;
     let session = Session::new(&mut gateway).await;
     let [first, second] = ["a", "b"].map(|name| session.write(name, "x"));
     // A stopped wrapper does not end its helper, as with a file system that does not answer.

@@ -170,8 +170,7 @@ async fn a_fork_bomb_is_over_at_once() {
     spec.graces.eof_ms = 0;
     spec.graces.term_ms = 0;
     let Some(mut held) = Held::new(&spec).await else { return };
-    let other = agent(&["cat"]);
-    let bystander = held.gateway.spawn(&other).await;
+    let (_, bystander) = held.gateway.start_known(agent(&["cat"])).await;
     eventually("the tree has grown", || members(&held.leaf).len() > 200);
     let all = members(&held.leaf);
     let since = std::time::Instant::now();
@@ -211,8 +210,7 @@ async fn a_group_with_the_supervisor_in_it_is_walked_instead() {
 async fn the_root_of_another_lease_is_never_killed_with_a_group() {
     let spec = script("trap '' TERM; while :; do sleep 1; done");
     let Some(mut held) = Held::new(&spec).await else { return };
-    let other = agent(&["cat"]);
-    let bystander = held.gateway.spawn(&other).await;
+    let (other, bystander) = held.gateway.start_known(agent(&["cat"])).await;
     put(&held.leaf, bystander.wrapper_pid.unwrap());
     held.closed().await;
     assert!(runs(bystander.wrapper_pid.unwrap()) && runs(bystander.adapter_pid.unwrap()));

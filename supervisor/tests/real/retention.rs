@@ -39,10 +39,8 @@ async fn a_lost_lease_whose_tree_is_there_is_found_again_and_ended() {
 
 #[tokio::test]
 async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
-    let mut host = Host::with_config(QUICK);
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::serving(QUICK).await;
+    let spec = gateway.start(agent(&["cat"])).await;
     host.crash();
     eventually("the tree is gone", || marked(spec.lease_id).is_empty());
     // Seen from this namespace, nothing proves that it is gone.
@@ -63,10 +61,9 @@ async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
 
 #[tokio::test]
 async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
-    let mut host = Host::with_config("reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 4000");
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let config = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 4000";
+    let (mut host, mut gateway) = Host::serving(config).await;
+    let spec = gateway.start(agent(&["cat"])).await;
     host.crash();
     eventually("the tree is gone", || marked(spec.lease_id).is_empty());
     host.start();
@@ -98,10 +95,8 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
 
 #[tokio::test]
 async fn a_spool_without_a_row_is_removed_and_nothing_else() {
-    let mut host = Host::new();
-    let spec = script("echo said; exec sleep 300");
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(script("echo said; exec sleep 300")).await;
     gateway.end(spec.lease_id).await;
     assert_eq!(host.stop(), Some(0));
     let spool = host.state_dir().join("spool");
@@ -132,10 +127,8 @@ async fn after_an_orderly_end_the_store_is_one_file() {
 
 #[tokio::test]
 async fn what_a_peer_gives_as_a_reason_is_cut_and_harmless() {
-    let host = Host::new();
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let reason = format!("\u{1b}[2J\nbecause {}", "x".repeat(100_000));
     gateway.call(Request::CloseLease { lease_id: spec.lease_id, reason }).await.unwrap();
     gateway.state(spec.lease_id, LeaseState::Closed).await;

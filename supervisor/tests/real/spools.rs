@@ -83,8 +83,8 @@ async fn a_thousand_ended_leases_are_attached_at_once() {
     const MANY: usize = 1_000;
     const EACH: u64 = 256 * 1024;
     const MORE_KIB: u64 = 48 * 1024;
-    let mut host = Host::with_config("credit_bytes = 65536\nspool_total_bytes_max = 1000000000");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "credit_bytes = 65536\nspool_total_bytes_max = 1000000000";
+    let (mut host, identity, mut gateway) = Host::serving_identity(config).await;
     let spec = gateway.start(script("echo x")).await;
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     drop(gateway);

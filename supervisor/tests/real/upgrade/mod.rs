@@ -202,8 +202,8 @@ async fn an_end_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn what_an_ended_lease_said_is_still_there() {
-    let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "ring_bytes_max = 8192\nreap_term_ms = 300";
+    let (host, identity, mut gateway) = Host::serving_identity(config).await;
     let long = gateway.start(script("seq -w 1 9999; echo last words >&2; exit 7")).await;
     let short = gateway.start(script("echo bye; exit 3")).await;
     gateway.attach(long.lease_id, 0).await;
