@@ -116,8 +116,8 @@ async fn what_is_wrong_is_found() {
 fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
     let host = Host::new();
     let elsewhere = host.dir.path().join("no.sock");
-    let args = ["doctor", "--json", "--wrapper", "/nonexistent/wrapper", "--socket"];
-    let output = host.cli_command(&args).arg(elsewhere).output().unwrap();
+    let mut command = host.cli_command(&["doctor", "--json", "--wrapper", "/nonexistent/wrapper"]);
+    let output = command.arg("--socket").arg(elsewhere).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
     let checks = line["data"]["checks"].as_array().unwrap();
