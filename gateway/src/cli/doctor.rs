@@ -322,15 +322,8 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
             vec![check(name, CheckStatus::Ok, text)]
         }
         Ok(report) => {
-            let broken = report.checks.into_iter().filter(|check| !check.broken.is_empty());
-            let text = |found: store_check::CheckFinding| {
-                format!(
-                    "{} {}: {}; see `acp-gateway store check`",
-                    found.name,
-                    found.rule,
-                    found.broken.join(", ")
-                )
-            };
+            let broken = report.checks.iter().filter_map(store_check::CheckFinding::violation);
+            let text = |found| format!("{found}; see `acp-gateway store check`");
             broken.map(|found| check(name, CheckStatus::Failed, text(found))).collect()
         }
         Err(error) => vec![check(name, CheckStatus::Failed, error.whole())],
