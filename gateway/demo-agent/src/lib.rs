@@ -8,13 +8,13 @@ pub mod wire;
 
 use memory::{TranscriptLine, TranscriptStore};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Instant;
-use turn::{DemoTurn, TurnProgress};
+use turn::{DemoTurn, TurnContext, TurnProgress};
 use wire::{AcpWriter, Incoming};
 
 /// Maximum number of buffered input lines.
@@ -95,28 +95,18 @@ impl DemoAgent {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            let mut ended = BTreeSet::new();
-            for (at, turn) in self.turns.iter_mut().enumerate() {
-                let Some(session) = self.sessions.get_mut(&turn.session) else {
-                    ended.insert(at);
-                    continue;
-                };
-                match turn.advance(BURST, session, &self.memory, &mut self.wire, &mut self.next_request)? {
-                    TurnProgress::Running => {}
-                    TurnProgress::Ended => {
-                        ended.insert(at);
-                    }
+            for mut turn in std::mem::take(&mut self.turns) {
+                let Some(session) = self.sessions.get_mut(&turn.session) else { continue };
+                let (memory, wire, next_request) = (&self.memory, &mut self.wire, &mut self.next_request);
+                match turn.advance(BURST, &mut TurnContext { session, memory, wire, next_request })? {
+                    TurnProgress::Running => self.turns.push(turn),
+                    TurnProgress::Ended => {}
                     TurnProgress::Crashed => {
                         self.wire.flush()?;
                         return Ok(ExitCode::from(CRASHED));
                     }
                 }
             }
-            let mut at = 0;
-            self.turns.retain(|_| {
-                at += 1;
-                !ended.contains(&(at - 1))
-            });
         }
     }
 
