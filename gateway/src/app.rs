@@ -376,7 +376,7 @@ fn marks_reader(store: &Store) -> ReadMarks {
 async fn supervisor_is_up(supervisor: &SupervisorClient) {
     let mut status = supervisor.status();
     // The sender lives as long as the handle, so it cannot be gone here.
-    let _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await;
+    let _ = status.wait_for(SupervisorStatus::is_up).await;
 }
 
 /// Point at which a commit counts as durable.

@@ -61,6 +61,14 @@ fn servers_of(path: &Path) -> Result<McpServers, Failure> {
     Ok(file.mcp_servers)
 }
 
+/// Returns the current directory.
+///
+/// # Errors
+/// `USAGE`.
+pub(crate) fn current_dir() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| usage(format!("cannot determine the current directory: {error}")))
+}
+
 /// Makes a directory absolute, relative to the current one.
 ///
 /// # Errors

@@ -53,6 +53,14 @@ impl TextStyle {
 /// Result of a command.
 pub(crate) type CliResult = Result<(), CliError>;
 
+/// Result of printing for a service, which a closed standard output does not end.
+pub(crate) fn unless_closed(printed: CliResult) -> CliResult {
+    match printed {
+        Err(CliError::StdoutClosed) => Ok(()),
+        other => other,
+    }
+}
+
 /// Standard output.
 pub(crate) struct Out {
     stdout: BufWriter<Stdout>,

@@ -4,7 +4,7 @@ use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
-use acp_core::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
+use acp_core::api::{AnswerBody, CancelBody, Done, OptionView, PromptBody, SessionView};
 use acp_core::failure::Failure;
 use acp_core::permission::kind_note;
 use acp_core::render::tool_preview;
@@ -155,7 +155,8 @@ struct TurnFollower {
     run: RunId,
     steered: bool,
     asker: Option<StdinLines>,
-    question: Option<PermissionView>,
+    /// Pending permission request: id and options.
+    question: Option<(String, Vec<OptionView>)>,
     show: EventPrinter,
 }
 
@@ -241,7 +242,7 @@ impl TurnFollower {
         struct PermissionPayload {
             permission_id: String,
             title: String,
-            options: Vec<acp_core::api::OptionView>,
+            options: Vec<OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
         }
@@ -261,30 +262,20 @@ impl TurnFollower {
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;
         out.text("Your choice (number): ")?;
         out.flush()?;
-        self.question = Some(PermissionView {
-            permission_id: asked.permission_id,
-            run_id: Some(self.run),
-            title: asked.title,
-            subject: None,
-            kind: None,
-            tool_call: serde_json::Value::Null,
-            options: asked.options,
-            created_at_ms: 0,
-            deadline_at_ms: None,
-        });
+        self.question = Some((asked.permission_id, asked.options));
         Ok(())
     }
 
     async fn answer(&mut self, typed: &str, out: &mut Out) -> CliResult {
-        let Some(question) = &self.question else { return Ok(()) };
+        let Some((permission_id, options)) = &self.question else { return Ok(()) };
         let typed = typed.trim();
-        let by_number = typed.parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?));
-        let by_id = || question.options.iter().find(|option| option.option_id == typed);
+        let by_number = typed.parse::<usize>().ok().and_then(|n| options.get(n.checked_sub(1)?));
+        let by_id = || options.iter().find(|option| option.option_id == typed);
         let Some(option) = by_number.or_else(by_id) else {
             out.text("Enter one of the numbers: ")?;
             return out.flush();
         };
-        let (session, id) = (encode(self.session.as_str()), encode(&question.permission_id));
+        let (session, id) = (encode(self.session.as_str()), encode(permission_id));
         let path = format!("/v1/sessions/{session}/permissions/{id}");
         let body = AnswerBody { option_id: option.option_id.clone(), by: None };
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;

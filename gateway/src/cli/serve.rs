@@ -6,7 +6,7 @@ use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::app::{GatewayReady, StartOptions};
 use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
-use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::output::{CliResult, Out, unless_closed};
 use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::supervisor::default_secret_path;
 use acp_core::config::ignored_keys;
@@ -147,11 +147,7 @@ pub(crate) async fn run(
         },
     );
     served.await?;
-    // A closed standard output does not end a service.
-    match printed {
-        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
-        Err(stop) => Err(stop),
-    }
+    unless_closed(printed)
 }
 
 /// Returns the path of a program in the directory of this one.

@@ -9,7 +9,7 @@ use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::agents::{agents_found_here, exe};
 use crate::cli::config::environment;
-use crate::cli::output::{CliError, CliResult, Out, print_message};
+use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{GlobalArgs, inside};
 use crate::config::LiveConfig;
@@ -115,10 +115,7 @@ pub(crate) async fn run(
     };
     served?;
     ended?;
-    match printed {
-        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
-        Err(stop) => Err(stop),
-    }
+    unless_closed(printed)
 }
 
 /// Builds the welcome text.

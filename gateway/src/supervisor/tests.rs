@@ -35,7 +35,7 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
     let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
-    let is_up = |number: u64| move |status: &SupervisorStatus| matches!(status, SupervisorStatus::Up { generation, .. } if *generation == number);
+    let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
     status.wait_for(is_up(1)).await.unwrap();
     let waits = supervisor.send(Request::ListLeases { detail: false }).await;
     assert_eq!(waits.await.unwrap(), Ok(Reply::Done));
