@@ -46,10 +46,10 @@ mod tests;
 pub mod tx;
 pub mod writer;
 
+pub use acp_core::config::Durability;
 pub use error::StoreError;
 pub use health::StoreHealth;
 pub use identity::GatewayIdentity;
-pub use schema::Durability;
 pub use tx::spawn::SpawnTx;
 pub use writer::{Counts, GroupBounds, Tx};
 

@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::lock::private_file;
 use crate::simulated::Purpose;
+use acp_core::config::Durability;
 use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
 use std::collections::BTreeMap;
@@ -25,25 +26,6 @@ const STATEMENTS_CACHED: usize = 128;
 /// the commit, and again if a page changes again.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
-
-/// Durability of commits after a power loss. Both levels survive a crash of the gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// An acknowledged commit is on disk.
-    Full,
-    /// A power loss may lose the last commits.
-    Normal,
-}
-
-impl Durability {
-    /// The value of the `synchronous` pragma.
-    pub const fn pragma(self) -> &'static str {
-        match self {
-            Self::Full => "FULL",
-            Self::Normal => "NORMAL",
-        }
-    }
-}
 
 /// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
 ///
@@ -73,7 +55,11 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
     refuse_newer_than(&db, migrations.len())?;
     settle(&db)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
-    db.pragma_update(None, "synchronous", durability.pragma())?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Normal => "NORMAL",
+    };
+    db.pragma_update(None, "synchronous", synchronous)?;
     // The writer thread makes checkpoints, outside of commits.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     // Savepoint journals are a few pages; SQLite would create a file for each.

@@ -7,10 +7,11 @@ use acp_core::backend::{AgentRequest, AgentRequestKind, InputKind};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
 use acp_core::policy::BindingTimeouts;
+use acp_core::request::PromptRequest;
 use acp_core::rows::{
     AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, NonInteractive, OutboxRow,
-    PermissionMode, PermissionRow, PermissionState, RequestState, RunMode, RunRow, SessionMode,
-    SessionOptions, SessionRow,
+    PermissionMode, PermissionRow, PermissionState, RequestState, RunRow, SessionMode, SessionOptions,
+    SessionRow,
 };
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
@@ -79,25 +80,14 @@ pub(super) fn session(name: &str) -> SessionRow {
 }
 
 pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
-    RunRow {
-        run_id: RunId::mint(),
-        session_key: session.clone(),
-        mode: RunMode::Prompt,
-        state,
+    let request = PromptRequest {
         text: "hello\nworld ✓".into(),
-        files: None,
         author: "ann".into(),
         interactive: true,
         requester_message_id: Some("m1".into()),
-        idempotency_key: IdempotencyKey::mint(),
-        last_seq: 0,
-        stop_reason: None,
-        usage: None,
-        error: None,
-        created_at_ms: 20,
-        started_at_ms: None,
-        ended_at_ms: None,
-    }
+        ..PromptRequest::default()
+    };
+    RunRow { state, ..request.into_run(RunId::mint(), session, IdempotencyKey::mint(), 20) }
 }
 
 pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingStatus) -> BindingRow {
