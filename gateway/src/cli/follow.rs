@@ -75,7 +75,7 @@ impl EventPrinter {
                 }
                 _ => Ok(()),
             },
-            "plan" => plan(&event, out),
+            "plan" => plan_lines(&event).try_for_each(|line| out.note(&line)),
             "permission" => {
                 let subject = subject(&event["tool_call"]).filter(|subject| subject != text("title"));
                 let subject = subject.map(|subject| format!(": {}", name(&subject))).unwrap_or_default();
@@ -138,18 +138,16 @@ fn status(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
-fn plan(event: &Value, out: &mut Out) -> CliResult {
-    let entries = event.get("entries").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for entry in entries {
-        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-        let mark = match text("status") {
-            "completed" => "x",
-            "in_progress" => "~",
+/// Formats the entries of a plan, one line each.
+pub(crate) fn plan_lines(event: &Value) -> impl Iterator<Item = String> {
+    event["entries"].as_array().into_iter().flatten().map(|entry| {
+        let mark = match entry["status"].as_str() {
+            Some("completed") => "x",
+            Some("in_progress") => "~",
             _ => " ",
         };
-        out.note(&format!("[{mark}] {}", name(text("content"))))?;
-    }
-    Ok(())
+        format!("[{mark}] {}", name(entry["content"].as_str().unwrap_or_default()))
+    })
 }
 
 /// Returns the exit code for an `error` line.

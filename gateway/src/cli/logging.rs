@@ -108,6 +108,15 @@ where
     }
 }
 
+/// Methods that record values which JSON has itself.
+macro_rules! record_as_is {
+    ($($record:ident: $kind:ty),+) => {$(
+        fn $record(&mut self, field: &Field, value: $kind) {
+            self.0.insert(field.name().to_owned(), value.into());
+        }
+    )+};
+}
+
 /// Copies the fields of an event into a JSON object.
 struct JsonFieldVisitor<'a>(&'a mut Map<String, Value>);
 
@@ -116,25 +125,7 @@ impl Visit for JsonFieldVisitor<'_> {
         self.0.insert(field.name().to_owned(), format!("{value:?}").into());
     }
 
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
+    record_as_is! { record_str: &str, record_i64: i64, record_u64: u64, record_bool: bool, record_f64: f64 }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
+use acp_store::now_ms;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -222,17 +223,12 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
 }
 
 /// Formats the time since `at_ms`.
-pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
-    let seconds = now_ms.saturating_sub(at_ms) / 1_000;
+pub(crate) fn age(at_ms: u64) -> String {
+    let seconds = now_ms().saturating_sub(at_ms) / 1_000;
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min", seconds / 60),
         3_600..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
     }
-}
-
-/// Returns milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }

@@ -3,7 +3,7 @@
 use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
-use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
+use crate::cli::output::{CliResult, Out, age, name, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
 use acp_core::api::{
     BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
@@ -17,6 +17,7 @@ use acp_core::sanitize;
 use acp_core::timeouts::{Expiry, TimeoutKind, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use acp_store::now_ms;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
@@ -358,7 +359,6 @@ fn list(views: &[SessionView]) -> String {
     if views.is_empty() {
         return "No sessions. Start one: acp-gateway sessions spawn --agent demo".to_owned();
     }
-    let now = now_ms();
     let rows = views.iter().map(|view| {
         vec![
             view.session_key.to_string(),
@@ -368,7 +368,7 @@ fn list(views: &[SessionView]) -> String {
             format_bindings(view),
             view.label.clone().unwrap_or_default(),
             view.cwd.clone(),
-            age(view.last_activity_at_ms, now),
+            age(view.last_activity_at_ms),
             view.last_error.as_ref().map_or(String::new(), |failure| failure.code.to_string()),
         ]
     });
@@ -410,19 +410,18 @@ fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
 }
 
 /// Formats the timeout that ends first.
-fn time_left(expiry: &Expiry, now: u64) -> String {
+fn time_left(expiry: &Expiry) -> String {
     let what = match expiry.source {
         TimeoutKind::BindingIdle => "idle timeout of the binding",
         TimeoutKind::BindingMaxAge => "maximum age of the binding",
         TimeoutKind::Session => "idle timeout of the session",
         TimeoutKind::Runtime => "idle timeout of the agent",
     };
-    let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    let left = format_duration(expiry.at_ms.saturating_sub(now_ms()) / 1_000 * 1_000);
     format!("in {left} ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {
-    let now = now_ms();
     let none = || "-".to_owned();
     let word = |value: Result<serde_json::Value, _>| match value {
         Ok(serde_json::Value::String(text)) => text,
@@ -444,8 +443,8 @@ fn show(view: &SessionView) -> String {
         ("active run", format_turns(view)),
         ("bound to", format_bindings(view)),
         ("events", view.last_session_seq.to_string()),
-        ("created", format!("{} ago", age(view.created_at_ms, now))),
-        ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
+        ("created", format!("{} ago", age(view.created_at_ms))),
+        ("active", format!("{} ago", age(view.last_activity_at_ms))),
     ];
     facts.extend(format_environment(view));
     if view.owner_session_key != view.session_key {
@@ -454,7 +453,7 @@ fn show(view: &SessionView) -> String {
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry, now))));
+    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry))));
     let settings = view.agent_settings.lines();
     let settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();

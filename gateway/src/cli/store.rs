@@ -2,7 +2,7 @@
 //! gateway, and stops none.
 
 use crate::cli::GlobalArgs;
-use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
+use crate::cli::output::{CliError, CliResult, Out, age, table};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::check::{self, CheckReport};
@@ -131,10 +131,9 @@ fn listed(dir: &Path, all: bool, out: &mut Out) -> CliResult {
 }
 
 fn format_salvage(found: &Salvage) -> String {
-    let now = now_ms();
     let rows = found.sessions.iter().map(|saved| {
         let (label, bound) = (saved.label.clone().unwrap_or_default(), saved.bound.join(", "));
-        let active = age(saved.last_activity_at_ms, now);
+        let active = age(saved.last_activity_at_ms);
         let (key, agent, state) = (saved.session_key.clone(), saved.agent.clone(), saved.state.clone());
         vec![key, agent, state, bound, label, saved.cwd.clone(), active]
     });

@@ -4,7 +4,6 @@
 
 use crate::api::peer_ancestry;
 use crate::app;
-use crate::app::GatewayReady;
 use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::agents::{agents_found_here, exe};
@@ -14,11 +13,11 @@ use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_di
 use crate::cli::{GlobalArgs, inside};
 use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
-use crate::supervisor::hello_at;
+use crate::supervisor::{gateway_role, hello_at};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{self, Hello, Marks, Request, Role};
+use acp_shared::protocol::{Hello, Marks, Reply, Request, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, Store, StoreError};
 use serde::Serialize;
@@ -96,12 +95,12 @@ pub(crate) async fn run(
         };
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, signals, |ready: GatewayReady| {
+    let served = app::serve(settings, channels, signals, |socket: &Path| {
         let line = UpReadyLine {
             event: "ready",
-            gateway_pid: ready.pid,
+            gateway_pid: std::process::id(),
             supervisor_pid: supervisor.pid,
-            socket: &ready.socket,
+            socket,
             supervisor_socket: &supervisor.socket,
         };
         printed = out.show(&line, |line| welcome(line, &agents, &state_dir, global.state_dir.is_some()));
@@ -180,15 +179,13 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
     });
     let opened = opened.await.map_err(|error| inside("cannot open the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;
-    let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
     let marks = store.marks().await;
     store.close().await;
     let marks = marks.map_err(Failure::from)?;
-    let home = protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino };
-    Ok((hello_at(socket, Role::Gateway { instance_id, epoch, home }), marks))
+    Ok((hello_at(socket, gateway_role(store.identity(), home)), marks))
 }
 
-async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply, ConnError> {
+async fn ask(socket: &Path, body: Request) -> Result<Reply, ConnError> {
     Client::open(socket, hello_at(socket, Role::Admin), Duration::from_millis(ANSWER_MS))
         .await?
         .call(body)
@@ -198,7 +195,7 @@ async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply
 /// Returns the pid of the supervisor at this socket, if one answers.
 async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
-        Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
+        Ok(Reply::Status(status)) => Ok(Some(status.pid)),
         Ok(_) => Err(supervisor_failure(socket, "unexpected response")),
         Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
         Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
@@ -346,7 +343,7 @@ async fn request_shutdown(
     supervisor: &RunningSupervisor,
     state_dir: &Path,
     (hello, marks): (Hello, Option<Marks>),
-) -> Result<acp_shared::protocol::Reply, ConnError> {
+) -> Result<Reply, ConnError> {
     let deadline = Duration::from_millis(ANSWER_MS);
     let mut client = match marks {
         Some(marks) => Client::open_gateway(&supervisor.socket, hello, marks, deadline).await?,

@@ -7,10 +7,12 @@
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{
-    Hello, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient, ToSupervisor,
+    Hello, Home, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient, ToSupervisor,
     VERSION_MARKS, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
+use acp_store::GatewayIdentity;
+use acp_store::identity::StateDirLocation;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -460,6 +462,15 @@ pub(crate) fn hello(role: Role) -> Hello {
         Role::Admin => VERSION_MIN,
     };
     Hello { version_min, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
+}
+
+/// Builds the role of the gateway with this identity and state directory.
+pub(crate) fn gateway_role(identity: &GatewayIdentity, home: StateDirLocation) -> Role {
+    Role::Gateway {
+        instance_id: identity.instance_id,
+        epoch: identity.epoch,
+        home: Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino },
+    }
 }
 
 /// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.
