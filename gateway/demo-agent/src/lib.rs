@@ -199,15 +199,13 @@ impl DemoAgent {
         if let Err(error) = self.memory.append(&session, &TranscriptLine::Session { cwd: cwd.to_owned() }) {
             return self.wire.error(id, -32603, &format!("cannot store the conversation: {error}"));
         }
-        let mode = self.insert(&session, cwd);
-        self.wire.result(id, &json!({"sessionId": session, "modes": modes(&mode)}))
+        self.insert(&session, cwd);
+        self.wire.result(id, &json!({"sessionId": session, "modes": modes()}))
     }
 
-    fn insert(&mut self, session: &str, cwd: &str) -> String {
-        let mode = "ask".to_owned();
-        let opened = DemoSession { cwd: PathBuf::from(cwd), mode: mode.clone(), allow_always: false };
+    fn insert(&mut self, session: &str, cwd: &str) {
+        let opened = DemoSession { cwd: PathBuf::from(cwd), mode: "ask".to_owned(), allow_always: false };
         self.sessions.insert(session.to_owned(), opened);
-        mode
     }
 
     fn open(&mut self, id: &str, session: &str, params: &Value, replay: bool) -> io::Result<()> {
@@ -230,8 +228,8 @@ impl DemoAgent {
                 }
             }
         }
-        let mode = self.insert(session, &cwd);
-        self.wire.result(id, &json!({"modes": modes(&mode)}))
+        self.insert(session, &cwd);
+        self.wire.result(id, &json!({"modes": modes()}))
     }
 
     fn set_mode(&mut self, id: &str, session: &str, params: &Value) -> io::Result<()> {
@@ -299,9 +297,10 @@ fn initialized() -> Value {
     })
 }
 
-fn modes(current: &str) -> Value {
+/// Modes of a session that was just opened.
+fn modes() -> Value {
     json!({
-        "currentModeId": current,
+        "currentModeId": "ask",
         "availableModes": [
             {"id": "ask", "name": "Ask", "description": "Asks before it does anything"},
             {"id": "auto", "name": "Automatic", "description": "Does everything without asking"},

@@ -327,8 +327,7 @@ impl GatewayService {
         let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
             SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
             SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
-            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => (false, None, why.clone()),
-            SupervisorStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
+            down => (false, None, down.reason().to_owned()),
         };
         StatusView {
             pid: std::process::id(),

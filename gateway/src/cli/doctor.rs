@@ -3,11 +3,10 @@
 mod accounts;
 
 use crate::cli::GlobalArgs;
-use crate::cli::agents::{LOCAL, agents_found_here, exe};
+use crate::cli::agents::{LOCAL, agents_found_here, agents_of};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
-use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
 use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
@@ -90,7 +89,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
             let place = file_of(&state_dir, file.as_deref());
             checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
-            known = Some(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir));
+            known = Some(agents_of(loaded, &state_dir));
         }
     }
     checks.push(programs());

@@ -1,6 +1,7 @@
 //! Event streams on a terminal and for programs.
 
 use crate::api::client::EventStream;
+use crate::cli::inside;
 use crate::cli::output::{CliResult, Out, TextStyle, name};
 use acp_core::failure::Failure;
 use acp_core::render::subject;
@@ -26,9 +27,7 @@ impl<'a> EventHead<'a> {
     /// # Errors
     /// The line is not an event: the versions of gateway and client do not match.
     pub(crate) fn of(line: &'a str) -> Result<Self, Failure> {
-        serde_json::from_str(line).map_err(|error| {
-            Failure::new(Code::Runtime, format!("cannot parse an event: {error}")).origin("client")
-        })
+        serde_json::from_str(line).map_err(|error| inside("cannot parse an event", &error))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Standard output and standard error of commands: one locked, buffered standard output. A closed reader (`|
 //! head`) ends the command without an error.
 
+use crate::cli::inside;
 use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
@@ -207,8 +208,7 @@ fn write_error(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return CliError::StdoutClosed;
     }
-    let what = format!("cannot write to standard output: {error}");
-    CliError::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
+    inside("cannot write to standard output", &error).into()
 }
 
 /// Formats a table for people: no frames, minimal column widths, one line per row.

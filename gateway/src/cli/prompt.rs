@@ -98,7 +98,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         run: accepted.run_id,
         steered: accepted.steered,
         client,
-        asker: ask.then(StdinLines::start),
+        asker: ask.then(stdin_lines),
         question: None,
         show: EventPrinter::new(false),
     };
@@ -119,32 +119,27 @@ fn read_stdin() -> Result<String, Failure> {
 }
 
 /// Lines typed by a person, read on a separate thread.
-struct StdinLines(mpsc::Receiver<String>);
-
-impl StdinLines {
-    fn start() -> Self {
-        let (lines, typed) = mpsc::channel(4);
-        // The thread ends with the process, or at the end of its input.
-        std::thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                let Ok(line) = line else { return };
-                if lines.blocking_send(line).is_err() {
-                    return;
-                }
+fn stdin_lines() -> mpsc::Receiver<String> {
+    let (lines, typed) = mpsc::channel(4);
+    // The thread ends with the process, or at the end of its input.
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if lines.blocking_send(line).is_err() {
+                return;
             }
-        });
-        Self(typed)
-    }
+        }
+    });
+    typed
 }
 
-async fn next_line(asker: &mut Option<StdinLines>) -> String {
-    match asker {
-        Some(StdinLines(lines)) => match lines.recv().await {
-            Some(line) => line,
-            None => std::future::pending().await,
-        },
-        None => std::future::pending().await,
+async fn next_line(asker: &mut Option<mpsc::Receiver<String>>) -> String {
+    if let Some(lines) = asker
+        && let Some(line) = lines.recv().await
+    {
+        return line;
     }
+    std::future::pending().await
 }
 
 /// State of following a turn.
@@ -154,7 +149,7 @@ struct TurnFollower {
     session: SessionKey,
     run: RunId,
     steered: bool,
-    asker: Option<StdinLines>,
+    asker: Option<mpsc::Receiver<String>>,
     /// Pending permission request: id and options.
     question: Option<(String, Vec<OptionView>)>,
     show: EventPrinter,

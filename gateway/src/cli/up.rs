@@ -6,18 +6,16 @@ use crate::api::peer_ancestry;
 use crate::app;
 use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
-use crate::cli::agents::{agents_found_here, exe};
-use crate::cli::config::environment;
+use crate::cli::agents::{agents_found_here, agents_of, exe};
 use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{GlobalArgs, inside};
-use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::{gateway_role, hello_at};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{Hello, Marks, Reply, Request, Role};
+use acp_shared::protocol::{Hello, Marks, Refusal, Reply, Request, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, Store, StoreError};
 use serde::Serialize;
@@ -81,8 +79,7 @@ pub(crate) async fn run(
     out: &mut Out,
 ) -> CliResult {
     let settings = prepare(global, args, true)?;
-    let agents =
-        Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
+    let agents = agents_of(settings.loaded.clone(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
     let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
@@ -196,12 +193,11 @@ async fn ask(socket: &Path, body: Request) -> Result<Reply, ConnError> {
 async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
         Ok(Reply::Status(status)) => Ok(Some(status.pid)),
-        Ok(_) => Err(supervisor_failure(socket, "unexpected response")),
-        Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
-        Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
-        Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
+        Ok(_) | Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
             Err(supervisor_failure(socket, "unexpected response"))
         }
+        Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
+        Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
         Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
     }
 }
@@ -299,19 +295,13 @@ fn last_lines(log: &Path, before: u64) -> String {
 /// that has just ended, so that this gateway's own leases do not prevent the shutdown.
 async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
+    let keeps = |why: &Refusal| format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid);
     match request_shutdown(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
-        Err(ConnError::Refused(refusal)) => {
-            return out.note(&format!("The supervisor (pid {}) keeps running: {refusal}", supervisor.pid));
-        }
+        Err(ConnError::Refused(refusal)) => return out.note(&keeps(&refusal)),
+        Err(ConnError::RolledBack(rollback)) => return out.note(&keeps(&rollback.refusal)),
         Err(ConnError::Io(error)) => {
             tracing::info!(%error, "supervisor already stopped");
-        }
-        Err(ConnError::RolledBack(rollback)) => {
-            return out.note(&format!(
-                "The supervisor (pid {}) keeps running: {}",
-                supervisor.pid, rollback.refusal
-            ));
         }
         Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
             return Err(supervisor_failure(&supervisor.socket, &error.to_string()).into());

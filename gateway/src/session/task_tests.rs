@@ -131,7 +131,7 @@ async fn world() -> World {
     let greeting = (hello(gateway_role()), no_marks());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
-    status.wait_for(SupervisorStatus::is_up).await.unwrap();
+    status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let (registry, metrics) = (registry(), Metrics::default());
     let deps = Deps {
         metrics: metrics.clone(),

@@ -77,6 +77,15 @@ impl SupervisorStatus {
         self.generation().is_some()
     }
 
+    /// Reason why it is not connected; empty if none is known yet.
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Self::Busy(why) | Self::Down(why) => why,
+            Self::RolledBack(rollback) => &rollback.refusal.message,
+            Self::Connecting | Self::Up { .. } => "",
+        }
+    }
+
     /// Number of the connection; `None` if not connected.
     pub(crate) const fn generation(&self) -> Option<u64> {
         match self {
@@ -388,11 +397,7 @@ impl ConnectionDriver {
     fn set_down(&self, status: SupervisorStatus) {
         let was_up = self.shared.status.borrow().is_up();
         let changed = *self.shared.status.borrow() != status;
-        let why = match &status {
-            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => why.clone(),
-            SupervisorStatus::RolledBack(rollback) => rollback.refusal.message.clone(),
-            SupervisorStatus::Connecting | SupervisorStatus::Up { .. } => String::new(),
-        };
+        let why = status.reason();
         if was_up {
             tracing::warn!(why, "supervisor connection lost");
         } else if changed {
