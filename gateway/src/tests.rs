@@ -37,32 +37,6 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// Log lines that a test collects.
-#[derive(Clone, Default)]
-pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
-
-impl LogLines {
-    /// What a subscriber writes to.
-    pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
-        let lines = self.clone();
-        move || lines.clone()
-    }
-
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl std::io::Write for LogLines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// A console conversation.
 pub(crate) fn conversation(id: &str) -> ConversationRef {
     crate::channel::console::conversation(id)
@@ -253,20 +227,20 @@ impl Scribe {
 
     /// Ends the run with an answer.
     pub(crate) async fn done(&mut self) {
-        self.end(RunState::Completed, EventKind::Done, json!({"stop_reason": "end_turn"})).await;
+        self.end(EventKind::Done, &json!({"stop_reason": "end_turn"}), RunState::Completed).await;
     }
 
     /// Ends the run without one.
     pub(crate) async fn fail(&mut self) {
-        let error = json!({"code": "ACP_TURN_FAILED", "message": "No."});
-        self.end(RunState::Failed, EventKind::Error, error).await;
+        self.end(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), RunState::Failed)
+            .await;
     }
 
-    async fn end(&mut self, state: RunState, kind: EventKind, payload: Value) {
-        let last = self.write(kind, &payload, true);
+    async fn end(&mut self, kind: EventKind, payload: &Value, state: RunState) {
+        let last = self.write(kind, payload, true);
         let (run, last_seq) = self.run.take().unwrap();
-        let run = Write::Run(Box::new(RunRow { state, last_seq, ..run }));
-        self.store.commit(self.fence.clone(), vec![last, run]).await.unwrap();
+        let run = RunRow { state, last_seq, ..run };
+        self.store.commit(self.fence.clone(), vec![last, Write::Run(Box::new(run))]).await.unwrap();
     }
 
     /// Closes the session with its bindings, and then has the agent end.
@@ -303,5 +277,31 @@ pub(crate) fn said(text: &str) -> PromptRequest {
         author: "ann".to_owned(),
         interactive: true,
         ..PromptRequest::default()
+    }
+}
+
+/// Log lines that a test collects.
+#[derive(Clone, Default)]
+pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+impl LogLines {
+    /// What a subscriber writes to.
+    pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
+        let lines = self.clone();
+        move || lines.clone()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for LogLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
