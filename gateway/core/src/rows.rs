@@ -208,6 +208,22 @@ pub struct LeaseRow {
     pub broken: bool,
 }
 
+impl LeaseRow {
+    /// Row of a lease that is about to be requested from the supervisor.
+    pub fn new(spawn: Spawn) -> Self {
+        Self {
+            lease_id: spawn.lease_id,
+            session_key: spawn.session_key.clone(),
+            spawn,
+            usage: LeaseStatus::Intended,
+            stdout_offset: 0,
+            next_stdin_seq: 1,
+            link_state: String::new(),
+            broken: false,
+        }
+    }
+}
+
 /// Row of `acp_stdin_outbox`: one message to an agent (design §9, H6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {

@@ -85,10 +85,7 @@ fn check_restorable(from: &Path, db: &Path) -> Result<(), StoreError> {
         schema::refuse_newer(&db)?;
         let mut found = check::pages(&db, false)?;
         if found.is_empty() && schema::is_current(schema::version(&db)?) {
-            let broken = check::rules(&db)?.into_iter().filter(|rule| !rule.broken.is_empty());
-            found.extend(
-                broken.map(|rule| format!("{} {}: {}", rule.name, rule.rule, rule.broken.join(", "))),
-            );
+            found.extend(check::rules(&db)?.iter().filter_map(check::CheckFinding::violation));
         }
         Ok((schema::version(&db)?, found))
     });

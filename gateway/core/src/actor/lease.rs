@@ -45,16 +45,7 @@ impl Actor {
             roots: std::iter::once(&self.session.cwd).chain(&directories).cloned().collect(),
             graces: self.profile.graces,
         };
-        let row = LeaseRow {
-            lease_id,
-            session_key: self.session.session_key.clone(),
-            spawn: spawn.clone(),
-            usage: LeaseStatus::Intended,
-            stdout_offset: 0,
-            next_stdin_seq: 1,
-            link_state: String::new(),
-            broken: false,
-        };
+        let row = LeaseRow::new(spawn.clone());
         out.writes.push(Write::NewLease(Box::new(row.clone())));
         let lines = LineSplitter::new(0, self.limits.line_bytes_max);
         self.lease = Some(Lease { backend_dirty: true, ..Lease::new(row, lines, VecDeque::new()) });
