@@ -147,6 +147,20 @@ fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     program
 }
 
+/// The version of Landlock that the kernel supports.
+///
+/// # Errors
+/// If the kernel does not support Landlock.
+pub fn landlock_abi() -> io::Result<u32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: libc::c_uint = 1;
+    let none = std::ptr::null::<libc::c_void>();
+    // SAFETY: with this flag the call takes a null pointer and a size of 0.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0usize, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    u32::try_from(abi).map_err(|_| io::Error::last_os_error())
+}
+
 /// System call boundary at which a traced thread is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
