@@ -303,7 +303,7 @@ fn user_actions_arrive_as_typed_events() {
     let owner = Some(Snowflake(stage.ann));
     assert_eq!((changed.id, changed.archived, changed.owner), (id, true, owner));
     stage.fake.delete_channel(thread);
-    await_event!(stage, Event::ThreadDeleted { id, .. } if id == Snowflake(thread) => ());
+    await_event!(stage, Event::ThreadDeleted(id) if id == Snowflake(thread) => ());
     let bot = stage.bot.user;
     stage.stop.cancel();
     until(SOON, "bot disconnected", || !stage.fake.is_connected(bot));

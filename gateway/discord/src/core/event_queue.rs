@@ -22,7 +22,7 @@ enum OverflowPolicy {
 
 fn overflow_policy(event: &Event) -> OverflowPolicy {
     match event {
-        Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => OverflowPolicy::Reserve,
+        Event::Command(_) | Event::Click(_) => OverflowPolicy::Reserve,
         Event::Autocomplete(_) => OverflowPolicy::DropSilently,
         Event::Ready(_)
         | Event::Resumed
@@ -34,14 +34,12 @@ fn overflow_policy(event: &Event) -> OverflowPolicy {
         | Event::MessagesDeleted { .. }
         | Event::ThreadCreated(_)
         | Event::ThreadChanged(_)
-        | Event::ThreadDeleted { .. }
+        | Event::ThreadDeleted(_)
         | Event::ChannelChanged(_)
         | Event::RightsChanged(_)
         | Event::ChannelDeleted(_)
         | Event::GuildGone { .. }
-        | Event::GuildBack(_)
-        | Event::Unknown { .. }
-        | Event::Alarm(_) => OverflowPolicy::Drop,
+        | Event::GuildBack(_) => OverflowPolicy::Drop,
     }
 }
 

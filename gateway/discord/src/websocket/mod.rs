@@ -90,7 +90,6 @@ pub async fn run(
         }
     };
     if let Err(failure) = &result {
-        tracing::error!(%failure, "Discord connection failed permanently");
         sink.put(Event::Failed(failure.clone()));
     }
     result

@@ -193,7 +193,7 @@ impl Driver {
             // Counted whether or not it was received.
             self.shared.intake.record_identify();
             let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
-            count.into_iter().for_each(|count| self.shared.intake.alarm(count));
+            count.into_iter().for_each(EventIntake::alarm);
         }
         sent
     }
