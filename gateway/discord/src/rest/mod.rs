@@ -17,7 +17,6 @@ mod queue;
 mod settings;
 mod webhooks;
 
-pub use channels::{ARCHIVE_MINUTES, ChannelChanges};
 pub use counters::{RestCounts, WaitTimes};
 pub use error::{Rejection, RestError};
 pub use find_sent_message::{SentMessageLookup, SentMessageSearch};
@@ -26,7 +25,6 @@ pub use messages::{History, Proof, SentMessage};
 pub use settings::RestSettings;
 pub use webhooks::Webhook;
 
-use crate::core::base_url::BaseUrl;
 use crate::core::endpoint::{RetrySafety, Route};
 use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
 use crate::core::headers::{self, ResponseMeta};
@@ -161,8 +159,7 @@ impl RestClient {
     /// Creates a client. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ClientSetupError`] if the token or the user agent cannot stand in an HTTP header, or there is no
-    /// HTTP client.
+    /// [`ClientSetupError`] if the token cannot stand in an HTTP header, or there is no HTTP client.
     pub fn new(settings: RestSettings) -> Result<Self, ClientSetupError> {
         let http = HttpClient::new(&settings)?;
         let counters = Arc::new(Counters::default());
@@ -171,12 +168,6 @@ impl RestClient {
         let (sent_nonces, dead) = (Mutex::default(), Mutex::default());
         let archived = watch::Sender::default();
         Ok(Self(Arc::new(Inner { settings, http, queue, counters, sent_nonces, dead, archived })))
-    }
-
-    /// Base URL of Discord.
-    #[must_use]
-    pub fn base(&self) -> &BaseUrl {
-        &self.0.settings.base
     }
 
     /// Replaces the bot's token. Requests resume if they had stopped because Discord refused the old one.

@@ -292,11 +292,8 @@ fn what_is_being_typed_is_a_text_whatever_it_will_be() {
 #[test]
 fn a_click_names_its_button_and_message() {
     let click = interaction(3, json!({ "custom_id": "acp1:/acp cancel", "component_type": 2 }));
-    let expected = Click {
-        interaction: at(),
-        custom_id: "acp1:/acp cancel".to_owned(),
-        message: Snowflake(100),
-    };
+    let expected =
+        Click { interaction: at(), custom_id: "acp1:/acp cancel".to_owned(), message: Snowflake(100) };
     assert_eq!(one("INTERACTION_CREATE", &click), Event::Click(Box::new(expected)));
 }
 
