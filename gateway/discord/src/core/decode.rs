@@ -13,7 +13,6 @@ use super::ids::Snowflake;
 use acp_shared::redact::Secret;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
 
 mod wire;
 

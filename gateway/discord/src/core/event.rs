@@ -241,14 +241,10 @@ pub enum Value {
     Text(String),
     /// Integer.
     Integer(i64),
-    /// Floating-point number.
-    Number(f64),
     /// Boolean.
     Bool(bool),
-    /// Id of a user, a channel or a role.
-    Id(Snowflake),
-    /// File.
-    File(Attachment),
+    /// Value of a type that no command of this bot has.
+    Other,
 }
 
 /// Click on a button.

@@ -137,9 +137,7 @@ mod tests {
 
     fn click(id: u64) -> Event {
         let interaction = samples::interaction(id);
-        let click =
-            Click { interaction, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
-        Event::Click(Box::new(click))
+        Event::Click(Box::new(Click { interaction, custom_id: String::new(), message: Snowflake(1) }))
     }
 
     fn gap(lost: u64) -> Event {

@@ -241,7 +241,6 @@ pub(super) mod tests {
             OptionKind::Choice(of) => Value::Text(of[0].1.clone()),
             OptionKind::Integer { min, .. } => Value::Integer(*min),
             OptionKind::Bool => Value::Bool(true),
-            OptionKind::File => panic!(),
         }
     }
 

@@ -305,22 +305,14 @@ pub(super) struct RawInteractionData {
     pub(super) name: Option<String>,
     #[serde(default, deserialize_with = "or_null")]
     options: Vec<RawOption>,
-    #[serde(default, deserialize_with = "or_null")]
-    resolved: RawResolved,
     pub(super) custom_id: Option<String>,
 }
 
 impl RawInteractionData {
     /// Options of a command.
     pub(super) fn given_options(&self) -> Result<Vec<GivenOption>, DecodeError> {
-        self.options.iter().map(|option| option.to_given_option(&self.resolved)).collect()
+        self.options.iter().map(RawOption::to_given_option).collect()
     }
-}
-
-#[derive(Deserialize, Default)]
-struct RawResolved {
-    #[serde(default, deserialize_with = "or_null")]
-    attachments: BTreeMap<String, Json>,
 }
 
 #[derive(Deserialize)]
@@ -339,27 +331,18 @@ struct RawOption {
 impl RawOption {
     /// Reads a value by its option type (documentation, "Application Command Option Type"). An option that is
     /// still being typed is a text, regardless of type.
-    fn to_given_option(&self, resolved: &RawResolved) -> Result<GivenOption, DecodeError> {
+    fn to_given_option(&self) -> Result<GivenOption, DecodeError> {
         let wrong = || DecodeError(format!("an option of type {} with a value of another type", self.kind));
-        let id = || parse::<Snowflake>(&self.value).map_err(|_| wrong());
         let value = match (self.kind, &self.value) {
-            (1 | 2, _) => Value::Sub(
-                self.options
-                    .iter()
-                    .map(|option| option.to_given_option(resolved))
-                    .collect::<Result<_, _>>()?,
-            ),
+            (1 | 2, _) => {
+                Value::Sub(self.options.iter().map(Self::to_given_option).collect::<Result<_, _>>()?)
+            }
             (_, Json::String(text)) if self.focused || self.kind == 3 => Value::Text(text.clone()),
             (_, Json::Number(number)) if self.focused => Value::Text(number.to_string()),
             (4, value) => Value::Integer(value.as_i64().ok_or_else(wrong)?),
             (5, value) => Value::Bool(value.as_bool().ok_or_else(wrong)?),
-            (6..=9, _) => Value::Id(id()?),
-            (10, value) => Value::Number(value.as_f64().ok_or_else(wrong)?),
-            (11, _) => {
-                let file = resolved.attachments.get(&id()?.to_string()).ok_or_else(wrong)?;
-                Value::File(parse::<RawAttachment>(file)?.into())
-            }
-            _ => return Err(wrong()),
+            (3, _) => return Err(wrong()),
+            _ => Value::Other,
         };
         Ok(GivenOption { name: self.name.clone(), value, focused: self.focused })
     }
