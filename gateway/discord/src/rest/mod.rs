@@ -26,7 +26,7 @@ pub use settings::RestSettings;
 pub use webhooks::Webhook;
 
 use crate::core::endpoint::{RetrySafety, Route};
-use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
+use crate::core::errors::{RejectionKind, classify_rejection};
 use crate::core::headers::{self, ResponseMeta};
 use crate::core::ids::Snowflake;
 use crate::core::message::RequestPayload;
@@ -389,12 +389,4 @@ fn unreadable(route: &'static str, retry_safety: RetrySafety, why: &str) -> Rest
         RetrySafety::ReadOnly => RestError::not_sent(route, RejectionKind::Temporary, why),
         RetrySafety::Idempotent | RetrySafety::Create => RestError::Uncertain { why },
     }
-}
-
-/// True if a refusal of a webhook request means that the webhook no longer exists.
-const fn is_dead(request_kind: RequestKind, kind: RejectionKind) -> bool {
-    matches!(
-        (request_kind, kind),
-        (RequestKind::Webhook, RejectionKind::Gone(crate::core::errors::ResourceKind::Webhook))
-    )
 }

@@ -3,9 +3,9 @@
 
 use super::messages::SentMessage;
 use super::model::{WebhookObject, parse};
-use super::{Call, QueueOptions, RestClient, RestError, is_dead};
+use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::{RetrySafety, Route};
-use crate::core::errors::{RejectionKind, RequestKind, ResourceKind};
+use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::ids::Snowflake;
 use crate::core::message::{self, MessageBody};
 use acp_shared::redact::Secret;
@@ -106,7 +106,7 @@ impl RestClient {
     /// unchanged.
     fn mark_dead_if_gone<T>(&self, webhook: &Webhook, result: Result<T, RestError>) -> Result<T, RestError> {
         if let Err(RestError::Rejected(rejection)) = &result
-            && is_dead(RequestKind::Webhook, rejection.kind)
+            && rejection.kind == RejectionKind::Gone(ResourceKind::Webhook)
         {
             let token = (rejection.code != Some(UNKNOWN_WEBHOOK)).then(|| webhook.token.clone());
             let mut dead = self.dead();
