@@ -62,8 +62,6 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
     let settings = SessionSettings {
         token: Secret::new(TOKEN.to_owned()),
         base: BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
-        direct_messages: false,
-        shards: None,
         ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };
