@@ -8,12 +8,12 @@ use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::endpoint::Page;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{FileUpload, MessageBody, NewMessage, Persona};
+use acp_discord::core::message::{FileUpload, MessageBody, NewMessage};
 use acp_discord::core::message_match::SentMessageQuery;
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{
-    ChannelChanges, QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup,
-    SentMessageSearch, Webhook,
+    QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup, SentMessageSearch,
+    Webhook,
 };
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
@@ -61,7 +61,7 @@ fn stage(change: impl FnOnce(&mut RestSettings)) -> Stage {
 }
 
 fn new(nonce: &str, text: &str) -> NewMessage {
-    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text), reply_to: None }
+    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text) }
 }
 
 impl Stage {
@@ -158,7 +158,6 @@ fn retry_of_deleted_message_reports_sent_and_deleted() {
     stage.fake.delete(id.0);
     assert_eq!(meaning(stage.create("n1", "the answer")), Some(RejectionKind::SentAndDeleted));
     assert_eq!(meaning(stage.edit(id, "x")), Some(RejectionKind::Gone(ResourceKind::Message)));
-    assert_eq!(stage.run(stage.rest.delete_message(stage.here(), id, CARD)), Ok(()));
     assert!(stage.texts().is_empty());
 }
 
@@ -173,17 +172,14 @@ fn creates_edits_and_webhooks_ping_nobody() {
     let token = hook.token.unwrap_or_else(|| panic!("no token"));
     let hook = Webhook { id: hook.id, token };
     let body = MessageBody::text(text);
-    let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
-    let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
-    let by_hook = sent(stage.run(execute));
-    let edit = stage.rest.edit_webhook_message(&hook, None, by_hook, &body, CARD);
-    assert_eq!(stage.run(edit), Ok(()));
+    let execute =
+        || stage.run(stage.rest.execute_webhook(&hook, None, stage.here(), &body, Some("Codex"), FINAL));
+    sent(execute());
     assert_eq!(stage.fake.tally().pings, 0);
     // A deleted webhook is tried once more, and then never.
-    assert_eq!(stage.run(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
+    stage.fake.delete_webhook(hook.id.0);
     for _ in 0..3 {
-        let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
-        assert_eq!(meaning(stage.run(execute)), Some(RejectionKind::Gone(ResourceKind::Webhook)));
+        assert_eq!(meaning(execute()), Some(RejectionKind::Gone(ResourceKind::Webhook)));
     }
     assert_eq!(stage.fake.tally().requests.get("POST /webhooks/{}/{} 404"), Some(&1));
 }
@@ -230,8 +226,7 @@ fn thread_is_created_once_and_archived_edit_is_reported() {
     stage.fake.archive(id.0, true);
     let edit = || stage.run(stage.rest.edit_message(id, said, &MessageBody::text("x"), CARD));
     assert_eq!(meaning(edit()), Some(RejectionKind::Archived));
-    let open = ChannelChanges { archived: Some(false), ..ChannelChanges::default() };
-    assert!(stage.run(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
+    stage.fake.archive(id.0, false);
     assert_eq!(edit(), Ok(()));
     stage.fake.delete_channel(id.0);
     let gone = stage.say(id, "n3", "in the thread");
@@ -299,9 +294,8 @@ fn files_pages_reactions_and_typing_requests_succeed() {
         stage.rest.remove_reaction(stage.here(), id, "👀", PATIENT).await?;
         let me = stage.rest.me().await?;
         let application = stage.rest.application().await?;
-        let gateway = stage.rest.gateway().await?;
-        Ok::<_, RestError>((me.id, application.id, gateway.url.starts_with("ws://")))
+        Ok::<_, RestError>((me, application))
     });
-    let expected = (Snowflake(stage.bot.user), Snowflake(stage.bot.application), true);
+    let expected = (Snowflake(stage.bot.user), Snowflake(stage.bot.application));
     assert_eq!(reacted, Ok(expected));
 }

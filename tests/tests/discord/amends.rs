@@ -171,7 +171,7 @@ fn thread_archived_during_disconnect_parks_its_binding() {
     // REST requests work, but no gateway session can begin.
     stage.fake.refuse_sessions(1_000);
     stage.fake.sockets(None, SocketAct::Reset);
-    until(SOON, "connection loss logged", || stage.house.gateway_log().contains("Discord connection lost"));
+    until(SOON, "connection loss logged", || stage.house.gateway_log().contains("gateway connection lost"));
     stage.fake.archive(thread, true);
     turns_over(&stage, 2);
     until(LONG, "delivery refused or parked", || {

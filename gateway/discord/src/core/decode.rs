@@ -6,14 +6,13 @@
 #![deny(clippy::indexing_slicing)]
 
 use super::event::{
-    Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ModalSubmit,
-    ReadyEvent, SlashCommand, Thread, User, Value,
+    Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ReadyEvent,
+    SlashCommand, Thread, User, Value,
 };
 use super::ids::Snowflake;
 use acp_shared::redact::Secret;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
-use std::collections::BTreeMap;
 
 mod wire;
 
@@ -115,10 +114,7 @@ pub fn event(kind: &str, data: &Json) -> Result<DecodedEvent, DecodeError> {
             .map(|event| event.map_or(DecodedEvent::Ignored, |e| DecodedEvent::Events(vec![e]))),
         "THREAD_CREATE" => one(Event::ThreadCreated(thread(data)?)),
         "THREAD_UPDATE" => one(Event::ThreadChanged(thread(data)?)),
-        "THREAD_DELETE" => {
-            let wire::RawDeletedThread { id, parent_id } = wire::parse(data)?;
-            one(Event::ThreadDeleted { id, parent: parent_id })
-        }
+        "THREAD_DELETE" => one(Event::ThreadDeleted(wire::parse::<wire::RawId>(data)?.id)),
         "THREAD_LIST_SYNC" => {
             let threads = wire::parse::<wire::RawThreadList>(data)?.threads;
             Ok(DecodedEvent::Events(
@@ -165,8 +161,6 @@ fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
     let missing = |what: &str| DecodeError(format!("an interaction without {what}"));
     let interaction = interaction.into_interaction()?;
     let data = data.unwrap_or_default();
-    let message = message.map(|message| message.id);
-    let custom_id = || data.custom_id.clone().ok_or_else(|| missing("custom_id"));
     Ok(Some(match kind {
         wire::COMMAND | wire::AUTOCOMPLETE => {
             let name = data.name.clone().ok_or_else(|| missing("a name"))?;
@@ -176,15 +170,8 @@ fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
         }
         wire::COMPONENT => Event::Click(Box::new(Click {
             interaction,
-            custom_id: custom_id()?,
-            message: message.ok_or_else(|| missing("a message"))?,
-            values: data.values,
-        })),
-        wire::MODAL => Event::ModalSubmit(Box::new(ModalSubmit {
-            interaction,
-            custom_id: custom_id()?,
-            fields: data.fields(),
-            message,
+            custom_id: data.custom_id.ok_or_else(|| missing("custom_id"))?,
+            message: message.ok_or_else(|| missing("a message"))?.id,
         })),
         _ => return Ok(None),
     }))

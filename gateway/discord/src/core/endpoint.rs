@@ -66,8 +66,6 @@ pub enum Page {
     Newest,
     /// The messages after this one.
     After(Snowflake),
-    /// The messages before this one.
-    Before(Snowflake),
 }
 
 /// Maximum number of messages on one page.
@@ -116,10 +114,6 @@ impl Route {
         )
     }
 
-    fn guild(name: RouteName, guild: Snowflake, rest: &str) -> Self {
-        Self::bot(name, Get, ReadOnly, format!("/guilds/{guild}{rest}"), MajorParam::Guild(guild.0))
-    }
-
     fn plain(name: RouteName, path: &str) -> Self {
         Self::bot(name, Get, ReadOnly, path.to_owned(), MajorParam::None)
     }
@@ -138,13 +132,6 @@ impl Route {
         Self::channel("edit_message", Patch, Idempotent, channel, &rest)
     }
 
-    /// Deletes a message.
-    #[must_use]
-    pub fn delete_message(channel: Snowflake, message: Snowflake) -> Self {
-        let rest = format!("/messages/{message}");
-        Self::channel("delete_message", Delete, Idempotent, channel, &rest)
-    }
-
     /// Reads a message.
     #[must_use]
     pub fn get_message(channel: Snowflake, message: Snowflake) -> Self {
@@ -157,14 +144,9 @@ impl Route {
     pub fn get_messages(channel: Snowflake, page: Page, limit: u8) -> Self {
         let limit = limit.clamp(1, PAGE_MAX);
         let mut rest = format!("/messages?limit={limit}");
-        let more = match page {
-            Page::Newest => None,
-            Page::After(id) => Some(("after", id)),
-            Page::Before(id) => Some(("before", id)),
-        };
-        if let Some((name, id)) = more {
+        if let Page::After(id) = page {
             // Writing to a string cannot fail.
-            let _ = write!(rest, "&{name}={id}");
+            let _ = write!(rest, "&after={id}");
         }
         Self::channel("get_messages", Get, ReadOnly, channel, &rest)
     }
@@ -180,12 +162,6 @@ impl Route {
     #[must_use]
     pub fn get_channel(channel: Snowflake) -> Self {
         Self::channel("get_channel", Get, ReadOnly, channel, "")
-    }
-
-    /// Changes a channel or a thread.
-    #[must_use]
-    pub fn modify_channel(channel: Snowflake) -> Self {
-        Self::channel("modify_channel", Patch, Idempotent, channel, "")
     }
 
     /// Shows the typing indicator for ten seconds.
@@ -222,12 +198,6 @@ impl Route {
         Self::bot(name, Put, Idempotent, path, major)
     }
 
-    /// Reads the gateway URL, the recommended number of shards and the session limit.
-    #[must_use]
-    pub fn gateway() -> Self {
-        Self::plain("gateway", "/gateway/bot")
-    }
-
     /// Reads the user of the bot.
     #[must_use]
     pub fn me() -> Self {
@@ -243,13 +213,8 @@ impl Route {
     /// Reads a member of a guild.
     #[must_use]
     pub fn member(guild: Snowflake, user: Snowflake) -> Self {
-        Self::guild("member", guild, &format!("/members/{user}"))
-    }
-
-    /// Reads the roles of a guild.
-    #[must_use]
-    pub fn roles(guild: Snowflake) -> Self {
-        Self::guild("roles", guild, "/roles")
+        let path = format!("/guilds/{guild}/members/{user}");
+        Self::bot("member", Get, ReadOnly, path, MajorParam::Guild(guild.0))
     }
 
     /// True if the request posts a message, which unarchives an archived thread.
@@ -273,45 +238,18 @@ impl Route {
         Self::channel("list_webhooks", Get, ReadOnly, channel, "/webhooks")
     }
 
-    fn webhook(
-        name: RouteName,
-        method: HttpMethod,
-        retry_safety: RetrySafety,
-        (id, token): (Snowflake, &Secret),
-        rest: &str,
-    ) -> Self {
-        let path = format!("/webhooks/{id}/{}{rest}", segment(token.expose()));
-        let major = MajorParam::Webhook(id.0, token.clone());
-        Self { name, method, path, major, retry_safety, request_kind: RequestKind::Webhook }
-    }
-
-    fn thread_query(thread: Option<Snowflake>, first: char) -> String {
-        thread.map(|thread| format!("{first}thread_id={thread}")).unwrap_or_default()
-    }
-
     /// Sends a message through a webhook, and waits for its creation.
     #[must_use]
     pub fn execute_webhook(id: Snowflake, token: &Secret, thread: Option<Snowflake>) -> Self {
-        let rest = format!("?wait=true{}", Self::thread_query(thread, '&'));
-        Self::webhook("execute_webhook", Post, Create, (id, token), &rest)
-    }
-
-    /// Edits a message of a webhook.
-    #[must_use]
-    pub fn edit_webhook_message(
-        id: Snowflake,
-        token: &Secret,
-        message: Snowflake,
-        thread: Option<Snowflake>,
-    ) -> Self {
-        let rest = format!("/messages/{message}{}", Self::thread_query(thread, '?'));
-        Self::webhook("edit_webhook_message", Patch, Idempotent, (id, token), &rest)
-    }
-
-    /// Deletes a webhook.
-    #[must_use]
-    pub fn delete_webhook(id: Snowflake) -> Self {
-        Self::bot("delete_webhook", Delete, Idempotent, format!("/webhooks/{id}"), MajorParam::None)
+        let thread = thread.map(|thread| format!("&thread_id={thread}")).unwrap_or_default();
+        Self {
+            name: "execute_webhook",
+            method: Post,
+            path: format!("/webhooks/{id}/{}?wait=true{thread}", segment(token.expose())),
+            major: MajorParam::Webhook(id.0, token.clone()),
+            retry_safety: Create,
+            request_kind: RequestKind::Webhook,
+        }
     }
 
     /// Sends the first response to an interaction.
@@ -384,8 +322,7 @@ mod tests {
             (Route::create_message(c).path, "/channels/1/messages"),
             (Route::edit_message(c, m).path, "/channels/1/messages/2"),
             (page(Page::Newest, 0), "/channels/1/messages?limit=1"),
-            (page(Page::After(m), 100), "/channels/1/messages?limit=100&after=2"),
-            (page(Page::Before(m), 255), "/channels/1/messages?limit=100&before=2"),
+            (page(Page::After(m), 255), "/channels/1/messages?limit=100&after=2"),
             (Route::thread_from_message(c, m).path, "/channels/1/messages/2/threads"),
             (Route::add_reaction(c, m, "👀").path, "/channels/1/messages/2/reactions/%F0%9F%91%80/@me"),
             (Route::remove_reaction(c, m, "ok:12").path, "/channels/1/messages/2/reactions/ok%3A12/@me"),
@@ -405,17 +342,13 @@ mod tests {
     #[test]
     fn tokens_are_in_addresses_and_nowhere_else() {
         let [hook, open] = ["hook-secret", "open-secret"].map(|text| Secret::new(text.to_owned()));
-        let (id, m, a) = (Snowflake(5), Snowflake(2), Snowflake(3));
+        let (id, a) = (Snowflake(5), Snowflake(3));
         for (route, path) in [
             (
                 Route::execute_webhook(id, &hook, Some(Snowflake(9))),
                 "/webhooks/5/hook-secret?wait=true&thread_id=9",
             ),
-            (
-                Route::edit_webhook_message(id, &hook, m, Some(Snowflake(9))),
-                "/webhooks/5/hook-secret/messages/2?thread_id=9",
-            ),
-            (Route::edit_webhook_message(id, &hook, m, None), "/webhooks/5/hook-secret/messages/2"),
+            (Route::execute_webhook(id, &hook, None), "/webhooks/5/hook-secret?wait=true"),
             (Route::callback(Snowflake(7), &open), "/interactions/7/open-secret/callback"),
             (Route::edit_original(a, &open), "/webhooks/3/open-secret/messages/@original"),
             (Route::followup(a, &open), "/webhooks/3/open-secret?wait=true"),

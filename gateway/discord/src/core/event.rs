@@ -29,23 +29,16 @@ pub enum Event {
     },
     /// Slash command.
     Command(Box<SlashCommand>),
-    /// Click on a button, or choice in a menu.
+    /// Click on a button.
     Click(Box<Click>),
     /// Request for suggestions while a user types a slash command.
     Autocomplete(Box<SlashCommand>),
-    /// Submitted form.
-    ModalSubmit(Box<ModalSubmit>),
     /// New thread, or thread that the bot was added to.
     ThreadCreated(Thread),
     /// Thread that was renamed, archived, unarchived or locked, or that became visible with its channel.
     ThreadChanged(Thread),
     /// Deleted thread.
-    ThreadDeleted {
-        /// Thread id.
-        id: Snowflake,
-        /// Parent channel.
-        parent: Option<Snowflake>,
-    },
+    ThreadDeleted(Snowflake),
     /// Changed channel, possibly in its permissions. Discord does not report separately if its threads became
     /// invisible.
     ChannelChanged(Snowflake),
@@ -62,11 +55,6 @@ pub enum Event {
     GuildBack(Snowflake),
     /// Changed or deleted role of a guild: the channels visible to the bot may have changed.
     RightsChanged(Snowflake),
-    /// Event of an unknown kind. Reported once per kind.
-    Unknown {
-        /// Event name, e.g. `SUBSCRIPTION_CREATE`.
-        kind: String,
-    },
     /// Missed events: backfill all bound conversations. For missed clicks and commands, Discord itself shows
     /// a failure to the user.
     Gap {
@@ -80,8 +68,6 @@ pub enum Event {
         /// Reason, for people.
         why: String,
     },
-    /// So many sessions were identified that Discord will soon refuse more.
-    Alarm(String),
     /// The client stops, since a new connection would end in the same way. No event follows.
     Failed(FatalGatewayError),
 }
@@ -132,8 +118,6 @@ pub struct Member {
     pub user: User,
     /// Roles in the guild.
     pub roles: Vec<Snowflake>,
-    /// Permission bits in the channel; known only for interactions in guilds.
-    pub permissions: Option<u64>,
 }
 
 /// Message.
@@ -159,16 +143,10 @@ pub struct Message {
     pub attachments: Vec<Attachment>,
     /// Mentioned users.
     pub mentions: Vec<Snowflake>,
-    /// Mentioned roles.
-    pub mention_roles: Vec<Snowflake>,
-    /// Message that this one replies to or refers to.
-    pub reference: Option<Snowflake>,
     /// Nonce of the sender; present only in gateway events, and only for the bot's own messages.
     pub nonce: Option<String>,
     /// Custom ids of the buttons; empty for messages of others without the message content intent.
     pub buttons: Vec<String>,
-    /// Flags.
-    pub flags: u64,
 }
 
 impl Message {
@@ -201,8 +179,6 @@ pub struct MessageEdit {
 /// File of a message. Its URL expires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attachment {
-    /// File id.
-    pub id: Snowflake,
     /// File name.
     pub name: String,
     /// Download URL.
@@ -232,12 +208,6 @@ pub struct Interaction {
     pub is_thread: Option<bool>,
     /// User who caused the interaction.
     pub member: Member,
-    /// Permission bits of the bot in the channel.
-    pub app_permissions: Option<u64>,
-    /// Language of the user.
-    pub locale: Option<String>,
-    /// Maximum size of a file in a response, in bytes.
-    pub attachment_limit: Option<u64>,
 }
 
 /// Slash command, submitted or still being typed.
@@ -271,40 +241,21 @@ pub enum Value {
     Text(String),
     /// Integer.
     Integer(i64),
-    /// Floating-point number.
-    Number(f64),
     /// Boolean.
     Bool(bool),
-    /// Id of a user, a channel or a role.
-    Id(Snowflake),
-    /// File.
-    File(Attachment),
+    /// Value of a type that no command of this bot has.
+    Other,
 }
 
-/// Click on a button, or choice in a menu.
+/// Click on a button.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Click {
     /// Common part of the interaction.
     pub interaction: Interaction,
-    /// Custom id of the button or menu.
+    /// Custom id of the button.
     pub custom_id: String,
-    /// Chosen values of a menu.
-    pub values: Vec<String>,
-    /// Message that holds the button or menu.
+    /// Message that holds the button.
     pub message: Snowflake,
-}
-
-/// Submitted form.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModalSubmit {
-    /// Common part of the interaction.
-    pub interaction: Interaction,
-    /// Custom id of the form.
-    pub custom_id: String,
-    /// Fields: the custom id of each and its text.
-    pub fields: Vec<(String, String)>,
-    /// Message whose button opened the form.
-    pub message: Option<Snowflake>,
 }
 
 /// Thread.
@@ -316,19 +267,11 @@ pub struct Thread {
     pub guild: Option<Snowflake>,
     /// Parent channel.
     pub parent: Option<Snowflake>,
-    /// Thread name.
-    pub name: String,
-    /// User who created the thread.
-    pub owner: Option<Snowflake>,
-    /// True if only added members see the thread.
-    pub private: bool,
     /// True if the thread is archived. A new message unarchives it, unless it is locked.
     pub archived: bool,
-    /// True if only moderators can unarchive the thread.
-    pub locked: bool,
     /// Inactivity, in minutes, after which Discord archives the thread.
     pub auto_archive_minutes: u64,
-    /// Time of the last change of `archived` or `locked`, as Discord writes it.
+    /// Time of the last change of the archive state, as Discord writes it.
     pub archived_at: Option<String>,
 }
 
@@ -339,7 +282,7 @@ pub(crate) mod samples {
 
     pub(crate) fn member(user: u64, bot: bool) -> Member {
         let user = User { id: Snowflake(user), name: "ann".to_owned(), display_name: None, bot };
-        Member { user, roles: Vec::new(), permissions: None }
+        Member { user, roles: Vec::new() }
     }
 
     pub(crate) fn message(id: u64, author: Member) -> Message {
@@ -354,11 +297,8 @@ pub(crate) mod samples {
             text: String::new(),
             attachments: Vec::new(),
             mentions: Vec::new(),
-            mention_roles: Vec::new(),
-            reference: None,
             nonce: None,
             buttons: Vec::new(),
-            flags: 0,
         }
     }
 
@@ -372,9 +312,6 @@ pub(crate) mod samples {
             parent: None,
             is_thread: None,
             member: member(9, false),
-            app_permissions: None,
-            locale: None,
-            attachment_limit: None,
         }
     }
 }

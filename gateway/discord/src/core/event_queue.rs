@@ -22,7 +22,7 @@ enum OverflowPolicy {
 
 fn overflow_policy(event: &Event) -> OverflowPolicy {
     match event {
-        Event::Command(_) | Event::Click(_) | Event::ModalSubmit(_) => OverflowPolicy::Reserve,
+        Event::Command(_) | Event::Click(_) => OverflowPolicy::Reserve,
         Event::Autocomplete(_) => OverflowPolicy::DropSilently,
         Event::Ready(_)
         | Event::Resumed
@@ -34,14 +34,12 @@ fn overflow_policy(event: &Event) -> OverflowPolicy {
         | Event::MessagesDeleted { .. }
         | Event::ThreadCreated(_)
         | Event::ThreadChanged(_)
-        | Event::ThreadDeleted { .. }
+        | Event::ThreadDeleted(_)
         | Event::ChannelChanged(_)
         | Event::RightsChanged(_)
         | Event::ChannelDeleted(_)
         | Event::GuildGone { .. }
-        | Event::GuildBack(_)
-        | Event::Unknown { .. }
-        | Event::Alarm(_) => OverflowPolicy::Drop,
+        | Event::GuildBack(_) => OverflowPolicy::Drop,
     }
 }
 
@@ -139,9 +137,7 @@ mod tests {
 
     fn click(id: u64) -> Event {
         let interaction = samples::interaction(id);
-        let click =
-            Click { interaction, custom_id: String::new(), values: Vec::new(), message: Snowflake(1) };
-        Event::Click(Box::new(click))
+        Event::Click(Box::new(Click { interaction, custom_id: String::new(), message: Snowflake(1) }))
     }
 
     fn gap(lost: u64) -> Event {

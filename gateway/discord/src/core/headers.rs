@@ -90,7 +90,6 @@ struct LimitBody {
     retry_after: f64,
     #[serde(default)]
     global: bool,
-    #[serde(default)]
     code: Option<u32>,
 }
 
@@ -136,7 +135,6 @@ pub struct Refusal {
 
 #[derive(Deserialize)]
 struct ErrorBody {
-    #[serde(default)]
     code: Option<u32>,
     #[serde(default)]
     message: String,

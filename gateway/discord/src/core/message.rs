@@ -1,9 +1,7 @@
 //! Outgoing messages. Every body suppresses notifications by mentions, also in edits: Discord treats an edit
 //! without `allowed_mentions` as permission for all.
 
-use crate::core::component::{self, ActionRow};
-use crate::core::embed::{self, Embed};
-use crate::core::ids::Snowflake;
+use crate::core::component::{self, Button};
 use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -11,8 +9,6 @@ use std::fmt;
 
 /// Flag: visible only to the user who caused the interaction. Valid only in its first response.
 pub const EPHEMERAL: u64 = 1 << 6;
-/// Flag: no push or desktop notification.
-pub const SILENT: u64 = 1 << 12;
 
 /// File attached to a message.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,13 +34,11 @@ impl fmt::Debug for FileUpload {
 pub struct MessageBody {
     /// Text.
     pub content: String,
-    /// Embeds below the text.
-    pub embeds: Vec<Embed>,
-    /// Buttons.
-    pub rows: Vec<ActionRow>,
+    /// Rows of buttons.
+    pub rows: Vec<Vec<Button>>,
     /// Files. An edit without files keeps the existing ones.
     pub files: Vec<FileUpload>,
-    /// Flags: [`EPHEMERAL`], [`SILENT`].
+    /// Flags: [`EPHEMERAL`] or none.
     pub flags: u64,
 }
 
@@ -63,17 +57,6 @@ pub struct NewMessage {
     pub nonce: String,
     /// Content.
     pub body: MessageBody,
-    /// Message to reply to. Its author is not notified, and it may have been deleted.
-    pub reply_to: Option<Snowflake>,
-}
-
-/// Name and picture under which a webhook message appears.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Persona {
-    /// Name; `None` for the webhook's own.
-    pub name: Option<String>,
-    /// URL of a picture; `None` for the webhook's own.
-    pub avatar_url: Option<String>,
 }
 
 /// Content of a request.
@@ -118,11 +101,10 @@ fn check_file(file: &FileUpload) -> Result<(), ValidationError> {
 impl MessageBody {
     fn check(&self) -> Result<(), ValidationError> {
         PayloadLimit::Content.text(&self.content)?;
-        embed::check(&self.embeds)?;
         component::check(&self.rows)?;
         PayloadLimit::Files.number(self.files.len())?;
         self.files.iter().try_for_each(check_file)?;
-        if self.content.trim().is_empty() && self.embeds.is_empty() && self.files.is_empty() {
+        if self.content.trim().is_empty() && self.files.is_empty() {
             return Err(ValidationError::Empty);
         }
         Ok(())
@@ -132,7 +114,7 @@ impl MessageBody {
     fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         fields.insert("content".to_owned(), json!(self.content));
-        fields.insert("embeds".to_owned(), json!(self.embeds));
+        fields.insert("embeds".to_owned(), json!([]));
         fields.insert("components".to_owned(), component::to_json(&self.rows));
         fields.insert("allowed_mentions".to_owned(), no_mentions());
         if self.flags != 0 {
@@ -168,19 +150,16 @@ impl MessageBody {
         self.payload(self.fields())
     }
 
-    /// Builds the body of a webhook message.
+    /// Builds the body of a webhook message, under this name or the webhook's own.
     ///
     /// # Errors
     /// [`ValidationError`] if the message or the name exceeds Discord's limits.
-    pub fn webhook(&self, persona: &Persona) -> Result<RequestPayload, ValidationError> {
+    pub fn webhook(&self, name: Option<&str>) -> Result<RequestPayload, ValidationError> {
         self.check()?;
         let mut fields = self.fields();
-        if let Some(name) = &persona.name {
+        if let Some(name) = name {
             webhook_name(name)?;
             fields.insert("username".to_owned(), json!(name));
-        }
-        if let Some(url) = &persona.avatar_url {
-            fields.insert("avatar_url".to_owned(), json!(url));
         }
         self.payload(fields)
     }
@@ -210,11 +189,6 @@ impl NewMessage {
         let mut fields = self.body.fields();
         fields.insert("nonce".to_owned(), json!(self.nonce));
         fields.insert("enforce_nonce".to_owned(), json!(true));
-        if let Some(message) = self.reply_to {
-            // Otherwise the reply would fail if the referenced message was deleted.
-            let reference = json!({"message_id": message, "fail_if_not_exists": false});
-            fields.insert("message_reference".to_owned(), reference);
-        }
         self.body.payload(fields)
     }
 }

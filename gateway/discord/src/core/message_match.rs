@@ -95,13 +95,8 @@ mod tests {
     }
 
     fn with_files(sizes: &[u64], message: Message) -> Message {
-        let file = |size: &u64| Attachment {
-            id: Snowflake(1),
-            name: String::new(),
-            url: String::new(),
-            size: *size,
-            mime: None,
-        };
+        let file =
+            |size: &u64| Attachment { name: String::new(), url: String::new(), size: *size, mime: None };
         Message { attachments: sizes.iter().map(file).collect(), ..message }
     }
 

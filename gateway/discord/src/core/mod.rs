@@ -8,7 +8,6 @@ pub mod component;
 pub mod connect_rate;
 pub mod custom_id;
 pub mod decode;
-pub mod embed;
 pub mod endpoint;
 pub mod errors;
 pub mod event;

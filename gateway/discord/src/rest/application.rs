@@ -1,10 +1,9 @@
-//! Requests about the bot itself: user, application, gateway URL and slash commands.
+//! Requests about the bot itself: user, application and slash commands.
 
-use super::model::{Application, GatewayInfo, UserObject};
+use super::messages::IdOnly;
 use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::Route;
 use crate::core::ids::Snowflake;
-use crate::core::payload_limits;
 use crate::core::request_scheduler::Priority;
 use serde_json::Value;
 use std::time::Duration;
@@ -13,44 +12,27 @@ use std::time::Duration;
 const COMMANDS_MAX_WAIT: Duration = Duration::from_secs(60);
 
 impl RestClient {
-    /// Returns the gateway URL, the shard count and the session limit. Refuses a URL outside of the
-    /// configured service.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or
-    /// [`BaseUrl::check_gateway_url`](crate::core::base_url::BaseUrl::check_gateway_url) refuses the URL.
-    pub async fn gateway(&self) -> Result<GatewayInfo, RestError> {
-        let route = Route::gateway();
-        let name = route.name;
-        let gateway: GatewayInfo = self.fetch(route).await?;
-        match self.base().check_gateway_url(&gateway.url) {
-            Ok(url) => Ok(GatewayInfo { url, ..gateway }),
-            Err(why) => {
-                Err(RestError::not_sent(name, crate::core::errors::RejectionKind::Invalid, why.to_string()))
-            }
-        }
-    }
-
-    /// Returns the user of the bot.
+    /// Returns the user id of the bot.
     ///
     /// # Errors
     /// [`RestError`] if the request failed.
-    pub async fn me(&self) -> Result<UserObject, RestError> {
-        self.fetch(Route::me()).await
+    pub async fn me(&self) -> Result<Snowflake, RestError> {
+        self.fetch::<IdOnly>(Route::me()).await.map(|me| me.id)
     }
 
-    /// Returns the application that the bot belongs to.
+    /// Returns the id of the application that the bot belongs to.
     ///
     /// # Errors
     /// [`RestError`] if the request failed.
-    pub async fn application(&self) -> Result<Application, RestError> {
-        self.fetch(Route::application()).await
+    pub async fn application(&self) -> Result<Snowflake, RestError> {
+        self.fetch::<IdOnly>(Route::application()).await.map(|application| application.id)
     }
 
-    /// Replaces all slash commands, global or of one guild. Commands that are not in the list are deleted.
+    /// Replaces all slash commands, global or of one guild, by a [registration](crate::core::commands::registration).
+    /// Commands that are not in the list are deleted.
     ///
     /// # Errors
-    /// [`RestError`] if a command exceeds Discord's limits, or the request failed or has an unknown outcome.
+    /// [`RestError`] if the request failed or its outcome is unknown.
     pub async fn put_commands(
         &self,
         application: Snowflake,
@@ -58,7 +40,6 @@ impl RestClient {
         commands: &[Value],
     ) -> Result<(), RestError> {
         let route = Route::put_commands(application, guild);
-        payload_limits::commands(commands).map_err(|refused| RestError::invalid(route.name, &refused))?;
         let options = QueueOptions::new(Priority::Notice, COMMANDS_MAX_WAIT);
         let call = Call::new(route, options).json(Value::Array(commands.to_vec()));
         self.call(call).await.map(|_| ())

@@ -12,6 +12,9 @@ use reqwest::{Client, Method, RequestBuilder, Response};
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+/// Timeout of a connection attempt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Reason why the client cannot be created.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ClientSetupError {
@@ -20,9 +23,6 @@ pub enum ClientSetupError {
         "the bot's token is empty or contains invalid characters: get a new one from the developer portal"
     )]
     Token,
-    /// The user agent cannot stand in a header.
-    #[error("the user agent contains characters that are invalid in a header")]
-    UserAgent,
     /// The HTTP client could not be created, for this reason.
     #[error("cannot create the HTTP client: {0}")]
     Client(String),
@@ -61,12 +61,11 @@ fn authorization(token: &Secret) -> Result<HeaderValue, ClientSetupError> {
 impl HttpClient {
     pub(super) fn new(settings: &RestSettings) -> Result<Self, ClientSetupError> {
         let token = authorization(&settings.token)?;
-        let agent = HeaderValue::try_from(&settings.user_agent).map_err(|_| ClientSetupError::UserAgent)?;
         // No proxy from the environment: the base URL is the only destination. No hidden retries or
         // redirects, since each request must be counted.
         let client = Client::builder()
-            .user_agent(agent)
-            .connect_timeout(settings.connect_timeout)
+            .user_agent(crate::USER_AGENT)
+            .connect_timeout(CONNECT_TIMEOUT)
             .timeout(settings.request_timeout)
             .redirect(reqwest::redirect::Policy::none())
             .retry(reqwest::retry::never())

@@ -1,4 +1,4 @@
-//! Responses to commands, clicks and forms. An interaction token is valid for fifteen minutes; the first
+//! Responses to commands and clicks. An interaction token is valid for fifteen minutes; the first
 //! response is due within three seconds.
 
 use super::messages::{SentMessage, ignore_gone};
@@ -6,7 +6,7 @@ use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::Route;
 use crate::core::errors::ResourceKind;
 use crate::core::ids::Snowflake;
-use crate::core::message::{Callback, MessageBody, Persona};
+use crate::core::message::{Callback, MessageBody};
 use crate::core::request_scheduler::Priority;
 use acp_shared::redact::Secret;
 use std::time::Duration;
@@ -70,8 +70,7 @@ impl RestClient {
         body: &MessageBody,
     ) -> Result<SentMessage, RestError> {
         let route = Route::followup(application, token);
-        let payload =
-            body.webhook(&Persona::default()).map_err(|refused| RestError::invalid(route.name, &refused))?;
+        let payload = body.webhook(None).map_err(|refused| RestError::invalid(route.name, &refused))?;
         self.post(Call::new(route, LATER_OPTIONS).payload(payload)).await
     }
 }

@@ -33,7 +33,7 @@ pub struct SentMessage {
 }
 
 #[derive(Deserialize)]
-pub(super) struct MessageIdOnly {
+pub(super) struct IdOnly {
     pub(super) id: Snowflake,
 }
 
@@ -68,7 +68,7 @@ impl History {
                     Some(id)
                 }
                 Err(error) => {
-                    let id = MessageIdOnly::deserialize(one).ok().map(|MessageIdOnly { id }| id);
+                    let id = IdOnly::deserialize(one).ok().map(|IdOnly { id }| id);
                     unreadable.push((id, error.0));
                     id
                 }
@@ -113,7 +113,7 @@ impl RestClient {
     pub(super) async fn post(&self, call: Call) -> Result<SentMessage, RestError> {
         let name = call.route.name;
         let answer = self.json(call).await?;
-        let MessageIdOnly { id } = parse(name, RetrySafety::Create, answer)?;
+        let IdOnly { id } = parse(name, RetrySafety::Create, answer)?;
         Ok(SentMessage { id, proof: Proof::Response })
     }
 
@@ -135,21 +135,6 @@ impl RestClient {
             Call::new(route, options).channel(channel).sequence(Sequence::Edit(message)).payload(payload);
         call.old_edit = message.created_at_ms().saturating_add(OLD_EDIT_AGE_MS) <= unix_ms();
         self.call(call).await.map(|_| ())
-    }
-
-    /// Deletes a message. Succeeds if it no longer exists.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn delete_message(
-        &self,
-        channel: Snowflake,
-        message: Snowflake,
-        options: QueueOptions,
-    ) -> Result<(), RestError> {
-        let route = Route::delete_message(channel, message);
-        let call = Call::new(route, options).channel(channel).sequence(Sequence::Edit(message));
-        ignore_gone(self.call(call).await, ResourceKind::Message)
     }
 
     /// Reads a message.

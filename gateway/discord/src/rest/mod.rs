@@ -17,7 +17,6 @@ mod queue;
 mod settings;
 mod webhooks;
 
-pub use channels::{ARCHIVE_MINUTES, ChannelChanges};
 pub use counters::{RestCounts, WaitTimes};
 pub use error::{Rejection, RestError};
 pub use find_sent_message::{SentMessageLookup, SentMessageSearch};
@@ -26,9 +25,8 @@ pub use messages::{History, Proof, SentMessage};
 pub use settings::RestSettings;
 pub use webhooks::Webhook;
 
-use crate::core::base_url::BaseUrl;
 use crate::core::endpoint::{RetrySafety, Route};
-use crate::core::errors::{RejectionKind, RequestKind, classify_rejection};
+use crate::core::errors::{RejectionKind, classify_rejection};
 use crate::core::headers::{self, ResponseMeta};
 use crate::core::ids::Snowflake;
 use crate::core::message::RequestPayload;
@@ -161,8 +159,7 @@ impl RestClient {
     /// Creates a client. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// [`ClientSetupError`] if the token or the user agent cannot stand in an HTTP header, or there is no
-    /// HTTP client.
+    /// [`ClientSetupError`] if the token cannot stand in an HTTP header, or there is no HTTP client.
     pub fn new(settings: RestSettings) -> Result<Self, ClientSetupError> {
         let http = HttpClient::new(&settings)?;
         let counters = Arc::new(Counters::default());
@@ -171,12 +168,6 @@ impl RestClient {
         let (sent_nonces, dead) = (Mutex::default(), Mutex::default());
         let archived = watch::Sender::default();
         Ok(Self(Arc::new(Inner { settings, http, queue, counters, sent_nonces, dead, archived })))
-    }
-
-    /// Base URL of Discord.
-    #[must_use]
-    pub fn base(&self) -> &BaseUrl {
-        &self.0.settings.base
     }
 
     /// Replaces the bot's token. Requests resume if they had stopped because Discord refused the old one.
@@ -398,12 +389,4 @@ fn unreadable(route: &'static str, retry_safety: RetrySafety, why: &str) -> Rest
         RetrySafety::ReadOnly => RestError::not_sent(route, RejectionKind::Temporary, why),
         RetrySafety::Idempotent | RetrySafety::Create => RestError::Uncertain { why },
     }
-}
-
-/// True if a refusal of a webhook request means that the webhook no longer exists.
-const fn is_dead(request_kind: RequestKind, kind: RejectionKind) -> bool {
-    matches!(
-        (request_kind, kind),
-        (RequestKind::Webhook, RejectionKind::Gone(crate::core::errors::ResourceKind::Webhook))
-    )
 }

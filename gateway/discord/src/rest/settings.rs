@@ -11,10 +11,6 @@ pub struct RestSettings {
     pub base: BaseUrl,
     /// The bot's token.
     pub token: Secret,
-    /// User agent in Discord's format: `DiscordBot (address, version)`.
-    pub user_agent: String,
-    /// Timeout of a connection attempt.
-    pub connect_timeout: Duration,
     /// Timeout of a request, from sending to the end of the response.
     pub request_timeout: Duration,
     /// Timeout of the first response to an interaction, including the wait in the queue. Discord allows three
@@ -44,8 +40,6 @@ impl RestSettings {
         Self {
             base,
             token,
-            user_agent: crate::USER_AGENT.to_owned(),
-            connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(15),
             callback_timeout: Duration::from_millis(2500),
             per_second: 40,

@@ -1,14 +1,13 @@
 //! Webhook requests: messages under another name. They have no nonce, so a lost response leaves their outcome
 //! unknown.
 
-use super::messages::{SentMessage, ignore_gone};
+use super::messages::SentMessage;
 use super::model::{WebhookObject, parse};
-use super::{Call, QueueOptions, RestClient, RestError, is_dead};
+use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::{RetrySafety, Route};
-use crate::core::errors::{RejectionKind, RequestKind, ResourceKind};
+use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::ids::Snowflake;
-use crate::core::message::{self, MessageBody, Persona};
-use crate::core::request_scheduler::Sequence;
+use crate::core::message::{self, MessageBody};
 use acp_shared::redact::Secret;
 use serde_json::json;
 use std::collections::HashSet;
@@ -56,7 +55,7 @@ impl RestClient {
         self.fetch(Route::list_webhooks(channel)).await
     }
 
-    /// Sends a message through a webhook to its channel, or to a thread of it.
+    /// Sends a message through a webhook to its channel, or to a thread of it, under this name or the webhook's own.
     ///
     /// # Errors
     /// [`RejectionKind::Gone`] for a webhook that no longer exists: further requests to it fail without being
@@ -67,42 +66,14 @@ impl RestClient {
         thread: Option<Snowflake>,
         channel: Snowflake,
         body: &MessageBody,
-        persona: &Persona,
+        name: Option<&str>,
         options: QueueOptions,
     ) -> Result<SentMessage, RestError> {
         let route = Route::execute_webhook(webhook.id, &webhook.token, thread);
-        let payload = body.webhook(persona).map_err(|refused| RestError::invalid(route.name, &refused))?;
+        let payload = body.webhook(name).map_err(|refused| RestError::invalid(route.name, &refused))?;
         self.check_alive(webhook, &route)?;
         let call = Call::new(route, options).channel(thread.unwrap_or(channel)).payload(payload);
         self.mark_dead_if_gone(webhook, self.post(call).await)
-    }
-
-    /// Replaces the content of a message of a webhook.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn edit_webhook_message(
-        &self,
-        webhook: &Webhook,
-        thread: Option<Snowflake>,
-        message: Snowflake,
-        body: &MessageBody,
-        options: QueueOptions,
-    ) -> Result<(), RestError> {
-        let route = Route::edit_webhook_message(webhook.id, &webhook.token, message, thread);
-        let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
-        self.check_alive(webhook, &route)?;
-        let mut call = Call::new(route, options).sequence(Sequence::Edit(message)).payload(payload);
-        call.channel = thread;
-        self.mark_dead_if_gone(webhook, self.call(call).await).map(|_| ())
-    }
-
-    /// Deletes a webhook. Succeeds if it no longer exists.
-    ///
-    /// # Errors
-    /// [`RestError`] if the request failed or its outcome is unknown.
-    pub async fn delete_webhook(&self, id: Snowflake, options: QueueOptions) -> Result<(), RestError> {
-        ignore_gone(self.call(Call::new(Route::delete_webhook(id), options)).await, ResourceKind::Webhook)
     }
 
     /// True if the webhook is known not to exist under this token: requests to it are not sent.
@@ -135,7 +106,7 @@ impl RestClient {
     /// unchanged.
     fn mark_dead_if_gone<T>(&self, webhook: &Webhook, result: Result<T, RestError>) -> Result<T, RestError> {
         if let Err(RestError::Rejected(rejection)) = &result
-            && is_dead(RequestKind::Webhook, rejection.kind)
+            && rejection.kind == RejectionKind::Gone(ResourceKind::Webhook)
         {
             let token = (rejection.code != Some(UNKNOWN_WEBHOOK)).then(|| webhook.token.clone());
             let mut dead = self.dead();

@@ -88,7 +88,6 @@ impl EventIntake {
             Ok(DecodedEvent::Unknown) => {
                 if self.counts.record_unrecognized(kind) {
                     tracing::warn!(kind, "unknown gateway event ignored; later ones are only counted");
-                    self.put(Event::Unknown { kind: kind.to_owned() });
                 }
             }
             Err(DecodeError(why)) => {
@@ -117,15 +116,14 @@ impl EventIntake {
         self.counts.identifies.fetch_add(1, Relaxed);
     }
 
-    /// Reports that many sessions were identified within an hour.
-    pub(super) fn alarm(&self, count: usize) {
+    /// Logs that many sessions were identified within an hour.
+    pub(super) fn alarm(count: usize) {
         let text = format!(
             "{count} sessions were identified within an hour. Discord resets the token of a bot that goes on \
              like this for a day, so new sessions are delayed from now on. Find out what breaks the \
              connection: the network, a proxy, or a second program with the same token."
         );
         tracing::error!(count, text, "too many Discord sessions identified");
-        self.put(Event::Alarm(text));
     }
 
     pub(super) fn gap(&self, why: GapCause, lost: u64) {

@@ -116,7 +116,7 @@ fn check_response(
         Ok(url) => url,
         Err(why) => return GatewayLookup::Failed(base_url_failure(why)),
     };
-    let shards = settings.shards.unwrap_or(answer.shards).clamp(1, SHARDS_MAX);
+    let shards = answer.shards.clamp(1, SHARDS_MAX);
     let RemainingSessions { remaining, reset_after } = answer.session_start_limit;
     if remaining < sessions.unwrap_or(shards) {
         let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);

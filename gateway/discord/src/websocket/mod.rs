@@ -45,10 +45,6 @@ pub struct SessionSettings {
     pub token: Secret,
     /// Address of Discord.
     pub base: BaseUrl,
-    /// True if the intents include direct messages.
-    pub direct_messages: bool,
-    /// Number of shards; `None` asks the service.
-    pub shards: Option<u32>,
     /// Time from the start of a connection to READY or RESUMED: [`READY_TIMEOUT`], or less in a test.
     pub ready_timeout: Duration,
     /// Counters of the connection.
@@ -90,7 +86,6 @@ pub async fn run(
         }
     };
     if let Err(failure) = &result {
-        tracing::error!(%failure, "Discord connection failed permanently");
         sink.put(Event::Failed(failure.clone()));
     }
     result

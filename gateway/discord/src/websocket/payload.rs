@@ -10,11 +10,14 @@ use serenity::model::gateway::GatewayIntents;
 /// Name of this program in IDENTIFY.
 const PROGRAM: &str = "acp-host";
 
+/// Events that the bot asks for.
+const INTENTS: GatewayIntents =
+    GatewayIntents::GUILDS.union(GatewayIntents::GUILD_MESSAGES).union(GatewayIntents::MESSAGE_CONTENT);
+
 /// Properties of a shard that its payloads hold.
 #[derive(Debug, Clone)]
 pub(super) struct ShardIdentity {
     pub(super) token: Secret,
-    pub(super) direct_messages: bool,
     pub(super) shard: u32,
     pub(super) shards: u32,
 }
@@ -22,9 +25,7 @@ pub(super) struct ShardIdentity {
 #[derive(Deserialize)]
 struct Envelope {
     op: Opcode,
-    #[serde(default)]
     s: Option<u64>,
-    #[serde(default)]
     t: Option<String>,
     #[serde(default)]
     d: Value,
@@ -65,20 +66,13 @@ impl ShardIdentity {
     fn identify(&self) -> Value {
         json!({
             "token": self.token.expose(),
-            "intents": self.intents(),
+            "intents": INTENTS,
             "shard": [self.shard, self.shards],
             "properties": { "os": std::env::consts::OS, "browser": PROGRAM, "device": PROGRAM },
             "compress": false,
             "large_threshold": LARGE_THRESHOLD,
             "presence": { "status": "online", "since": null, "activities": [], "afk": false },
         })
-    }
-
-    fn intents(&self) -> GatewayIntents {
-        let mut intents =
-            GatewayIntents::GUILDS | GatewayIntents::GUILD_MESSAGES | GatewayIntents::MESSAGE_CONTENT;
-        intents.set(GatewayIntents::DIRECT_MESSAGES, self.direct_messages);
-        intents
     }
 }
 
@@ -90,7 +84,7 @@ mod tests {
 
     fn identity() -> ShardIdentity {
         let token = Secret::new("hunter2".to_owned());
-        ShardIdentity { token, direct_messages: true, shard: 1, shards: 2 }
+        ShardIdentity { token, shard: 1, shards: 2 }
     }
 
     fn encoded(payload: &OutgoingPayload) -> Value {
@@ -105,7 +99,7 @@ mod tests {
         let data = json!({ "token": "hunter2", "session_id": "s", "seq": 7 });
         assert_eq!(encoded(&resume), json!({ "op": 6, "d": data }));
         let identify = encoded(&OutgoingPayload::Identify);
-        let intents: u64 = 1 | 1 << 9 | 1 << 12 | 1 << 15;
+        let intents: u64 = 1 | 1 << 9 | 1 << 15;
         assert_eq!((&identify["op"], &identify["d"]["intents"]), (&json!(2), &json!(intents)));
         assert_eq!((&identify["d"]["shard"], &identify["d"]["compress"]), (&json!([1, 2]), &json!(false)));
         assert_eq!(identify["d"]["presence"]["status"], "online");

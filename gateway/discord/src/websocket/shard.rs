@@ -49,9 +49,9 @@ enum ConnectionEnd {
 impl Driver {
     /// The driver of shard `number` of `shards`, with the address of the gateway.
     pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
-        let SessionSettings { token, base, direct_messages, ready_timeout, .. } = shared.settings.clone();
+        let SessionSettings { token, base, ready_timeout, .. } = shared.settings.clone();
         let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
-        let identity = ShardIdentity { token, direct_messages, shard: number, shards };
+        let identity = ShardIdentity { token, shard: number, shards };
         Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), shared }
     }
 
@@ -193,7 +193,7 @@ impl Driver {
             // Counted whether or not it was received.
             self.shared.intake.record_identify();
             let count = permit.take().and_then(|mut pace| pace.record_identify(self.shared.clock.now()));
-            count.into_iter().for_each(|count| self.shared.intake.alarm(count));
+            count.into_iter().for_each(EventIntake::alarm);
         }
         sent
     }

@@ -3,7 +3,7 @@
 use crate::server::{CARD, FINAL, PATIENT, Reply, Server, kind, new_message};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{MessageBody, Persona};
+use acp_discord::core::message::MessageBody;
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestError, Webhook};
 use acp_shared::redact::Secret;
@@ -137,8 +137,8 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
     rest.set_archived(HERE, true);
     // A webhook message would unarchive the thread as well.
     let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
-    let (body, persona) = (MessageBody::text("n"), Persona::default());
-    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, &persona, FINAL).await;
+    let body = MessageBody::text("n");
+    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, None, FINAL).await;
     assert_eq!(kind(through), Some(RejectionKind::Archived));
     for send in [waits, send(HERE)] {
         assert_eq!(send.await.ok().and_then(kind), Some(RejectionKind::Archived));

@@ -1,9 +1,9 @@
 //! Tokens are in no output, and no token is sent to a route that does not need it.
 
-use crate::server::{CARD, FINAL, Reply, Server, TOKEN, new_message};
+use crate::server::{FINAL, Reply, Server, TOKEN, new_message};
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Callback, MessageBody, Persona};
+use acp_discord::core::message::{Callback, MessageBody};
 use acp_discord::rest::{ClientSetupError, RestClient, RestSettings, Webhook};
 use acp_shared::redact::Secret;
 use std::time::Duration;
@@ -29,12 +29,10 @@ async fn no_fault_shows_a_token() {
         let hook = Webhook { id: Snowflake(8), token: Secret::new(hook_token.to_owned()) };
         let open = Secret::new(open_token.to_owned());
         let (body, at) = (MessageBody::text("x"), Snowflake(1));
-        let persona = Persona::default();
         let mut shown = format!("{settings:?} {rest:?} {hook:?} {open:?}");
         let faults = [
             rest.create_message(at, &new_message("n", "x"), FINAL).await.err(),
-            rest.execute_webhook(&hook, None, at, &body, &persona, FINAL).await.err(),
-            rest.edit_webhook_message(&hook, None, at, &body, CARD).await.err(),
+            rest.execute_webhook(&hook, None, at, &body, None, FINAL).await.err(),
             rest.callback(at, &open, &Callback::DeferredUpdate).await.err(),
             rest.edit_original(at, &open, &body).await.err(),
             rest.followup(at, &open, &body).await.err(),

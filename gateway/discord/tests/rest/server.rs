@@ -245,7 +245,7 @@ async fn answer(
 }
 
 pub(crate) fn new_message(nonce: &str, text: &str) -> NewMessage {
-    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text), reply_to: None }
+    NewMessage { nonce: nonce.to_owned(), body: MessageBody::text(text) }
 }
 
 pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {

@@ -28,8 +28,6 @@ pub(crate) fn bot(server: &Server, room: usize) -> Bot {
     let settings = SessionSettings {
         token: Secret::new("hunter2".to_owned()),
         base: BaseUrl::parse(&server.url()).expect("base"),
-        direct_messages: false,
-        shards: None,
         ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
     };

@@ -89,7 +89,7 @@ mod tests {
 
     fn member(id: u64, roles: &[u64]) -> Member {
         let user = User { id: Snowflake(id), name: "n".to_owned(), display_name: None, bot: false };
-        Member { user, roles: roles.iter().map(|role| Snowflake(*role)).collect(), permissions: None }
+        Member { user, roles: roles.iter().map(|role| Snowflake(*role)).collect() }
     }
 
     fn people(users: &[u64], roles: &[u64]) -> Principals {

@@ -222,10 +222,7 @@ pub(super) mod tests {
             channel: Snowflake(99),
             parent: None,
             is_thread: None,
-            member: Member { user, roles: Vec::new(), permissions: None },
-            app_permissions: None,
-            locale: None,
-            attachment_limit: None,
+            member: Member { user, roles: Vec::new() },
         };
         SlashCommand { interaction, name: name.to_owned(), options }
     }
@@ -244,7 +241,6 @@ pub(super) mod tests {
             OptionKind::Choice(of) => Value::Text(of[0].1.clone()),
             OptionKind::Integer { min, .. } => Value::Integer(*min),
             OptionKind::Bool => Value::Bool(true),
-            OptionKind::File => panic!(),
         }
     }
 

@@ -38,8 +38,6 @@ impl EventConnection {
         let settings = websocket::SessionSettings {
             token: now.token.clone(),
             base: inner.base.clone(),
-            direct_messages: false,
-            shards: None,
             ready_timeout: websocket::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
         };

@@ -143,7 +143,7 @@ impl Inner {
     async fn is_author_allowed(&self, channel: Snowflake, user: &User) -> Result<bool, RestError> {
         let settings = self.settings();
         let access = &settings.access;
-        let mut who = Member { user: user.clone(), roles: Vec::new(), permissions: None };
+        let mut who = Member { user: user.clone(), roles: Vec::new() };
         if access.guilds.is_empty() && access.is_allowed(&who) {
             return Ok(true);
         }

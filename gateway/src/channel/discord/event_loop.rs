@@ -177,11 +177,8 @@ impl EventLoop {
                     self.enqueue(thread.id, ConversationJob::Thread(ArchiveState::from(&thread)));
                 }
             }
-            Event::ThreadDeleted { id, .. } => self.on_conversation_gone(id, "the thread was deleted"),
+            Event::ThreadDeleted(id) => self.on_conversation_gone(id, "the thread was deleted"),
             Event::ChannelDeleted(id) => self.remove_scope(EventScope::Channel(id)),
-            Event::Disconnected { why } => tracing::warn!(why, "Discord connection lost"),
-            Event::Alarm(text) => tracing::error!(text, "Discord session alarm"),
-            Event::Unknown { kind } => tracing::info!(kind, "unknown Discord event ignored"),
             Event::Failed(failure) => {
                 tracing::error!(account = self.inner.account, %failure, "Discord account failed permanently");
             }
@@ -211,7 +208,8 @@ impl EventLoop {
                 self.inner.cache.on_permissions_changed(EventScope::Guild(id));
                 self.request_backfill(BackfillScope::Guild(id));
             }
-            Event::Resumed | Event::ModalSubmit(_) => {}
+            // The connection itself logs its loss.
+            Event::Resumed | Event::Disconnected { .. } => {}
         }
     }
 

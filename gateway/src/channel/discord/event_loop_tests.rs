@@ -270,11 +270,7 @@ fn shown_thread(archived: bool) -> Thread {
         id: Snowflake(7),
         guild: Some(Snowflake(9)),
         parent: Some(Snowflake(3)),
-        name: "thread".to_owned(),
-        owner: None,
-        private: false,
         archived,
-        locked: false,
         auto_archive_minutes: 60,
         archived_at: None,
     }
@@ -337,18 +333,15 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
         id: Snowflake(id),
         channel: Snowflake(channel),
         guild: Some(Snowflake(9)),
-        author: Member { user: user(who), roles: vec![], permissions: None },
+        author: Member { user: user(who), roles: vec![] },
         webhook: None,
         application: None,
         kind: 0,
         text: text.to_owned(),
         attachments: vec![],
         mentions: vec![],
-        mention_roles: vec![],
-        reference: None,
         nonce: None,
         buttons: vec![],
-        flags: 0,
     }))
 }
 

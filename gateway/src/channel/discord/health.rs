@@ -252,7 +252,7 @@ pub(super) mod tests {
             (vec![ready(), lost()], false, vec!["reconnecting: the network is down", last]),
             (vec![ready(), lost(), Event::Resumed], true, vec!["connected", last]),
             (vec![fatal()], false, vec!["code 4014", "Message Content Intent"]),
-            (vec![ready(), Event::Alarm("x".to_owned())], true, vec!["connected"]),
+            (vec![ready(), Event::GuildBack(Snowflake(5))], true, vec!["connected"]),
         ] {
             let pulse = ConnectionHealth::default();
             events.iter().for_each(|event| pulse.on_event(event, 1_782_259_200_000));

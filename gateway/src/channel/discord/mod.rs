@@ -162,7 +162,7 @@ impl Inner {
     async fn me(&self) -> Result<Snowflake, RestError> {
         match self.cache.me() {
             Some(me) => Ok(me),
-            None => Ok(self.rest.me().await?.id),
+            None => self.rest.me().await,
         }
     }
 
@@ -172,8 +172,7 @@ impl Inner {
             Ok(channel) => channel,
             Err(why) => return SendOutcome::Rejected { why, again: false },
         };
-        let new =
-            NewMessage { nonce: message.nonce.clone(), body: render::message_body(message), reply_to: None };
+        let new = NewMessage { nonce: message.nonce.clone(), body: render::message_body(message) };
         let denied = || {
             let why = "the bot currently may not write to threads of this channel".to_owned();
             SendOutcome::Rejected { why, again: true }
@@ -330,8 +329,7 @@ impl Inner {
         let turn = QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {
-                let guild = started.thread.and_then(|thread| thread.guild);
-                self.cache.set_location(started.id, Some(channel), guild);
+                self.cache.set_location(started.id, Some(channel), started.guild);
                 self.cache.record_archive_check(started.id, self.cache.stream_epoch());
                 OpenChildOutcome::Made { conversation_id: started.id.to_string() }
             }

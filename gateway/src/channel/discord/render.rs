@@ -4,7 +4,7 @@ use crate::channel::{
     ButtonStyle, EditOutcome, MessageButton, Outgoing, OutgoingFile, PartKind, SendOutcome, Suggestion,
 };
 use acp_core::sanitize;
-use acp_discord::core::component::{ActionRow, Button, ButtonAction, ComponentStyle};
+use acp_discord::core::component::{Button, ComponentStyle};
 use acp_discord::core::custom_id;
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{FileUpload, MessageBody};
@@ -43,7 +43,7 @@ fn file(file: &OutgoingFile) -> FileUpload {
 /// Converts a text with buttons. A button that does not fit is left out: the command can be typed.
 pub(super) fn body(text: &str, actions: &[MessageButton]) -> MessageBody {
     let buttons: Vec<Button> = actions.iter().filter_map(button).take(BUTTONS_MAX).collect();
-    let rows = buttons.chunks(ROW).map(|row| ActionRow::Buttons(row.to_vec())).collect();
+    let rows = buttons.chunks(ROW).map(<[Button]>::to_vec).collect();
     MessageBody { rows, ..MessageBody::text(text) }
 }
 
@@ -54,9 +54,9 @@ fn button(action: &MessageButton) -> Option<Button> {
         ButtonStyle::Success => ComponentStyle::Success,
         ButtonStyle::Danger => ComponentStyle::Danger,
     };
-    let press = ButtonAction::CustomId(custom_id::encode(&action.command).ok()?);
+    let custom_id = custom_id::encode(&action.command).ok()?;
     let label = fit(&action.label, PayloadLimit::ButtonLabel.bounds().1);
-    (!label.is_empty()).then_some(Button { label, style, action: press, disabled: false })
+    (!label.is_empty()).then_some(Button { label, style, custom_id })
 }
 
 /// Returns the custom id of the first button of a status card. No other message has this id, so a card is
@@ -329,11 +329,12 @@ mod tests {
         };
         let actions: Vec<MessageButton> = (1..=7).map(action).collect();
         let body = body("text", &actions);
-        let sizes: Vec<usize> = body.rows.iter().map(|ActionRow::Buttons(buttons)| buttons.len()).collect();
+        let sizes: Vec<usize> = body.rows.iter().map(Vec::len).collect();
         assert_eq!((body.content.as_str(), sizes), ("text", vec![5, 2]));
-        let Some(ActionRow::Buttons(first)) = body.rows.first() else { panic!() };
-        let ButtonAction::CustomId(id) = &first[0].action else { panic!() };
-        assert_eq!(custom_id::decode(id), custom_id::DecodedCustomId::Text("/acp answer p:1 1"));
+        assert_eq!(
+            custom_id::decode(&body.rows[0][0].custom_id),
+            custom_id::DecodedCustomId::Text("/acp answer p:1 1")
+        );
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::channel::discord::state_cache::OptionalFeature;
 use crate::channel::{ConversationRef, Outgoing, SendOutcome};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
-use acp_discord::core::message::{Persona, webhook_name};
+use acp_discord::core::message::webhook_name;
 use acp_discord::core::payload_limits::PayloadLimit;
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
@@ -103,8 +103,7 @@ impl Inner {
         // The webhooks of a thread are those of its channel.
         let home = timeout_at(begun_by, self.location_of(at)).await.ok()?.ok()?.parent.unwrap_or(at);
         let thread = (home != at).then_some(at);
-        let (body, persona) =
-            (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
+        let (body, name) = (render::message_body(message), webhook_display_name(name));
         let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
         for _ in 0..WEBHOOKS_MAX {
             // A webhook created just as this times out is found by the next lookup.
@@ -121,7 +120,7 @@ impl Inner {
                     return None;
                 }
             };
-            let sent = self.rest.execute_webhook(&webhook, thread, home, &body, &persona, turn).await;
+            let sent = self.rest.execute_webhook(&webhook, thread, home, &body, name.as_deref(), turn).await;
             match sent {
                 Ok(posted) => {
                     // The success of a webhook proves nothing about the bot's own permissions.
@@ -185,7 +184,7 @@ impl Inner {
     pub(super) async fn application(&self) -> Result<Snowflake, RestError> {
         match self.cache.identity() {
             Some(identity) => Ok(identity.application),
-            None => Ok(self.rest.application().await?.id),
+            None => self.rest.application().await,
         }
     }
 
@@ -302,7 +301,6 @@ mod tests {
         WebhookObject {
             id: Snowflake(id),
             token: token.map(|token| Secret::new(token.to_owned())),
-            channel_id: None,
             application_id,
             name: Some(name.to_owned()),
         }

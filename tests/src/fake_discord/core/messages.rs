@@ -358,19 +358,6 @@ impl Machine {
         Ok(message)
     }
 
-    /// `DELETE /channels/{}/messages/{}`.
-    pub(super) fn delete_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let bot = ctx.bot()?;
-        let channel = self.seen_channel(bot, ctx.id(0)?)?;
-        let message = self.world.message(channel.id, ctx.id(1)?)?;
-        if message.author_id != bot.user_id {
-            self.demand(bot, &channel, may::MANAGE_MESSAGES)?;
-        }
-        let id = message.id;
-        self.remove(ctx.now, id);
-        Ok(Reply::Nothing)
-    }
-
     /// Deletes a message and sends its event. A thread that was created from it remains.
     pub fn remove(&mut self, now: Ms, id: Id) {
         let Some(message) = self.world.messages.edit(id) else { return };

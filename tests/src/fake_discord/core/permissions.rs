@@ -15,8 +15,6 @@ pub const SEND_MESSAGES: &str = "SEND_MESSAGES";
 pub const SEND_MESSAGES_IN_THREADS: &str = "SEND_MESSAGES_IN_THREADS";
 /// Read earlier messages.
 pub const READ_MESSAGE_HISTORY: &str = "READ_MESSAGE_HISTORY";
-/// Delete messages of others.
-pub const MANAGE_MESSAGES: &str = "MANAGE_MESSAGES";
 /// Create public threads.
 pub const CREATE_PUBLIC_THREADS: &str = "CREATE_PUBLIC_THREADS";
 /// Rename, lock threads of others.

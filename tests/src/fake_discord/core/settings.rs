@@ -174,11 +174,8 @@ impl Default for Settings {
         let buckets = [
             ("POST /channels/{}/messages", five_in_five),
             ("PATCH /channels/{}/messages/{}", five_in_five),
-            ("DELETE /channels/{}/messages/{}", five_in_five),
             ("POST /channels/{}/typing", five_in_five),
-            ("PATCH /channels/{}", five_in_five),
             ("POST /webhooks/{}/{}", five_in_five),
-            ("PATCH /webhooks/{}/{}/messages/{}", five_in_five),
             ("PUT /channels/{}/messages/{}/reactions/{}/@me", Budget { limit: 1, window_ms: 250 }),
         ];
         Self {

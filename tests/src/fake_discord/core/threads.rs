@@ -7,7 +7,7 @@ use super::Machine;
 use super::check;
 use super::error::{ApiError, FormErrors};
 use super::gateway::{Audience, Event};
-use super::model::{Bot, Channel, Id, Message, Ms, Thread, channel_kind, message_flag, message_kind};
+use super::model::{Channel, Id, Message, Ms, Thread, channel_kind, message_flag, message_kind};
 use super::permissions as may;
 use super::render;
 use super::rest::{Ctx, Reply};
@@ -69,45 +69,6 @@ impl Machine {
         let bot = ctx.bot()?;
         let channel = self.seen_channel(bot, ctx.id(0)?)?;
         Ok(Reply::Ok(self.render_channel(&channel, bot.user_id)))
-    }
-
-    /// `PATCH /channels/{}` of a thread.
-    pub(super) fn patch_channel(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let bot = ctx.bot()?;
-        let channel = self.seen_channel(bot, ctx.id(0)?)?;
-        let form = self.thread_form(&ctx.object()?, false)?;
-        let thread = channel.thread.as_ref().ok_or_else(ApiError::wrong_channel_type)?;
-        self.demand_thread_change(bot, &channel, thread, &form)?;
-        self.change_thread(ctx.now, channel.id, &form)?;
-        if form.name.is_some_and(|name| name != channel.name) {
-            self.post_rename_notice(ctx.now, channel.id, bot.user_id);
-        }
-        let channel = self.world.channel(channel.id)?;
-        Ok(Reply::Ok(self.render_channel(channel, bot.user_id)))
-    }
-
-    fn demand_thread_change(
-        &self,
-        bot: &Bot,
-        channel: &Channel,
-        thread: &Thread,
-        form: &ThreadForm,
-    ) -> Result<(), ApiError> {
-        let own = thread.owner_id == bot.user_id;
-        let moderator = self.has_permission(bot, channel, may::MANAGE_THREADS);
-        let other = form.name.is_some() || form.auto_archive_minutes.is_some();
-        // Any member may unarchive it; if it is locked, only its owner.
-        let only_wakes = form.archived == Some(false) && !other && form.locked.is_none();
-        let inside = own || (thread.members.contains_key(&bot.user_id) && !thread.locked);
-        // Locking is for moderators.
-        let may_change = moderator || if only_wakes { inside } else { own && form.locked.is_none() };
-        if !may_change {
-            return Err(ApiError::missing_permissions());
-        }
-        if thread.archived && form.archived != Some(false) && (other || form.locked.is_some()) {
-            return self.demand_unarchived(channel);
-        }
-        Ok(())
     }
 
     fn change_thread(&mut self, now: Ms, id: Id, form: &ThreadForm) -> Result<(), ApiError> {

@@ -88,23 +88,10 @@ impl Machine {
         Ok(Reply::Ok(self.webhooks_of(channel.id).map(render).collect()))
     }
 
-    fn webhook(&self, id: Id) -> Result<&Webhook, ApiError> {
-        self.world.webhooks.get(id).filter(|hook| hook.alive).ok_or_else(ApiError::unknown_webhook)
-    }
-
     fn webhook_by_token(&self, ctx: &Ctx<'_>) -> Result<&Webhook, ApiError> {
-        let hook = self.webhook(ctx.id(0)?)?;
+        let hook = self.world.webhooks.get(ctx.id(0)?).filter(|hook| hook.alive);
+        let hook = hook.ok_or_else(ApiError::unknown_webhook)?;
         if hook.token == ctx.text(1) { Ok(hook) } else { Err(ApiError::bad_webhook_token()) }
-    }
-
-    /// `DELETE /webhooks/{}`.
-    pub(super) fn delete_webhook(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let hook = self.webhook(ctx.id(0)?)?;
-        let channel = self.seen_channel(ctx.bot()?, hook.channel_id)?;
-        self.demand(ctx.bot()?, &channel, may::MANAGE_WEBHOOKS)?;
-        let id = hook.id;
-        self.delete_webhook_by_force(id);
-        Ok(Reply::Nothing)
     }
 
     /// Deletes a webhook: later requests with it return 10015.
@@ -167,24 +154,6 @@ impl Machine {
                 "Thread does not belong to the webhook's channel",
             ))
         }
-    }
-
-    /// The message of the webhook in the path, with its channel.
-    fn webhook_message(&self, ctx: &Ctx<'_>) -> Result<(Channel, Message), ApiError> {
-        let id = ctx.id(2)?;
-        let found = self.world.messages.get(id).filter(|message| message.deleted_ms.is_none());
-        let found = found.ok_or_else(ApiError::unknown_message)?;
-        let hook = self.webhook_by_token(ctx)?;
-        if found.webhook_id != Some(hook.id) || found.channel_id != self.target(ctx, hook)? {
-            return Err(ApiError::unknown_message());
-        }
-        Ok((self.world.channel(found.channel_id)?.clone(), found.clone()))
-    }
-
-    /// `PATCH /webhooks/{}/{}/messages/{}`.
-    pub(super) fn patch_webhook_message(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
-        let (channel, message) = self.webhook_message(ctx)?;
-        self.patch_through_webhook(ctx, &channel, message)
     }
 
     pub(super) fn patch_through_webhook(

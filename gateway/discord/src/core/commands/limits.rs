@@ -66,7 +66,7 @@ fn text_len(spec: &SlashCommandSpec) -> usize {
 fn option_text_len(param: &CommandOption) -> usize {
     let choices = match &param.kind {
         OptionKind::Choice(choices) => choices.iter().map(|(name, value)| chars(name) + chars(value)).sum(),
-        OptionKind::Text { .. } | OptionKind::Integer { .. } | OptionKind::Bool | OptionKind::File => 0,
+        OptionKind::Text { .. } | OptionKind::Integer { .. } | OptionKind::Bool => 0,
     };
     chars(&param.name) + chars(&param.description) + choices
 }
@@ -150,9 +150,6 @@ impl<'a> Path<'a> {
     fn param(&self, param: &'a CommandOption) -> Result<(), SlashCommandSpecError> {
         self.name(&param.name)?;
         self.text("description", &param.description, DESCRIPTION_MAX)?;
-        if matches!(param.kind, OptionKind::File) != (param.position == OptionPosition::NotInLine) {
-            return Err(self.error("files, and only files, are not part of the line"));
-        }
         if matches!(param.kind, OptionKind::Bool) && param.position != OptionPosition::Flag {
             return Err(self.error("a boolean option must be a flag"));
         }
@@ -164,9 +161,7 @@ impl<'a> Path<'a> {
             OptionKind::Integer { min, max } if min > max || *min < -INTEGER_MAX || *max > INTEGER_MAX => {
                 Err(self.error(format!("invalid range of numbers: {min} to {max}")))
             }
-            OptionKind::Text { .. } | OptionKind::Integer { .. } | OptionKind::Bool | OptionKind::File => {
-                Ok(())
-            }
+            OptionKind::Text { .. } | OptionKind::Integer { .. } | OptionKind::Bool => Ok(()),
         }
     }
 

@@ -29,7 +29,7 @@ impl fmt::Display for CommandLineError {
 
 impl std::error::Error for CommandLineError {}
 
-/// Converts a command to a line. File options are not part of the line.
+/// Converts a command to a line.
 ///
 /// # Errors
 /// [`CommandLineError`] if the command, a subcommand or an option is unknown.
@@ -72,12 +72,11 @@ fn parts(params: &[CommandOption], given: &[GivenOption]) -> Result<Vec<String>,
         let param = params.iter().find(|param| param.name == *name);
         let param = param.ok_or_else(|| CommandLineError(format!("unknown option `{name}`")))?;
         let text = text(value)
-            .ok_or_else(|| CommandLineError(format!("the value of `{name}` cannot be written as text")));
+            .ok_or_else(|| CommandLineError(format!("the value of `{name}` cannot be written as text")))?;
         match param.position {
-            OptionPosition::NotInLine => {}
-            OptionPosition::Flag => flags.extend(flag(name, value, &text?)),
-            OptionPosition::Word(at) => words.push((at, text?)),
-            OptionPosition::Remainder => rest = Some(text?.trim().to_owned()),
+            OptionPosition::Flag => flags.extend(flag(name, value, &text)),
+            OptionPosition::Word(at) => words.push((at, text)),
+            OptionPosition::Remainder => rest = Some(text.trim().to_owned()),
         }
     }
     words.retain(|(_, word)| !word.is_empty());
@@ -105,10 +104,8 @@ fn text(value: &Value) -> Option<String> {
     match value {
         Value::Text(text) => Some(text.clone()),
         Value::Integer(number) => Some(number.to_string()),
-        Value::Number(number) => Some(number.to_string()),
         Value::Bool(yes) => Some(yes.to_string()),
-        Value::Id(id) => Some(id.to_string()),
-        Value::Sub(_) | Value::File(_) => None,
+        Value::Sub(_) | Value::Other => None,
     }
 }
 

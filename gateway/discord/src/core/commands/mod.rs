@@ -68,8 +68,6 @@ pub enum OptionKind {
     },
     /// Boolean.
     Bool,
-    /// File.
-    File,
 }
 
 /// Position of an option in the line.
@@ -81,8 +79,6 @@ pub enum OptionPosition {
     Flag,
     /// The end of the line, unquoted: quotes in the text are the user's own.
     Remainder,
-    /// Not in the line: the handler of the command reads the option by name.
-    NotInLine,
 }
 
 /// Builds the registration of commands. It replaces all commands registered before.
@@ -100,7 +96,6 @@ const fn option_type(kind: &OptionKind) -> u8 {
         OptionKind::Text { .. } | OptionKind::Choice(_) => 3,
         OptionKind::Integer { .. } => 4,
         OptionKind::Bool => 5,
-        OptionKind::File => 11,
     }
 }
 
@@ -146,7 +141,7 @@ fn parameter(param: &CommandOption) -> Json {
             out["min_value"] = json!(min);
             out["max_value"] = json!(max);
         }
-        OptionKind::Bool | OptionKind::File => {}
+        OptionKind::Bool => {}
     }
     out
 }

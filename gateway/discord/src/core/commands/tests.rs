@@ -1,8 +1,7 @@
 #![expect(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use super::*;
-use crate::core::event::{Attachment, GivenOption, SlashCommand, Value, samples};
-use crate::core::ids::Snowflake;
+use crate::core::event::{GivenOption, SlashCommand, Value, samples};
 use proptest::prelude::*;
 
 fn spec(name: &str, arguments: CommandArguments) -> SlashCommandSpec {
@@ -38,7 +37,6 @@ fn tree() -> Vec<SlashCommandSpec> {
             kind: OptionKind::Integer { min: 0, max: 9 },
             ..param("count", OptionPosition::Flag)
         },
-        CommandOption { kind: OptionKind::File, ..param("file", OptionPosition::NotInLine) },
     ];
     let answer = vec![
         CommandOption { required: true, ..param("option", OptionPosition::Word(1)) },
@@ -93,7 +91,6 @@ fn what_is_registered() {
     assert_eq!(spawn["options"][1]["choices"][1], json!({ "name": "here", "value": "here" }));
     assert_eq!(spawn["options"][3]["type"], json!(5));
     assert_eq!(spawn["options"][4]["max_value"], json!(9));
-    assert_eq!(spawn["options"][5]["type"], json!(11));
     let answer = &acp["options"][1]["options"];
     assert_eq!((&answer[0]["name"], &answer[0]["required"]), (&json!("option"), &json!(true)));
     let set = &acp["options"][3];
@@ -167,12 +164,6 @@ fn what_discord_would_refuse_is_refused_before() {
             false,
         ),
         (
-            "a file in the line",
-            options(vec![CommandOption { kind: OptionKind::File, ..param("p", OptionPosition::Flag) }]),
-            false,
-        ),
-        ("a text beside it", options(vec![param("p", OptionPosition::NotInLine)]), false),
-        (
             "yes as a word",
             options(vec![CommandOption { kind: OptionKind::Bool, ..param("p", OptionPosition::Word(0)) }]),
             false,
@@ -186,13 +177,11 @@ fn what_discord_would_refuse_is_refused_before() {
 
 #[test]
 fn what_was_chosen_is_a_line() {
-    let file = Attachment { id: Snowflake(5), name: "a".into(), url: "u".into(), size: 1, mime: None };
     let all = vec![
         text("label", "my thing"),
         text("thread", "here"),
         given("discard", Value::Bool(true)),
         given("count", Value::Integer(3)),
-        given("file", Value::File(file)),
         text("agent", "claude"),
     ];
     for (command, line) in [
@@ -227,6 +216,7 @@ fn a_command_of_another_version_is_refused() {
         acp("spawn", vec![text("old", "x")]),
         acp("set", vec![text("mode", "x")]),
         acp("spawn", vec![given("agent", Value::Sub(Vec::new()))]),
+        acp("spawn", vec![given("agent", Value::Other)]),
     ] {
         let refused = super::line(&tree(), &command).expect_err("refused");
         assert!(refused.to_string().contains("Reload Discord"), "{refused}");
