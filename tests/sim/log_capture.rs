@@ -79,7 +79,8 @@ impl Subscriber for LogCapture {
         HEARD.with_borrow_mut(|heard| {
             if meta.target() == MOVES && !fields.event.is_empty() {
                 let LogFields { message, from, event, to, .. } = &fields;
-                heard.moves.insert(format!("{message} {from} {event} {to}"));
+                let of = message.trim_end_matches(" state changed");
+                heard.moves.insert(format!("{of} {from} {event} {to}"));
             }
             if *meta.level() == Level::ERROR {
                 heard.errors.push(format!("{} {}", fields.message, fields.rest));
