@@ -4,6 +4,12 @@
 -- written. Foreign keys are immediate, never deferred: a deferred one would fail at COMMIT, for everybody in
 -- the group.
 
+-- Columns named ord are the order of insertion over all tables; acp_ord has one row, the last number.
+CREATE TABLE acp_ord (
+  last INTEGER NOT NULL
+) STRICT;
+INSERT INTO acp_ord VALUES (0);
+
 CREATE TABLE acp_meta (
   key TEXT PRIMARY KEY,
   value TEXT NOT NULL
@@ -35,8 +41,17 @@ CREATE TABLE acp_sessions (
   epoch INTEGER NOT NULL DEFAULT 0,
   created_at INTEGER NOT NULL,
   updated_at INTEGER NOT NULL,
-  last_activity_at INTEGER NOT NULL
+  last_activity_at INTEGER NOT NULL,
+  ord INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+
+CREATE INDEX acp_sessions_working ON acp_sessions (session_key) WHERE state IN ('creating','running','cancelling');
+
+CREATE TRIGGER acp_sessions_ord AFTER INSERT ON acp_sessions
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_sessions SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
 
 CREATE INDEX acp_sessions_open ON acp_sessions (last_activity_at) WHERE state <> 'closed';
 -- People name sessions by their label: among those that are open it names one.
@@ -65,11 +80,18 @@ CREATE TABLE acp_runs (
   error_message TEXT GENERATED ALWAYS AS (json_extract(error_json, '$.message')) VIRTUAL,
   created_at INTEGER NOT NULL,
   started_at INTEGER,
-  ended_at INTEGER
+  ended_at INTEGER,
+  ord INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
-CREATE INDEX acp_runs_of_session ON acp_runs (session_key);
-CREATE INDEX acp_runs_unfinished ON acp_runs (session_key) WHERE state IN ('queued','running');
+CREATE TRIGGER acp_runs_ord AFTER INSERT ON acp_runs
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_runs SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
+
+CREATE INDEX acp_runs_of_session ON acp_runs (session_key, ord);
+CREATE INDEX acp_runs_unfinished ON acp_runs (session_key, ord) WHERE state IN ('queued','running');
 CREATE UNIQUE INDEX acp_runs_one_running ON acp_runs (session_key) WHERE state = 'running' AND mode = 'prompt';
 
 CREATE TRIGGER acp_runs_ended_is_final BEFORE UPDATE OF state ON acp_runs
@@ -100,8 +122,17 @@ CREATE TABLE acp_bindings (
   webhook_token TEXT CHECK (webhook_token IS NULL),
   backfilled_through TEXT,
   end_reason TEXT,
-  verbosity TEXT CHECK (verbosity IN ('full','compact','none'))
+  verbosity TEXT CHECK (verbosity IN ('full','compact','none')),
+  ord INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+
+CREATE INDEX acp_bindings_first ON acp_bindings (session_key, ord);
+
+CREATE TRIGGER acp_bindings_ord AFTER INSERT ON acp_bindings
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_bindings SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
 
 CREATE UNIQUE INDEX acp_bindings_one_active ON acp_bindings (channel, account_id, thread_id)
 WHERE status IN ('active','parked');
@@ -121,6 +152,8 @@ WHEN NEW.status IN ('pending','active','parked')
   AND (SELECT state FROM acp_sessions WHERE session_key = NEW.session_key) = 'closed'
 BEGIN SELECT RAISE(ABORT, 'the session of a binding is closed'); END;
 
+-- payload_json is the update of a session/update notification, extra_json the members of its params beside
+-- sessionId and update.
 CREATE TABLE acp_events (
   event_id INTEGER PRIMARY KEY,
   session_key TEXT NOT NULL REFERENCES acp_sessions (session_key),
@@ -130,6 +163,7 @@ CREATE TABLE acp_events (
   kind TEXT NOT NULL,
   payload_json TEXT NOT NULL,
   created_at INTEGER NOT NULL,
+  extra_json TEXT,
   CHECK ((run_id IS NULL) = (seq IS NULL))
 ) STRICT;
 
@@ -258,8 +292,15 @@ CREATE TABLE acp_inbox (
   -- Its outcome was left to whoever brought it to tell.
   caller_tells INTEGER NOT NULL DEFAULT 0 CHECK (caller_tells IN (0,1)),
   created_at INTEGER NOT NULL,
+  ord INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (channel, account_id, conversation_id, message_id)
 ) STRICT;
+
+CREATE TRIGGER acp_inbox_ord AFTER INSERT ON acp_inbox
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_inbox SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
 
 CREATE INDEX acp_inbox_received ON acp_inbox (created_at) WHERE state = 'received';
 
@@ -299,8 +340,15 @@ CREATE TABLE acp_leases (
   stdout_offset INTEGER NOT NULL CHECK (stdout_offset >= 0),
   next_stdin_seq INTEGER NOT NULL CHECK (next_stdin_seq > 0),
   link_state TEXT NOT NULL,
-  broken INTEGER NOT NULL DEFAULT 0 CHECK (broken IN (0, 1))
+  broken INTEGER NOT NULL DEFAULT 0 CHECK (broken IN (0, 1)),
+  ord INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+
+CREATE TRIGGER acp_leases_ord AFTER INSERT ON acp_leases
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_leases SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
 
 CREATE INDEX acp_leases_in_use ON acp_leases (session_key) WHERE usage <> 'ended';
 -- Two agents of one session in one directory must not be (H5).
@@ -354,8 +402,15 @@ CREATE TABLE acp_permission (
     'session closed','agent','nobody can be asked','adopted')),
   created_at INTEGER NOT NULL,
   deadline_at INTEGER,
+  ord INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (lease_id, stdout_offset)
 ) STRICT;
+
+CREATE TRIGGER acp_permission_ord AFTER INSERT ON acp_permission
+BEGIN
+  UPDATE acp_ord SET last = last + 1;
+  UPDATE acp_permission SET ord = (SELECT last FROM acp_ord) WHERE rowid = NEW.rowid;
+END;
 
 CREATE INDEX acp_permission_pending ON acp_permission (session_key) WHERE state = 'pending';
 

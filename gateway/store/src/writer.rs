@@ -56,8 +56,8 @@ pub struct Tx<'a> {
     db: &'a Connection,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
-    /// True if the set of bound conversations may have changed.
-    rebinds: Cell<bool>,
+    /// Sessions whose bindings changed.
+    rebound: RefCell<Vec<SessionKey>>,
 }
 
 impl Deref for Tx<'_> {
@@ -69,8 +69,8 @@ impl Deref for Tx<'_> {
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub const fn unpublished(db: &'a Connection) -> Self {
-        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
+    pub fn unpublished(db: &'a Connection) -> Self {
+        Self { db, events: Cell::default(), numbers: RefCell::default(), rebound: RefCell::default() }
     }
 }
 
@@ -85,9 +85,9 @@ impl Tx<'_> {
         self.numbers.borrow_mut().push((session_key.clone(), session_seq));
     }
 
-    /// Notifies caches of bindings after the commit: the set of bound conversations may have changed.
-    pub fn rebinds(&self) {
-        self.rebinds.set(true);
+    /// Notifies delivery and caches of bindings after the commit: a binding of the session changed.
+    pub fn rebound(&self, session_key: SessionKey) {
+        self.rebound.borrow_mut().push(session_key);
     }
 }
 
@@ -241,7 +241,7 @@ struct Group {
     open: Vec<(JobReply, OwnedSemaphorePermit)>,
     failed: Vec<(JobReply, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
-    rebinds: bool,
+    rebound: Vec<SessionKey>,
     jobs: usize,
     events: u64,
     bytes: usize,
@@ -303,7 +303,7 @@ impl Writer {
             open: Vec::new(),
             failed: Vec::new(),
             numbers: Vec::new(),
-            rebinds: false,
+            rebound: Vec::new(),
             jobs: 0,
             events: 0,
             bytes: 0,
@@ -366,7 +366,7 @@ impl Writer {
             group.lost = if is_first { None } else { self.step("RELEASE job") };
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
-            group.rebinds |= tx.rebinds.get();
+            group.rebound.append(&mut tx.rebound.into_inner());
             group.open.push((answer, place));
             return;
         };
@@ -408,7 +408,7 @@ impl Writer {
                     Err(error) => tracing::warn!(%error, "reading last event id failed"),
                 }
             }
-            self.watches.publish(&group.numbers, group.rebinds);
+            self.watches.publish(&group.numbers, &group.rebound);
             tracing::trace!(
                 jobs = group.jobs,
                 took_us = micros(started.elapsed()),

@@ -52,7 +52,8 @@ async fn fill(store: &Store, name: &str, batch: u64) {
         let writes = (0..batch).map(|_| {
             last += 1;
             let run = Some((run.run_id, last));
-            Write::Event { session_seq: last, run, kind: EventKind::AgentMessage, payload: payload.clone() }
+            let (kind, payload) = (EventKind::AgentMessage, payload.clone());
+            Write::Event { session_seq: last, run, kind, payload, extra: None }
         });
         store.commit(fence.clone(), writes.collect()).await.unwrap();
     }

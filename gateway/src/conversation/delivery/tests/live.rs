@@ -315,7 +315,7 @@ async fn card_continues_after_crash() {
     board.until("the card", |shown| shown.len() == 1).await;
     eventually("the card to be stored", || async {
         let binding_id =
-            store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
+            store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
         let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
@@ -387,7 +387,7 @@ async fn unbinding_folds_open_card() {
     scribe.say("One. ").await;
     board.until("the card", |shown| shown.len() == 1).await;
     let binding_id =
-        store.read("all", |db| rows::delivering_bindings(db, &[])).await.unwrap()[0].binding.binding_id;
+        store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     board.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
     stop.cancel();
