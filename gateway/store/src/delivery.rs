@@ -181,8 +181,9 @@ fn read_batch(
 ) -> Result<DeliveryBatch, StoreError> {
     let key = &binding.session_key;
     let sql = format!(
-        "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
-         WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
+        "SELECT {} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) \
+         ORDER BY session_seq LIMIT ?3",
+        events::COLUMNS,
         listed(&render::RENDERED_KINDS)
     );
     let rows = if after < end {

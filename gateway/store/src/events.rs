@@ -11,8 +11,8 @@ use rusqlite::{CachedStatement, Connection, Row, params};
 const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at, \
     extra_json) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-const AFTER: &str = "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at, extra_json FROM acp_events \
-    WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3";
+/// Columns read by [`from_row`].
+pub const COLUMNS: &str = "session_key, session_seq, run_id, seq, kind, payload_json, created_at, extra_json";
 
 /// Reads a row of the journal.
 ///
@@ -104,7 +104,9 @@ pub fn after(
     rows_max: u64,
     bytes_max: usize,
 ) -> Result<Vec<EventRow>, StoreError> {
-    let mut statement = db.prepare_cached(AFTER)?;
+    let mut statement = db.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3"
+    ))?;
     let mut rows = statement.query(params![key.as_str(), Int(after_seq), Int(rows_max)])?;
     let mut found = Vec::new();
     let mut bytes = 0;
