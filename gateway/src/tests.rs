@@ -1,14 +1,23 @@
 //! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use crate::config::LiveConfig;
+use crate::metrics::Metrics;
+use crate::runtime::profiles::Profiles;
+use crate::session::task::Deps;
+use crate::supervisor::SupervisorClient;
+use crate::util::clock::Clock;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
     BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
-    PermissionRow, PermissionState, RunMode, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
+    PermissionRow, PermissionState, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
 };
 use acp_core::run::RunState;
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -17,8 +26,11 @@ use acp_store::{Durability, SpawnTx, Store, codec};
 use rusqlite::types::FromSql;
 use serde_json::{Value, json};
 use std::future::Future;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 /// Waits until `check` gives something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
@@ -32,6 +44,27 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
         }
         assert!(Instant::now() < deadline, "{what} did not happen in time");
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The configuration in a file `/g.toml` with this text.
+pub(crate) fn loaded(text: &str) -> LoadedConfig {
+    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
+}
+
+/// What session tasks need, with the direct backend and no configuration.
+pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
+    let registry = Arc::new(Registry::default());
+    registry.register(Arc::new(DirectRuntime::default()));
+    Deps {
+        store: store.clone(),
+        supervisor,
+        registry,
+        clock: Clock::start(),
+        profiles,
+        live: LiveConfig::new(LoadedConfig::default()),
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
     }
 }
 
@@ -185,17 +218,15 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     }
 }
 
+/// A session, bound to a conversation or not, as it is inserted.
+pub(crate) fn spawn_tx(session: SessionRow, binding: Option<BindingRow>) -> SpawnTx {
+    let caps = acp_core::writes::SessionLimits { sessions_max: 1_000, account: None };
+    SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, caps }
+}
+
 /// Inserts a session, bound to a conversation or not.
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
-    let spawn = SpawnTx {
-        session,
-        binding,
-        run: None,
-        events: Vec::new(),
-        idempotency: None,
-        caps: acp_core::writes::SessionLimits { sessions_max: 1_000, account: None },
-    };
-    store.spawn_session(spawn).await.unwrap();
+    store.spawn_session(spawn_tx(session, binding)).await.unwrap();
 }
 
 /// The actor's place: writes runs and journal rows of one session.
@@ -225,9 +256,9 @@ impl Scribe {
     }
 
     /// Starts a run.
-    pub(crate) async fn start(&mut self, mode: RunMode) -> RunId {
+    pub(crate) async fn start(&mut self) -> RunId {
         let queued = said("hi").into_run(RunId::mint(), &self.session.session_key, IdempotencyKey::mint(), 1);
-        let run = RunRow { mode, state: RunState::Running, started_at_ms: Some(2), ..queued };
+        let run = RunRow { state: RunState::Running, started_at_ms: Some(2), ..queued };
         let run_id = run.run_id;
         self.run = Some((run.clone(), 0));
         let prompt = self.write(EventKind::Prompt, &json!({"text": "hi", "mode": "prompt"}), true);
@@ -246,22 +277,29 @@ impl Scribe {
         self.event(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}})).await;
     }
 
+    /// A whole run, with this answer.
+    pub(crate) async fn turn(&mut self, answer: &str) {
+        self.start().await;
+        self.say(answer).await;
+        self.done().await;
+    }
+
     /// Ends the run with an answer.
     pub(crate) async fn done(&mut self) {
-        let done = self.write(EventKind::Done, &json!({"stop_reason": "end_turn"}), true);
-        let (mut run, seq) = self.run.take().unwrap();
-        run.state = RunState::Completed;
-        run.last_seq = seq;
-        self.store.commit(self.fence.clone(), vec![done, Write::Run(Box::new(run))]).await.unwrap();
+        self.end(EventKind::Done, &json!({"stop_reason": "end_turn"}), RunState::Completed).await;
     }
 
     /// Ends the run without one.
     pub(crate) async fn fail(&mut self) {
-        let error = self.write(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), true);
-        let (mut run, seq) = self.run.take().unwrap();
-        run.state = RunState::Failed;
-        run.last_seq = seq;
-        self.store.commit(self.fence.clone(), vec![error, Write::Run(Box::new(run))]).await.unwrap();
+        self.end(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), RunState::Failed)
+            .await;
+    }
+
+    async fn end(&mut self, kind: EventKind, payload: &Value, state: RunState) {
+        let last = self.write(kind, payload, true);
+        let (run, last_seq) = self.run.take().unwrap();
+        let run = RunRow { state, last_seq, ..run };
+        self.store.commit(self.fence.clone(), vec![last, Write::Run(Box::new(run))]).await.unwrap();
     }
 
     /// Closes the session with its bindings, and then has the agent end.

@@ -51,7 +51,7 @@ struct SimTurn {
 }
 
 /// One process. Its output waits in `unsaid` until the scheduler releases it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct SimAgent {
     no: usize,
     session: String,
@@ -81,8 +81,9 @@ pub(super) struct SimAgent {
     pub(super) calm: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum OpenBehavior {
+    #[default]
     Well,
     Refuses,
     Never,
@@ -98,24 +99,14 @@ impl SimAgent {
         Self {
             no,
             session: session.to_owned(),
-            conversation: String::new(),
             resumes: chance.one_in(2),
             loads: !chance.one_in(6),
             steers: chance.one_in(2),
             deletes: chance.one_in(2),
             opens,
             stubborn: !calm && chance.one_in(8),
-            turn: None,
-            hangs: false,
-            terminal: None,
-            requests: 0,
-            unsaid: VecDeque::new(),
-            queued: 0,
-            words: Vec::new(),
-            words_made: 0,
-            calls_made: 0,
-            broke: false,
             calm,
+            ..Self::default()
         }
     }
 

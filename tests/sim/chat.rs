@@ -6,7 +6,8 @@ use crate::sim::rng::SeededRng;
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::UnboundDestination;
 use acp_core::rows::ConversationRef;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Name of the channel.
@@ -65,7 +66,7 @@ pub(super) struct SimChannelState {
 
 impl SimChannel {
     pub(super) fn lock(&self) -> MutexGuard<'_, SimChannelState> {
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inside.lock()
     }
 }
 
@@ -131,8 +132,7 @@ impl SimChannelState {
 
     /// Handles one of the calls. A fault occurs once in `trouble` times; never for 0.
     pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut SeededRng) -> String {
-        let call = self.calls.remove(at);
-        match call {
+        match self.calls.remove(at) {
             ChannelCall::Send(to, message, reply) => {
                 let outcome = self.take(&to, &message, trouble, chance);
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);

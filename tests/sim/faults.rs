@@ -20,6 +20,9 @@ pub(super) struct FaultRates {
     pub(super) commits: usize,
 }
 
+/// Permanent faults, of which some seeds have one.
+const FATES: [OutputFault; 3] = [OutputFault::Refused, OutputFault::Unknown, OutputFault::NoFiles];
+
 impl FaultRates {
     /// Picks the frequencies of a seed.
     pub(super) fn of(chance: &mut SeededRng) -> Self {
@@ -29,18 +32,7 @@ impl FaultRates {
         Self {
             // Rare crashes let turns end and be delivered; frequent ones test the recovery.
             crash: *chance.pick(&[60, 250, 1_000]).unwrap_or(&250),
-            fate: chance
-                .pick(&[
-                    Some(OutputFault::Refused),
-                    Some(OutputFault::Unknown),
-                    Some(OutputFault::NoFiles),
-                    None,
-                    None,
-                    None,
-                    None,
-                ])
-                .copied()
-                .flatten(),
+            fate: FATES.get(chance.below(7)).copied(),
             room: often(chance, 4, 12),
             deaths: often(chance, 2, 1),
             commits: often(chance, 1, 0),

@@ -5,7 +5,6 @@ use crate::app::service::GatewayService;
 use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::inbound::InboundService;
-use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
@@ -20,18 +19,16 @@ use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::failure::Failure;
 use acp_core::recovery;
-use acp_core::runtime::Registry;
-use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::ids::AgentName;
 use acp_store::Store;
 use acp_store::simulated::SimWriter;
+use parking_lot::Mutex;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
-use tokio_util::sync::CancellationToken;
 
 /// Maximum length of a line of an agent, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4_000;
@@ -58,10 +55,6 @@ cancel_stuck_ms = 8000
 pub(super) fn config() -> LoadedConfig {
     let inputs = Inputs { file: Some((Path::new("/sim.toml"), CONFIG)), ..Inputs::default() };
     load(inputs).unwrap_or_else(|error| panic!("{error}"))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Interfaces of a gateway: its pending operations wait here until the scheduler executes them.
@@ -97,10 +90,10 @@ impl SimPorts {
 
     /// True if an operation is pending at an interface.
     fn is_wanted(&self) -> bool {
-        lock(&self.pump).waiting().next().is_some()
-            || lock(&self.wire).has_requests()
+        self.pump.lock().waiting().next().is_some()
+            || self.wire.lock().has_requests()
             || !self.room.lock().calls.is_empty()
-            || !lock(&self.answers).is_empty()
+            || !self.answers.lock().is_empty()
     }
 
     /// Called when no task of the gateway can continue.
@@ -191,20 +184,10 @@ fn deps(
     clock: Clock,
 ) -> (Deps, Arc<Agents>) {
     let live = LiveConfig::new(config.clone());
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
-    let deps = Deps {
-        store: store.clone(),
-        supervisor: supervisor.clone(),
-        registry,
-        clock,
-        profiles: Arc::new(ShortLines(Arc::clone(&agents))),
-        live,
-        metrics: Metrics::default(),
-        stop: CancellationToken::new(),
-    };
+    let profiles = Arc::new(ShortLines(Arc::clone(&agents)));
+    let deps = Deps { clock, live, ..crate::tests::deps(store, supervisor.clone(), profiles) };
     (deps, agents)
 }
 

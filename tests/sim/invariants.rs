@@ -185,7 +185,7 @@ pub(super) fn after(
     committed: bool,
     pump: &SimWriter,
 ) -> Result<(), Violation> {
-    broken("the supervisor reports violations", &stage.host.complaints.0)?;
+    broken("the supervisor reports violations", &stage.host.complaints)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
     broken("an agent reads each prompt once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
     for line in log_capture::errors() {
@@ -331,7 +331,7 @@ fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<Strin
     let Some(agent) = &lease.agent else { return Ok(()) };
     let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
     let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
-    let excused = lease.is_lost() || agent.broke || closed.contains(lease.spawn.session_key.as_str());
+    let excused = lease.lost || agent.broke || closed.contains(lease.spawn.session_key.as_str());
     if has > said || (has < said && !excused) {
         violated!("H1: process {} said {said} words, the journal has {has}", lease.no);
     }

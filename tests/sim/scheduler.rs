@@ -7,7 +7,7 @@ use crate::session::task::ActorRequest;
 use crate::sim::chat::{ChannelCall, SimChannel};
 use crate::sim::coverage::{self, SeedResult};
 use crate::sim::faults::FaultRates;
-use crate::sim::gateway::{self, SimGateway, SimPorts, lock};
+use crate::sim::gateway::{self, SimGateway, SimPorts};
 use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::rng::SeededRng;
@@ -116,7 +116,7 @@ impl<'a> SimScheduler<'a> {
         Self {
             hand,
             config,
-            host: SimSupervisor::new(plant.and_then(SeededBug::at_the_host)),
+            host: SimSupervisor::new(plant),
             room,
             wishes: Vec::new(),
             tally: SeedResult::default(),
@@ -168,9 +168,9 @@ impl<'a> SimScheduler<'a> {
                 self.left = gateway::leave_behind(&store, self.config, at).await;
                 // They claim their sessions before the next gateway starts, whose claims are the valid ones.
                 ports.settle().await;
-                let claims = lock(&ports.pump).waiting().count();
+                let claims = ports.pump.lock().waiting().count();
                 for _ in 0..claims {
-                    self.commit_first(&mut lock(&ports.pump), 1);
+                    self.commit_first(&mut ports.pump.lock(), 1);
                 }
                 ports.settle().await;
             }
@@ -190,8 +190,7 @@ impl<'a> SimScheduler<'a> {
         let SimPorts { pump, .. } = ports;
         let pump =
             Arc::into_inner(pump).ok_or_else(|| Violation("the store is still referenced".to_owned()))?;
-        let pump = pump.into_inner().map_err(|error| Violation(error.to_string()))?;
-        self.hand.stop(pump);
+        self.hand.stop(pump.into_inner());
         played
     }
 
@@ -243,7 +242,7 @@ impl<'a> SimScheduler<'a> {
                 self.rest_ms = 0;
             }
             self.happen(next, ports, &mut gateway).await?;
-            invariants::after(self, next == NextEvent::Commit, &lock(&ports.pump))?;
+            invariants::after(self, next == NextEvent::Commit, &ports.pump.lock())?;
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
                 if self.chance.one_in(crash) {
@@ -296,10 +295,8 @@ impl<'a> SimScheduler<'a> {
 
     /// Collects the requests that the gateway has sent since the last call.
     fn collect(&mut self, ports: &SimPorts) {
-        let mut wire = lock(&ports.wire);
-        while let Some(request) = wire.take() {
-            self.host.inbox.push_back(request);
-        }
+        let mut wire = ports.wire.lock();
+        self.host.inbox.extend(std::iter::from_fn(|| wire.take()));
     }
 
     fn has_work(&self, ports: &SimPorts) -> bool {
@@ -314,7 +311,7 @@ impl<'a> SimScheduler<'a> {
                 all.push((weight, next));
             }
         };
-        if lock(&ports.pump).waiting().next().is_some() {
+        if ports.pump.lock().waiting().next().is_some() {
             add(40, NextEvent::Commit);
             add(if self.calm { 0 } else { self.trouble.commits }, NextEvent::FailCommit);
         }
@@ -327,7 +324,7 @@ impl<'a> SimScheduler<'a> {
         if !ports.room.lock().calls.is_empty() {
             add(25, NextEvent::Room);
         }
-        if !lock(&ports.answers).is_empty() {
+        if !ports.answers.lock().is_empty() {
             add(25, NextEvent::Answer);
         }
         for (id, lease) in &self.host.leases {
@@ -371,7 +368,7 @@ impl<'a> SimScheduler<'a> {
     fn name(&self, next: NextEvent, ports: &SimPorts) -> String {
         match next {
             NextEvent::Commit => {
-                lock(&ports.pump).waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
+                ports.pump.lock().waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
             }
             NextEvent::Request => {
                 self.host.inbox.front().map(|(_, request)| names::of_request(request)).unwrap_or_default()
@@ -397,15 +394,15 @@ impl<'a> SimScheduler<'a> {
             NextEvent::Commit => self.commit(ports, gateway)?,
             NextEvent::FailCommit => {
                 self.failing = true;
-                let mut pump = lock(&ports.pump);
+                let mut pump = ports.pump.lock();
                 let count = pump.waiting().count();
                 pump.fail(1 + self.chance.below(count));
                 pump.probe();
             }
             NextEvent::Request => self.request(ports)?,
             NextEvent::News => match self.host.outbox.pop_front() {
-                Some(SupervisorMessage::Reply(id, result)) => lock(&ports.wire).reply(id, result),
-                Some(SupervisorMessage::Notice(notice)) => lock(&ports.wire).notice(notice),
+                Some(SupervisorMessage::Reply(id, result)) => ports.wire.lock().reply(id, result),
+                Some(SupervisorMessage::Notice(notice)) => ports.wire.lock().notice(notice),
                 None => {}
             },
             NextEvent::Room => {
@@ -430,7 +427,7 @@ impl<'a> SimScheduler<'a> {
             NextEvent::Wish => self.wish(ports, gateway),
             NextEvent::Connect => {
                 self.connected = true;
-                lock(&ports.wire).up(&format!("supervisor-{}", self.host.no));
+                ports.wire.lock().up(&format!("supervisor-{}", self.host.no));
             }
             NextEvent::Disconnect | NextEvent::SupervisorDies => {
                 if next == NextEvent::SupervisorDies {
@@ -438,7 +435,7 @@ impl<'a> SimScheduler<'a> {
                 }
                 self.host.hang_up();
                 self.connected = false;
-                lock(&ports.wire).down();
+                ports.wire.lock().down();
             }
             NextEvent::RoomSleeps => {
                 let mut room = ports.room.lock();
@@ -467,7 +464,7 @@ impl<'a> SimScheduler<'a> {
     }
 
     fn commit(&mut self, ports: &SimPorts, gateway: &mut SimGateway) -> Result<(), Violation> {
-        let mut pump = lock(&ports.pump);
+        let mut pump = ports.pump.lock();
         let names: Vec<&'static str> = pump.waiting().collect();
         let count = if self.chance.one_in(3) { 1 + self.chance.below(names.len()) } else { 1 };
         let count = if self.plant == Some(SeededBug::SupersededWrites) { 1 } else { count };
@@ -493,7 +490,7 @@ impl<'a> SimScheduler<'a> {
 
     fn request(&mut self, ports: &SimPorts) -> Result<(), Violation> {
         if let Some((_, request)) = self.host.inbox.front() {
-            invariants::of_request(request, lock(&ports.pump).db())?;
+            invariants::of_request(request, ports.pump.lock().db())?;
         }
         self.host.serve(&mut self.chance);
         Ok(())

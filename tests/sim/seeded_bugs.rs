@@ -2,7 +2,6 @@
 //! changes the data that crosses the interface, and nothing in the product itself.
 
 use crate::sim::rng::SeededRng;
-use crate::sim::supervisor::SupervisorBug;
 use rusqlite::Connection;
 
 /// A seeded bug.
@@ -41,18 +40,6 @@ pub(super) enum SeededBug {
 }
 
 impl SeededBug {
-    /// Returns the flaw for bugs between gateway and supervisor.
-    pub(super) const fn at_the_host(self) -> Option<SupervisorBug> {
-        match self {
-            Self::AckBeforeCommit => Some(SupervisorBug::AckEarly),
-            Self::SeqAgain => Some(SupervisorBug::SeqAgain),
-            Self::InputTwice => Some(SupervisorBug::InputTwice),
-            Self::DeadLeaseNotDrained => Some(SupervisorBug::NotDrained),
-            Self::LeaseNotClosed => Some(SupervisorBug::NotClosed),
-            _ => None,
-        }
-    }
-
     /// Applies a bug before a transaction: every actor gets the same epoch.
     pub(super) fn before_commit(self, db: &Connection, name: &str) {
         if self == Self::SupersededWrites && name == "claim" {

@@ -4,6 +4,7 @@
 
 use super::agent::{AgentMemory, SimAgent};
 use crate::sim::rng::SeededRng;
+use crate::sim::seeded_bugs::SeededBug;
 use crate::tests::lease_info;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -47,7 +48,7 @@ pub(super) struct SimLease {
     /// True if the supervisor that held the lease died: none of its data is kept.
     gone: bool,
     /// True if the lease ended with its supervisor.
-    lost: bool,
+    pub(super) lost: bool,
 }
 
 impl SimLease {
@@ -58,29 +59,6 @@ impl SimLease {
     pub(super) fn said_up_to(&self) -> u64 {
         self.said.len() as u64
     }
-
-    pub(super) const fn is_lost(&self) -> bool {
-        self.lost
-    }
-}
-
-/// Protocol violations of the gateway that the supervisor has seen.
-#[derive(Debug, Default)]
-pub(super) struct ProtocolViolations(pub(super) Vec<String>);
-
-/// Seeded bugs at this interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SupervisorBug {
-    /// Output is acknowledged when read, not when committed.
-    AckEarly,
-    /// A message is sent twice under two numbers.
-    InputTwice,
-    /// A number is used again.
-    SeqAgain,
-    /// The exit of a process is treated as the end of its output.
-    NotDrained,
-    /// The end of a process is never requested.
-    NotClosed,
 }
 
 /// Answers file requests as if every directory existed.
@@ -102,22 +80,23 @@ pub(super) struct SimSupervisor {
     /// Received requests that are not handled yet.
     pub(super) inbox: VecDeque<(u64, Request)>,
     pub(super) outbox: VecDeque<SupervisorMessage>,
-    pub(super) complaints: ProtocolViolations,
+    /// Protocol violations of the gateway.
+    pub(super) complaints: Vec<String>,
     pub(super) calm: bool,
-    pub(super) flaw: Option<SupervisorBug>,
+    flaw: Option<SeededBug>,
     instance: GatewayInstanceId,
     pub(super) no: usize,
 }
 
 impl SimSupervisor {
-    pub(super) fn new(flaw: Option<SupervisorBug>) -> Self {
+    pub(super) fn new(flaw: Option<SeededBug>) -> Self {
         Self {
             leases: BTreeMap::new(),
             order: Vec::new(),
             minds: AgentMemory::default(),
             inbox: VecDeque::new(),
             outbox: VecDeque::new(),
-            complaints: ProtocolViolations::default(),
+            complaints: Vec::new(),
             calm: false,
             flaw,
             instance: GatewayInstanceId::mint(),
@@ -174,7 +153,7 @@ impl SimSupervisor {
             Request::Attach { lease_id, from_offset } => Some(self.attach(lease_id, from_offset, chance)),
             Request::Input { lease_id, seq, bytes } => self.input(id, lease_id, seq, bytes, chance),
             Request::AckSynced { lease_id, offset, .. } => Some(self.ack(lease_id, offset)),
-            Request::CloseLease { .. } if self.flaw == Some(SupervisorBug::NotClosed) => {
+            Request::CloseLease { .. } if self.flaw == Some(SeededBug::LeaseNotClosed) => {
                 Some(Ok(Reply::Closing { state: LeaseState::Closing }))
             }
             Request::CloseLease { lease_id, .. } => Some(self.close(lease_id)),
@@ -202,7 +181,7 @@ impl SimSupervisor {
         let id = spawn.lease_id;
         if let Some(lease) = self.leases.get(&id) {
             if lease.spawn != spawn {
-                self.complaints.0.push(format!("another spawn under the lease {id}"));
+                self.complaints.push(format!("another spawn under the lease {id}"));
             }
             return self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"));
         }
@@ -281,7 +260,7 @@ impl SimSupervisor {
         chance: &mut SeededRng,
     ) -> Option<Result<Reply, Refusal>> {
         let flaw = self.flaw;
-        let again = flaw == Some(SupervisorBug::SeqAgain) && seq > 1 && chance.one_in(8);
+        let again = flaw == Some(SeededBug::SeqAgain) && seq > 1 && chance.one_in(8);
         let seq = if again { seq - 1 } else { seq };
         let calm = self.calm;
         let lease = match self.known(id) {
@@ -298,21 +277,20 @@ impl SimSupervisor {
         lease.offered = offered.max(seq);
         if seq > accepted + 1 {
             if seq > offered + 1 {
-                self.complaints.0.push(format!("input {seq} after {offered}"));
+                self.complaints.push(format!("input {seq} after {offered}"));
             }
             return Some(Err(Refusal::new(RefusalCode::SeqGap, "a gap")));
         }
         if let Some(before) = lease.stdin.get(at) {
             if *before != bytes {
-                self.complaints.0.push(format!("input {seq} repeated with other bytes"));
+                self.complaints.push(format!("input {seq} repeated with other bytes"));
                 return Some(Err(Refusal::new(RefusalCode::SeqConflict, "other bytes")));
             }
         } else {
             if !calm && chance.one_in(25) {
                 return Some(Err(Refusal::new(RefusalCode::Busy, "the queue is full")));
             }
-            if flaw == Some(SupervisorBug::InputTwice)
-                && bytes.windows(14).any(|part| part == b"session/prompt")
+            if flaw == Some(SeededBug::InputTwice) && bytes.windows(14).any(|part| part == b"session/prompt")
             {
                 lease.stdin.push(bytes.clone());
                 lease.written = lease.written.max(seq);
@@ -354,7 +332,7 @@ impl SimSupervisor {
         let lease = self.known(id)?;
         if offset > lease.said_up_to() {
             let why = format!("acknowledged {offset} of {}", lease.said_up_to());
-            self.complaints.0.push(why);
+            self.complaints.push(why);
             return Err(Refusal::new(RefusalCode::OffsetUnavailable, "not said yet"));
         }
         lease.acked = lease.acked.max(offset);
@@ -389,7 +367,7 @@ impl SimSupervisor {
         let Some(lease) = self.leases.get_mut(&id).filter(|lease| lease.exit.is_none()) else { return };
         lease.exit = Some(status);
         lease.state = LeaseState::Closed;
-        if flaw == Some(SupervisorBug::NotDrained) {
+        if flaw == Some(SeededBug::DeadLeaseNotDrained) {
             let sent = lease.sent.unwrap_or(lease.acked);
             lease.said.truncate(usize::try_from(sent).unwrap_or(0));
         }
@@ -429,7 +407,7 @@ impl SimSupervisor {
         let from = usize::try_from(sent).unwrap_or(0);
         let bytes: Vec<u8> = lease.said.iter().skip(from).take(count).copied().collect();
         lease.sent = Some(sent + bytes.len() as u64);
-        if flaw == Some(SupervisorBug::AckEarly) {
+        if flaw == Some(SeededBug::AckBeforeCommit) {
             lease.acked = lease.acked.max(sent + bytes.len() as u64);
         }
         let output = Notice::Output { lease_id: id, offset: sent, bytes };

@@ -7,7 +7,7 @@
 
 use crate::sim::chat::SimChannel;
 use crate::sim::coverage::{self, SeedResult};
-use crate::sim::gateway::{self, SimPorts, lock};
+use crate::sim::gateway::{self, SimPorts};
 use crate::sim::invariants;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{EFFECTS_MIN, SimScheduler, Violation};
@@ -167,7 +167,7 @@ fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
     let runtime = gateway::runtime(ports.clone(), 0).unwrap();
     runtime.block_on(async {
         let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
-        lock(&ports.wire).up("first");
+        ports.wire.lock().up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         play(ports).await
     })
@@ -176,7 +176,7 @@ fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
 /// Answers the requests for files; returns their number, and the leases of the starts that were asked for.
 fn take_all(ports: &SimPorts) -> (usize, Vec<LeaseId>) {
     let (mut looked, mut asked) = (0, Vec::new());
-    let mut wire = lock(&ports.wire);
+    let mut wire = ports.wire.lock();
     while let Some((id, request)) = wire.take() {
         match request {
             Request::Spawn(spawn) => asked.push(spawn.lease_id),
@@ -214,14 +214,14 @@ fn is_asked_for_once(breaks: bool) {
             if looked > 0 {
                 continue;
             }
-            if lock(&ports.pump).waiting().next().is_none() {
+            if ports.pump.lock().waiting().next().is_none() {
                 return spawns;
             }
             if breaks {
-                lock(&ports.wire).down();
-                lock(&ports.wire).up("again");
+                ports.wire.lock().down();
+                ports.wire.lock().up("again");
             }
-            lock(&ports.pump).commit(1);
+            ports.pump.lock().commit(1);
         }
     });
     assert!(spawns.iter().any(|asked| asked.len() == 1), "{spawns:?}");
@@ -239,16 +239,16 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
             if !take_all(&ports).1.is_empty() {
                 return (failed, true);
             }
-            lock(&ports.answers).clear();
-            let first = lock(&ports.pump).waiting().next();
+            ports.answers.lock().clear();
+            let first = ports.pump.lock().waiting().next();
             match first {
                 Some("claim") if !failed => {
                     failed = true;
-                    let mut pump = lock(&ports.pump);
+                    let mut pump = ports.pump.lock();
                     pump.fail(1);
                     pump.probe();
                 }
-                Some(_) => lock(&ports.pump).commit(1),
+                Some(_) => ports.pump.lock().commit(1),
                 None => ports.sleep(1_000).await,
             }
         }

@@ -1,7 +1,7 @@
 //! The next requests of users, their repetitions, and the responses.
 
 use crate::channel::ConversationEvent;
-use crate::sim::gateway::{SimGateway, SimPorts, lock};
+use crate::sim::gateway::{SimGateway, SimPorts};
 use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::scheduler::{ROOMS, SimScheduler, Violation};
@@ -17,7 +17,7 @@ const VERBOSITY: [&str; 6] = ["none", "none", "full", "full", "compact", "defaul
 
 impl SimScheduler<'_> {
     pub(super) fn hear_answer(&mut self, ports: &SimPorts) -> Result<(), Violation> {
-        let mut answers = lock(&ports.answers);
+        let mut answers = ports.answers.lock();
         let at = self.chance.below(answers.len());
         let (no, answer) = answers.remove(at);
         drop(answers);
@@ -25,7 +25,7 @@ impl SimScheduler<'_> {
         let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
         wish.waits = false;
         if answer.is_ok() {
-            invariants::of_answer(no, wish, lock(&ports.pump).db())?;
+            invariants::of_answer(no, wish, ports.pump.lock().db())?;
         }
         match answer {
             Ok(text) => match &wish.answer {
@@ -95,7 +95,7 @@ impl SimScheduler<'_> {
         }
         let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
         let say = |text: String| UserRequest::Say { conversation: room.clone(), text };
-        let pump = lock(&ports.pump);
+        let pump = ports.pump.lock();
         let all = invariants::sessions(pump.db(), false);
         // Until every room has a session, nobody uses another room's.
         let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();

@@ -15,7 +15,8 @@ use acp_core::session::Ending;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use acp_store::inbox::{Inbound, Outcome};
-use std::sync::{Arc, Mutex};
+use parking_lot::Mutex;
+use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 
@@ -144,9 +145,7 @@ impl UserPort {
         let door = self.clone();
         tokio::spawn(async move {
             let answer = door.answer(no, want).await;
-            if let Ok(mut answers) = door.answers.lock() {
-                answers.push((no, answer));
-            }
+            door.answers.lock().push((no, answer));
         });
     }
 

@@ -68,7 +68,10 @@ impl DiscordAccounts {
         let gone: Vec<String> = self.bots.keys().filter(|id| !wanted.contains_key(*id)).cloned().collect();
         for id in gone {
             tracing::info!(account = id, "Discord account stopped; no longer configured");
-            self.end(&id);
+            if let Some(bot) = self.bots.remove(&id) {
+                bot.cancel.cancel();
+                self.channels.unregister(&bot.channel);
+            }
         }
         for (id, settings) in wanted {
             let done = settings.and_then(|settings| self.start_account(&id, settings));
@@ -101,13 +104,6 @@ impl DiscordAccounts {
         }
         Ok(())
     }
-
-    fn end(&mut self, id: &str) {
-        if let Some(bot) = self.bots.remove(id) {
-            bot.cancel.cancel();
-            self.channels.unregister(&bot.channel);
-        }
-    }
 }
 
 async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, cancel: CancellationToken) {
@@ -136,13 +132,9 @@ fn desired_accounts(config: &Config) -> DesiredAccounts {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_core::config::load::{Inputs, load};
+    use crate::tests::loaded;
     use acp_core::rows::ConversationRef;
     use std::path::Path;
-
-    fn loaded(text: &str) -> LoadedConfig {
-        load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap()
-    }
 
     fn account(id: &str, token: &Path, more: &str) -> String {
         let file = token.display();

@@ -121,18 +121,7 @@ impl Channels {
     /// # Errors
     /// [`AlreadyServedError`] if the account has an adapter.
     pub(crate) fn register(&self, adapter: Arc<dyn ChannelAdapter>) -> Result<(), AlreadyServedError> {
-        let (channel, account_id) = account_key_of(&adapter);
-        let added = self.adapters.send_if_modified(|all| {
-            use std::collections::btree_map::Entry;
-            match all.entry((channel.clone(), account_id.clone())) {
-                Entry::Occupied(_) => false,
-                Entry::Vacant(free) => {
-                    free.insert(adapter);
-                    true
-                }
-            }
-        });
-        if added { Ok(()) } else { Err(AlreadyServedError { channel, account_id }) }
+        self.put(adapter, |found| found.is_none())
     }
 
     /// Replaces the adapter `old` of an account by `new`. Nothing changes if a third adapter serves the
@@ -146,16 +135,25 @@ impl Channels {
         old: &Arc<dyn ChannelAdapter>,
         new: Arc<dyn ChannelAdapter>,
     ) -> Result<(), AlreadyServedError> {
-        let (channel, account_id) = account_key_of(&new);
-        let is_exchanged = self.adapters.send_if_modified(|all| {
-            let key = (channel.clone(), account_id.clone());
-            let is_it = all.get(&key).is_none_or(|found| Arc::ptr_eq(found, old));
-            if is_it {
-                all.insert(key, new);
+        self.put(new, |found| found.is_none_or(|found| Arc::ptr_eq(found, old)))
+    }
+
+    /// Puts an adapter in the place of the one that serves its account, if that `may` be.
+    fn put(
+        &self,
+        adapter: Arc<dyn ChannelAdapter>,
+        may: impl FnOnce(Option<&Arc<dyn ChannelAdapter>>) -> bool,
+    ) -> Result<(), AlreadyServedError> {
+        let key = account_key_of(&adapter);
+        let is_put = self.adapters.send_if_modified(|all| {
+            let is_free = may(all.get(&key));
+            if is_free {
+                all.insert(key.clone(), adapter);
             }
-            is_it
+            is_free
         });
-        if is_exchanged { Ok(()) } else { Err(AlreadyServedError { channel, account_id }) }
+        let (channel, account_id) = key;
+        if is_put { Ok(()) } else { Err(AlreadyServedError { channel, account_id }) }
     }
 
     /// Removes an adapter. Does nothing if another adapter has replaced it. Returns true if removed.

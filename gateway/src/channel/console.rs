@@ -99,7 +99,9 @@ impl ChannelAdapter for Console {
         let tag: String = starter.nonce.chars().take(CHILD_TAG_CHARS).collect();
         let child = format!("{}/{tag}", parent.conversation_id);
         let begins = row(&child, starter);
-        let text = format!("{} is bound to the conversation {child}.", session_of(starter));
+        let session =
+            starter.session_key.as_ref().map_or_else(|| "A session".to_owned(), ToString::to_string);
+        let text = format!("{session} is bound to the conversation {child}.");
         let nonce = nonce_of(&["parent", &starter.nonce]);
         let told = Outgoing { kind: PartKind::Notice, text, nonce, ..starter.clone() };
         let told = row(&parent.conversation_id, &told);
@@ -134,10 +136,6 @@ impl ChannelAdapter for Console {
             }
         })
     }
-}
-
-fn session_of(message: &Outgoing) -> String {
-    message.session_key.as_ref().map_or_else(|| "A session".to_owned(), ToString::to_string)
 }
 
 /// Converts a message to a row of a conversation.

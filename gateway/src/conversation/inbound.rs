@@ -219,26 +219,23 @@ fn message_nonce(inbound: &Inbound, what: &str) -> String {
 
 impl Inner {
     async fn process(&self, inbound: Inbound) -> Result<Outcome, Failure> {
-        let lock = self.conversation_lock(&inbound.conversation);
+        let at = inbound.conversation.clone();
+        self.in_order(&at, self.process_in_order(inbound)).await
+    }
+
+    /// Does the work in the queue of a conversation, after everything that is in progress there.
+    async fn in_order<T>(&self, at: &ConversationRef, work: impl Future<Output = T>) -> T {
+        let at = queue_key(at);
+        let lock = Arc::clone(self.conversation_locks.lock().entry(at.clone()).or_default());
         let turn = lock.lock().await;
-        let outcome = self.process_in_order(inbound.clone()).await;
+        let done = work.await;
         drop(turn);
         drop(lock);
-        self.remove_idle_lock(&inbound.conversation);
-        outcome
-    }
-
-    fn conversation_lock(&self, at: &ConversationRef) -> Arc<Mutex<()>> {
         let mut locks = self.conversation_locks.lock();
-        Arc::clone(locks.entry(queue_key(at)).or_default())
-    }
-
-    fn remove_idle_lock(&self, at: &ConversationRef) {
-        let mut locks = self.conversation_locks.lock();
-        let at = queue_key(at);
         if locks.get(&at).is_some_and(|lock| Arc::strong_count(lock) == 1) {
             locks.remove(&at);
         }
+        done
     }
 
     async fn process_in_order(&self, inbound: Inbound) -> Result<Outcome, Failure> {

@@ -2,14 +2,13 @@
 
 use super::*;
 use crate::runtime::local_lookup;
+use crate::tests::loaded;
 use acp_core::config::PermissionMode;
-use acp_core::config::load::{Inputs, load};
 use std::os::unix::fs::PermissionsExt;
 
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
-    let inputs = Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() };
     let env = env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-    Agents::new(LiveConfig::new(load(inputs).unwrap()), env, Path::new("/bin/sh"), dir)
+    Agents::new(LiveConfig::new(loaded(text)), env, Path::new("/bin/sh"), dir)
 }
 
 /// An agent's profile with what this machine has.
@@ -172,7 +171,7 @@ fn the_gateways_roots_hold_beside_the_agents() {
                 assert_eq!(failure.code, Code::CwdNotAllowed);
                 let said = format!("outside of {key}");
                 assert!(failure.message.contains(&said), "{said:?} is not in {:?}", failure.message);
-                assert!(failure.message.contains("set by /x.toml:"), "{}", failure.message);
+                assert!(failure.message.contains("set by /g.toml:"), "{}", failure.message);
             }
         }
     }
@@ -186,13 +185,11 @@ fn a_reload_is_seen_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let agents = agents("", &[("SECRET", "s")], dir.path());
     assert!(profile(&agents, "demo").unwrap().env.is_empty());
-    let read =
-        |text: &str| load(Inputs { file: Some((Path::new("/x.toml"), text)), ..Inputs::default() }).unwrap();
-    agents.live.replace(read("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
+    agents.live.replace(loaded("[acp]\nenv_allow = [\"SEC*\"]\n")).unwrap();
     assert_eq!(profile(&agents, "demo").unwrap().env, [("SECRET".to_owned(), "s".to_owned())]);
-    agents.live.replace(read("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();
+    agents.live.replace(loaded("[acp]\nallowed_agents = [\"goose\"]\n")).unwrap();
     let failure = profile(&agents, "demo").unwrap_err();
-    assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /x.toml:2)"), "{failure}");
+    assert!(failure.message.contains("not in acp.allowed_agents (goose; set by /g.toml:2)"), "{failure}");
 }
 
 #[test]

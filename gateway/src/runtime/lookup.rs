@@ -93,14 +93,15 @@ pub(crate) async fn look_up_with_timeout(
             }
         }
     };
-    tokio::time::timeout(WAIT, found).await.unwrap_or_else(|_| {
-        let text = format!(
-            "{} The supervisor, which looks up programs and directories, does not answer.",
-            Code::BackendUnavailable.text()
-        );
-        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR");
-        Err(failure.origin("gateway").retryable())
-    })
+    let no_answer = |_| Err(no_supervisor("looks up programs and directories"));
+    tokio::time::timeout(WAIT, found).await.unwrap_or_else(no_answer)
+}
+
+/// Returns the failure of work that needs the supervisor, which does not answer; `what` it does.
+pub(crate) fn no_supervisor(what: &str) -> Failure {
+    let text = format!("{} The supervisor, which {what}, does not answer.", Code::BackendUnavailable.text());
+    let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR");
+    failure.origin("gateway").retryable()
 }
 
 /// Sends one request; repeats it while the supervisor is busy.

@@ -180,7 +180,7 @@ impl Manager {
             return Ok(SessionStatus { discarded: request.discard.then_some(false), ..now });
         }
         let keyed = keyed("close", session, &key, &(request.ending, request.discard));
-        self.request_session_state(session, ActorCommand::Close(request), keyed).await
+        session_now(self.ask(session, ActorCommand::Close(request), keyed).await)
     }
 
     /// True if the session has a static binding.
@@ -202,7 +202,7 @@ impl Manager {
         seen_ms: u64,
         closes: bool,
     ) -> Result<SessionStatus, Failure> {
-        self.request_session_state(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await
+        session_now(self.ask(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await)
     }
 
     /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.
@@ -215,7 +215,7 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("new", session, &key, &"");
-        self.request_session_state(session, ActorCommand::NewConversation, keyed).await
+        session_now(self.ask(session, ActorCommand::NewConversation, keyed).await)
     }
 
     /// Changes one of a session's settings: sent to its agent now if it runs, and stored for later agents.
@@ -289,7 +289,7 @@ impl Manager {
         let asked = caps.clone();
         let room = match self.deps.store.read("caps", move |db| sessions::check_caps(db, &asked)).await {
             Ok(()) => Ok(Some(caps)),
-            Err(error @ StoreError::LimitReached { .. }) => Err(over_cap(error, &policy)),
+            Err(error @ StoreError::LimitReached { .. }) => Err(at_cap(error.into(), &policy)),
             Err(error) => return Err(error.into()),
         };
         Ok((policy, room))
@@ -315,15 +315,6 @@ impl Manager {
         };
         self.ask(session, command, keyed).await.map(|_| ())
     }
-
-    async fn request_session_state(
-        &self,
-        session: &SessionKey,
-        command: ActorCommand,
-        keyed: Option<IdempotencyRecord>,
-    ) -> Result<SessionStatus, Failure> {
-        session_now(self.ask(session, command, keyed).await)
-    }
 }
 
 fn session_now(answered: Result<CommandReply, Failure>) -> Result<SessionStatus, Failure> {
@@ -346,15 +337,6 @@ fn at_cap(failure: Failure, policy: &EffectivePolicy) -> Failure {
         Some(SESSIONS_MAX) => policy.at_sessions_max(),
         Some(ACCOUNT_SESSIONS_MAX) => policy.at_account_max(),
         _ => failure,
-    }
-}
-
-/// Names the configuration key in a limit error of the store.
-fn over_cap(error: StoreError, policy: &EffectivePolicy) -> Failure {
-    match error {
-        StoreError::LimitReached { account: false, .. } => policy.at_sessions_max(),
-        StoreError::LimitReached { account: true, .. } => policy.at_account_max(),
-        error => Failure::from(error),
     }
 }
 

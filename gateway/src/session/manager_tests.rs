@@ -3,18 +3,16 @@
 
 use super::*;
 use crate::config::LiveConfig;
-use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
-use crate::tests::{binding_row, column, conversation, eventually, said, session_row, spawn, wanted};
-use crate::util::clock::Clock;
-use acp_core::config::load::{Inputs, LoadedConfig, load};
+use crate::tests::{
+    binding_row, column, conversation, deps, eventually, loaded, said, session_row, spawn, wanted,
+};
 use acp_core::request::StaticSessionParams;
 use acp_core::rows::SessionRow;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
-use acp_shared::ids::AgentName;
 use acp_store::{Durability, Store, bindings};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -31,35 +29,18 @@ struct World {
     stop: CancellationToken,
 }
 
-fn read(text: &str) -> LoadedConfig {
-    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
-}
-
 fn world(text: &str) -> World {
     over(tempfile::tempdir().unwrap(), text)
 }
 
 fn over(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
-    let stop = CancellationToken::new();
-    let instance_id = GatewayInstanceId::mint();
-    let supervisor = local_lookup_supervisor();
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
-    let live = LiveConfig::new(read(text));
+    let live = LiveConfig::new(loaded(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
-    let deps = Deps {
-        store: store.clone(),
-        supervisor,
-        registry: Arc::clone(&registry),
-        clock: Clock::start(),
-        profiles: Arc::new(agents),
-        live: live.clone(),
-        metrics: Metrics::default(),
-        stop: stop.clone(),
-    };
-    World { dir, store, live, registry, manager: Manager::new(deps, instance_id), stop }
+    let deps = Deps { live: live.clone(), ..deps(&store, local_lookup_supervisor(), Arc::new(agents)) };
+    let (registry, stop) = (Arc::clone(&deps.registry), deps.stop.clone());
+    World { dir, store, live, registry, manager: Manager::new(deps, GatewayInstanceId::mint()), stop }
 }
 
 fn at(account: &str, id: &str) -> ConversationRef {
@@ -77,8 +58,12 @@ impl World {
 
     /// A session that was there before, as a row says it.
     async fn had(&self, name: &str, state: SessionState) -> SessionKey {
+        self.had_in(&std::fs::canonicalize(self.dir.path()).unwrap(), name, state).await
+    }
+
+    async fn had_in(&self, cwd: &Path, name: &str, state: SessionState) -> SessionKey {
         let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
-        let cwd = std::fs::canonicalize(self.dir.path()).unwrap().to_str().unwrap().to_owned();
+        let cwd = cwd.to_str().unwrap().to_owned();
         spawn(&self.store, SessionRow { state, cwd, ..session_row(&key) }, None).await;
         key
     }
@@ -88,7 +73,7 @@ impl World {
     }
 
     fn reload(&self, text: &str) {
-        self.live.replace(read(text)).unwrap();
+        self.live.replace(loaded(text)).unwrap();
     }
 
     async fn end(self) -> TempDir {
@@ -224,14 +209,12 @@ async fn bindings_get_the_windows_of_their_account() {
     drop(world.end().await);
 }
 
-/// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
 #[tokio::test]
 async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
     for (eager, made) in [("eager_actors = 0", 0), ("eager_actors = 2", 2), ("", 3)] {
         let world = world(&format!("[acp.control_plane.recovery]\n{eager}\n"));
-        for _ in 0..3 {
-            let row = session_row(&SessionKey::mint(&AgentName::parse("demo").unwrap()));
-            spawn(&world.store, SessionRow { state: SessionState::Idle, ..row }, None).await;
+        for name in ["a", "b", "c"] {
+            world.had(name, SessionState::Idle).await;
         }
         assert_eq!(world.manager.resume().await.unwrap(), 0, "no actor has work");
         assert_eq!(world.manager.actors.lock().len(), made, "{eager}");
@@ -239,6 +222,7 @@ async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
     }
 }
 
+/// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
 #[tokio::test]
 async fn a_session_takes_on_what_was_read_anew() {
     let world = world("[limits]\nqueue_runs_max = 2\n");
@@ -260,19 +244,13 @@ async fn an_agent_is_not_started_where_it_may_no_longer_work() {
     let (work, other) = (real.join("work"), real.join("other"));
     std::fs::create_dir(&work).unwrap();
     std::fs::create_dir(&other).unwrap();
-    let resting = async |name: &str| {
-        let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
-        let cwd = work.to_str().unwrap().to_owned();
-        spawn(&world.store, SessionRow { cwd, ..session_row(&key) }, None).await;
-        key
-    };
-    let first = resting("first").await;
+    let first = world.had_in(&work, "first", SessionState::Idle).await;
     world.reload(&format!("[acp]\nworkspace_roots = [\"{}\"]\n", other.display()));
     refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
     world.reload("");
     eventually("an accepted prompt", async || world.prompt(&first).await.ok()).await;
 
-    let second = resting("second").await;
+    let second = world.had_in(&work, "second", SessionState::Idle).await;
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&other, &work).unwrap();
     let said = ["now resolves to", "other. Start a new session"];

@@ -127,21 +127,18 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
         }
         pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
-    let link = deps.supervisor.status();
-    let executor = AgentRequestExecutor::new(deps.supervisor.clone());
-    let calls = FuturesUnordered::new();
     let mut task = SessionTask {
+        link: deps.supervisor.status(),
+        executor: AgentRequestExecutor::new(deps.supervisor.clone()),
         deps,
         key,
         actor,
         fence,
         queues,
-        link,
         reloads,
         feed: None,
-        calls,
+        calls: FuturesUnordered::new(),
         lookup: None,
-        executor,
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
@@ -195,6 +192,14 @@ fn refuse_waiting(queues: &mut CommandQueues, failure: &Failure) -> bool {
         }
     }
     stop
+}
+
+/// Waits for the work; forever if there is none.
+async fn or_never<T>(work: Option<impl Future<Output = T>>) -> T {
+    match work {
+        Some(work) => work.await,
+        None => std::future::pending().await,
+    }
 }
 
 impl SessionTask {
@@ -274,24 +279,9 @@ impl SessionTask {
             return TaskEvent::Start;
         }
         let deadline = self.actor.deadline_ms().map(|at| self.deps.clock.instant_of(at));
-        let tick = async {
-            match deadline {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
-        let news = async {
-            match &self.feed {
-                Some((_, feed)) => feed.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let looked_up = async {
-            match &mut self.lookup {
-                Some((_, lookup)) => lookup.await,
-                None => std::future::pending().await,
-            }
-        };
+        let tick = or_never(deadline.map(tokio::time::sleep_until));
+        let news = or_never(self.feed.as_ref().map(|(_, feed)| feed.next()));
+        let looked_up = or_never(self.lookup.as_mut().map(|(_, lookup)| lookup));
         let quiet = self.actor.is_quiet();
         tokio::select! {
             biased;

@@ -3,20 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::lookup::LookupRequest;
 use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
 use crate::supervisor::simulated::{gateway_role, no_marks, welcome};
 use crate::supervisor::{SupervisorClient, hello};
-use crate::tests::{eventually, execute, lease_row, open, session_row, spawn};
-use crate::util::clock::Clock;
+use crate::tests::{deps, eventually, execute, lease_row, open, said, session_row, spawn};
 use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::backend::{
     BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
 };
-use acp_core::request::PromptRequest;
 use acp_core::rows::{LeaseStatus, SessionRow};
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::runtime::{BackendHealth, MachineStateError, Registry, Runtime};
@@ -28,13 +25,6 @@ use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, ToC
 use acp_store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-
-/// A registry with the direct backend.
-pub(super) fn registry() -> Arc<Registry> {
-    let registry = Arc::new(Registry::default());
-    registry.register(Arc::new(DirectRuntime::default()));
-    registry
-}
 
 /// Inserts a session and its lease, in this use.
 pub(super) async fn leased(store: &Store, key: &SessionKey, usage: LeaseStatus) -> LeaseId {
@@ -132,17 +122,8 @@ async fn world() -> World {
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
-    let (registry, metrics) = (registry(), Metrics::default());
-    let deps = Deps {
-        metrics: metrics.clone(),
-        store: store.clone(),
-        supervisor,
-        registry: Arc::clone(&registry),
-        clock: Clock::start(),
-        profiles: Arc::new(NoAgents),
-        live: LiveConfig::new(LoadedConfig::default()),
-        stop: stop.clone(),
-    };
+    let deps = Deps { stop: stop.clone(), ..deps(&store, supervisor, Arc::new(NoAgents)) };
+    let (registry, metrics) = (Arc::clone(&deps.registry), deps.metrics.clone());
     let manager = Manager::new(deps, GatewayInstanceId::mint());
     World { dir, store, manager, registry, key, lease_id, closed, metrics, stop }
 }
@@ -174,8 +155,7 @@ impl World {
     }
 
     async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
-        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
-        self.manager.prompt(&self.key, request, IdempotencyKey::mint()).await
+        self.manager.prompt(&self.key, said("hello"), IdempotencyKey::mint()).await
     }
 
     async fn close(&self) -> Result<crate::session::manager::SessionStatus, Failure> {

@@ -8,7 +8,7 @@ use crate::channel::discord::backfill_schedule::{BackfillScope, BackfillTarget};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::event_loop::EventLoop;
 use crate::channel::discord::retry::Backoff;
-use crate::channel::discord::state_cache::Access;
+use crate::channel::discord::state_cache::{Access, EventScope};
 use crate::channel::discord::workers::ConversationJob;
 use acp_discord::core::ids::Snowflake;
 use std::sync::Arc;
@@ -17,15 +17,6 @@ use tokio::time::Instant;
 
 /// Binding counter before the query, and the bound conversations.
 pub(super) type BindingSnapshot = (u64, Vec<BoundConversation>);
-
-/// Removed channel or server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RemovedScope {
-    /// A channel with its threads.
-    Channel(Snowflake),
-    /// A server from which the bot was removed.
-    Guild(Snowflake),
-}
 
 impl EventLoop {
     /// Returns the time base of the backfill schedule.
@@ -100,7 +91,7 @@ impl EventLoop {
     }
 
     /// Ends the bindings in a removed channel or server, once the current bindings are known.
-    pub(super) fn remove_scope(&mut self, ended: RemovedScope) {
+    pub(super) fn remove_scope(&mut self, ended: EventScope) {
         self.removed_scopes.push(ended);
         self.remove_bindings();
     }
@@ -114,14 +105,14 @@ impl EventLoop {
             for (id, parent) in all {
                 let target = self.backfill_target(id, parent);
                 let why = match ended {
-                    RemovedScope::Channel(channel) if id == channel => "the channel was deleted",
-                    RemovedScope::Channel(channel) if target.parent == Some(channel) => {
+                    EventScope::Channel(channel) if id == channel => "the channel was deleted",
+                    EventScope::Channel(channel) if target.parent == Some(channel) => {
                         "its channel was deleted"
                     }
-                    RemovedScope::Guild(guild) if target.guild == Some(guild) => {
+                    EventScope::Guild(guild) if target.guild == Some(guild) => {
                         "the bot was taken out of the server"
                     }
-                    RemovedScope::Channel(_) | RemovedScope::Guild(_) => continue,
+                    EventScope::Channel(_) | EventScope::Guild(_) => continue,
                 };
                 self.enqueue(id, ConversationJob::Gone(why.to_owned()));
             }

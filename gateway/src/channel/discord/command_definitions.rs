@@ -202,7 +202,7 @@ fn focused_option(options: &[GivenOption]) -> Option<&GivenOption> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use acp_core::command::{ChatCommand, parse};
@@ -211,14 +211,15 @@ mod tests {
     use acp_discord::core::ids::Snowflake;
     use acp_shared::redact::Secret;
 
-    fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
-        let user = User { id: Snowflake(1), name: "ann".to_owned(), display_name: None, bot: false };
+    /// A slash command of user 5 in channel 99 of server 9.
+    pub(in crate::channel::discord) fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
+        let user = User { id: Snowflake(5), name: "ann".to_owned(), display_name: None, bot: false };
         let interaction = Interaction {
-            id: Snowflake(5),
+            id: Snowflake(50),
             application: Snowflake(2),
             token: Secret::new("t".to_owned()),
-            guild: None,
-            channel: Snowflake(3),
+            guild: Some(Snowflake(9)),
+            channel: Snowflake(99),
             parent: None,
             is_thread: None,
             member: Member { user, roles: Vec::new(), permissions: None },
@@ -227,6 +228,10 @@ mod tests {
             attachment_limit: None,
         };
         SlashCommand { interaction, name: name.to_owned(), options }
+    }
+
+    pub(in crate::channel::discord) fn given(name: &str, value: Value, focused: bool) -> GivenOption {
+        GivenOption { name: name.to_owned(), value, focused }
     }
 
     fn value(param: &CommandOption) -> Value {
@@ -263,24 +268,12 @@ mod tests {
             };
             for (verb, params) in verbs {
                 for all in [true, false] {
-                    let given: Vec<GivenOption> = params
-                        .iter()
-                        .filter(|param| all || param.required)
-                        .map(|param| GivenOption {
-                            name: param.name.clone(),
-                            value: value(param),
-                            focused: false,
-                        })
-                        .collect();
+                    let filled = params.iter().filter(|param| all || param.required);
+                    let filled: Vec<GivenOption> =
+                        filled.map(|param| given(&param.name, value(param), false)).collect();
                     let options = match verb {
-                        Some(verb) => {
-                            vec![GivenOption {
-                                name: verb.to_owned(),
-                                value: Value::Sub(given),
-                                focused: false,
-                            }]
-                        }
-                        None => given,
+                        Some(verb) => vec![given(verb, Value::Sub(filled), false)],
+                        None => filled,
                     };
                     let text = line(&specs, &command(&spec.name, options)).unwrap();
                     let read = parse(&text);
@@ -294,13 +287,8 @@ mod tests {
 
     #[test]
     fn focused_option_selects_suggestions() {
-        let given = |name: &str, focused| GivenOption {
-            name: name.to_owned(),
-            value: Value::Text("de".to_owned()),
-            focused,
-        };
-        let sub =
-            |below| vec![GivenOption { name: "spawn".to_owned(), value: Value::Sub(below), focused: false }];
+        let typed = |name: &str, focused| given(name, Value::Text("de".to_owned()), focused);
+        let sub = |below| vec![given("spawn", Value::Sub(below), false)];
         for (name, want) in [
             ("agent", Some((SuggestionKind::Agents, "de".to_owned()))),
             ("session", Some((SuggestionKind::Sessions, "de".to_owned()))),
@@ -308,10 +296,10 @@ mod tests {
             ("cwd", None),
         ] {
             assert_eq!(
-                focused_suggestion(&command("acp", sub(vec![given("label", false), given(name, true)]))),
+                focused_suggestion(&command("acp", sub(vec![typed("label", false), typed(name, true)]))),
                 want
             );
         }
-        assert_eq!(focused_suggestion(&command("acp", sub(vec![given("agent", false)]))), None);
+        assert_eq!(focused_suggestion(&command("acp", sub(vec![typed("agent", false)]))), None);
     }
 }

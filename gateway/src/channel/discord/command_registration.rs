@@ -10,9 +10,10 @@ use crate::channel::discord::command_definitions::specs;
 use acp_discord::core::commands::registration;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
+use parking_lot::Mutex;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -110,10 +111,6 @@ impl RegistrationState {
 }
 
 impl CommandRegistration {
-    fn facts(&self) -> MutexGuard<'_, RegistrationState> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Requests a run, since something may have changed.
     pub(super) fn notify(&self) {
         self.look.notify_one();
@@ -121,7 +118,7 @@ impl CommandRegistration {
 
     /// Schedules the registration of all places, since the cause of an earlier problem may have been fixed.
     pub(super) fn reset(&self) {
-        let mut facts = self.facts();
+        let mut facts = self.facts.lock();
         let there = std::mem::take(&mut facts.there);
         facts.stood.extend(there);
         facts.none.clear();
@@ -130,7 +127,7 @@ impl CommandRegistration {
 
     /// Returns the problems as a text for people.
     pub(super) fn problems(&self) -> Option<String> {
-        let facts = self.facts();
+        let facts = self.facts.lock();
         let of = |(place, why): (&CommandScope, &String)| match place {
             None => format!("everywhere: {why}"),
             Some(guild) => format!("in server {guild}: {why}"),
@@ -183,7 +180,7 @@ async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
             true => [None].into(),
             false => named.into_iter().map(Some).collect(),
         };
-        let mut facts = inner.registration.facts();
+        let mut facts = inner.registration.facts.lock();
         if facts.application != Some(application) {
             *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
         }
@@ -201,7 +198,7 @@ async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
             tracing::warn!(%fault, ?step, "slash command registration failed; text commands still work");
         }
         let done = done.map_err(|fault| (fault.rejection_kind(), fault.to_string()));
-        is_left |= inner.registration.facts().record_result(step, done);
+        is_left |= inner.registration.facts.lock().record_result(step, done);
     }
     is_left
 }
@@ -270,7 +267,7 @@ mod tests {
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
         registered.reset();
         assert_eq!(registered.problems(), None);
-        let steps = registered.facts().steps(&set([None]), &set([]));
+        let steps = registered.facts.lock().steps(&set([None]), &set([]));
         assert_eq!(
             steps,
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(place)],

@@ -5,13 +5,12 @@
 use crate::channel::InboundPort;
 use crate::channel::discord::Inner;
 use crate::channel::discord::archive_state::ArchiveState;
-use crate::channel::discord::backfill_rounds::{BindingSnapshot, RemovedScope};
+use crate::channel::discord::backfill_rounds::BindingSnapshot;
 use crate::channel::discord::backfill_schedule::{BackfillSchedule, BackfillScope};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::command_registration;
 use crate::channel::discord::connection::EventConnection;
-use crate::channel::discord::state_cache;
-use crate::channel::discord::state_cache::CacheEvents;
+use crate::channel::discord::state_cache::{CacheEvents, EventScope};
 use crate::channel::discord::workers::{ConversationJob, ConversationWorkers};
 use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
 use acp_discord::core::ids::Snowflake;
@@ -57,7 +56,7 @@ pub(super) struct EventLoop {
     /// Task for reading the bindings; at most one.
     pub(super) binding_reads: JoinSet<BindingSnapshot>,
     /// Deleted channels and servers, processed after the next read of the bindings.
-    pub(super) removed_scopes: Vec<RemovedScope>,
+    pub(super) removed_scopes: Vec<EventScope>,
     /// Schedule of backfills.
     pub(super) schedule: BackfillSchedule,
     pub(super) started: Instant,
@@ -179,7 +178,7 @@ impl EventLoop {
                 }
             }
             Event::ThreadDeleted { id, .. } => self.on_conversation_gone(id, "the thread was deleted"),
-            Event::ChannelDeleted(id) => self.remove_scope(RemovedScope::Channel(id)),
+            Event::ChannelDeleted(id) => self.remove_scope(EventScope::Channel(id)),
             Event::Disconnected { why } => tracing::warn!(why, "Discord connection lost"),
             Event::Alarm(text) => tracing::error!(text, "Discord session alarm"),
             Event::Unknown { kind } => tracing::info!(kind, "unknown Discord event ignored"),
@@ -188,7 +187,7 @@ impl EventLoop {
             }
             // Discord reports the loss and return of access to threads in no other way.
             Event::ChannelChanged(id) => {
-                self.inner.cache.on_permissions_changed(state_cache::PermissionScope::Channel(id));
+                self.inner.cache.on_permissions_changed(EventScope::Channel(id));
                 self.request_backfill(BackfillScope::Channel(id));
             }
             Event::GuildGone { id, outage } => {
@@ -197,7 +196,7 @@ impl EventLoop {
                 // An outage does not end bindings (D3).
                 if !outage {
                     self.inner.cache.set_membership(id, false);
-                    self.remove_scope(RemovedScope::Guild(id));
+                    self.remove_scope(EventScope::Guild(id));
                 }
             }
             // Each server is reported once after a start, when everything is read anyway.
@@ -209,7 +208,7 @@ impl EventLoop {
                 }
             }
             Event::RightsChanged(id) => {
-                self.inner.cache.on_permissions_changed(state_cache::PermissionScope::Guild(id));
+                self.inner.cache.on_permissions_changed(EventScope::Guild(id));
                 self.request_backfill(BackfillScope::Guild(id));
             }
             Event::Resumed | Event::ModalSubmit(_) => {}

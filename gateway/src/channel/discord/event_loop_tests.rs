@@ -6,6 +6,7 @@ use super::super::Discord;
 use super::super::settings::AccountSettings;
 use super::*;
 use crate::channel::discord::allow_list::{AccessRules, Principals};
+use crate::channel::discord::command_definitions::tests::{command, given};
 use crate::channel::{
     BindingLookup, BoundConversation, BoxFuture, CallerReply, ConversationEvent, ConversationEventOutcome,
     ConversationRef, Inbound, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
@@ -13,7 +14,7 @@ use crate::channel::{
 };
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes;
-use acp_discord::core::event::{GapCause, GivenOption, Interaction, Member, Thread, User, Value};
+use acp_discord::core::event::{GapCause, Member, Thread, User, Value};
 use acp_discord::websocket::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
@@ -175,6 +176,11 @@ struct Ways {
 }
 
 impl Town {
+    /// Creates a fake without messages that always gives this response for conversations.
+    fn saying(says: Option<Json>) -> Self {
+        Self::quiet(watch::channel(says).1)
+    }
+
     /// Creates a fake without messages.
     fn quiet(says: watch::Receiver<Option<Json>>) -> Self {
         Self { says, said: 0..0, is_shut: false, asked: Arc::default(), ways: Arc::default() }
@@ -289,8 +295,7 @@ fn settings(token: &str, base: &str) -> AccountSettings {
 
 /// Starts an event loop with a session and a sink for events of the test.
 async fn ground(is_away: bool) -> (Arc<Plane>, EventSender, tokio::task::JoinHandle<()>) {
-    let (_, says) = watch::channel(Some(channel()));
-    let (plane, sink, ear, _) = ground_of(is_away, Town::quiet(says), &[]).await;
+    let (plane, sink, ear, _) = ground_of(is_away, Town::saying(Some(channel())), &[]).await;
     (plane, sink, ear)
 }
 
@@ -349,23 +354,9 @@ fn said_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event {
 
 /// Autocompletion request for the sessions of `/acp status`.
 fn typing() -> Event {
-    let session =
-        GivenOption { name: "session".to_owned(), value: Value::Text(String::new()), focused: true };
-    let status = GivenOption { name: "status".to_owned(), value: Value::Sub(vec![session]), focused: false };
-    let interaction = Interaction {
-        id: Snowflake(50),
-        application: BOT,
-        token: Secret::new("once".to_owned()),
-        guild: Some(Snowflake(9)),
-        channel: Snowflake(99),
-        parent: None,
-        is_thread: None,
-        member: Member { user: user(ANN), roles: vec![], permissions: None },
-        app_permissions: None,
-        locale: None,
-        attachment_limit: None,
-    };
-    Event::Autocomplete(Box::new(SlashCommand { interaction, name: "acp".to_owned(), options: vec![status] }))
+    let session = given("session", Value::Text(String::new()), true);
+    let status = given("status", Value::Sub(vec![session]), false);
+    Event::Autocomplete(Box::new(command("acp", vec![status])))
 }
 
 async fn until(what: &str, is: impl Fn() -> bool) {
@@ -495,8 +486,7 @@ async fn messages_are_handled_while_archive_check_fails() {
 /// A session start with failing archive checks does not delay messages either.
 #[tokio::test]
 async fn session_start_with_failing_checks_delays_no_message() {
-    let (_, says) = watch::channel(None);
-    let (plane, sink, _ear, inner) = ground_of(false, Town::quiet(says), &[]).await;
+    let (plane, sink, _ear, inner) = ground_of(false, Town::saying(None), &[]).await;
     inner.cache.set_location(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
     plane.bind("7");
     sink.put(ready());
@@ -511,8 +501,7 @@ async fn session_start_with_failing_checks_delays_no_message() {
 async fn overflowed_messages_of_static_bindings_are_backfilled() {
     let ids = 1_001..1_301_u64;
     for (configured, says, chatter) in [(7, channel(), 0), (3, thread(false), 0), (3, thread(false), 4_500)] {
-        let (_, says) = watch::channel(Some(says));
-        let town = Town { said: ids.clone(), ..Town::quiet(says) };
+        let town = Town { said: ids.clone(), ..Town::saying(Some(says)) };
         let (plane, sink, _ear, _) = ground_of(true, town, &[configured]).await;
         let crowd = (0..chatter).map(|number| said(2_000 + number, 100 + number % 20, "chatter"));
         let events: Vec<Event> =
@@ -544,8 +533,7 @@ async fn missed_edits_and_deletions_are_found() {
     for (is_shut, edited, deleted) in
         [(false, &["1002 7: 1002", "1299 7: 1299"][..], &["1400", "900"][..]), (true, &[], &[])]
     {
-        let (_, says) = watch::channel(Some(channel()));
-        let town = Town { said: 1_001..1_301, is_shut, ..Town::quiet(says) };
+        let town = Town { said: 1_001..1_301, is_shut, ..Town::saying(Some(channel())) };
         let alone = Arc::clone(&town.asked);
         let (plane, sink, _ear, _) = ground_of(false, town, &[]).await;
         let waits = |(id, text): (u64, Option<&str>)| {

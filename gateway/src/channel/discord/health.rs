@@ -12,7 +12,7 @@ use acp_discord::core::permissions::invite_url;
 use acp_discord::rest::RestCounts;
 use acp_discord::websocket::SessionCounts;
 use acp_store::now_ms;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 /// Close code of a websocket whose token Discord refuses.
 const INVALID_TOKEN: u16 = 4004;
@@ -43,13 +43,9 @@ struct HealthState {
 pub(super) struct ConnectionHealth(Mutex<HealthState>);
 
 impl ConnectionHealth {
-    fn facts(&self) -> MutexGuard<'_, HealthState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Updates the state with an event received at this time.
     pub(super) fn on_event(&self, event: &Event, now_ms: u64) {
-        let mut facts = self.facts();
+        let mut facts = self.0.lock();
         facts.link = match event {
             Event::Ready(ready) => {
                 facts.ready = Some((now_ms, ready.me.name.clone(), ready.guilds.len()));
@@ -67,21 +63,21 @@ impl ConnectionHealth {
 
     /// True if the connection failed for good.
     pub(super) fn has_failed(&self) -> bool {
-        matches!(self.facts().link, ConnectionState::Failed { .. })
+        matches!(self.0.lock().link, ConnectionState::Failed { .. })
     }
 
     /// True if events arrive.
     pub(super) fn is_up(&self) -> bool {
-        self.facts().link == ConnectionState::Up
+        self.0.lock().link == ConnectionState::Up
     }
 
     /// Marks the start of another connection.
     pub(super) fn mark_connecting(&self) {
-        self.facts().link = ConnectionState::Connecting;
+        self.0.lock().link = ConnectionState::Connecting;
     }
 
     fn now(&self) -> HealthState {
-        self.facts().clone()
+        self.0.lock().clone()
     }
 }
 
@@ -232,22 +228,17 @@ fn figures(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use acp_discord::core::event::{ReadyEvent, User};
     use std::time::Duration;
 
-    fn ready() -> Event {
+    pub(in crate::channel::discord) fn ready() -> Event {
         let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
-        Event::Ready(ReadyEvent {
-            me,
-            application: Snowflake(2),
-            session: "s".to_owned(),
-            shard: (0, 1),
-            guilds,
-        })
+        let (application, session) = (Snowflake(2), "s".to_owned());
+        Event::Ready(ReadyEvent { me, application, session, shard: (0, 1), guilds })
     }
 
     #[test]

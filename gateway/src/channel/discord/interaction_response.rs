@@ -155,8 +155,8 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::discord::retry::rejected;
     use acp_core::rows::ConversationRef;
-    use acp_discord::rest::Rejection;
     use std::cell::{Cell, RefCell};
     use std::sync::Arc;
 
@@ -172,11 +172,6 @@ mod tests {
             let due = PendingResponse::new(reservation, message, said, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
         }
-    }
-
-    fn rejected(kind: RejectionKind) -> RestError {
-        let why = String::new();
-        RestError::Rejected(Rejection { route: "edit_original", status: None, code: None, kind, why })
     }
 
     fn uncertain() -> RestError {

@@ -283,20 +283,10 @@ fn cut(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use acp_discord::rest::Rejection;
+    use crate::channel::discord::retry::rejected;
 
     #[test]
     fn acknowledgement_faults_map_to_receipt_states() {
-        let rejected = |kind| {
-            let why = String::new();
-            RestError::Rejected(Rejection {
-                route: "interaction_callback",
-                status: None,
-                code: None,
-                kind,
-                why,
-            })
-        };
         let limited = RestError::Limited { retry_after: Duration::from_secs(1) };
         for (fault, is_new, want) in [
             (rejected(RejectionKind::TooLate), true, AcknowledgementReceipt::No),

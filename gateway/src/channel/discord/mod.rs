@@ -29,7 +29,7 @@ mod workers;
 
 use crate::channel::{
     BoxFuture, Capabilities, ChannelAdapter, ChannelHealth, ChannelProperties, ConversationRef, EditOutcome,
-    InboundPort, LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, RequesterRole, SendOutcome, Signal,
+    InboundPort, LookupOutcome, MessageLimit, OpenChildOutcome, Outgoing, SendOutcome, Signal,
     UnboundDestination, Unit,
 };
 use acp_discord::core::base_url::BaseUrl;
@@ -107,25 +107,18 @@ impl Discord {
     /// [`ClientSetupError`] if the token or the address is unusable.
     pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, ClientSetupError> {
         let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
-        let (cache, connection_health) = (StateCache::default(), health::ConnectionHealth::default());
-        let base = settings.base.clone();
-        let settings = watch::Sender::new(Arc::new(settings));
-        let (counts, registration) = (Arc::default(), command_registration::CommandRegistration::default());
-        let retry_permits = Semaphore::new(interaction_response::PENDING_RETRIES_MAX);
-        let backfill_permits = Semaphore::new(backfill::CONCURRENT_MAX);
-        let webhooks = Webhooks::default();
         let inner = Inner {
             account,
-            settings,
-            base,
+            base: settings.base.clone(),
+            settings: watch::Sender::new(Arc::new(settings)),
             rest,
-            counts,
-            cache,
-            webhooks,
-            connection_health,
-            registration,
-            retry_permits,
-            backfill_permits,
+            counts: Arc::default(),
+            cache: StateCache::default(),
+            webhooks: Webhooks::default(),
+            connection_health: health::ConnectionHealth::default(),
+            registration: command_registration::CommandRegistration::default(),
+            retry_permits: Semaphore::new(interaction_response::PENDING_RETRIES_MAX),
+            backfill_permits: Semaphore::new(backfill::CONCURRENT_MAX),
         };
         Ok(Self { inner: Arc::new(inner) })
     }
@@ -269,26 +262,17 @@ impl Inner {
             Ok(channel) => channel,
             Err(why) => return LookupOutcome::Unknown { why },
         };
+        let later = |why: String| LookupOutcome::Later { why, retry_after_ms: render::RETRY_AFTER_MS };
         let me = match self.me().await {
             Ok(me) => me,
-            Err(fault) => {
-                return LookupOutcome::Later {
-                    why: fault.to_string(),
-                    retry_after_ms: render::RETRY_AFTER_MS,
-                };
-            }
+            Err(fault) => return later(fault.to_string()),
         };
         // Messages by our webhooks are searched only if the message may have been sent under a name.
         let through = match &message.persona {
             None => None,
             Some(_) => match self.application().await {
                 Ok(application) => Some(application),
-                Err(fault) => {
-                    return LookupOutcome::Later {
-                        why: fault.to_string(),
-                        retry_after_ms: render::RETRY_AFTER_MS,
-                    };
-                }
+                Err(fault) => return later(fault.to_string()),
             },
         };
         let now = now_ms();
@@ -310,9 +294,7 @@ impl Inner {
             rest::SentMessageLookup::Found(id) => LookupOutcome::Found { message_id: id.to_string() },
             rest::SentMessageLookup::Absent => LookupOutcome::Absent,
             rest::SentMessageLookup::Unknown { why } => LookupOutcome::Unknown { why },
-            rest::SentMessageLookup::Later { why } => {
-                LookupOutcome::Later { why, retry_after_ms: render::RETRY_AFTER_MS }
-            }
+            rest::SentMessageLookup::Later { why } => later(why),
         }
     }
 
@@ -452,10 +434,6 @@ impl ChannelAdapter for Discord {
                 UnboundDestination::Ignore,
             )
         }
-    }
-
-    fn author_role(&self, _author: &str) -> RequesterRole {
-        RequesterRole::Person
     }
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {

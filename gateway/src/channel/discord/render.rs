@@ -212,21 +212,12 @@ pub(super) fn thread_name(starter: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::channel::discord::retry::rejected as refused;
     use acp_discord::core::errors::{RequestKind, ResourceKind};
     use acp_discord::core::ids::Snowflake;
     use acp_discord::core::message::Callback;
     use acp_discord::rest::Proof;
     use std::time::Duration;
-
-    fn refused(kind: RejectionKind) -> RestError {
-        RestError::Rejected(Rejection {
-            route: "r",
-            status: Some(403),
-            code: None,
-            kind,
-            why: "no".to_owned(),
-        })
-    }
 
     #[test]
     fn rest_results_map_to_send_outcomes() {

@@ -98,23 +98,19 @@ pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     }
 }
 
+/// A refusal of this kind.
+#[cfg(test)]
+pub(super) fn rejected(kind: RejectionKind) -> RestError {
+    let (route, why) = ("channel", "no".to_owned());
+    RestError::Rejected(acp_discord::rest::Rejection { route, status: None, code: None, kind, why })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use acp_discord::core::errors::ResourceKind;
-    use acp_discord::rest::Rejection;
     use std::sync::Mutex;
     use tokio::time::Instant;
-
-    fn rejected(kind: RejectionKind) -> RestError {
-        RestError::Rejected(Rejection {
-            route: "channel",
-            status: None,
-            code: None,
-            kind,
-            why: String::new(),
-        })
-    }
 
     #[tokio::test(start_paused = true)]
     async fn deferred_change_is_retried_until_done_or_impossible() {

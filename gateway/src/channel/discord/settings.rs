@@ -6,7 +6,6 @@ use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;
 use std::collections::BTreeSet;
-use std::path::Path;
 
 /// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
@@ -74,7 +73,7 @@ fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Resu
                it here, or name an environment variable in `token_env`.";
     let text = match (&account.token_file, &account.token_env) {
         (Some(file), _) => {
-            read(Path::new(file)).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?
+            std::fs::read_to_string(file).map_err(|why| format!("{file} cannot be read: {why}. {how}"))?
         }
         (None, Some(name)) => {
             env(name).ok_or_else(|| format!("the environment variable {name} is not set. {how}"))?
@@ -88,14 +87,11 @@ fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Resu
     Ok(Secret::new(text.to_owned()))
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
-    std::fs::read_to_string(file)
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
+    use std::path::Path;
 
     fn account() -> DiscordAccount {
         DiscordAccount { token_env: Some("T".to_owned()), ..DiscordAccount::default() }

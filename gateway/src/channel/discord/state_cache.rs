@@ -5,8 +5,8 @@ use crate::channel::discord::archive_state::ArchiveState;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::BotIdentity;
+use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Maximum number of cached conversations; at the limit the cache is cleared.
@@ -79,9 +79,9 @@ pub(super) struct ConversationLocation {
     pub(super) guild: Option<Snowflake>,
 }
 
-/// Scope of a permission change.
+/// Scope of a permission change or of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PermissionScope {
+pub(super) enum EventScope {
     /// A channel with its threads.
     Channel(Snowflake),
     /// A whole server.
@@ -119,44 +119,40 @@ struct CacheState {
 }
 
 impl StateCache {
-    fn state(&self) -> MutexGuard<'_, CacheState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn me(&self) -> Option<Snowflake> {
-        self.state().me
+        self.state.lock().me
     }
 
     /// Records the identity of the bot.
     pub(super) fn set_identity(&self, me: Snowflake, application: Snowflake) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.me, state.application) = (Some(me), Some(application));
     }
 
     /// Returns the identity of the bot, once known.
     pub(super) fn identity(&self) -> Option<BotIdentity> {
-        let state = self.state();
+        let state = self.state.lock();
         let (me, application) = (state.me?, state.application?);
         Some(BotIdentity { me, application, webhooks: state.webhooks.clone(), accepts_bots: false })
     }
 
     /// Records a webhook as ours: messages through the webhook come back as echoes.
     pub(super) fn add_own_webhook(&self, webhook: Snowflake) {
-        self.state().webhooks.insert(webhook);
+        self.state.lock().webhooks.insert(webhook);
     }
 
     /// Records the servers that a shard reported (shard number, number of shards). Replaces earlier servers
     /// of the shard.
     pub(super) fn set_guilds(&self, guilds: &[Snowflake], (shard, count): (u64, u64)) {
         let is_its = |guild: &Snowflake| (guild.0 >> 22) % count.max(1) == shard;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.guilds.retain(|guild| !is_its(guild));
         state.guilds.extend(guilds);
     }
 
     /// Records that the bot is a member of a server or has left.
     pub(super) fn set_membership(&self, guild: Snowflake, is_there: bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if is_there {
             state.guilds.insert(guild);
         } else {
@@ -166,12 +162,12 @@ impl StateCache {
 
     /// Returns the servers of the bot, as far as reported.
     pub(super) fn guilds(&self) -> BTreeSet<Snowflake> {
-        self.state().guilds.clone()
+        self.state.lock().guilds.clone()
     }
 
     /// Drops all cached data of a deleted conversation.
     pub(super) fn remove_conversation(&self, at: Snowflake) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let channel = state.locations.remove(&at).and_then(|spot| spot.parent).unwrap_or(at);
         state.denied_channels.retain(|(of, _), denied| {
             let is_its = *of == channel && denied.conversations.remove(&at);
@@ -185,7 +181,7 @@ impl StateCache {
 
     /// Records the location of a conversation. `None` as server keeps the server known before.
     pub(super) fn set_location(&self, id: Snowflake, parent: Option<Snowflake>, guild: Option<Snowflake>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.locations.len() >= CONVERSATIONS_MAX {
             state.locations.clear();
         }
@@ -195,7 +191,7 @@ impl StateCache {
 
     /// Returns the location of a conversation, if known.
     pub(super) fn location(&self, id: Snowflake) -> Option<ConversationLocation> {
-        self.state().locations.get(&id).copied()
+        self.state.lock().locations.get(&id).copied()
     }
 
     /// Returns the parent channel of a thread.
@@ -205,14 +201,14 @@ impl StateCache {
 
     /// Records whether the bot was refused access to a bound conversation. Returns true on a change.
     pub(super) fn set_inaccessible(&self, id: Snowflake, is_inaccessible: bool) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.assumed.remove(&id);
         if is_inaccessible { state.inaccessible.insert(id) } else { state.inaccessible.remove(&id) }
     }
 
     /// Marks a bound conversation as inaccessible because its siblings in the channel were refused.
     pub(super) fn assume_inaccessible(&self, id: Snowflake) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.inaccessible.insert(id) {
             state.assumed.insert(id);
         }
@@ -220,23 +216,23 @@ impl StateCache {
 
     /// True if a request for this very conversation was refused.
     pub(super) fn was_access_refused(&self, id: Snowflake) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.inaccessible.contains(&id) && !state.assumed.contains(&id)
     }
 
     /// Returns the bound conversations marked as inaccessible.
     pub(super) fn inaccessible(&self) -> BTreeSet<Snowflake> {
-        self.state().inaccessible.clone()
+        self.state.lock().inaccessible.clone()
     }
 
     /// True if the conversation is marked as inaccessible.
     pub(super) fn is_inaccessible(&self, id: Snowflake) -> bool {
-        self.state().inaccessible.contains(&id)
+        self.state.lock().inaccessible.contains(&id)
     }
 
     /// Records a message of a conversation.
     pub(super) fn record_message(&self, channel: Snowflake, message: Snowflake) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.last_messages.len() >= CONVERSATIONS_MAX {
             state.last_messages.clear();
         }
@@ -248,7 +244,7 @@ impl StateCache {
     /// now and then: each refusal counts towards a ban of the IP address.
     pub(super) fn should_attempt(&self, access: Access, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let Some(denied) = state.denied_channels.get_mut(&(channel, access)) else { return true };
         if denied.conversations.len() < DENIED_MIN {
             return true;
@@ -264,7 +260,7 @@ impl StateCache {
     /// Records the result of an access to a conversation.
     pub(super) fn record_access(&self, access: Access, at: Snowflake, is_denied: bool) {
         let channel = self.parent(at).unwrap_or(at);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if is_denied {
             if state.denied_channels.len() >= CONVERSATIONS_MAX {
                 state.denied_channels.clear();
@@ -281,14 +277,14 @@ impl StateCache {
 
     /// Records that a response reported the conversation as deleted: a deletion event may never arrive.
     pub(super) fn report_deleted(&self, at: Snowflake) {
-        self.state().events.deleted.push(at);
+        self.state.lock().events.deleted.push(at);
         self.changed.notify_one();
     }
 
     /// Waits for findings and returns them.
     pub(super) async fn next_events(&self) -> CacheEvents {
         loop {
-            let events = std::mem::take(&mut self.state().events);
+            let events = std::mem::take(&mut self.state.lock().events);
             if events != CacheEvents::default() {
                 return events;
             }
@@ -309,7 +305,7 @@ impl StateCache {
 
     /// Records that the event stream begins, ends, or (`None`) has a gap.
     pub(super) fn set_connected(&self, is_connected: Option<bool>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.archive_checked.clear();
         state.stream_epoch += 1;
         state.is_connected = is_connected.unwrap_or(state.is_connected);
@@ -317,25 +313,25 @@ impl StateCache {
 
     /// Returns the number of the current uninterrupted period of events; `None` while disconnected.
     pub(super) fn stream_epoch(&self) -> Option<u64> {
-        let state = self.state();
+        let state = self.state.lock();
         state.is_connected.then_some(state.stream_epoch)
     }
 
     /// Records that a request for the archive state begins. Returns the current period of events.
     pub(super) fn begin_archive_read(&self, at: Snowflake) -> Option<u64> {
-        self.state().archive_reads.insert(at);
+        self.state.lock().archive_reads.insert(at);
         self.stream_epoch()
     }
 
     /// Records an event of a conversation: a request in progress may show an older archive state.
     pub(super) fn cancel_archive_read(&self, at: Snowflake) {
-        self.state().archive_reads.remove(&at);
+        self.state.lock().archive_reads.remove(&at);
     }
 
     /// Records that a request for the archive state succeeded. Returns false if an event made the result
     /// doubtful.
     pub(super) fn end_archive_read(&self, at: Snowflake, epoch: Option<u64>) -> bool {
-        let is_current = self.state().archive_reads.remove(&at) || self.has_archive_state(at);
+        let is_current = self.state.lock().archive_reads.remove(&at) || self.has_archive_state(at);
         if is_current {
             self.record_archive_check(at, epoch);
         }
@@ -344,20 +340,20 @@ impl StateCache {
 
     /// Reports an archive state read by a request to the conversation worker.
     pub(super) fn report_archive_state(&self, at: Snowflake, archive: ArchiveState) {
-        self.state().events.archive_states.push((at, archive));
+        self.state.lock().events.archive_states.push((at, archive));
         self.changed.notify_one();
     }
 
     /// Ends the mark of all inaccessible conversations that are no longer bound.
     pub(super) fn retain_inaccessible(&self, is_bound: impl Fn(Snowflake) -> bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.inaccessible.retain(|id| is_bound(*id));
         state.assumed.retain(|id| is_bound(*id));
     }
 
     /// True if the archive state of a conversation is known: checked, with uninterrupted events ever since.
     pub(super) fn has_archive_state(&self, at: Snowflake) -> bool {
-        self.state().archive_checked.contains(&at)
+        self.state.lock().archive_checked.contains(&at)
     }
 
     /// Records a successful archive check. Ignored if events were interrupted since `epoch` was read.
@@ -365,7 +361,7 @@ impl StateCache {
         if epoch.is_none() || epoch != self.stream_epoch() {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.archive_checked.len() >= CONVERSATIONS_MAX {
             state.archive_checked.clear();
         }
@@ -374,38 +370,38 @@ impl StateCache {
 
     /// Invalidates the archive check of a conversation.
     pub(super) fn invalidate_archive_state(&self, at: Snowflake) {
-        self.state().archive_checked.remove(&at);
+        self.state.lock().archive_checked.remove(&at);
     }
 
     /// True if an optional feature may be attempted in a conversation; `now_ms` is in Unix milliseconds.
     pub(super) fn is_allowed(&self, feature: OptionalFeature, at: Snowflake, now_ms: u64) -> bool {
         let channel = self.parent(at).unwrap_or(at);
-        self.state().denied_features.get(&(channel, feature)).is_none_or(|until| *until <= now_ms)
+        self.state.lock().denied_features.get(&(channel, feature)).is_none_or(|until| *until <= now_ms)
     }
 
     /// Records that an optional feature was refused for a missing permission. Threads have the permissions of
     /// their channel.
     pub(super) fn deny(&self, feature: OptionalFeature, at: Snowflake, now_ms: u64) {
         let channel = self.parent(at).unwrap_or(at);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.denied_features.retain(|_, until| *until > now_ms);
         state.denied_features.insert((channel, feature), now_ms.saturating_add(REFUSED_MS));
     }
 
     /// Returns the number of channels in which an optional feature is not attempted.
     pub(super) fn denied_count(&self, feature: OptionalFeature, now_ms: u64) -> usize {
-        let state = self.state();
+        let state = self.state.lock();
         state.denied_features.iter().filter(|((_, of), until)| *of == feature && **until > now_ms).count()
     }
 
     /// Records a change of permissions: refused actions in this scope may be attempted at once, reads by one
     /// conversation of a channel first.
-    pub(super) fn on_permissions_changed(&self, at: PermissionScope) {
-        let mut state = self.state();
+    pub(super) fn on_permissions_changed(&self, at: EventScope) {
+        let mut state = self.state.lock();
         let CacheState { locations, denied_features, denied_channels, .. } = &mut *state;
         let is_meant = |channel: Snowflake| match at {
-            PermissionScope::Channel(id) => channel == id,
-            PermissionScope::Guild(guild) => locations.iter().any(|(id, spot)| {
+            EventScope::Channel(id) => channel == id,
+            EventScope::Guild(guild) => locations.iter().any(|(id, spot)| {
                 spot.guild == Some(guild) && (*id == channel || spot.parent == Some(channel))
             }),
         };
@@ -419,7 +415,7 @@ impl StateCache {
 
     /// Returns the time of the last activity in a conversation, in milliseconds since the Unix epoch.
     pub(super) fn last_message_ms(&self, channel: Snowflake) -> Option<u64> {
-        self.state().last_messages.get(&channel).map(|id| id.created_at_ms())
+        self.state.lock().last_messages.get(&channel).map(|id| id.created_at_ms())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Facts about Discord: what is known, for how long, and what is tried again.
 
 use super::*;
-use acp_discord::core::event::{GapCause, ReadyEvent, User};
+use crate::channel::discord::health::tests::ready;
+use acp_discord::core::event::GapCause;
 
 #[test]
 fn archiving_after_inactivity_is_not_by_person() {
@@ -16,11 +17,6 @@ fn archiving_after_inactivity_is_not_by_person() {
 
 #[test]
 fn check_counts_only_without_event_loss() {
-    let ready = || {
-        let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
-        let session = "s".to_owned();
-        Event::Ready(ReadyEvent { me, application: Snowflake(2), session, shard: (0, 1), guilds: Vec::new() })
-    };
     let lost = || Event::Disconnected { why: "the connection broke".to_owned() };
     let hole = || Event::Gap { why: GapCause::Skipped, lost: 1 };
     let at = Snowflake(7);
@@ -70,10 +66,10 @@ fn denied_feature_is_retried_after_delay() {
 fn permission_change_clears_denials_in_scope() {
     let [guild, channel, thread, other] = [9, 1, 2, 3].map(Snowflake);
     for (at, here, there) in [
-        (PermissionScope::Channel(channel), true, false),
-        (PermissionScope::Channel(other), false, true),
-        (PermissionScope::Guild(guild), true, false),
-        (PermissionScope::Guild(Snowflake(8)), false, false),
+        (EventScope::Channel(channel), true, false),
+        (EventScope::Channel(other), false, true),
+        (EventScope::Guild(guild), true, false),
+        (EventScope::Guild(Snowflake(8)), false, false),
     ] {
         let known = StateCache::default();
         known.set_location(thread, Some(channel), Some(guild));
@@ -117,7 +113,7 @@ fn reads_of_a_denied_channel_are_paced() {
     let mut total = 0;
     for second in 0..600 {
         if second % 60 == 0 {
-            known.on_permissions_changed(PermissionScope::Guild(guild));
+            known.on_permissions_changed(EventScope::Guild(guild));
         }
         total += refused(second * 1_000);
     }
@@ -138,7 +134,12 @@ fn denials_are_bounded_and_removed_with_conversation() {
         known.record_access(Access::Write, *thread, true);
     }
     let kept = |known: &StateCache| {
-        known.state().denied_channels.get(&(channel, Access::Write)).map(|denied| denied.conversations.len())
+        known
+            .state
+            .lock()
+            .denied_channels
+            .get(&(channel, Access::Write))
+            .map(|denied| denied.conversations.len())
     };
     assert_eq!(kept(&known), Some(DENIED_MIN));
     threads.iter().for_each(|thread| known.remove_conversation(*thread));
@@ -146,7 +147,7 @@ fn denials_are_bounded_and_removed_with_conversation() {
     for id in 0..=u64::try_from(CONVERSATIONS_MAX).unwrap_or_default() {
         known.record_access(Access::Write, Snowflake(1_000 + id), true);
     }
-    assert!(known.state().denied_channels.len() <= CONVERSATIONS_MAX);
+    assert!(known.state.lock().denied_channels.len() <= CONVERSATIONS_MAX);
 }
 
 #[test]

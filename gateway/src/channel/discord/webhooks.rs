@@ -15,8 +15,9 @@ use acp_discord::core::payload_limits::PayloadLimit;
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
 use acp_store::now_ms;
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
@@ -47,20 +48,18 @@ pub(super) struct Webhooks {
 impl Webhooks {
     /// Returns the slot of a channel. Only the holder of the lock creates a webhook.
     fn slot(&self, channel: Snowflake) -> WebhookSlot {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(slots.entry(channel).or_default())
+        Arc::clone(self.slots.lock().entry(channel).or_default())
     }
 
     /// Records a temporary failure to get the webhook of a channel.
     fn start_cooldown(&self, channel: Snowflake, now: Instant) {
-        let mut resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut resting = self.resting.lock();
         resting.retain(|_, until| *until > now);
         resting.insert(channel, now + COOLDOWN);
     }
 
     fn is_cooling_down(&self, channel: Snowflake, now: Instant) -> bool {
-        let resting = self.resting.lock().unwrap_or_else(PoisonError::into_inner);
-        resting.get(&channel).is_some_and(|until| *until > now)
+        self.resting.lock().get(&channel).is_some_and(|until| *until > now)
     }
 }
 
@@ -101,7 +100,8 @@ impl Inner {
         since: Instant,
     ) -> Option<SendOutcome> {
         let begun_by = since + START_DEADLINE;
-        let home = timeout_at(begun_by, self.parent_channel(at)).await.ok()?.ok()?;
+        // The webhooks of a thread are those of its channel.
+        let home = timeout_at(begun_by, self.location_of(at)).await.ok()?.ok()?.parent.unwrap_or(at);
         let thread = (home != at).then_some(at);
         let (body, persona) =
             (render::message_body(message), Persona { name: webhook_display_name(name), avatar_url: None });
@@ -150,15 +150,6 @@ impl Inner {
             }
         }
         None
-    }
-
-    /// Returns the channel whose webhooks serve a conversation: for a thread the parent channel.
-    async fn parent_channel(&self, at: Snowflake) -> Result<Snowflake, RestError> {
-        let parent = match self.cache.location(at) {
-            Some(spot) => spot.parent,
-            None => self.fetch_location(at).await?.parent,
-        };
-        Ok(parent.unwrap_or(at))
     }
 
     /// Returns the webhook of a channel: the cached one, else one listed by Discord as ours, else a new one.

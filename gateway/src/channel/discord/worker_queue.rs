@@ -2,8 +2,8 @@
 //! worker to run the job.
 
 use acp_discord::core::ids::Snowflake;
+use parking_lot::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// Factor by which the limit is higher for jobs that a backfill cannot restore.
@@ -105,38 +105,34 @@ impl<T> ConversationQueue<T> {
         Self { waiting: Mutex::new(QueueState::new(most)), more: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueState<T>> {
-        // Each step leaves the state consistent, so a poisoned lock is usable.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Changes the state and wakes the worker.
+    fn change<R>(&self, change: impl FnOnce(&mut QueueState<T>) -> R) -> R {
+        let result = change(&mut self.waiting.lock());
+        self.more.notify_one();
+        result
     }
 
     /// Adds a job without waiting. `from` is the message from which a backfill restores the job; jobs that no
     /// backfill restores have a higher limit.
     pub(super) fn enqueue(&self, job: T, from: Option<Snowflake>) -> EnqueueOutcome<T> {
-        let put = self.lock().enqueue(job, from);
-        self.more.notify_one();
-        put
+        self.change(|state| state.enqueue(job, from))
     }
 
     /// Requests a backfill for a message dropped elsewhere, as if this queue had been full. Returns false if
     /// the queue is closed.
     pub(super) fn request_backfill_from(&self, from: Snowflake) -> bool {
-        let is_open = self.lock().request_backfill_from(Some(from));
-        self.more.notify_one();
-        is_open
+        self.change(|state| state.request_backfill_from(Some(from)))
     }
 
     /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
     pub(super) fn request_backfill(&self) -> bool {
-        let is_open = self.lock().request_backfill();
-        self.more.notify_one();
-        is_open
+        self.change(QueueState::request_backfill)
     }
 
     /// Waits for the next work item and removes it.
     pub(super) async fn next(&self) -> QueueItem<T> {
         loop {
-            if let Some(next) = self.lock().next() {
+            if let Some(next) = self.waiting.lock().next() {
                 return next;
             }
             self.more.notified().await;
@@ -145,24 +141,24 @@ impl<T> ConversationQueue<T> {
 
     /// Waits until the queue is not empty.
     pub(super) async fn wait_nonempty(&self) {
-        while self.lock().is_empty() {
+        while self.waiting.lock().is_empty() {
             self.more.notified().await;
         }
     }
 
     /// Closes the queue if empty. Returns true if closed.
     pub(super) fn close(&self) -> bool {
-        self.lock().close()
+        self.waiting.lock().close()
     }
 
     /// Closes the queue regardless of remaining jobs.
     pub(super) fn force_close(&self) {
-        self.lock().is_closed = true;
+        self.waiting.lock().is_closed = true;
     }
 
     /// True if the queue is closed.
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().is_closed
+        self.waiting.lock().is_closed
     }
 }
 

@@ -365,11 +365,8 @@ impl Inner {
             if let Some(known) = self.has_static_binding(channel) {
                 return known;
             }
-            match self.rest.channel(channel).await {
-                Ok(found) => {
-                    let parent = found.parent_id.filter(|_| found.is_thread());
-                    self.cache.set_location(channel, parent, found.guild_id);
-                }
+            match self.fetch_location(channel).await {
+                Ok(_) => {}
                 Err(fault) if Err::<(), _>(fault.clone()).retry_reason().is_none() => {
                     tracing::warn!(
                         %fault,
@@ -385,9 +382,14 @@ impl Inner {
 
     /// Returns the parent channel of a thread; one request if unknown.
     pub(super) async fn parent_of(&self, channel: Snowflake) -> Option<Snowflake> {
+        self.location_of(channel).await.ok()?.parent
+    }
+
+    /// Returns the location of a conversation; one request if unknown.
+    pub(super) async fn location_of(&self, channel: Snowflake) -> Result<ConversationLocation, RestError> {
         match self.cache.location(channel) {
-            Some(spot) => spot.parent,
-            None => self.fetch_location(channel).await.ok()?.parent,
+            Some(spot) => Ok(spot),
+            None => self.fetch_location(channel).await,
         }
     }
 
@@ -399,7 +401,7 @@ impl Inner {
         }
     }
 
-    pub(super) async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, RestError> {
+    async fn fetch_location(&self, channel: Snowflake) -> Result<ConversationLocation, RestError> {
         let found = self.rest.channel(channel).await?;
         let parent = found.parent_id.filter(|_| found.is_thread());
         self.cache.set_location(channel, parent, found.guild_id);

@@ -169,8 +169,7 @@ async fn recent_message_missing_from_page_is_not_deleted() {
 #[tokio::test]
 async fn refused_message_stays_refused_when_repeated() {
     for is_read_first in [true, false] {
-        let (_tells, says) = watch::channel(Some(channel()));
-        let town = Town { said: 1_001..1_002, ..Town::quiet(says) };
+        let town = Town { said: 1_001..1_002, ..Town::saying(Some(channel())) };
         let ways = Arc::clone(&town.ways);
         *ways.refuses.lock().unwrap() = (!is_read_first).then_some((0, 403));
         let (plane, sink, _ear, inner) = ground_of(false, town, &[]).await;
@@ -241,9 +240,8 @@ async fn parent_of_thread_is_requested_until_known() {
 /// Messages that did not fit into the queue are backfilled once the bot has access.
 #[tokio::test]
 async fn overflowed_messages_are_read_after_access_returns() {
-    let (_tells, says) = watch::channel(Some(channel()));
     let ids = 1_001..1_301_u64;
-    let town = Town { said: ids.clone(), ..Town::quiet(says) };
+    let town = Town { said: ids.clone(), ..Town::saying(Some(channel())) };
     let ways = Arc::clone(&town.ways);
     *ways.refuses.lock().unwrap() = Some((0, 403));
     let (plane, sink, _ear, inner) = ground_of(true, town, &[7]).await;
@@ -265,8 +263,7 @@ async fn overflowed_messages_are_read_after_access_returns() {
 /// While the bindings are unknown, a limited number of edits waits; a backfill finds those beyond.
 #[tokio::test]
 async fn edits_before_bindings_are_known_are_bounded() {
-    let (_tells, says) = watch::channel(Some(channel()));
-    let town = Town { said: 2_001..2_002, ..Town::quiet(says) };
+    let town = Town { said: 2_001..2_002, ..Town::saying(Some(channel())) };
     let (plane, sink, _ear, _) = ground_of(true, town, &[]).await;
     plane.bind("7");
     plane.bind("8");

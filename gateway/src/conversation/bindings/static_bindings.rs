@@ -78,13 +78,12 @@ impl StaticBindings {
             };
             Ok((before, due))
         });
-        let plan = match before.await? {
-            (Some(plan), _) => Some(plan),
-            (None, false) => return Ok(None),
-            (None, true) => None,
-        };
+        let (before, is_due) = before.await?;
+        if before.is_none() && !is_due {
+            return Ok(None);
+        }
         let _turn = self.turn.lock().await;
-        let plan = match plan {
+        let plan = match before {
             Some(plan) => Some(plan),
             None => self.decide(inbound, key, loaded).await?,
         };

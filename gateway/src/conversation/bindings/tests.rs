@@ -216,7 +216,7 @@ async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
 async fn a_session_that_is_bound_late_shows_what_comes_then() {
     let (_dir, store, _hall, service) = hall_of(BOTH, &["1"]).await;
     let mut scribe = Scribe::claim(&store, &key("1")).await;
-    scribe.start(acp_core::rows::RunMode::Prompt).await;
+    scribe.start().await;
     scribe.say("old").await;
     scribe.done().await;
     let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
@@ -366,7 +366,7 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
         spawn(&store, session_row(&key(name)), Some(binding_row(&key(name), &at("a", name)))).await;
     }
     let mut scribe = Scribe::claim(&store, &key("due")).await;
-    scribe.start(acp_core::rows::RunMode::Prompt).await;
+    scribe.start().await;
     store.close().await;
     damage(
         dir.path(),

@@ -2,17 +2,16 @@
 use super::*;
 use crate::channel::console::Console;
 use crate::channel::{BoxFuture, ChannelAdapter, ChannelProperties, LookupOutcome, Outgoing, SendOutcome};
-use crate::tests::{Scribe, binding_row, conversation, eventually, open, session_row, spawn};
-use acp_core::config::load::{Inputs, LoadedConfig, load};
+use crate::tests::{Scribe, binding_row, conversation, eventually, loaded, open, session_row, spawn};
 use acp_core::event::EventKind;
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::UnboundDestination;
-use acp_core::rows::{ConversationRef, RunMode};
+use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::SessionKey;
 use acp_store::{bindings, console};
 use serde_json::json;
 use std::collections::VecDeque;
-use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::task::JoinHandle;
 
@@ -20,7 +19,6 @@ mod beside;
 mod files;
 mod live;
 mod personas;
-mod rest;
 mod styles;
 
 /// Parts of these tests' conversations are this long.
@@ -28,27 +26,90 @@ const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
 /// The parts that [`two_turns`] come to where nothing can be changed: a question, its answer, six for a long turn, one for a short one.
 const PARTS: usize = 9;
 
-fn loaded(text: &str) -> LoadedConfig {
-    load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
-}
-
 fn configured(text: &str) -> LiveConfig {
     LiveConfig::new(loaded(text))
 }
 
-/// The driver over these channels.
-fn driven(
-    store: &Store,
-    channel: Arc<dyn ChannelAdapter>,
-    live: &LiveConfig,
-    stop: &CancellationToken,
-) -> JoinHandle<()> {
-    let channels = Channels::new([channel]);
-    tokio::spawn(run(store.clone(), channels, live.clone(), Metrics::default(), stop.clone()))
+/// The driver of all deliveries.
+struct Driver {
+    task: JoinHandle<()>,
+    stop: CancellationToken,
 }
 
-fn on_console(store: &Store, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::new(Console::new(store.clone())), &configured(LONG), stop)
+impl Driver {
+    fn start(store: &Store, channels: Channels, live: &LiveConfig, metrics: &Metrics) -> Self {
+        let stop = CancellationToken::new();
+        let work = run(store.clone(), channels, live.clone(), metrics.clone(), stop.clone());
+        Self { task: tokio::spawn(work), stop }
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+    }
+
+    /// Ends it between any two steps, as a kill of the process does.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+
+    /// Stops it when so many parts are settled.
+    async fn settle(self, store: &Store, count: usize) {
+        eventually("every part to be settled", || async {
+            let states = states(store).await;
+            let is_open = |state: &String| matches!(state.as_str(), "planned" | "sending");
+            (states.len() == count && !states.iter().any(is_open)).then_some(())
+        })
+        .await;
+        self.stop().await;
+    }
+}
+
+fn drive(store: &Store, channel: &Arc<impl ChannelAdapter>, text: &str) -> Driver {
+    let channels = Channels::new([Arc::clone(channel) as Arc<dyn ChannelAdapter>]);
+    Driver::start(store, channels, &configured(text), &Metrics::default())
+}
+
+fn on_console(store: &Store, text: &str) -> Driver {
+    drive(store, &Arc::new(Console::new(store.clone())), text)
+}
+
+/// A go at single bindings, with pauses that take next to no time.
+fn worker(store: &Store, channel: &Arc<impl ChannelAdapter>) -> DeliveryWorker {
+    DeliveryWorker {
+        store: store.clone(),
+        channels: Channels::new([Arc::clone(channel) as Arc<dyn ChannelAdapter>]),
+        live: configured(""),
+        metrics: Metrics::default(),
+        stop: CancellationToken::new(),
+        retry_first_ms: 1,
+        button_attempts: ButtonAttempts::default(),
+    }
+}
+
+/// A bound session.
+async fn bound() -> (tempfile::TempDir, Store, BindingRow, Scribe) {
+    let (dir, store) = open();
+    let binding = binding_row(&key(), &conversation("c"));
+    spawn(&store, session_row(&key()), Some(binding.clone())).await;
+    let scribe = Scribe::claim(&store, &key()).await;
+    (dir, store, binding, scribe)
+}
+
+/// A bound session that answered this, and its binding as it is due.
+async fn answered(answer: &str) -> (tempfile::TempDir, Store, DueBinding) {
+    let (dir, store, binding, mut scribe) = bound().await;
+    scribe.turn(answer).await;
+    (dir, store, DueBinding { binding, end: 3 })
+}
+
+/// Waits until the bindings that ended are owed nothing.
+async fn nothing_is_owed(store: &Store) {
+    eventually("nothing to be owed", || async {
+        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
+    })
+    .await;
 }
 
 fn key() -> SessionKey {
@@ -78,7 +139,7 @@ async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {
 
 /// A turn with a long answer and a permission, and another turn.
 async fn two_turns(scribe: &mut Scribe) {
-    scribe.start(RunMode::Prompt).await;
+    scribe.start().await;
     scribe.say("Hello ").await;
     let asked = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
     scribe.event(EventKind::Permission, asked).await;
@@ -88,18 +149,13 @@ async fn two_turns(scribe: &mut Scribe) {
     scribe.event(EventKind::Replay, json!({"content": {"type": "text", "text": "old"}})).await;
     scribe.say(&"long line\n".repeat(2_000)).await;
     scribe.done().await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("Again").await;
-    scribe.done().await;
+    scribe.turn("Again").await;
 }
 
 #[tokio::test]
 async fn bound_conversation_gets_everything_once_and_in_order() {
-    let (_dir, store) = open();
-    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
-    let stop = CancellationToken::new();
-    let task = on_console(&store, &stop);
-    let mut scribe = Scribe::claim(&store, &key()).await;
+    let (_dir, store, _, mut scribe) = bound().await;
+    let driver = on_console(&store, LONG);
     two_turns(&mut scribe).await;
     let is_no_question = |text: &String| !text.starts_with("The agent asks for a permission: Write");
     let texts = caught_up(&store, "c", PARTS - 1).await;
@@ -109,26 +165,18 @@ async fn bound_conversation_gets_everything_once_and_in_order() {
     scribe.close().await;
     let farewell = caught_up(&store, "c", PARTS).await.pop();
     assert_eq!(farewell.unwrap(), "The session is closed (enough). Start a new one with /acp spawn.");
-    eventually("the ended binding to be settled", || async {
-        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
-    })
-    .await;
-    stop.cancel();
-    task.await.unwrap();
+    nothing_is_owed(&store).await;
+    driver.stop().await;
     // Nothing more comes from another run of the driver, which has looked at everything once it has told this.
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
     spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
-    let stop = CancellationToken::new();
-    let task = on_console(&store, &stop);
+    let driver = on_console(&store, LONG);
     let mut scribe = Scribe::claim(&store, &other).await;
     for count in 1..=2 {
-        scribe.start(RunMode::Prompt).await;
-        scribe.say("x").await;
-        scribe.done().await;
+        scribe.turn("x").await;
         caught_up(&store, "other", count).await;
     }
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     assert_eq!(shown(&store, "c").await.len(), PARTS);
     assert_eq!(states(&store).await.len(), PARTS + 2, "no part was planned again");
 }
@@ -138,28 +186,17 @@ async fn conversation_gets_only_rows_of_its_bound_period() {
     let (_dir, store) = open();
     spawn(&store, session_row(&key()), None).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("before").await;
-    scribe.done().await;
+    scribe.turn("before").await;
     let binding = binding_row(&key(), &conversation("c"));
     let id = binding.binding_id;
     store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("between").await;
-    scribe.done().await;
+    scribe.turn("between").await;
     store.write("end", move |tx| bindings::end(tx, id, "unbound")).await.unwrap();
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("after").await;
-    scribe.done().await;
+    scribe.turn("after").await;
     // The binding was over before anybody looked: it is still told what it is owed.
-    let stop = CancellationToken::new();
-    let task = on_console(&store, &stop);
-    eventually("the binding to be settled", || async {
-        store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
-    })
-    .await;
-    stop.cancel();
-    task.await.unwrap();
+    let driver = on_console(&store, LONG);
+    nothing_is_owed(&store).await;
+    driver.stop().await;
     assert_eq!(shown(&store, "c").await, vec!["between".to_owned()]);
 }
 
@@ -175,11 +212,15 @@ enum Fault {
     Limit,
     /// Not taken ever.
     Refuse,
+    /// Not taken with its files, for a moment or ever.
+    RefuseFiles {
+        again: bool,
+    },
     /// The request is lost.
     LostBefore,
     /// The answer is lost.
     LostAfter,
-    /// The gateway dies before the request, or after it and before the answer.
+    /// It hangs, or the gateway dies, before the request, or after it and before the answer.
     HangBefore,
     HangAfter,
 }
@@ -187,27 +228,33 @@ enum Fault {
 /// A channel that keeps what it took, and fails as it is told.
 #[derive(Default)]
 struct Faulty {
-    taken: Mutex<Vec<(String, String)>>,
+    taken: Mutex<Vec<Outgoing>>,
     faults: Mutex<VecDeque<Fault>>,
     blind: bool,
+    /// Shows who says it; a nonce names nothing of what is said under a name.
+    has_names: bool,
+    carries_files: bool,
+    /// Takes no files from now on.
+    refuses_files: AtomicBool,
+    looks: AtomicUsize,
     hanging: tokio::sync::Notify,
+    /// Lets go on what hangs.
+    freed: tokio::sync::Notify,
     account: &'static str,
 }
 
 impl Faulty {
-    fn take(&self, message: &Outgoing) -> String {
-        let mut taken = self.taken.lock().unwrap();
-        taken.push((message.nonce.clone(), message.text.clone()));
-        taken.len().to_string()
+    fn taken(&self) -> Vec<Outgoing> {
+        self.taken.lock().unwrap().clone()
     }
 
     fn texts(&self) -> Vec<String> {
-        self.taken.lock().unwrap().iter().map(|(_, text)| text.clone()).collect()
+        self.taken().into_iter().map(|message| message.text).collect()
     }
 
     async fn hang(&self) {
         self.hanging.notify_one();
-        std::future::pending::<()>().await;
+        self.freed.notified().await;
     }
 }
 
@@ -221,23 +268,40 @@ impl ChannelAdapter for Faulty {
     }
 
     fn properties(&self) -> ChannelProperties {
-        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
+        let bytes = if self.carries_files { 1_000 } else { 4_096 };
+        ChannelProperties {
+            file_bytes_max: self.carries_files.then_some(1 << 20),
+            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, bytes), UnboundDestination::Hint)
+        }
+    }
+
+    fn has_personas(&self, _at: &ConversationRef) -> bool {
+        self.has_names
     }
 
     fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let fault = self.faults.lock().unwrap().pop_front().unwrap_or(Fault::None);
             let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
+            let no_files = |again| SendOutcome::FilesRefused { why: "no".to_owned(), again };
             match fault {
                 Fault::Reject => return SendOutcome::Rejected { why: "busy".to_owned(), again: true },
                 Fault::Limit => return SendOutcome::Limited { retry_after_ms: 5 },
                 Fault::Refuse => return SendOutcome::Rejected { why: "never".to_owned(), again: false },
+                Fault::RefuseFiles { again } => return no_files(again),
                 Fault::LostBefore => return lost(),
                 Fault::HangBefore => self.hang().await,
                 Fault::Panic => panic!("requested by the test"),
                 Fault::None | Fault::LostAfter | Fault::HangAfter => {}
             }
-            let message_id = self.take(message);
+            if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
+                return no_files(false);
+            }
+            let message_id = {
+                let mut taken = self.taken.lock().unwrap();
+                taken.push(message.clone());
+                taken.len().to_string()
+            };
             match fault {
                 Fault::LostAfter => return lost(),
                 Fault::HangAfter => self.hang().await,
@@ -252,9 +316,18 @@ impl ChannelAdapter for Faulty {
             if self.blind {
                 return LookupOutcome::Unknown { why: "no permission to read".to_owned() };
             }
-            let taken = self.taken.lock().unwrap();
-            match taken.iter().position(|(nonce, _)| *nonce == message.nonce) {
-                Some(at) => LookupOutcome::Found { message_id: at.to_string() },
+            self.looks.fetch_add(1, Ordering::SeqCst);
+            let sizes = |it: &Outgoing| it.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
+            let is_named = |known: &Outgoing| match self.has_names {
+                true => {
+                    known.tagged() == message.tagged()
+                        && (known.persona.is_none() || message.persona.is_some())
+                }
+                false => known.nonce == message.nonce,
+            };
+            let is_it = |known: &Outgoing| is_named(known) && sizes(known) == sizes(message);
+            match self.taken.lock().unwrap().iter().position(is_it) {
+                Some(at) => LookupOutcome::Found { message_id: (at + 1).to_string() },
                 None => LookupOutcome::Absent,
             }
         })
@@ -263,34 +336,23 @@ impl ChannelAdapter for Faulty {
 
 /// A session with two turns whose delivery is still to be done.
 async fn written() -> (tempfile::TempDir, Store) {
-    let (dir, store) = open();
-    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
+    let (dir, store, _, mut scribe) = bound().await;
     two_turns(&mut scribe).await;
     (dir, store)
 }
 
-fn start(store: &Store, channel: &Arc<Faulty>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(LONG), stop)
+fn faulty(faults: &[Fault]) -> Arc<Faulty> {
+    faulty_as(faults, Faulty::default())
 }
 
-async fn settled(store: &Store, count: usize) {
-    eventually("every part to be settled", || async {
-        let states = states(store).await;
-        let is_open = |state: &String| matches!(state.as_str(), "planned" | "sending");
-        (states.len() == count && !states.iter().any(is_open)).then_some(())
-    })
-    .await;
+fn faulty_as(faults: &[Fault], channel: Faulty) -> Arc<Faulty> {
+    Arc::new(Faulty { faults: Mutex::new(faults.iter().copied().collect()), ..channel })
 }
 
 async fn undisturbed() -> Vec<String> {
     let (_dir, store) = written().await;
     let channel = Arc::new(Faulty::default());
-    let stop = CancellationToken::new();
-    let task = start(&store, &channel, &stop);
-    settled(&store, PARTS).await;
-    stop.cancel();
-    task.await.unwrap();
+    drive(&store, &channel, LONG).settle(&store, PARTS).await;
     channel.texts()
 }
 
@@ -301,18 +363,11 @@ async fn crash_in_any_channel_call_loses_and_repeats_nothing() {
     for fault in [Fault::HangBefore, Fault::HangAfter] {
         for at in 0..want.len() {
             let (_dir, store) = written().await;
-            let channel = Arc::new(Faulty::default());
-            channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::None, at));
-            channel.faults.lock().unwrap().push_back(fault);
-            let task = start(&store, &channel, &CancellationToken::new());
+            let channel = faulty(&[vec![Fault::None; at], vec![fault]].concat());
+            let driver = drive(&store, &channel, LONG);
             channel.hanging.notified().await;
-            task.abort();
-            assert!(task.await.unwrap_err().is_cancelled());
-            let stop = CancellationToken::new();
-            let task = start(&store, &channel, &stop);
-            settled(&store, want.len()).await;
-            stop.cancel();
-            task.await.unwrap();
+            driver.kill().await;
+            drive(&store, &channel, LONG).settle(&store, want.len()).await;
             assert_eq!(channel.texts(), want, "{fault:?} in call {at}");
         }
     }
@@ -326,32 +381,24 @@ async fn crash_after_any_commit_loses_and_repeats_nothing() {
         let (_dir, store) = written().await;
         let channel = Arc::new(Faulty::default());
         let before = store.counts().groups;
-        let task = start(&store, &channel, &CancellationToken::new());
+        let driver = drive(&store, &channel, LONG);
         eventually("the commits", || async { (store.counts().groups >= before + commits).then_some(()) })
             .await;
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
-        let stop = CancellationToken::new();
-        let task = start(&store, &channel, &stop);
-        settled(&store, want.len()).await;
-        stop.cancel();
-        task.await.unwrap();
+        driver.kill().await;
+        drive(&store, &channel, LONG).settle(&store, want.len()).await;
         assert_eq!(channel.texts(), want, "after {commits} commits");
     }
 }
 
+/// A panic in the task of a binding too leaves nothing undelivered: it is started again.
 #[tokio::test]
 async fn channel_faults_lose_and_repeat_nothing() {
     let want = undisturbed().await;
-    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter] {
+    for fault in [Fault::Reject, Fault::Limit, Fault::LostBefore, Fault::LostAfter, Fault::Panic] {
         let (_dir, store) = written().await;
-        let channel = Arc::new(Faulty::default());
-        channel.faults.lock().unwrap().extend([fault, Fault::None, fault, fault]);
-        let stop = CancellationToken::new();
-        let task = start(&store, &channel, &stop);
-        settled(&store, want.len()).await;
-        stop.cancel();
-        task.await.unwrap();
+        let more = if fault == Fault::Panic { Fault::None } else { fault };
+        let channel = faulty(&[fault, Fault::None, fault, more]);
+        drive(&store, &channel, LONG).settle(&store, want.len()).await;
         assert_eq!(channel.texts(), want, "{fault:?}");
         assert!(states(&store).await.iter().all(|state| state == "sent"));
     }
@@ -361,42 +408,22 @@ async fn channel_faults_lose_and_repeat_nothing() {
 async fn rejected_part_is_skipped_with_notice() {
     let want = undisturbed().await;
     let (_dir, store) = written().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().push_back(Fault::Refuse);
-    let stop = CancellationToken::new();
-    let task = start(&store, &channel, &stop);
-    settled(&store, want.len() + 1).await;
-    stop.cancel();
-    task.await.unwrap();
+    let channel = faulty(&[Fault::Refuse]);
+    drive(&store, &channel, LONG).settle(&store, want.len() + 1).await;
     assert!(channel.texts()[0].contains("rejected it: a permission request (part 1)."));
     assert_eq!((&channel.texts()[1..], &*states(&store).await[0]), (&want[1..], "rejected"));
 }
 
 /// A turn with a short answer, delivered by a channel that cannot be asked and has these faults.
 async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
-    let channel = Arc::new(Faulty { blind: true, ..Faulty::default() });
-    channel.faults.lock().unwrap().extend(faults);
-    let pass = DeliveryWorker {
-        metrics: Metrics::default(),
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
-        live: configured(""),
-        stop: CancellationToken::new(),
-        retry_first_ms: 1,
-        button_attempts: ButtonAttempts::default(),
-    };
-    let due = DueBinding { binding: binding.clone(), end: 3 };
+    let (_dir, store, due) = answered("x").await;
+    let id = due.binding.binding_id;
+    let channel = faulty_as(faults, Faulty { blind: true, ..Faulty::default() });
+    let pass = worker(&store, &channel);
     assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // Whoever looks again finds nothing more to send.
     assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
-    let saved = store.read("saved", move |db| rows::checkpoint(db, binding.binding_id)).await.unwrap();
+    let saved = store.read("saved", move |db| rows::checkpoint(db, id)).await.unwrap();
     assert_eq!(saved, 3);
     (channel.texts(), states(&store).await)
 }
@@ -419,37 +446,23 @@ async fn part_without_lookup_stays_uncertain_with_notice() {
 /// arrives in the meantime is found by the next process.
 #[tokio::test]
 async fn part_that_may_arrive_late_is_looked_up_after_restart() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().extend([Fault::LostBefore, Fault::Reject]);
-    let stop = CancellationToken::new();
-    let pass = |stop: &CancellationToken, retry_first_ms| DeliveryWorker {
-        live: configured(LONG),
-        metrics: Metrics::default(),
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
-        stop: stop.clone(),
-        retry_first_ms,
-        button_attempts: ButtonAttempts::default(),
-    };
-    let due = DueBinding { binding: binding.clone(), end: 3 };
+    let (_dir, store, due) = answered("x").await;
+    let id = due.binding.binding_id;
+    let channel = faulty(&[Fault::LostBefore, Fault::Reject]);
     // It is stopped in the pause after the refusal.
-    let first = pass(&stop, 500);
-    let first = tokio::spawn(async move { first.run(due, None).await });
+    let first = DeliveryWorker { retry_first_ms: 500, ..worker(&store, &channel) };
+    let (stop, again) = (first.stop.clone(), due.clone());
+    let first = tokio::spawn(async move { first.run(again, None).await });
     eventually("the refusal", || async { channel.faults.lock().unwrap().is_empty().then_some(()) }).await;
     stop.cancel();
     assert_eq!(first.await.unwrap(), WorkerExit::Unknown);
-    let id = binding.binding_id;
     let part = store.read("part", move |db| rows::pending_parts(db, id)).await.unwrap().remove(0).part;
-    channel.taken.lock().unwrap().push((part.nonce, part.text));
-    let next = pass(&CancellationToken::new(), 1);
-    assert_eq!(next.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    channel.taken.lock().unwrap().push(Outgoing {
+        nonce: part.nonce,
+        text: part.text,
+        ..Outgoing::default()
+    });
+    assert_eq!(worker(&store, &channel).run(due, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -457,25 +470,9 @@ async fn part_that_may_arrive_late_is_looked_up_after_restart() {
 /// A part that had to wait long for the channel is not given up at the first answer that is lost.
 #[tokio::test]
 async fn rate_limits_do_not_use_up_lookups() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().extend([Fault::Limit; 9].into_iter().chain([Fault::LostAfter]));
-    let pass = DeliveryWorker {
-        live: configured(LONG),
-        metrics: Metrics::default(),
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
-        stop: CancellationToken::new(),
-        retry_first_ms: 1,
-        button_attempts: ButtonAttempts::default(),
-    };
-    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    let (_dir, store, due) = answered("x").await;
+    let channel = faulty(&[&[Fault::Limit; 9][..], &[Fault::LostAfter]].concat());
+    assert_eq!(worker(&store, &channel).run(due, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
     assert_eq!(states(&store).await, ["sent"]);
 }
@@ -488,45 +485,14 @@ async fn uncertain_notice_causes_no_further_notice() {
     assert_eq!(texts, [] as [String; 0]);
 }
 
-/// A panic in one binding's task neither stops the others nor leaves that binding undelivered.
-#[tokio::test]
-async fn panicked_delivery_task_is_restarted() {
-    let want = undisturbed().await;
-    let (_dir, store) = written().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().extend([Fault::None, Fault::Panic]);
-    let stop = CancellationToken::new();
-    let task = start(&store, &channel, &stop);
-    settled(&store, want.len()).await;
-    stop.cancel();
-    task.await.unwrap();
-    assert_eq!(channel.texts(), want);
-}
-
 #[tokio::test]
 async fn attempts_retries_and_rate_limits_are_counted() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().extend([Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
-    let metrics = Metrics::default();
-    let pass = DeliveryWorker {
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
-        live: configured(""),
-        metrics: metrics.clone(),
-        stop: CancellationToken::new(),
-        retry_first_ms: 1,
-        button_attempts: ButtonAttempts::default(),
-    };
-    assert_eq!(pass.run(DueBinding { binding, end: 3 }, None).await, WorkerExit::At(3));
+    let (_dir, store, due) = answered("x").await;
+    let channel = faulty(&[Fault::Limit, Fault::Reject, Fault::LostBefore, Fault::None]);
+    let pass = worker(&store, &channel);
+    assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
     assert_eq!(channel.texts(), ["x"]);
-    let text = metrics.render();
+    let text = pass.metrics.render();
     for series in [
         "acp_delivery_attempts_total{channel=\"console\",outcome=\"limited\"} 1",
         "acp_delivery_attempts_total{channel=\"console\",outcome=\"again\"} 1",
@@ -555,20 +521,14 @@ async fn answers_go_only_to_bound_conversation() {
         ..session_row(&key())
     };
     spawn(&store, child, Some(binding_row(&key(), &thread))).await;
-    let stop = CancellationToken::new();
-    let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
-    let task = tokio::spawn(run(store.clone(), channels, configured(LONG), Metrics::default(), stop.clone()));
+    let driver = on_console(&store, LONG);
     let mut scribe = Scribe::claim(&store, &key()).await;
     for text in ["asked for in the thread", "asked for at the command line"] {
-        scribe.start(RunMode::Prompt).await;
-        scribe.say(text).await;
-        scribe.done().await;
+        scribe.turn(text).await;
     }
     let want = ["asked for in the thread", "asked for at the command line"];
     assert_eq!(caught_up(&store, "c/thread", 2).await, want);
-    settled(&store, 2).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.settle(&store, 2).await;
     assert_eq!(shown(&store, "c/thread").await, want);
     assert_eq!(shown(&store, "c").await, [] as [&str; 0]);
 }
@@ -577,9 +537,8 @@ async fn answers_go_only_to_bound_conversation() {
 #[tokio::test]
 async fn delivery_waits_for_adapter() {
     let (_dir, store) = written().await;
-    let (stop, channels, metrics) = (CancellationToken::new(), Channels::default(), Metrics::default());
-    let served = channels.clone();
-    let task = tokio::spawn(run(store.clone(), served, configured(LONG), metrics.clone(), stop.clone()));
+    let (channels, metrics) = (Channels::default(), Metrics::default());
+    let driver = Driver::start(&store, channels.clone(), &configured(LONG), &metrics);
     let waits =
         "acp_routes_total{direction=\"outbound\",outcome=\"refused\",reason=\"adapter-unavailable\"} 1";
     eventually("delivery to wait", || async { metrics.render().contains(waits).then_some(()) }).await;
@@ -587,9 +546,7 @@ async fn delivery_waits_for_adapter() {
     channels.register(Arc::clone(&second) as Arc<dyn ChannelAdapter>).unwrap();
     let channel = Arc::new(Faulty::default());
     channels.register(Arc::clone(&channel) as Arc<dyn ChannelAdapter>).unwrap();
-    settled(&store, PARTS).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.settle(&store, PARTS).await;
     assert_eq!(channel.texts(), undisturbed().await);
     assert_eq!(second.texts(), [] as [&str; 0], "another account's adapter is not asked");
     // What was sent is known as the gateway's own from then on (C13).
@@ -597,4 +554,12 @@ async fn delivery_waits_for_adapter() {
     let own =
         store.read("said", move |db| acp_store::sent_messages::is_own_message(db, &at, "9")).await.unwrap();
     assert!(own);
+}
+
+#[test]
+fn slow_scan_lengthens_scan_interval() {
+    for (took, want) in [(0, 20), (1, 20), (5, 20), (10, 40), (50, 200), (125, 500), (10_000, 500)] {
+        let ms = Duration::from_millis;
+        assert_eq!(scan_interval(ms(took)), ms(want), "after {took} ms");
+    }
 }

@@ -225,10 +225,9 @@ impl DeliveryWorker {
             let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
             let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
-            let range = delivery_range(&due, &batch);
-            let parts = parts_of(&due.binding, &styles, &batch, range.last);
+            let (last, is_over) = delivery_range(&due, &batch);
+            let parts = parts_of(&due.binding, &styles, &batch, last);
             cursor = batch.through;
-            let is_over = range.is_over;
             let ends_at = due.end;
             if parts.is_empty() {
                 if is_over || cursor.saturating_sub(saved) >= SILENT_ROWS_MAX {
@@ -469,26 +468,19 @@ fn stalled_key(binding: &BindingRow) -> String {
     format!("conversation {}/{}/{} of {}", at.channel, at.account_id, at.conversation_id, binding.session_key)
 }
 
-/// Range of rows that a conversation receives.
-struct DeliveryRange {
-    /// Number of the last row.
-    last: u64,
-    /// True if the binding ended and this batch holds everything that is still pending.
-    is_over: bool,
-}
-
-/// Determines the range: everything for an active binding; up to the unbinding for an unbound one; up to the
-/// close for one whose session was closed.
-fn delivery_range(due: &DueBinding, batch: &DeliveryBatch) -> DeliveryRange {
+/// Returns the number of the last row that a conversation receives, and if its binding ended and this batch
+/// holds everything that is still pending. An active binding receives everything; an unbound one up to the
+/// unbinding; one whose session was closed up to the close.
+fn delivery_range(due: &DueBinding, batch: &DeliveryBatch) -> (u64, bool) {
     if due.binding.status != BindingStatus::Ended {
-        return DeliveryRange { last: u64::MAX, is_over: false };
+        return (u64::MAX, false);
     }
     let unbound_at = serde_json::from_str::<serde_json::Value>(&due.binding.metadata)
         .ok()
         .and_then(|metadata| metadata["end_session_seq"].as_u64());
     let closed_at = batch.rows.iter().find(|row| row.kind == EventKind::Closed).map(|row| row.session_seq);
     let last = [unbound_at, closed_at].into_iter().flatten().min().unwrap_or(u64::MAX);
-    DeliveryRange { last, is_over: batch.through >= last.min(due.end) }
+    (last, batch.through >= last.min(due.end))
 }
 
 /// The parts of a batch, in order.

@@ -222,12 +222,7 @@ impl InboundService {
         message_id: &str,
         change: QueueEdit,
     ) -> MessageChangeOutcome {
-        let lock = self.inner.conversation_lock(at);
-        let turn = lock.lock().await;
-        let amended = self.inner.change_queued(at, message_id, change).await;
-        drop(turn);
-        drop(lock);
-        self.inner.remove_idle_lock(at);
+        let amended = self.inner.in_order(at, self.inner.change_queued(at, message_id, change)).await;
         amended.unwrap_or_else(|failure| match failure.code {
             Code::LimitReached if !failure.retryable => MessageChangeOutcome::TooLate,
             _ if is_transient(&failure) => MessageChangeOutcome::Later { why: failure.to_string() },
@@ -367,9 +362,7 @@ impl Inner {
             }
         })
     }
-}
 
-impl Inner {
     /// Returns the open sessions that a person may see, last used first: the same as `/acp sessions` lists.
     async fn visible_sessions(
         &self,

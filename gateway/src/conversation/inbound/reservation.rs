@@ -137,16 +137,11 @@ impl InboundService {
     /// See [`crate::channel::InboundPort::withdraw`]. Runs in the conversation queue, after a message in
     /// progress.
     pub(super) async fn withdraw_interaction(&self, message: Inbound) -> bool {
-        let lock = self.inner.conversation_lock(&message.conversation);
-        let turn = lock.lock().await;
         let said = message.clone();
         let ignored = Outcome::Ignored { reason: NOT_ACKNOWLEDGED.to_owned() };
         let withdraw = move |tx: &Tx<'_>| inbox::withdraw(tx, &said, &ignored);
-        let withdrawn = self.inner.store.write("inbox_withdraw", withdraw).await;
-        drop(turn);
-        drop(lock);
-        self.inner.remove_idle_lock(&message.conversation);
-        match withdrawn {
+        let write = self.inner.store.write("inbox_withdraw", withdraw);
+        match self.inner.in_order(&message.conversation, write).await {
             Ok(is_so) => {
                 self.inner.reservations.release(&message);
                 is_so

@@ -7,7 +7,7 @@
 use crate::runtime::agent_host::fs::{self as files, Project};
 use crate::runtime::agent_host::terminal;
 use crate::runtime::agent_host::terminal::{
-    SupervisorCalls, TerminalCommand, TerminalContext, TerminalError,
+    SupervisorCalls, TerminalCommand, TerminalContext, TerminalError, rpc,
 };
 use crate::supervisor::{CallError, FeedItem, SupervisorClient, SupervisorStatus};
 use acp_core::backend::{AgentRequestKind, RpcError};
@@ -67,7 +67,7 @@ where
         // A write that may have started is only inspected.
         let is_looking = is_uncertain && matches!(job.row.request.what, AgentRequestKind::FsWrite { .. });
         if job.recalled.load(Ordering::Relaxed) && !is_looking {
-            return Err(error(REFUSED, DecisionReason::Stopped.refusal()));
+            return Err(rpc(REFUSED, DecisionReason::Stopped.refusal()));
         }
         let outcome = attempt(supervisor, &job, &mut is_uncertain).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
@@ -127,13 +127,9 @@ where
             Ok(result)
         }
         AgentRequestKind::Permission { .. } => {
-            Err(TerminalError::Rpc(error(INTERNAL_ERROR, "permission requests are not served here")))
+            Err(TerminalError::Rpc(rpc(INTERNAL_ERROR, "permission requests are not served here")))
         }
     }
-}
-
-fn error(code: i64, message: &str) -> RpcError {
-    RpcError { code, message: message.to_owned() }
 }
 
 /// Inspects the target of a write in the session's directory. Safe to drop at any point.
@@ -146,7 +142,7 @@ pub(crate) async fn inspect<S: SupervisorCalls>(
     roots: &[String],
 ) -> Result<Inspection, RpcError> {
     let AgentRequestKind::FsWrite { path, content } = &row.request.what else {
-        return Err(error(INTERNAL_ERROR, "this is not a request to write a file"));
+        return Err(rpc(INTERNAL_ERROR, "this is not a request to write a file"));
     };
     let project = Project { lease_id: row.lease_id, roots };
     let mut wait_budget = ReconnectWait(DISCONNECTED_WAIT_MS);
@@ -166,10 +162,10 @@ async fn spawn_of(
     let AgentRequestKind::TerminalCreate { command, args, env, cwd, output_bytes_max } =
         &job.row.request.what
     else {
-        return Err(TerminalError::Rpc(error(INVALID_PARAMS, "this is not a request to create a terminal")));
+        return Err(TerminalError::Rpc(rpc(INVALID_PARAMS, "this is not a request to create a terminal")));
     };
     let lease_id = job.row.intent.as_deref().and_then(|intent| LeaseId::parse(intent).ok());
-    let without = || TerminalError::Rpc(error(INTERNAL_ERROR, "the terminal has no lease id"));
+    let without = || TerminalError::Rpc(rpc(INTERNAL_ERROR, "the terminal has no lease id"));
     let lease_id = lease_id.ok_or_else(without)?;
     let wanted = cwd.as_deref().or(job.roots.first().map(String::as_str)).unwrap_or_default();
     let (cwd, roots) = files::directory(supervisor, project, wanted).await?;
@@ -191,7 +187,7 @@ async fn find<S: SupervisorCalls>(
     terminal_id: &str,
 ) -> Result<LeaseId, TerminalError> {
     let Reply::Leases(leases) = supervisor.call(Request::ListLeases { detail: false }).await? else {
-        return Err(TerminalError::Rpc(error(INTERNAL_ERROR, "the supervisor did not list its leases")));
+        return Err(TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor did not list its leases")));
     };
     let is_ours = |kind: &LeaseKind| matches!(kind, LeaseKind::Terminal { parent_lease_id, .. } if *parent_lease_id == parent);
     let ours: BTreeSet<LeaseId> =

@@ -3,9 +3,8 @@
 //! The supervisor's helper works as the user and within the confinement of the agent's lease. A write is
 //! requested once (H3): if its reply is lost, the file is inspected and never written again.
 
-use crate::runtime::agent_host::terminal::{SupervisorCalls, TerminalError};
+use crate::runtime::agent_host::terminal::{SupervisorCalls, TerminalError, rpc, unexpected};
 use crate::supervisor::CallError;
-use acp_core::backend::RpcError;
 use acp_core::host;
 use acp_core::host::FileContent;
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
@@ -43,10 +42,9 @@ pub(crate) async fn read(
     (line, limit): (Option<u64>, Option<u64>),
 ) -> Result<String, TerminalError> {
     let op = FilesOp::Read { path: path.to_owned(), line, limit, bytes_max: READ_BYTES_MAX };
-    match ask(supervisor, project, op).await? {
-        Ok(FilesReply::Text(content)) => Ok(serde_json::json!({ "content": content }).to_string()),
-        Ok(_) => Err(unexpected()),
-        Err(error) => Err(failed(&error, path)),
+    match ask(supervisor, project, op, path).await? {
+        FilesReply::Text(content) => Ok(serde_json::json!({ "content": content }).to_string()),
+        _ => Err(unexpected()),
     }
 }
 
@@ -98,10 +96,9 @@ pub(crate) async fn inspect(
     path: &str,
     text_bytes_max: u64,
 ) -> Result<Inspection, TerminalError> {
-    match ask(supervisor, project, FilesOp::Inspect { path: path.to_owned(), text_bytes_max }).await? {
-        Ok(FilesReply::Inspected(inspection)) => Ok(inspection),
-        Ok(_) => Err(unexpected()),
-        Err(error) => Err(failed(&error, path)),
+    match ask(supervisor, project, FilesOp::Inspect { path: path.to_owned(), text_bytes_max }, path).await? {
+        FilesReply::Inspected(inspection) => Ok(inspection),
+        _ => Err(unexpected()),
     }
 }
 
@@ -142,10 +139,9 @@ pub(crate) async fn directory(
     project: Project<'_>,
     path: &str,
 ) -> Result<(String, Vec<String>), TerminalError> {
-    match ask(supervisor, project, FilesOp::Directory { path: path.to_owned() }).await? {
-        Ok(FilesReply::Directory { path, roots }) => Ok((path, roots)),
-        Ok(_) => Err(unexpected()),
-        Err(error) => Err(failed(&error, path)),
+    match ask(supervisor, project, FilesOp::Directory { path: path.to_owned() }, path).await? {
+        FilesReply::Directory { path, roots } => Ok((path, roots)),
+        _ => Err(unexpected()),
     }
 }
 
@@ -153,8 +149,9 @@ async fn ask(
     supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     op: FilesOp,
-) -> Result<Result<FilesReply, FilesError>, TerminalError> {
-    call(supervisor, project, op).await.map_err(refused)
+    path: &str,
+) -> Result<FilesReply, TerminalError> {
+    call(supervisor, project, op).await.map_err(refused)?.map_err(|error| failed(&error, path))
 }
 
 async fn call(
@@ -209,11 +206,7 @@ fn failed(failure: &FilesError, path: &str) -> TerminalError {
 }
 
 fn error(code: i64, message: &str) -> TerminalError {
-    TerminalError::Rpc(RpcError { code, message: message.to_owned() })
-}
-
-fn unexpected() -> TerminalError {
-    error(INTERNAL_ERROR, "the supervisor sent an unexpected response")
+    TerminalError::Rpc(rpc(code, message))
 }
 
 #[cfg(test)]

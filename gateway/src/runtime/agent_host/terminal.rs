@@ -72,7 +72,7 @@ impl From<CallError> for TerminalError {
     }
 }
 
-fn rpc(code: i64, message: &str) -> RpcError {
+pub(super) fn rpc(code: i64, message: &str) -> RpcError {
     RpcError { code, message: message.to_owned() }
 }
 
@@ -80,7 +80,7 @@ fn no_terminal() -> RpcError {
     rpc(NOT_FOUND, "this session has no such terminal")
 }
 
-fn unexpected() -> TerminalError {
+pub(super) fn unexpected() -> TerminalError {
     TerminalError::Rpc(rpc(INTERNAL_ERROR, "the supervisor sent an unexpected response"))
 }
 

@@ -1,8 +1,8 @@
 //! Creation of a session: the checks, and the single transaction.
 
-use super::{Manager, caps_of, fingerprint, over_cap};
+use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
-use crate::runtime::lookup::{LookupResults, look_up_with_timeout};
+use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor};
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -10,7 +10,7 @@ use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
 use acp_core::request::{PromptRequest, SpawnRequest, SpawnResult};
-use acp_core::rows::{BindingRow, RunRow, SessionOptions, SessionRow, TargetKind};
+use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
 use acp_core::runtime::Runtime;
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
@@ -98,7 +98,7 @@ impl Manager {
                 let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
-            Err(error) => return Err(over_cap(error, policy)),
+            Err(error) => return Err(at_cap(error.into(), policy)),
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
@@ -122,12 +122,7 @@ impl Manager {
         }
         let details = backend.health().details;
         tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
-        let text = format!(
-            "{} The supervisor, which starts agents, does not answer.",
-            Code::BackendUnavailable.text()
-        );
-        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR").origin("gateway");
-        Err(policy.explain_missing_backend(failure.retryable()))
+        Err(policy.explain_missing_backend(no_supervisor("starts agents")))
     }
 
     /// Fails unless the spawning session is open.
@@ -206,7 +201,10 @@ impl Manager {
             let first = PromptRequest { text, author, interactive, ..PromptRequest::default() };
             first.into_run(RunId::mint(), &session_key, key, now_ms)
         });
-        let events = run.iter().map(first_event).collect();
+        let events = run
+            .iter()
+            .map(|run| (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None)))
+            .collect();
         let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
@@ -251,8 +249,4 @@ impl Manager {
             last_activity_at_ms: now_ms,
         }
     }
-}
-
-fn first_event(run: &RunRow) -> (EventKind, String) {
-    (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None))
 }

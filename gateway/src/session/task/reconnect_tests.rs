@@ -2,14 +2,12 @@
 //! the connection are moved by hand here, so that an answer comes exactly while the actor waits for a commit.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::tests::{NoAgents, leased, registry};
+use super::tests::{NoAgents, leased};
 use super::*;
-use crate::config::LiveConfig;
-use crate::metrics::Metrics;
 use crate::supervisor::simulated::SimSupervisorConnection;
+use crate::tests::{deps, said};
 use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
-use acp_core::request::PromptRequest;
 use acp_core::rows::LeaseStatus;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
@@ -64,17 +62,9 @@ impl Stage {
         // As a crash between the commit and the request leaves it.
         let intended = async move { leased(&wanted, &of, LeaseStatus::Intended).await };
         let lease_id = committed(&mut pump, intended).await;
-        let stop = CancellationToken::new();
-        let deps = Deps {
-            metrics: Metrics::default(),
-            store: store.clone(),
-            supervisor,
-            registry: registry(),
-            clock: Clock::at(1_700_000_000_000),
-            profiles: Arc::new(NoAgents),
-            live: LiveConfig::new(LoadedConfig::default()),
-            stop: stop.clone(),
-        };
+        let clock = Clock::at(1_700_000_000_000);
+        let deps = Deps { clock, ..deps(&store, supervisor, Arc::new(NoAgents)) };
+        let stop = deps.stop.clone();
         let (mailbox, waits) = mpsc::channel(4);
         let (urgent, hurries) = mpsc::channel(4);
         let queues = CommandQueues { mailbox: waits, urgent: hurries };
@@ -103,7 +93,7 @@ impl Stage {
 
     /// Something is wanted of the actor that it must commit, and that waits.
     async fn commit_waits(&mut self) {
-        let request = PromptRequest { text: "hello".to_owned(), ..PromptRequest::default() };
+        let request = said("hello");
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
         let command = ActorCommand::Prompt { run_id, request, key, caps: None };

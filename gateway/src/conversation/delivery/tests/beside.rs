@@ -1,13 +1,13 @@
 //! What stands beside the messages that are owed: buttons, signals, and conversations that were put away.
 
-use super::live::{Board, LIVE, begun, card, drive, last};
+use super::live::{Board, LIVE, begun, card, last, with_card};
 use super::*;
 use crate::channel::{Inbound, Signal};
-use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
+use crate::tests::permission_row;
 use acp_core::render::PartKind;
 use acp_core::render::buttons::ButtonSubject;
 use acp_core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
-use acp_shared::ids::{LeaseId, RunId};
+use acp_shared::ids::RunId;
 use acp_store::interactive_messages::{self, ButtonMessage};
 use acp_store::{codec, inbox};
 use std::sync::atomic::Ordering;
@@ -24,19 +24,9 @@ fn person(name: &str) -> Option<ResolvedBy> {
 }
 
 /// What an agent asks, as its row says it now.
-fn asked(state: PermissionState, option_id: Option<&str>, by: Option<ResolvedBy>) -> PermissionRow {
-    let options = vec![PermissionOption { id: "y".into(), name: "Yes".into(), kind: "allow_once".into() }];
-    let what = AgentRequestKind::Permission { title: "Write".into(), tool_kind: None, options };
-    PermissionRow {
-        lease_id: LeaseId::parse(LEASE).unwrap(),
-        session_key: key(),
-        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
-        state,
-        option_id: option_id.map(str::to_owned),
-        resolved_by: by,
-        created_at_ms: 1,
-        deadline_at_ms: None,
-    }
+fn asked(state: PermissionState, option_id: Option<&str>, resolved_by: Option<ResolvedBy>) -> PermissionRow {
+    let option_id = option_id.map(str::to_owned);
+    PermissionRow { state, option_id, resolved_by, ..permission_row(&key(), 7) }
 }
 
 async fn put(store: &Store, row: PermissionRow) {
@@ -49,12 +39,34 @@ async fn lease(store: &Store) {
     sql(store, SQL, (LEASE, key().to_string())).await;
 }
 
+fn queued() -> ButtonMessage {
+    ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() }
+}
+
+/// Keeps the first message of the conversation as one with buttons.
+async fn keep_queued(store: &Store, about: ButtonSubject) {
+    let keep = move |tx: &acp_store::Tx<'_>| {
+        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
+    };
+    store.write("keep", keep).await.unwrap();
+}
+
+/// A turn beside which a notice is shown, on a channel that can edit it.
+async fn with_notice() -> (tempfile::TempDir, Store, Scribe, Arc<Board>, Driver) {
+    let (dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let driver = drive(&store, &board, "");
+    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
+    board.until("the notice", |shown| shown.len() == 1).await;
+    (dir, store, scribe, board, driver)
+}
+
 /// The buttons are the agent's own options; once it is settled, by whomever, they are gone and the message says so.
 /// Also when the process that sent it is not there any more.
 #[tokio::test]
 async fn settled_permission_request_loses_its_buttons() {
     let rows = [
-        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Yes” (by “ann”)."),
+        (asked(PermissionState::Answered, Some("y"), person("ann")), "Answered: “Option y” (by “ann”)."),
         (
             asked(PermissionState::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline))),
             "Nobody answered in time: refused.",
@@ -65,7 +77,7 @@ async fn settled_permission_request_loses_its_buttons() {
             let (_dir, store, mut scribe) = begun().await;
             lease(&store).await;
             let board = Board::new(true);
-            let (mut task, mut stop) = drive(&store, &board, "");
+            let mut driver = drive(&store, &board, "");
             put(&store, asked(PermissionState::Pending, None, None)).await;
             let id = format!("{LEASE}:7");
             let params = json!({"toolCall": {"title": "Write"},
@@ -74,9 +86,8 @@ async fn settled_permission_request_loses_its_buttons() {
             board.until("the question", |shown| shown.len() == 1).await;
             assert_eq!(board.buttons(), [[format!("/acp answer {id} 1")]]);
             if is_restarted {
-                stop.cancel();
-                task.await.unwrap();
-                (task, stop) = drive(&store, &board, "");
+                driver.stop().await;
+                driver = drive(&store, &board, "");
             }
             put(&store, settled.clone()).await;
             let payload = json!({"permission_id": id, "option_id": settled.option_id});
@@ -94,8 +105,7 @@ async fn settled_permission_request_loses_its_buttons() {
                 read.await.unwrap().is_empty().then_some(())
             })
             .await;
-            stop.cancel();
-            task.await.unwrap();
+            driver.stop().await;
         }
     }
 }
@@ -107,19 +117,14 @@ async fn queued_notice_loses_its_buttons_when_turn_begins() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
-    let (task, stop) = drive(&store, &board, "");
+    let driver = drive(&store, &board, "");
     scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
     board.until("the notice", |shown| shown.len() == 1).await;
     board.failures.store(1, Ordering::SeqCst);
-    let about = ButtonSubject::Queued(run_id);
-    let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
-    };
-    store.write("keep", keep).await.unwrap();
+    keep_queued(&store, ButtonSubject::Queued(run_id)).await;
     board.until("the end of it", |shown| shown[0].1 == "Queued.\nIt has started.").await;
     assert_eq!(board.edits.load(Ordering::SeqCst), 2);
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// Where nothing is journaled any more, messages with buttons are found by their conversations: also when the binding
@@ -129,12 +134,7 @@ async fn messages_with_buttons_are_found_by_their_conversations() {
     let (_dir, store, _scribe) = begun().await;
     let found = || async { store.read("found", interactive_messages::bindings).await.unwrap().len() };
     assert_eq!(found().await, 0);
-    let message = ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() };
-    let about = ButtonSubject::Permission("p".to_owned());
-    let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &message, &about)
-    };
-    store.write("keep", keep).await.unwrap();
+    keep_queued(&store, ButtonSubject::Permission("p".to_owned())).await;
     for (status, want) in [("active", 1), ("parked", 0), ("ended", 1)] {
         sql(&store, "UPDATE acp_bindings SET status = ?1", [status]).await;
         assert_eq!(found().await, want, "{status}");
@@ -146,21 +146,13 @@ async fn messages_with_buttons_are_found_by_their_conversations() {
 #[tokio::test]
 async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
     for (is_refused, attempts) in [(false, 3), (true, 1)] {
-        let (_dir, store, mut scribe) = begun().await;
-        let board = Board::new(true);
-        let (task, stop) = drive(&store, &board, "");
-        scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
-        board.until("the notice", |shown| shown.len() == 1).await;
+        let (_dir, store, mut scribe, board, driver) = with_notice().await;
         if is_refused {
             board.is_fixed.store(true, Ordering::SeqCst);
         } else {
             board.failures.store(9, Ordering::SeqCst);
         }
-        let about = ButtonSubject::Permission("gone".to_owned());
-        let keep = move |tx: &acp_store::Tx<'_>| {
-            interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
-        };
-        store.write("keep", keep).await.unwrap();
+        keep_queued(&store, ButtonSubject::Permission("gone".to_owned())).await;
         scribe.say("One.").await;
         scribe.done().await;
         board.until("the answer", |shown| shown.last() == Some(&last("One."))).await;
@@ -169,34 +161,24 @@ async fn a_message_that_cannot_be_amended_is_given_up_after_three_attempts() {
         })
         .await;
         assert_eq!((board.edits.load(Ordering::SeqCst), board.shown().len()), (attempts, 2));
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
     }
 }
 
 /// Obsolete buttons are a side effect: a rate limit on their message delays no output, and is no attempt.
 #[tokio::test]
 async fn rate_limit_on_obsolete_buttons_delays_no_output() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, "");
-    scribe.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
-    board.until("the notice", |shown| shown.len() == 1).await;
+    let (_dir, store, mut scribe, board, driver) = with_notice().await;
     board.limits.store(u32::MAX, Ordering::SeqCst);
-    let about = ButtonSubject::Permission("gone".to_owned());
-    let keep = move |tx: &acp_store::Tx<'_>| {
-        interactive_messages::insert_message(tx, &conversation("c"), &key(), &queued(), &about)
-    };
-    store.write("keep", keep).await.unwrap();
+    keep_queued(&store, ButtonSubject::Permission("gone".to_owned())).await;
     for text in ["One.", "Two.", "Three.", "Four."] {
         scribe.say(text).await;
         scribe.done().await;
-        scribe.start(RunMode::Prompt).await;
+        scribe.start().await;
         board.until("the answer", |shown| shown.last() == Some(&last(text))).await;
     }
     assert_eq!(store.read("found", interactive_messages::bindings).await.unwrap().len(), 1, "not given up");
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// However many wait that are not over: one that is, is found among them.
@@ -225,17 +207,13 @@ async fn settled_message_is_found_among_many_pending_ones() {
     assert_eq!(over.iter().map(|it| it.message_id.as_str()).collect::<Vec<_>>(), ["200"]);
 }
 
-fn queued() -> ButtonMessage {
-    ButtonMessage { message_id: "0".into(), kind: PartKind::Notice, text: "Queued.".into() }
-}
-
 /// A long question has little room left: what became of it is said all the same, and its buttons go.
 #[tokio::test]
 async fn long_permission_request_shows_its_outcome() {
     let (_dir, store, mut scribe) = begun().await;
     lease(&store).await;
     let board = Arc::new(Board { can_edit: true, buttons: 10, ..Board::default() });
-    let (task, stop) = drive(&store, &board, LONG);
+    let driver = drive(&store, &board, LONG);
     put(&store, asked(PermissionState::Pending, None, None)).await;
     let id = format!("{LEASE}:7");
     let options: Vec<_> =
@@ -251,11 +229,10 @@ async fn long_permission_request_shows_its_outcome() {
     put(&store, asked(PermissionState::Answered, Some("y"), person(&by))).await;
     let payload = json!({"permission_id": id, "option_id": "y", "by": by});
     scribe.event(EventKind::PermissionSettled, payload).await;
-    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Yes” (by “aaa");
+    let says_so = |shown: &[(PartKind, String)]| shown[0].1.contains("Answered: “Option y” (by “aaa");
     board.until("the question to say it", says_so).await;
     assert_eq!(board.buttons()[0], Vec::<String>::new());
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// A card stops its own turn and no other one, and only while that runs.
@@ -264,15 +241,14 @@ async fn card_button_stops_its_own_turn() {
     let (_dir, store, mut scribe) = begun().await;
     let run_id = running(&store).await;
     let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
     assert_eq!(board.buttons(), [[format!("/acp cancel --run {run_id}")]]);
     scribe.done().await;
     board.until("the answer", |shown| shown == [card("Done"), last("One.")]).await;
     assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 async fn running(store: &Store) -> RunId {
@@ -285,13 +261,12 @@ async fn running(store: &Store) -> RunId {
 async fn card_continues_in_new_message_after_edit_window() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Arc::new(Board { can_edit: true, edit_window_ms: Some(3_000_000), ..Board::default() });
-    let (task, stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     sql(&store, "UPDATE acp_delivery_card SET posted_at = posted_at - 3000001", []).await;
-    let (task, stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     scribe.say("Two. ").await;
     let want = [card("Continued below"), card("Working\n\nOne. Two.")];
     board.until("the next one", |shown| shown == want).await;
@@ -299,8 +274,7 @@ async fn card_continues_in_new_message_after_edit_window() {
     scribe.done().await;
     let want = [card("Continued below"), card("Done"), last("One. Two.")];
     board.until("the answer", |shown| shown == want).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// The person's own message shows what became of it; the agent works, and that is seen while it waits for nobody.
@@ -314,7 +288,7 @@ async fn reactions_show_state_of_message() {
         sql(&store, message, []).await;
         let board = Arc::new(Board { can_edit: true, signals: Some(Mutex::default()), ..Board::default() });
         let given = || board.signals.as_ref().unwrap().lock().unwrap().clone();
-        let (task, stop) = drive(&store, &board, text);
+        let driver = drive(&store, &board, text);
         eventually("the working signal", || async { (given() == [Signal::Working]).then_some(()) }).await;
         scribe.say("One.").await;
         let message_id = "m1".to_owned();
@@ -325,8 +299,7 @@ async fn reactions_show_state_of_message() {
             scribe.done().await;
         }
         eventually("the end signal", || async { (given().last() == Some(&end)).then_some(()) }).await;
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
     }
 }
 
@@ -335,11 +308,7 @@ async fn reactions_show_state_of_message() {
 #[tokio::test]
 async fn parked_conversation_gets_no_message() {
     for ends in [false, true] {
-        let (_dir, store, mut scribe) = begun().await;
-        let board = Board::new(true);
-        let (task, stop) = drive(&store, &board, LIVE);
-        scribe.say("One. ").await;
-        board.until("the card", |shown| shown.len() == 1).await;
+        let (_dir, store, mut scribe, board, driver) = with_card().await;
         let at = conversation("c");
         let park = move |parked| {
             let at = at.clone();
@@ -351,37 +320,24 @@ async fn parked_conversation_gets_no_message() {
         scribe.done().await;
         // Somebody else is told meanwhile: the driver has looked at everything.
         let other = SessionKey::parse("agent:demo:acp:2").unwrap();
-        let told = binding_row(&other, &conversation("other"));
-        spawn(&store, session_row(&other), Some(told)).await;
-        let mut elsewhere = Scribe::claim(&store, &other).await;
-        elsewhere.start(RunMode::Prompt).await;
-        elsewhere.say("Elsewhere.").await;
-        elsewhere.done().await;
-        let is_told = |shown: &[(PartKind, String)]| shown.contains(&last("Elsewhere."));
-        board.until("the other one", is_told).await;
-        stop.cancel();
-        task.await.unwrap();
-        let (task, stop) = drive(&store, &board, LIVE);
-        let mut elsewhere = Scribe::claim(&store, &other).await;
-        elsewhere.start(RunMode::Prompt).await;
-        elsewhere.say("Again.").await;
-        elsewhere.done().await;
+        spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("other")))).await;
+        Scribe::claim(&store, &other).await.turn("Elsewhere.").await;
+        board.until("the other one", |shown| shown.contains(&last("Elsewhere."))).await;
+        driver.stop().await;
+        let driver = drive(&store, &board, LIVE);
+        Scribe::claim(&store, &other).await.turn("Again.").await;
         board.until("the other one again", |shown| shown.contains(&last("Again."))).await;
         assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
         if ends {
             scribe.close().await;
             assert!(!store.write("park", park(false)).await.unwrap(), "it has ended");
-            eventually("nothing to be pending", || async {
-                store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
-            })
-            .await;
+            nothing_is_owed(&store).await;
             assert!(!board.shown().contains(&last("One. Two.")), "{:?}", board.shown());
         } else {
             assert!(store.write("park", park(false)).await.unwrap());
             board.until("what waited", |shown| shown.contains(&last("One. Two."))).await;
         }
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
     }
 }
 
@@ -399,25 +355,9 @@ async fn retries_end_with_their_binding() {
 }
 
 async fn tried_again(ends: bool) {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
-    let channel = Arc::new(Faulty::default());
-    channel.faults.lock().unwrap().extend(std::iter::repeat_n(Fault::Limit, 2_000));
-    let pass = DeliveryWorker {
-        metrics: Metrics::default(),
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]),
-        live: configured(""),
-        stop: CancellationToken::new(),
-        retry_first_ms: 1,
-        button_attempts: ButtonAttempts::default(),
-    };
-    let due = DueBinding { binding, end: 3 };
+    let (_dir, store, due) = answered("x").await;
+    let channel = faulty(&[Fault::Limit; 2_000]);
+    let pass = worker(&store, &channel);
     let park = |is_parked| {
         let at = conversation("c");
         store.write("park", move |tx| bindings::park(tx, &at, is_parked))

@@ -4,74 +4,14 @@
 use super::styles::{outbox, worked_out};
 use super::*;
 use crate::channel::OutgoingFile;
-use acp_core::rows::BindingRow;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::BTreeSet;
 
-/// A channel that carries files, or does not take them; and that may hang once, before or after it took a message.
-#[derive(Default)]
-pub(super) struct Shelf {
-    taken: Mutex<Vec<Outgoing>>,
-    refuses_files: AtomicBool,
-    /// What it says to the next messages, of whatever kind.
-    says: Mutex<VecDeque<SendOutcome>>,
-    pub(super) hangs_before: AtomicBool,
-    hangs_after: AtomicBool,
-    pub(super) hanging: tokio::sync::Notify,
-    /// Lets go on what hangs.
-    pub(super) freed: tokio::sync::Notify,
+fn shelf(faults: &[Fault]) -> Arc<Faulty> {
+    faulty_as(faults, Faulty { carries_files: true, ..Faulty::default() })
 }
 
-impl Shelf {
-    async fn hang(&self, when: &AtomicBool) {
-        if when.swap(false, Ordering::SeqCst) {
-            self.hanging.notify_one();
-            self.freed.notified().await;
-        }
-    }
-
-    fn shown(&self) -> Vec<(String, Vec<OutgoingFile>)> {
-        let taken = self.taken.lock().unwrap();
-        taken.iter().map(|message| (message.text.clone(), message.files.clone())).collect()
-    }
-}
-
-impl ChannelAdapter for Shelf {
-    fn id(&self) -> &'static str {
-        "console"
-    }
-
-    fn properties(&self) -> ChannelProperties {
-        ChannelProperties {
-            file_bytes_max: Some(1 << 20),
-            ..ChannelProperties::new(MessageLimit::new(Unit::Bytes, 1_000), UnboundDestination::Hint)
-        }
-    }
-
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
-        Box::pin(async move {
-            self.hang(&self.hangs_before).await;
-            let said = self.says.lock().unwrap().pop_front();
-            if let Some(outcome) = said {
-                return outcome;
-            }
-            if self.refuses_files.load(Ordering::SeqCst) && !message.files.is_empty() {
-                return SendOutcome::FilesRefused { why: "too large".to_owned(), again: false };
-            }
-            self.taken.lock().unwrap().push(message.clone());
-            self.hang(&self.hangs_after).await;
-            SendOutcome::Sent { message_id: message.nonce.clone() }
-        })
-    }
-
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
-        let taken = self.taken.lock().unwrap();
-        let sizes =
-            |message: &Outgoing| message.files.iter().map(|file| file.bytes.len()).collect::<Vec<_>>();
-        let found = taken.iter().find(|known| known.text == message.text && sizes(known) == sizes(message));
-        let found = found
-            .map_or(LookupOutcome::Absent, |known| LookupOutcome::Found { message_id: known.nonce.clone() });
-        Box::pin(std::future::ready(found))
-    }
+fn messages(shelf: &Faulty) -> Vec<(String, Vec<OutgoingFile>)> {
+    shelf.taken().into_iter().map(|message| (message.text, message.files)).collect()
 }
 
 const DIFF: &str = "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+one\n";
@@ -81,43 +21,28 @@ fn answer() -> String {
 }
 
 async fn written() -> (tempfile::TempDir, Store, acp_shared::ids::BindingId) {
-    let (dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
-    let id = binding.binding_id;
-    spawn(&store, session_row(&key()), Some(binding)).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
+    let (dir, store, binding, mut scribe) = bound().await;
+    scribe.start().await;
     let diff = json!({"type": "diff", "path": "a.txt", "oldText": null, "newText": "one\n"});
     let call = json!({"toolCallId": "1", "title": "Write", "kind": "edit", "status": "completed", "content": [diff]});
     scribe.event(EventKind::ToolCall, call).await;
     scribe.say(&answer()).await;
     scribe.done().await;
-    (dir, store, id)
-}
-
-pub(super) fn start(store: &Store, shelf: &Arc<Shelf>, stop: &CancellationToken) -> JoinHandle<()> {
-    driven(store, Arc::clone(shelf) as Arc<dyn ChannelAdapter>, &configured(""), stop)
+    (dir, store, binding.binding_id)
 }
 
 #[tokio::test]
 async fn file_is_delivered_once_and_whole_across_crashes() {
-    for (before, after) in [(false, false), (true, false), (false, true)] {
+    for fault in [Fault::None, Fault::HangBefore, Fault::HangAfter] {
         let (_dir, store, id) = written().await;
-        let shelf = Arc::new(Shelf::default());
-        shelf.hangs_before.store(before, Ordering::SeqCst);
-        shelf.hangs_after.store(after, Ordering::SeqCst);
-        if before || after {
-            let task = start(&store, &shelf, &CancellationToken::new());
+        let shelf = shelf(&[fault]);
+        if fault != Fault::None {
+            let driver = drive(&store, &shelf, "");
             shelf.hanging.notified().await;
-            task.abort();
-            assert!(task.await.unwrap_err().is_cancelled());
+            driver.kill().await;
         }
-        let stop = CancellationToken::new();
-        let task = start(&store, &shelf, &stop);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
-        let shown = shelf.shown();
+        drive(&store, &shelf, "").settle(&store, 1).await;
+        let shown = messages(&shelf);
         let [(text, files)] = shown.as_slice() else { panic!("{shown:?}") };
         assert!(
             text.starts_with("A line of a long answer.\n") && text.contains("answer.md has the whole answer"),
@@ -137,10 +62,9 @@ async fn file_is_delivered_once_and_whole_across_crashes() {
 #[tokio::test]
 async fn refused_file_is_delivered_as_messages() {
     let (_dir, store, id) = written().await;
-    let shelf = Arc::new(Shelf::default());
+    let shelf = shelf(&[]);
     shelf.refuses_files.store(true, Ordering::SeqCst);
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
+    let driver = drive(&store, &shelf, "");
     eventually("the whole answer", || async {
         let parts = states(&store).await;
         (parts.len() > 1 && parts[1..].iter().all(|state| state == "sent")).then_some(())
@@ -148,15 +72,11 @@ async fn refused_file_is_delivered_as_messages() {
     .await;
     // What comes later has files again, as far as anybody knows.
     shelf.refuses_files.store(false, Ordering::SeqCst);
-    let count = shelf.shown().len();
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say(&answer()).await;
-    scribe.done().await;
-    eventually("the next answer", || async { (shelf.shown().len() > count).then_some(()) }).await;
-    stop.cancel();
-    task.await.unwrap();
-    let shown = shelf.shown();
+    let count = messages(&shelf).len();
+    Scribe::claim(&store, &key()).await.turn(&answer()).await;
+    eventually("the next answer", || async { (messages(&shelf).len() > count).then_some(()) }).await;
+    driver.stop().await;
+    let shown = messages(&shelf);
     let (last, before) = shown.split_last().unwrap();
     assert_eq!((last.1.len(), before.iter().filter(|(_, files)| !files.is_empty()).count()), (1, 0));
     let told: String = before.iter().map(|(text, _)| text.as_str()).collect();
@@ -172,28 +92,16 @@ async fn refused_file_is_delivered_as_messages() {
 }
 
 /// A go at the binding of the only session there is, with pauses that take no time.
-async fn go(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId) {
+async fn go(store: &Store, shelf: &Arc<Faulty>, id: acp_shared::ids::BindingId) {
     go_with(store, shelf, id, Metrics::default()).await;
 }
 
-async fn go_with(store: &Store, shelf: &Arc<Shelf>, id: acp_shared::ids::BindingId, metrics: Metrics) {
+async fn go_with(store: &Store, shelf: &Arc<Faulty>, id: acp_shared::ids::BindingId, metrics: Metrics) {
     let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
-    let pass = DeliveryWorker {
-        store: store.clone(),
-        channels: Channels::new([Arc::clone(shelf) as Arc<dyn ChannelAdapter>]),
-        live: configured(""),
-        metrics,
-        stop: CancellationToken::new(),
-        retry_first_ms: 0,
-        button_attempts: ButtonAttempts::default(),
-    };
+    let pass = DeliveryWorker { metrics, retry_first_ms: 0, ..worker(store, shelf) };
     // It comes to an end.
     let left = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
     assert!(matches!(left, WorkerExit::At(_)), "{left:?}");
-}
-
-fn refused(again: bool) -> SendOutcome {
-    SendOutcome::FilesRefused { why: "no".to_owned(), again }
 }
 
 /// A refusal for a moment costs no file; one that goes on and on does not hold the answer up for ever.
@@ -201,10 +109,9 @@ fn refused(again: bool) -> SendOutcome {
 async fn temporarily_refused_file_is_retried_a_limited_time() {
     for (times, again, files) in [(0, true, 2), (7, true, 2), (8, true, 0), (1, false, 0)] {
         let (_dir, store, id) = written().await;
-        let shelf = Arc::new(Shelf::default());
-        shelf.says.lock().unwrap().extend((0..times).map(|_| refused(again)));
+        let shelf = shelf(&vec![Fault::RefuseFiles { again }; times]);
         go(&store, &shelf, id).await;
-        let shown = shelf.shown();
+        let shown = messages(&shelf);
         assert_eq!(shown[0].1.len(), files, "{times} {again}");
         assert_eq!(shown.len() > 1, files == 0, "{times} {again}");
         assert_eq!(outbox(&store).await, worked_out(&store, id).await);
@@ -215,19 +122,11 @@ async fn temporarily_refused_file_is_retried_a_limited_time() {
 #[tokio::test]
 async fn file_refusal_without_files_rejects_the_message() {
     for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
-        let (_dir, store) = open();
-        let binding = binding_row(&key(), &conversation("c"));
-        let id = binding.binding_id;
-        spawn(&store, session_row(&key()), Some(binding)).await;
-        let mut scribe = Scribe::claim(&store, &key()).await;
-        scribe.start(RunMode::Prompt).await;
-        scribe.say("OK").await;
-        scribe.done().await;
-        let shelf = Arc::new(Shelf::default());
-        shelf.says.lock().unwrap().push_back(refused(again));
-        go(&store, &shelf, id).await;
+        let (_dir, store, due) = answered("OK").await;
+        let shelf = shelf(&[Fault::RefuseFiles { again }]);
+        go(&store, &shelf, due.binding.binding_id).await;
         assert_eq!(states(&store).await, want, "{again}");
-        let last = shelf.shown().pop().unwrap().0;
+        let last = messages(&shelf).pop().unwrap().0;
         assert_eq!(last.starts_with("A message is missing here"), !again, "{last}");
     }
 }
@@ -253,12 +152,10 @@ async fn part_with_unavailable_file_is_not_sent() {
         ),
     ] {
         let (_dir, store, id) = written().await;
-        let shelf = Arc::new(Shelf::default());
-        shelf.hangs_before.store(true, Ordering::SeqCst);
-        let task = start(&store, &shelf, &CancellationToken::new());
+        let shelf = shelf(&[Fault::HangBefore]);
+        let driver = drive(&store, &shelf, "");
         shelf.hanging.notified().await;
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         let harm = move |tx: &acp_store::Tx<'_>| {
             tx.execute_batch(damage)?;
             tx.execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
@@ -266,7 +163,7 @@ async fn part_with_unavailable_file_is_not_sent() {
         };
         store.write("harm", harm).await.unwrap();
         go(&store, &shelf, id).await;
-        let shown = shelf.shown();
+        let shown = messages(&shelf);
         assert!(shown.iter().all(|(_, files)| files.is_empty()), "{what}");
         assert!(shown[0].0.starts_with(want), "{what}: {}", shown[0].0);
         assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has the whole")), "{what}");
@@ -282,7 +179,7 @@ async fn part_with_unavailable_file_is_not_sent() {
 #[tokio::test]
 async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     let (_dir, store, id) = written().await;
-    let shelf = Arc::new(Shelf::default());
+    let shelf = shelf(&[]);
     let harm = |tx: &acp_store::Tx<'_>| {
         const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
             SELECT binding_key, 0, '{}', 0 FROM acp_bindings";
@@ -290,10 +187,8 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     };
     store.write("harm", harm).await.unwrap();
     let metrics = Metrics::default();
-    let stop = CancellationToken::new();
     let channels = Channels::new([Arc::clone(&shelf) as Arc<dyn ChannelAdapter>]);
-    let work = run(store.clone(), channels, configured(""), metrics.clone(), stop.clone());
-    let task = tokio::spawn(work);
+    let driver = Driver::start(&store, channels, &configured(""), &metrics);
     let named = eventually("it to be named", || async {
         Some(metrics.blocked_items().listed()).filter(|listed| !listed.is_empty())
     });
@@ -302,66 +197,39 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
         named[0].starts_with("conversation console/default/c of agent:demo:acp:1: style_json"),
         "{named:?}"
     );
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     let mend = |tx: &acp_store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("mend", mend).await.unwrap();
     go_with(&store, &shelf, id, metrics.clone()).await;
-    assert_eq!((shelf.shown().len(), metrics.blocked_items().listed()), (1, Vec::new()));
+    assert_eq!((messages(&shelf).len(), metrics.blocked_items().listed()), (1, Vec::new()));
 }
 
 /// H12: what another part of the conversation says is said with a tag, under whichever binding; and what was chosen stays.
 #[tokio::test]
 async fn equal_texts_in_conversation_are_tagged() {
-    let (_dir, store) = open();
+    let (_dir, store, here, mut scribe) = bound().await;
     let other = SessionKey::parse("agent:demo:acp:2").unwrap();
-    let here = binding_row(&key(), &conversation("c"));
-    let there = binding_row(&other, &conversation("d"));
-    spawn(&store, session_row(&key()), Some(here.clone())).await;
-    spawn(&store, session_row(&other), Some(there.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
+    spawn(&store, session_row(&other), Some(binding_row(&other, &conversation("d")))).await;
     for _ in 0..3 {
-        scribe.start(RunMode::Prompt).await;
-        scribe.say("OK").await;
-        scribe.done().await;
+        scribe.turn("OK").await;
     }
-    let mut scribe = Scribe::claim(&store, &other).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("OK").await;
-    scribe.done().await;
-    let shelf = Arc::new(Shelf::default());
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
-    settled(&store, 4).await;
-    stop.cancel();
-    task.await.unwrap();
-    let tagged = |shown: &[Outgoing]| shown.iter().map(Outgoing::tagged).collect::<Vec<_>>();
-    let shown = shelf.taken.lock().unwrap().clone();
+    Scribe::claim(&store, &other).await.turn("OK").await;
+    let shelf = shelf(&[]);
+    drive(&store, &shelf, "").settle(&store, 4).await;
+    let shown = shelf.taken();
     assert!(shown.iter().all(|message| message.text == "OK"));
-    let tags: std::collections::BTreeSet<String> =
-        shown.iter().filter_map(|message| message.tag.clone()).collect();
+    let tags: BTreeSet<String> = shown.iter().filter_map(|message| message.tag.clone()).collect();
     assert_eq!((tags.len(), shown.iter().filter(|message| message.tag.is_none()).count()), (2, 2));
     // Under another binding of the same conversation it is told apart too.
     let id = here.binding_id;
-    let anew = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
-    let next = anew.clone();
+    let next = BindingRow { binding_id: acp_shared::ids::BindingId::mint(), ..here };
     let bind = move |tx: &acp_store::Tx<'_>| {
         bindings::end(tx, id, "unbound")?;
         bindings::bind(tx, &next)
     };
     store.write("rebind", bind).await.unwrap();
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("OK").await;
-    scribe.done().await;
-    let stop = CancellationToken::new();
-    let task = start(&store, &shelf, &stop);
-    settled(&store, 5).await;
-    stop.cancel();
-    task.await.unwrap();
-    let all = shelf.taken.lock().unwrap().clone();
-    let mut texts = tagged(&all);
-    texts.sort();
-    texts.dedup();
-    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {:?}", tagged(&all));
+    Scribe::claim(&store, &key()).await.turn("OK").await;
+    drive(&store, &shelf, "").settle(&store, 5).await;
+    let texts = shelf.taken().iter().map(Outgoing::tagged).collect::<BTreeSet<_>>();
+    assert_eq!(texts.len(), 4, "one of the five is of another conversation: {texts:?}");
 }

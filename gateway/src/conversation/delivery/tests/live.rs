@@ -26,8 +26,6 @@ pub(super) struct Board {
     pub(super) is_stuck: AtomicBool,
     /// Number of edits from now on that a rate limit refuses for an hour.
     pub(super) limits: AtomicU32,
-    /// Edits fail from now on.
-    pub(super) is_away: AtomicBool,
     /// What is there is not changed any more from now on, for good.
     pub(super) is_fixed: AtomicBool,
     /// Sending waits from now on until somebody takes that back.
@@ -142,9 +140,6 @@ impl ChannelAdapter for Board {
             if self.limits.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
                 return EditOutcome::Limited { retry_after_ms: 3_600_000 };
             }
-            if self.is_away.load(Ordering::SeqCst) {
-                return EditOutcome::Failed { why: "away".to_owned() };
-            }
             if self.is_fixed.load(Ordering::SeqCst) {
                 return EditOutcome::Refused { why: "a filter".to_owned() };
             }
@@ -174,26 +169,24 @@ pub(super) fn last(text: &str) -> (PartKind, String) {
 
 /// A bound session whose turn has begun, and what journals for it.
 pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
-    let (dir, store) = open();
-    spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
+    let (dir, store, _, mut scribe) = bound().await;
+    scribe.start().await;
     (dir, store, scribe)
 }
 
-pub(super) fn drive(store: &Store, board: &Arc<Board>, text: &str) -> (JoinHandle<()>, CancellationToken) {
-    let stop = CancellationToken::new();
-    let task = driven(store, Arc::clone(board) as Arc<dyn ChannelAdapter>, &configured(text), &stop);
-    (task, stop)
+/// A turn whose card is shown, on a channel that can edit it.
+pub(super) async fn with_card() -> (tempfile::TempDir, Store, Scribe, Arc<Board>, Driver) {
+    let (dir, store, mut scribe) = begun().await;
+    let board = Board::new(true);
+    let driver = drive(&store, &board, LIVE);
+    scribe.say("One. ").await;
+    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    (dir, store, scribe, board, driver)
 }
 
 #[tokio::test]
 async fn card_is_edited_in_place_and_folded_above_answer() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    let (_dir, _store, mut scribe, board, driver) = with_card().await;
     scribe.say("Two. ").await;
     scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
     let text = "Working: 1 tool call (1 read)\n\nOne. Two.";
@@ -203,14 +196,13 @@ async fn card_is_edited_in_place_and_folded_above_answer() {
     let folded = card("Done: 1 tool call (1 read)");
     board.until("the answer", |shown| shown == [folded.clone(), answer.clone()]).await;
     // The next turn has a card of its own, below.
-    scribe.start(RunMode::Prompt).await;
+    scribe.start().await;
     scribe.say("Three. ").await;
     let next = card("Working\n\nThree.");
     board.until("the next card", |shown| shown == [folded.clone(), answer.clone(), next.clone()]).await;
     scribe.event(EventKind::Status, json!({"status": "x", "text": "Look here."})).await;
     board.until("a notice beside it", |shown| shown.len() == 4).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// The same on the real console; in `final_only` there is none.
@@ -221,8 +213,7 @@ async fn console_has_cards_in_live_mode_only() {
         ("", vec![("final".to_owned(), "One.".to_owned())]),
     ] {
         let (_dir, store, mut scribe) = begun().await;
-        let stop = CancellationToken::new();
-        let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(text), &stop);
+        let driver = on_console(&store, text);
         scribe.say("One. ").await;
         if want.len() == 2 {
             assert_eq!(caught_up(&store, "c", 1).await, ["Working\n\nOne."]);
@@ -235,8 +226,7 @@ async fn console_has_cards_in_live_mode_only() {
             (rows == want).then_some(())
         })
         .await;
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
     }
 }
 
@@ -244,11 +234,7 @@ async fn console_has_cards_in_live_mode_only() {
 /// how it ended, and has no button any more.
 #[tokio::test]
 async fn card_with_refused_edit_still_shows_end() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    let (_dir, _store, mut scribe, board, driver) = with_card().await;
     board.is_fixed.store(true, Ordering::SeqCst);
     scribe.say("Two. ").await;
     eventually("a refusal", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
@@ -256,18 +242,13 @@ async fn card_with_refused_edit_still_shows_end() {
     scribe.done().await;
     board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
     assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// H20: durable messages pass a card that is stuck, in their own order.
 #[tokio::test]
 async fn durable_messages_pass_a_stuck_card() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown.len() == 1).await;
+    let (_dir, _store, mut scribe, board, driver) = with_card().await;
     board.is_stuck.store(true, Ordering::SeqCst);
     scribe.say("Two. ").await;
     board.stuck.notified().await;
@@ -284,15 +265,14 @@ async fn durable_messages_pass_a_stuck_card() {
     assert_eq!(kinds, [PartKind::Card, PartKind::Permission, PartKind::Final]);
     assert_eq!(shown[0].1, "Working\n\nOne.");
     // The gateway's end does not wait for it either.
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 #[tokio::test]
 async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(false);
-    let (task, stop) = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
+    let driver = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
     scribe.say("One. ").await;
     scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
     board.until("the line", |shown| shown == [card("[read] t")]).await;
@@ -300,19 +280,14 @@ async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
     scribe.done().await;
     let answer = last("One. \n\n[read] t\n\nTwo.\n\n[1 tool call (1 read)]");
     board.until("the answer", |shown| shown == [card("[read] t"), answer.clone()]).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     assert_eq!(board.edits.load(Ordering::SeqCst), 0);
 }
 
 /// A driver that dies leaves a card; the next one goes on with it, or folds it when the turn is over.
 #[tokio::test]
 async fn card_continues_after_crash() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, _stop) = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown.len() == 1).await;
+    let (_dir, store, mut scribe, board, driver) = with_card().await;
     eventually("the card to be stored", || async {
         let binding_id =
             store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
@@ -320,43 +295,34 @@ async fn card_continues_after_crash() {
         (look.open.len() == 1).then_some(())
     })
     .await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
+    driver.kill().await;
     scribe.say("Two. ").await;
-    let (task, _stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     board.until("the card to go on", |shown| shown == [card("Working\n\nOne. Two.")]).await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
+    driver.kill().await;
     scribe.done().await;
     // Cards are switched off meanwhile: this one is folded all the same.
-    let (task, stop) = drive(&store, &board, "");
+    let driver = drive(&store, &board, "");
     board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// A channel that is away at that moment costs nobody the truth: what says that a turn goes on is tried again.
 #[tokio::test]
 async fn card_with_failed_fold_is_folded_later() {
     for is_restarted in [false, true] {
-        let (_dir, store, mut scribe) = begun().await;
-        let board = Board::new(true);
-        let (mut task, mut stop) = drive(&store, &board, LIVE);
-        scribe.say("One. ").await;
-        board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
-        board.is_away.store(true, Ordering::SeqCst);
+        let (_dir, store, mut scribe, board, mut driver) = with_card().await;
+        board.failures.store(u32::MAX, Ordering::SeqCst);
         scribe.done().await;
         board.until("the answer", |shown| shown == [card("Working\n\nOne."), last("One.")]).await;
         eventually("the attempt", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
         if is_restarted {
-            stop.cancel();
-            task.await.unwrap();
-            (task, stop) = drive(&store, &board, LIVE);
+            driver.stop().await;
+            driver = drive(&store, &board, LIVE);
         }
-        board.is_away.store(false, Ordering::SeqCst);
+        board.failures.store(0, Ordering::SeqCst);
         board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
     }
 }
 
@@ -366,54 +332,41 @@ async fn card_without_recorded_id_is_found_and_folded() {
     let (_dir, store, mut scribe) = begun().await;
     let board = Board::new(true);
     board.is_lost.store(true, Ordering::SeqCst);
-    let (task, _stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     scribe.say("One. ").await;
     board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
+    driver.kill().await;
     scribe.done().await;
     board.is_lost.store(false, Ordering::SeqCst);
-    let (task, stop) = drive(&store, &board, LIVE);
+    let driver = drive(&store, &board, LIVE);
     board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 #[tokio::test]
 async fn unbinding_folds_open_card() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let (task, stop) = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown.len() == 1).await;
+    let (_dir, store, _scribe, board, driver) = with_card().await;
     let binding_id =
         store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     board.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
 }
 
 /// C8: the turn is over long before the channel takes anything, and all of it arrives.
 #[tokio::test]
 async fn slow_channel_loses_nothing_after_end_of_turn() {
     for text in [LIVE, LONG] {
-        let (_dir, store) = open();
-        spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+        let (_dir, store, _, mut scribe) = bound().await;
         let board = Board::new(true);
         board.is_slow.store(true, Ordering::SeqCst);
-        let (task, stop) = drive(&store, &board, text);
-        let mut scribe = Scribe::claim(&store, &key()).await;
+        let driver = drive(&store, &board, text);
         two_turns(&mut scribe).await;
         eventually("delivery to begin", || async { (!states(&store).await.is_empty()).then_some(()) }).await;
         scribe.close().await;
         board.is_slow.store(false, Ordering::SeqCst);
-        eventually("everything to be delivered", || async {
-            store.read("owing", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
-        })
-        .await;
-        stop.cancel();
-        task.await.unwrap();
+        nothing_is_owed(&store).await;
+        driver.stop().await;
         let finals: Vec<String> = board
             .shown()
             .into_iter()

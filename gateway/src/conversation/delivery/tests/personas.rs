@@ -5,108 +5,19 @@ use acp_store::backup::backup;
 use acp_store::restore::restore;
 use acp_store::{Durability, codec};
 
-/// How what is sent under a name goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Said,
-    /// The answer is lost.
-    LostAfter,
-    /// Nobody knows, and it is not there; it may come later.
-    LostBefore,
-    /// The gateway dies before the request, or after it and before the answer.
-    HangBefore,
-    HangAfter,
-}
-
 /// Who said what: a name, or nobody but the channel.
 type Said = (Option<String>, String);
 
-/// A channel that shows who says it, and keeps what it took; a nonce names nothing of what is said under a name.
-struct Named {
-    fates: Mutex<VecDeque<Fate>>,
-    taken: Mutex<Vec<(Said, String)>>,
-    looks: Mutex<usize>,
-    hanging: tokio::sync::Notify,
+fn named(faults: &[Fault]) -> Arc<Faulty> {
+    faulty_as(faults, Faulty { has_names: true, ..Faulty::default() })
 }
 
-impl Named {
-    fn new(fates: &[Fate]) -> Arc<Self> {
-        Arc::new(Self {
-            fates: Mutex::new(fates.iter().copied().collect()),
-            taken: Mutex::default(),
-            looks: Mutex::default(),
-            hanging: tokio::sync::Notify::new(),
-        })
-    }
-
-    fn said(&self) -> Vec<Said> {
-        self.taken.lock().unwrap().iter().map(|(said, _)| said.clone()).collect()
-    }
-
-    fn take(&self, message: &Outgoing) -> String {
-        let mut taken = self.taken.lock().unwrap();
-        let is_known = |(said, nonce): &(Said, String)| said.0.is_none() && *nonce == message.nonce;
-        if let Some(at) = taken.iter().position(is_known).filter(|_| message.persona.is_none()) {
-            return at.to_string();
-        }
-        taken.push(((message.persona.clone(), message.tagged()), message.nonce.clone()));
-        (taken.len() - 1).to_string()
-    }
-
-    fn looks(&self) -> usize {
-        *self.looks.lock().unwrap()
-    }
+fn said(channel: &Faulty) -> Vec<Said> {
+    channel.taken().into_iter().map(|message| (message.persona.clone(), message.tagged())).collect()
 }
 
-impl ChannelAdapter for Named {
-    fn id(&self) -> &'static str {
-        "console"
-    }
-
-    fn properties(&self) -> ChannelProperties {
-        ChannelProperties::new(MessageLimit::new(Unit::Bytes, 4_096), UnboundDestination::Hint)
-    }
-
-    fn has_personas(&self, _at: &ConversationRef) -> bool {
-        true
-    }
-
-    fn send<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
-        Box::pin(async move {
-            let next = || self.fates.lock().unwrap().pop_front();
-            let fate = message.persona.as_ref().and_then(|_| next()).unwrap_or(Fate::Said);
-            if fate == Fate::HangBefore {
-                self.hanging.notify_one();
-                std::future::pending::<()>().await;
-            }
-            let lost = || SendOutcome::Uncertain { why: "lost".to_owned() };
-            if fate == Fate::LostBefore {
-                return lost();
-            }
-            let message_id = self.take(message);
-            match fate {
-                Fate::LostAfter => return lost(),
-                Fate::HangAfter => {
-                    self.hanging.notify_one();
-                    std::future::pending::<()>().await;
-                }
-                _ => {}
-            }
-            SendOutcome::Sent { message_id }
-        })
-    }
-
-    fn lookup<'a>(&'a self, _to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
-        let taken = self.taken.lock().unwrap();
-        let is_it = |((name, text), _): &(Said, String)| {
-            *text == message.tagged() && (name.is_none() || message.persona.is_some())
-        };
-        let found = taken.iter().position(is_it);
-        let found =
-            found.map_or(LookupOutcome::Absent, |at| LookupOutcome::Found { message_id: at.to_string() });
-        *self.looks.lock().unwrap() += 1;
-        Box::pin(std::future::ready(found))
-    }
+fn looks(channel: &Faulty) -> usize {
+    channel.looks.load(Ordering::SeqCst)
 }
 
 fn by(name: &str, text: &str) -> Said {
@@ -114,20 +25,13 @@ fn by(name: &str, text: &str) -> Said {
 }
 
 /// A session, of this label, that answered "x".
-async fn answered(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
+async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) {
     let (dir, store) = open();
     let session = acp_core::rows::SessionRow { label: label.map(str::to_owned), ..session_row(&key()) };
     spawn(&store, session, Some(binding_row(&key(), &conversation("c")))).await;
     let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
-    scribe.say("x").await;
-    scribe.done().await;
+    scribe.turn("x").await;
     (dir, store, scribe)
-}
-
-fn start(store: &Store, channel: &Arc<Named>) -> (JoinHandle<()>, CancellationToken) {
-    let stop = CancellationToken::new();
-    (driven(store, Arc::clone(channel) as Arc<dyn ChannelAdapter>, &configured(""), &stop), stop)
 }
 
 /// As if so much time had gone by since the parts were given to the channel.
@@ -140,97 +44,75 @@ async fn later(store: &Store, ms: i64) {
 #[tokio::test]
 async fn answer_is_sent_under_agent_name() {
     for (label, name) in [(None, "demo"), (Some("my own"), "my own")] {
-        let (_dir, store, mut scribe) = answered(label).await;
+        let (_dir, store, mut scribe) = answered_as(label).await;
         scribe.close().await;
-        let channel = Named::new(&[]);
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 2).await;
-        stop.cancel();
-        task.await.unwrap();
+        let channel = named(&[]);
+        drive(&store, &channel, "").settle(&store, 2).await;
         let farewell = (None, "The session is closed (enough). Start a new one with /acp spawn.".to_owned());
-        assert_eq!(channel.said(), [by(name, "x"), farewell]);
+        assert_eq!(said(&channel), [by(name, "x"), farewell]);
     }
 }
 
+/// Also after a kill between the request and the answer.
 #[tokio::test]
 async fn persona_message_with_lost_response_is_found_and_not_resent() {
-    let (_dir, store, _scribe) = answered(None).await;
-    let channel = Named::new(&[Fate::LostAfter]);
-    let (task, stop) = start(&store, &channel);
-    settled(&store, 1).await;
-    stop.cancel();
-    task.await.unwrap();
-    assert_eq!((channel.said(), channel.looks()), (vec![by("demo", "x")], 1));
+    for fault in [Fault::LostAfter, Fault::HangAfter] {
+        let (_dir, store, _scribe) = answered_as(None).await;
+        let channel = named(&[fault]);
+        let mut driver = drive(&store, &channel, "");
+        if fault == Fault::HangAfter {
+            channel.hanging.notified().await;
+            driver.kill().await;
+            driver = drive(&store, &channel, "");
+        }
+        driver.settle(&store, 1).await;
+        assert_eq!((said(&channel), looks(&channel)), (vec![by("demo", "x")], 1), "{fault:?}");
+    }
 }
 
 /// While it may still arrive nothing says it again; then the channel says it, with its nonce.
 #[tokio::test]
 async fn bot_sends_persona_message_only_after_it_cannot_arrive() {
-    for (fate, arrives) in [(Fate::LostBefore, true), (Fate::LostBefore, false), (Fate::HangBefore, false)] {
-        let (_dir, store, _scribe) = answered(None).await;
-        let channel = Named::new(&[fate]);
-        let (task, _) = start(&store, &channel);
-        if fate == Fate::HangBefore {
+    for (fault, arrives) in
+        [(Fault::LostBefore, true), (Fault::LostBefore, false), (Fault::HangBefore, false)]
+    {
+        let (_dir, store, _scribe) = answered_as(None).await;
+        let channel = named(&[fault]);
+        let driver = drive(&store, &channel, "");
+        if fault == Fault::HangBefore {
             channel.hanging.notified().await;
         } else {
-            eventually("a lookup", || async { (channel.looks() > 0).then_some(()) }).await;
+            eventually("a lookup", || async { (looks(&channel) > 0).then_some(()) }).await;
         }
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         // Another process, of the same moment.
-        let looks = channel.looks();
-        let (task, stop) = start(&store, &channel);
-        eventually("a lookup", || async { (channel.looks() > looks).then_some(()) }).await;
-        assert_eq!(channel.said(), [], "{fate:?}");
+        let before = looks(&channel);
+        let driver = drive(&store, &channel, "");
+        eventually("a lookup", || async { (looks(&channel) > before).then_some(()) }).await;
+        assert_eq!(said(&channel), [], "{fault:?}");
         if arrives {
-            let row = store.read("row", |db| {
-                codec::first(db, "SELECT nonce FROM acp_delivery_part", [], |row| {
-                    Ok(row.get::<_, String>("nonce")?)
-                })
-            });
-            let nonce = row.await.unwrap().unwrap();
-            channel.taken.lock().unwrap().push((by("demo", "x"), nonce));
+            let (persona, text) = (Some("demo".to_owned()), "x".to_owned());
+            channel.taken.lock().unwrap().push(Outgoing { persona, text, ..Outgoing::default() });
         }
-        stop.cancel();
-        task.await.unwrap();
+        driver.stop().await;
         if !arrives {
             later(&store, 61_000).await;
         }
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        drive(&store, &channel, "").settle(&store, 1).await;
         let want = if arrives { by("demo", "x") } else { (None, "x".to_owned()) };
-        assert_eq!(channel.said(), [want], "{fate:?} {arrives}");
+        assert_eq!(said(&channel), [want], "{fault:?} {arrives}");
     }
-}
-
-/// A kill after the request and before the answer.
-#[tokio::test]
-async fn persona_message_sent_before_kill_is_found() {
-    let (_dir, store, _scribe) = answered(None).await;
-    let channel = Named::new(&[Fate::HangAfter]);
-    let (task, _) = start(&store, &channel);
-    channel.hanging.notified().await;
-    task.abort();
-    assert!(task.await.unwrap_err().is_cancelled());
-    let (task, stop) = start(&store, &channel);
-    settled(&store, 1).await;
-    stop.cancel();
-    task.await.unwrap();
-    assert_eq!(channel.said(), [by("demo", "x")]);
 }
 
 /// A backup from before it was said, or from when the bot was about to say it: what went under a name since is found.
 #[tokio::test]
 async fn restored_gateway_does_not_resend_later_persona_message() {
     for state in ["planned", "sending"] {
-        let (dir, store, scribe) = answered(None).await;
-        let channel = Named::new(&[Fate::HangBefore]);
-        let (task, _) = start(&store, &channel);
+        let (dir, store, scribe) = answered_as(None).await;
+        let channel = named(&[Fault::HangBefore]);
+        let driver = drive(&store, &channel, "");
         channel.hanging.notified().await;
-        task.abort();
-        assert!(task.await.unwrap_err().is_cancelled());
+        driver.kill().await;
         // As it is while the part waits for the channel, and while the bot is about to say it.
         let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
         store.write("waits", move |tx| codec::run(tx, sql, [state]).map(drop)).await.unwrap();
@@ -238,18 +120,12 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
         let planned = "UPDATE acp_delivery_part SET state = 'planned'";
         store.write("goes", move |tx| codec::run(tx, planned, []).map(drop)).await.unwrap();
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
+        drive(&store, &channel, "").settle(&store, 1).await;
         drop(scribe);
         store.close().await;
         restore(dir.path(), &file, &mut |_, _| {}).unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
-        let (task, stop) = start(&store, &channel);
-        settled(&store, 1).await;
-        stop.cancel();
-        task.await.unwrap();
-        assert_eq!(channel.said(), [by("demo", "x")], "{state}");
+        drive(&store, &channel, "").settle(&store, 1).await;
+        assert_eq!(said(&channel), [by("demo", "x")], "{state}");
     }
 }

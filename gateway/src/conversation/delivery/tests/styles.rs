@@ -33,24 +33,19 @@ pub(super) async fn worked_out(store: &Store, binding_id: BindingId) -> Vec<(Str
     parts.await.unwrap().into_iter().map(|part| (part.nonce, part.text)).collect()
 }
 
-async fn turn(scribe: &mut Scribe, text: &str) {
-    scribe.start(RunMode::Prompt).await;
-    scribe.say(text).await;
-    scribe.done().await;
-}
-
 #[tokio::test]
 async fn reload_changes_style_of_later_rows_only() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
+    let (_dir, store, binding, mut scribe) = bound().await;
     let id = binding.binding_id;
-    spawn(&store, session_row(&key()), Some(binding)).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
     let live = configured("[acp.stream]\nmax_output_chars = 10\n");
-    let stop = CancellationToken::new();
-    let task = driven(&store, Arc::new(Console::new(store.clone())), &live, &stop);
+    let driver = Driver::start(
+        &store,
+        Channels::new([Arc::new(Console::new(store.clone())) as _]),
+        &live,
+        &Metrics::default(),
+    );
     let text = "0123456789 and more";
-    turn(&mut scribe, text).await;
+    scribe.turn(text).await;
     let told = caught_up(&store, "c", 1).await;
     assert!(told[0].starts_with("0123456789\n\n(Output truncated"), "{told:?}");
     // Read anew while it runs: what comes from now on is told in the other way.
@@ -61,28 +56,25 @@ async fn reload_changes_style_of_later_rows_only() {
     };
     let mut messages = 1;
     while !is_new(store.read("styles", move |db| render_settings::of(db, id)).await.unwrap()) {
-        turn(&mut scribe, "in between").await;
+        scribe.turn("in between").await;
         messages += 1;
         caught_up(&store, "c", messages).await;
     }
-    turn(&mut scribe, &"word ".repeat(20)).await;
+    scribe.turn(&"word ".repeat(20)).await;
     let told = caught_up(&store, "c", messages + 2).await;
     assert_eq!(told[messages..].concat(), "word ".repeat(20).trim_end());
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     // Journaled while nobody delivers, and delivered by a gateway that was started with other settings: it is told
     // in the way that held when it was journaled, as far as anybody had said.
-    turn(&mut scribe, &"more ".repeat(20)).await;
-    let stop = CancellationToken::new();
+    scribe.turn(&"more ".repeat(20)).await;
     let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
-    let task = driven(&store, Arc::new(Console::new(store.clone())), &configured(hidden), &stop);
+    let driver = on_console(&store, hidden);
     let told = caught_up(&store, "c", messages + 4).await;
     assert_eq!(told[messages + 2..].concat(), "more ".repeat(20).trim_end());
-    turn(&mut scribe, "unseen").await;
+    scribe.turn("unseen").await;
     let told = caught_up(&store, "c", messages + 5).await;
     assert_eq!(told[messages + 4], "(Text is not shown here; `acp-gateway sessions history` shows it.)");
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     assert_eq!(outbox(&store).await, worked_out(&store, id).await);
     let styles = store.read("styles", move |db| render_settings::of(db, id)).await.unwrap();
     assert_eq!(
@@ -94,33 +86,27 @@ async fn reload_changes_style_of_later_rows_only() {
 /// Somebody chooses how much is told while a message waits for its channel: what is journaled from then on is told so.
 #[tokio::test]
 async fn chosen_verbosity_applies_at_once_while_delivery_is_busy() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
+    let (_dir, store, binding, mut scribe) = bound().await;
     let id = binding.binding_id;
-    spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let mut scribe = Scribe::claim(&store, &key()).await;
     let call = || json!({"toolCallId": "1", "title": "Looks", "kind": "read", "status": "completed"});
-    let shelf = Arc::new(super::files::Shelf::default());
-    shelf.hangs_before.store(true, std::sync::atomic::Ordering::SeqCst);
-    let stop = CancellationToken::new();
-    let task = super::files::start(&store, &shelf, &stop);
+    let channel = faulty(&[Fault::HangBefore]);
+    let driver = drive(&store, &channel, "");
     scribe.event(EventKind::ToolCall, call()).await;
-    turn(&mut scribe, "Before").await;
-    shelf.hanging.notified().await;
+    scribe.turn("Before").await;
+    channel.hanging.notified().await;
     let to = Some(Verbosity::Full);
     store.write("choose", move |tx| bindings::set_verbosity(tx, &binding, to)).await.unwrap();
-    scribe.start(RunMode::Prompt).await;
+    scribe.start().await;
     scribe.event(EventKind::ToolCall, call()).await;
     scribe.say("After").await;
     scribe.done().await;
-    shelf.freed.notify_one();
+    channel.freed.notify_one();
     let parts = eventually("both", || async {
         let parts = outbox(&store).await;
         (parts.len() == 2).then_some(parts)
     })
     .await;
-    stop.cancel();
-    task.await.unwrap();
+    driver.stop().await;
     assert!(parts[0].1.starts_with("Before") && !parts[0].1.contains("Looks"), "{parts:?}");
     assert!(parts[1].1.contains("Looks"), "{parts:?}");
     assert_eq!(parts, worked_out(&store, id).await);
@@ -128,10 +114,8 @@ async fn chosen_verbosity_applies_at_once_while_delivery_is_busy() {
 
 #[tokio::test]
 async fn style_changes_without_rows_between_leave_one_record() {
-    let (_dir, store) = open();
-    let binding = binding_row(&key(), &conversation("c"));
+    let (_dir, store, binding, mut scribe) = bound().await;
     let id = binding.binding_id;
-    spawn(&store, session_row(&key()), Some(binding)).await;
     let channel = Console::new(store.clone());
     let style = |text: &str| {
         let stream = configured(text).stream(&acp_core::policy::PolicyScope::default());
@@ -146,8 +130,7 @@ async fn style_changes_without_rows_between_leave_one_record() {
     let styles = record(of(3)).await;
     assert_eq!((styles.at(0), styles.at(1), styles.at(9)), (Some(&of(1)), Some(&of(3)), Some(&of(3))));
     assert_eq!(record(of(3)).await, styles);
-    let mut scribe = Scribe::claim(&store, &key()).await;
-    turn(&mut scribe, "x").await;
+    scribe.turn("x").await;
     let styles = record(of(4)).await;
     assert_eq!((styles.at(3), styles.at(4)), (Some(&of(3)), Some(&of(4))));
 }

@@ -47,7 +47,7 @@ async fn stale_binding_is_removed_only_if_allowed() {
 #[tokio::test]
 async fn stale_binding_with_unfinished_run_stays() {
     let (_dir, store, fake, inlet) = bound_ground().await;
-    Scribe::claim(&store, &key()).await.start(RunMode::Prompt).await;
+    Scribe::claim(&store, &key()).await.start().await;
     execute(&store, "UPDATE acp_sessions SET state = 'closed'").await;
     fake.unbinds_stale.store(true, std::sync::atomic::Ordering::Relaxed);
     let stays = inlet.accept(message("m1", "hello")).await.unwrap();

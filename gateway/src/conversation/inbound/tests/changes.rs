@@ -359,7 +359,7 @@ async fn best_match_is_suggested_first() {
     assert_eq!(suggested(SuggestionKind::Options, "").await, ["model", "cwd"]);
     assert_eq!(suggested(SuggestionKind::Agents, "dem").await, ["demo"]);
     let mut scribe = Scribe::claim(&store, &key()).await;
-    scribe.start(RunMode::Prompt).await;
+    scribe.start().await;
     let options = serde_json::json!({"sessionUpdate": "config_option_update",
         "configOptions": [{"id": "effort", "name": "Effort"}, {"id": "model", "name": "Model"}]});
     scribe.event(acp_core::event::EventKind::Update, options).await;

@@ -4,16 +4,15 @@
 use super::fake::{Party, party};
 use super::*;
 use crate::channel::{BindingLookup, InboundPort};
+use crate::tests::loaded;
 use acp_core::static_binding::StaticSessionSpec;
-use std::path::Path;
 
 const ROOM: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
 const HALL: &str = "[[bindings]]\nchannel = \"party\"\nconversation = \"hall\"\nagent = \"demo\"\n";
 
 impl Fake {
     fn configure(&self, text: &str) {
-        let file = Some((Path::new("/g.toml"), text));
-        *self.config.lock().unwrap() = Arc::new(load(Inputs { file, ..Inputs::default() }).unwrap());
+        *self.config.lock().unwrap() = Arc::new(loaded(text));
     }
 }
 
@@ -144,7 +143,7 @@ async fn changed_static_binding_applies_to_next_message() {
 async fn static_binding_change_waits_for_running_turn() {
     let (_dir, store, fake, inlet) = configured_ground(ROOM);
     let first = prompted(&inlet, message("m1", "hello")).await;
-    Scribe::claim(&store, &SessionKey::parse(&first).unwrap()).await.start(RunMode::Prompt).await;
+    Scribe::claim(&store, &SessionKey::parse(&first).unwrap()).await.start().await;
     for text in [format!("{ROOM}cwd = \"/srv\"\n"), String::new()] {
         fake.configure(&text);
         assert_eq!(prompted(&inlet, message(&format!("m {text}"), "hello")).await, first, "{text}");

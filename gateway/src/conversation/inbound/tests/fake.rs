@@ -79,15 +79,8 @@ impl Service for Fake {
                 let bind =
                     |at| acp_core::rows::BindingRow { bound_by, metadata, ..binding_row(&session_key, at) };
                 let binding = request.bind.as_ref().map(bind);
-                let spawn = acp_store::SpawnTx {
-                    session: SessionRow { mode: request.mode, ..session_row(&session_key) },
-                    binding,
-                    run: None,
-                    events: Vec::new(),
-                    idempotency: None,
-                    caps: acp_core::writes::SessionLimits { sessions_max: 100, account: None },
-                };
-                self.store.spawn_session(spawn).await?;
+                let session = SessionRow { mode: request.mode, ..session_row(&session_key) };
+                self.store.spawn_session(crate::tests::spawn_tx(session, binding)).await?;
             }
             Ok(SpawnResult { session_key, run_id: None })
         })

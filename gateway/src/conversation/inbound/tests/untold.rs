@@ -13,27 +13,31 @@ enum Mood {
     Takes,
     Refuses,
     Stalls,
+    /// It takes what it is sent, and does not say so; and it cannot be asked.
+    Loses,
 }
 
 /// A channel with a mood, which shows what it has.
 struct Moody {
     mood: watch::Sender<Mood>,
-    said: StdMutex<Vec<(String, String)>>,
-    looked: StdMutex<u32>,
+    said: StdMutex<Vec<(String, Outgoing)>>,
+    /// From when on it was looked for something.
+    looks: StdMutex<Vec<Option<u64>>>,
 }
 
 impl Moody {
     fn new(mood: Mood) -> Arc<Self> {
-        Arc::new(Self {
-            mood: watch::Sender::new(mood),
-            said: StdMutex::default(),
-            looked: StdMutex::default(),
-        })
+        let (said, looks) = (StdMutex::default(), StdMutex::default());
+        Arc::new(Self { mood: watch::Sender::new(mood), said, looks })
+    }
+
+    fn looks(&self) -> Vec<Option<u64>> {
+        self.looks.lock().unwrap().clone()
     }
 
     fn said_in(&self, at: &str) -> Vec<String> {
         let said = self.said.lock().unwrap();
-        said.iter().filter(|(there, _)| there == at).map(|(_, text)| text.clone()).collect()
+        said.iter().filter(|(there, _)| there == at).map(|(_, message)| message.text.clone()).collect()
     }
 }
 
@@ -49,27 +53,32 @@ impl ChannelAdapter for Moody {
     fn send<'a>(&'a self, at: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async move {
             let mut mood = self.mood.subscribe();
-            if at.conversation_id == "c" {
-                let now = *mood.wait_for(|mood| *mood != Mood::Stalls).await.unwrap();
-                if now == Mood::Refuses {
-                    return SendOutcome::Rejected { why: "status 503".to_owned(), again: true };
-                }
+            let is_free = at.conversation_id != "c";
+            let now = *mood.wait_for(|mood| is_free || *mood != Mood::Stalls).await.unwrap();
+            if now == Mood::Refuses && !is_free {
+                return SendOutcome::Rejected { why: "status 503".to_owned(), again: true };
             }
             let mut said = self.said.lock().unwrap();
-            said.push((at.conversation_id.clone(), message.text.clone()));
+            said.push((at.conversation_id.clone(), message.clone()));
+            if now == Mood::Loses {
+                return SendOutcome::Uncertain { why: "the answer was lost".to_owned() };
+            }
             SendOutcome::Sent { message_id: said.len().to_string() }
         })
     }
 
     fn lookup<'a>(&'a self, at: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
-        Box::pin(async move {
-            *self.looked.lock().unwrap() += 1;
-            let said = self.said.lock().unwrap();
-            let it = (at.conversation_id.clone(), message.text.clone());
-            let number = said.iter().position(|said| *said == it);
-            let found = |number: usize| LookupOutcome::Found { message_id: (number + 1).to_string() };
-            number.map_or(LookupOutcome::Absent, found)
-        })
+        self.looks.lock().unwrap().push(message.not_before_ms);
+        let is_it = |(there, known): &(String, Outgoing)| {
+            *there == at.conversation_id && known.nonce == message.nonce
+        };
+        let number = self.said.lock().unwrap().iter().position(is_it);
+        let found = match (*self.mood.borrow(), number) {
+            (Mood::Loses, _) => LookupOutcome::Unknown { why: "the history cannot be read".to_owned() },
+            (_, Some(number)) => LookupOutcome::Found { message_id: (number + 1).to_string() },
+            (_, None) => LookupOutcome::Absent,
+        };
+        Box::pin(std::future::ready(found))
     }
 }
 
@@ -133,7 +142,7 @@ async fn blocked_conversation_delays_no_other() {
     channel.mood.send_replace(Mood::Takes);
     assert_eq!(soon("the rest", resuming).await.unwrap(), 4);
     assert_eq!(channel.said_in("c"), ["told m1", "told m3"]);
-    assert_eq!(*channel.looked.lock().unwrap(), 4, "an earlier process may have sent each reply");
+    assert_eq!(channel.looks().len(), 4, "an earlier process may have sent each reply");
     nothing_is_left(&store).await;
 }
 
@@ -148,7 +157,25 @@ async fn reply_flush_includes_replies_added_meanwhile() {
     channel.mood.send_replace(Mood::Takes);
     nothing_is_left(&store).await;
     assert_eq!(channel.said_in("c"), [BUSY[0], IDLE]);
-    assert_eq!(*channel.looked.lock().unwrap(), 0);
+    assert_eq!(channel.looks().len(), 0);
+}
+
+#[tokio::test]
+async fn uncertain_reply_is_looked_up_before_resend() {
+    let (_dir, store, _fake, channel, inlet) = ground(Mood::Loses).await;
+    inlet.accept(message("m1", "/acp cancel")).await.unwrap();
+    assert_eq!(channel.said_in("c"), [IDLE]);
+    // Also by the next process, which does not know what this one sent.
+    assert_eq!(inlet.resume().await.unwrap(), 0);
+    channel.mood.send_replace(Mood::Takes);
+    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(channel.said_in("c"), [IDLE], "once");
+    // H12: from the message on that it replies to, and no further back.
+    let received = store.read("received", |db| inbox::get(db, &conversation("c"), "m1")).await.unwrap();
+    let received = received.unwrap().received_at_ms;
+    assert!(received > 0);
+    let since = channel.looks();
+    assert!(!since.is_empty() && since.iter().all(|since| *since == Some(received)), "{since:?} {received}");
 }
 
 /// The gateway ends in order while a message is on its way: nothing was done, and that is no answer. The next one does it.
