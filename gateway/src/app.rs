@@ -26,16 +26,15 @@ use crate::ops::timeouts;
 use crate::runtime::agents::Agents;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
-use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, hello};
+use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, gateway_role, hello};
 use crate::util::clock::Clock;
 use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
-use acp_core::config::{self, Config, StoreKind};
+use acp_core::config::{Config, StoreKind};
 use acp_core::failure::Failure;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::{self, DirectRuntime};
 use acp_shared::codes::Code;
-use acp_shared::protocol::{self, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, GroupBounds, Store, StoreError};
 use std::path::{Path, PathBuf};
@@ -48,7 +47,6 @@ use tokio_util::sync::CancellationToken;
 const DISK_FULL_RETRY_MS: u64 = 500;
 
 /// Start parameters of a gateway.
-#[derive(Debug)]
 pub(crate) struct StartOptions {
     /// State directory; created if missing.
     pub(crate) state_dir: PathBuf,
@@ -65,17 +63,9 @@ pub(crate) struct StartOptions {
     pub(crate) stays_refused: bool,
 }
 
-/// Sent once the gateway accepts work.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GatewayReady {
-    /// Its pid.
-    pub(crate) pid: u32,
-    /// Path of the local API's socket.
-    pub(crate) socket: PathBuf,
-}
-
-/// Serves until one of `signals` arrives; they are registered before anything is started. Ready once the
-/// supervisor answers, and logs the wait until then. `channels` are added to the built-in ones.
+/// Serves until one of `signals` arrives; they are registered before anything is started. Calls `on_ready`
+/// with the path of the local API's socket once the supervisor answers, and logs the wait until then.
+/// `channels` are added to the built-in ones.
 ///
 /// # Errors
 /// The state directory is in use, is a copy, or cannot be opened; the socket cannot be bound.
@@ -83,7 +73,7 @@ pub(crate) async fn serve(
     settings: StartOptions,
     mut channels: Vec<Arc<dyn ChannelAdapter>>,
     mut signals: ServiceSignals,
-    on_ready: impl FnOnce(GatewayReady) + Send,
+    on_ready: impl FnOnce(&Path) + Send,
 ) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let live = LiveConfig::new(settings.loaded.clone());
@@ -130,8 +120,7 @@ pub(crate) async fn serve(
         tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
-    let ready = GatewayReady { pid: std::process::id(), socket };
-    let ended = serve_until_signal(&service, signals, || on_ready(ready)).await;
+    let ended = serve_until_signal(&service, signals, || on_ready(&socket)).await;
     tracing::info!("gateway stopping");
     stop.cancel();
     service.manager.stopped().await;
@@ -275,7 +264,7 @@ async fn wait_for_store(
 
 async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {
     let dir = state_dir.to_owned();
-    let (durability, bounds) = (durability(config), group_bounds(config));
+    let (durability, bounds) = (config.acp.control_plane.durability, group_bounds(config));
     let open = match config.acp.control_plane.store {
         StoreKind::Sqlite => move || Store::open_with(&dir, durability, bounds),
     };
@@ -312,11 +301,7 @@ fn start(
 ) -> Result<GatewayService, Failure> {
     let identity = store.identity();
     let home = StateDirLocation::of(&settings.state_dir).map_err(Failure::from)?;
-    let role = Role::Gateway {
-        instance_id: identity.instance_id,
-        epoch: identity.epoch,
-        home: protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino },
-    };
+    let role = gateway_role(identity, home);
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
     let supervisor =
@@ -350,7 +335,7 @@ fn start(
         registry,
         supervisor_socket: settings.supervisor_socket.clone(),
         channels: channels.clone(),
-        durability: match durability(live.at_start()) {
+        durability: match live.at_start().acp.control_plane.durability {
             Durability::Full => "full",
             Durability::Normal => "normal",
         },
@@ -376,15 +361,7 @@ fn marks_reader(store: &Store) -> ReadMarks {
 async fn supervisor_is_up(supervisor: &SupervisorClient) {
     let mut status = supervisor.status();
     // The sender lives as long as the handle, so it cannot be gone here.
-    let _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await;
-}
-
-/// Point at which a commit counts as durable.
-pub(crate) const fn durability(config: &Config) -> Durability {
-    match config.acp.control_plane.durability {
-        config::Durability::Full => Durability::Full,
-        config::Durability::Normal => Durability::Normal,
-    }
+    let _ = status.wait_for(SupervisorStatus::is_up).await;
 }
 
 /// Maximum size and duration of one group commit.

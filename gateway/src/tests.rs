@@ -10,24 +10,25 @@ use crate::util::clock::Clock;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
+use acp_core::policy::BindingTimeouts;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{
-    BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode,
-    PermissionRow, PermissionState, RunRow, SessionMode, SessionOptions, SessionRow, TargetKind,
+    BindingRow, ConversationRef, LeaseRow, LeaseStatus, NonInteractive, PermissionMode, PermissionRow,
+    PermissionState, RunRow, SessionMode, SessionOptions, SessionRow,
 };
 use acp_core::run::RunState;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
-use acp_store::{Durability, SpawnTx, Store, codec};
+use acp_store::{Durability, SpawnTx, Store, bindings, codec};
 use rusqlite::types::FromSql;
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -132,16 +133,7 @@ pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
         roots: Vec::new(),
         graces: Graces::default(),
     };
-    LeaseRow {
-        lease_id: spawn.lease_id,
-        session_key: key.clone(),
-        spawn,
-        usage,
-        stdout_offset: 0,
-        next_stdin_seq: 1,
-        link_state: String::new(),
-        broken: false,
-    }
+    LeaseRow { usage, ..LeaseRow::new(spawn) }
 }
 
 /// What the supervisor says of a lease that lives.
@@ -175,21 +167,7 @@ pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
 
 /// An active binding.
 pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation: at.clone(),
-        session_key: key.clone(),
-        target_kind: TargetKind::Session,
-        status: BindingStatus::Active,
-        bound_by: "ann".to_owned(),
-        bound_at_ms: 1,
-        last_activity_at_ms: 1,
-        idle_ms: None,
-        max_age_ms: None,
-        metadata: "{}".to_owned(),
-        verbosity: None,
-        end_reason: None,
-    }
+    bindings::new_row(at.clone(), key, "ann", BindingTimeouts::default(), 1)
 }
 
 /// A permission that an agent waits for, with the options `y` and `n`.
@@ -336,5 +314,31 @@ pub(crate) fn said(text: &str) -> PromptRequest {
         author: "ann".to_owned(),
         interactive: true,
         ..PromptRequest::default()
+    }
+}
+
+/// Log lines that a test collects.
+#[derive(Clone, Default)]
+pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+impl LogLines {
+    /// What a subscriber writes to.
+    pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
+        let lines = self.clone();
+        move || lines.clone()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl std::io::Write for LogLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }

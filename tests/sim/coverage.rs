@@ -128,11 +128,11 @@ fn wanted() -> BTreeSet<String> {
     let moves = |(of, all): &(&str, &str)| all.split(", ").map(|to| format!("{of} {to}")).collect::<Vec<_>>();
     let mut wanted: BTreeSet<String> = MOVES.iter().flat_map(moves).collect();
     for from in SessionState::ALL {
-        let moves = SessionEvent::ALL.iter().filter_map(|event| Some((event, from.on(*event).ok()?)));
+        let moves = SessionEvent::ALL.iter().filter_map(|event| Some((event, from.on(*event)?)));
         wanted.extend(moves.map(|(event, to)| format!("session {from} {} {to}", event.as_str())));
     }
     for from in RunState::ALL {
-        let moves = RunEvent::ALL.iter().filter_map(|event| Some((event, from.on(*event).ok()?)));
+        let moves = RunEvent::ALL.iter().filter_map(|event| Some((event, from.on(*event)?)));
         wanted.extend(moves.map(|(event, to)| format!("run {from} {} {to}", event.as_str())));
     }
     for effect in effects().chain(["reply".to_owned()]) {

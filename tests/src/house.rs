@@ -2,13 +2,16 @@
 
 use crate::cli::{Output, RunningCommand};
 use crate::lease::Lease;
+use crate::scrape::say;
 use crate::service::Service;
 use crate::wait::{LONG, SOON, eventually, until};
 use crate::world::{Agent, World, bin};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Name of the gateway of a house, of its state directory and of its configuration file.
 pub const GATEWAY: &str = "gateway";
@@ -149,6 +152,16 @@ impl House {
         Plan::flags(flags).permission("approve-all").build()
     }
 
+    /// Starts a session, and returns the house with the session's key.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn with_session(self) -> (Self, String) {
+        let key = self.spawn();
+        (self, key)
+    }
+
     /// The supervisor's socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
@@ -202,6 +215,15 @@ impl House {
     pub fn start_gateway(&mut self) {
         assert!(self.gateway.is_none(), "the gateway is already running");
         self.gateway = Some(self.world.gateway(GATEWAY, &self.socket));
+    }
+
+    /// Kills the gateway with SIGKILL and starts another one.
+    ///
+    /// # Panics
+    /// When it does not become ready.
+    pub fn restart_gateway(&mut self) {
+        self.kill_gateway();
+        self.start_gateway();
     }
 
     /// Kills the supervisor with SIGKILL, if it is running.
@@ -260,6 +282,38 @@ impl House {
     #[must_use]
     pub fn cli(&self, args: &[&str]) -> Output {
         self.world.cli(GATEWAY, args)
+    }
+
+    /// Command line of a verb of the gateway, without `--json`.
+    #[must_use]
+    pub fn plain(&self, args: &[&str]) -> Command {
+        let mut command = self.world.command("acp-gateway");
+        command.arg("--state-dir").arg(self.world.path(GATEWAY)).args(args);
+        command
+    }
+
+    /// Command line of a verb of the gateway, without `--json`, in a terminal that `script` creates.
+    #[must_use]
+    pub fn in_terminal(&self, args: &[&str]) -> Command {
+        let plain = self.plain(args);
+        let words = std::iter::once(plain.get_program()).chain(plain.get_args());
+        let quoted = |word: &OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
+        let line: Vec<String> = words.map(quoted).collect();
+        let mut command = Command::new("script");
+        command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(self.world.path("work"));
+        // `exec`: Ctrl-C between two lines signals every process of the terminal and would end a shell.
+        command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
+        command
+    }
+
+    /// Posts a person's message in a conversation of the console, and returns the response.
+    ///
+    /// # Panics
+    /// When the response is not JSON.
+    #[must_use]
+    pub fn say(&self, conversation: &str, id: &str, text: &str) -> Value {
+        say(&self.world.path(GATEWAY).join("gateway.sock"), conversation, id, text)
     }
 
     /// Runs a verb that must succeed and print one JSON value.

@@ -1,7 +1,7 @@
 //! A gateway's metrics, as a collector reads them.
 
 use crate::wait::SOON;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -66,6 +66,16 @@ impl Scrape {
 pub fn post(socket: &Path, path: &str, body: &Value) -> Value {
     let (head, answer) = http(socket, "POST", path, &body.to_string());
     serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {head}\n{answer}"))
+}
+
+/// Posts a person's message in a conversation of the console, and returns the JSON response.
+///
+/// # Panics
+/// When the response is not JSON.
+#[must_use]
+pub fn say(socket: &Path, conversation: &str, id: &str, text: &str) -> Value {
+    let path = format!("/v1/console/conversations/{conversation}/messages");
+    post(socket, &path, &json!({"text": text, "message_id": id}))
 }
 
 fn http(socket: &Path, method: &str, path: &str, body: &str) -> (String, String) {

@@ -23,6 +23,19 @@ pub fn check_turn(events: &[Value], stop: &str) {
     assert!(events.last().is_some_and(|event| event["type"] == "done"), "an event follows `done`");
 }
 
+/// Checks the events of one run that ended with `end_turn`, and the texts of the agent's chunks in it.
+///
+/// # Panics
+/// When a check fails.
+#[track_caller]
+pub fn check_answer<T: std::fmt::Debug>(events: &[Value], want: T)
+where
+    for<'a> Vec<&'a str>: PartialEq<T>,
+{
+    check_turn(events, "end_turn");
+    assert_eq!(chunks(events), want);
+}
+
 /// Checks the events of one run that failed, and returns its `error` event.
 ///
 /// # Panics

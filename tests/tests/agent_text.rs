@@ -5,34 +5,13 @@
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::scrape::Scrape;
-use acp_tests::story::{check_failed, check_history, check_turn, chunks};
+use acp_tests::story::{check_answer, check_failed, check_history, check_turn, chunks};
 use acp_tests::wait::LONG;
 use std::io::Write as _;
-use std::process::Command;
 
 /// Escapes of an agent that clear the screen, set the title, write the clipboard and turn the text around.
 const HOSTILE: &str = "clear \\u001b[2J title \\u001b]0;pwned\\u0007 clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J bidi \
                        \\u202e end";
-
-/// Command of a verb without `--json`.
-fn in_words(house: &House, args: &[&str]) -> Command {
-    let mut command = house.world.command("acp-gateway");
-    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
-    command
-}
-
-/// Same command in a terminal that `script` creates.
-fn in_terminal(house: &House, args: &[&str]) -> Command {
-    let plain = in_words(house, args);
-    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
-    let quoted = |word: &std::ffi::OsStr| format!("'{}'", word.to_string_lossy().replace('\'', r"'\''"));
-    let line: Vec<String> = words.map(quoted).collect();
-    let mut command = Command::new("script");
-    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
-    command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
-    command
-}
 
 fn assert_harmless(shown: &str) {
     let own = ["\u{1b}[2m", "\u{1b}[2;3m", "\u{1b}[0m"];
@@ -51,14 +30,14 @@ fn assert_harmless(shown: &str) {
 /// a half without a partner becomes a replacement character.
 #[test]
 fn emoji_split_between_chunks_is_joined() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     // A chat follows the session.
-    let (mut chat, typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, typing) = RunningCommand::start_piped(&mut house.plain(&["chat", &key]));
     assert!(chat.line(LONG).is_some_and(|line| line.contains(&key)), "the chat names its session");
-    let events = house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["kept 1 file ", "😀 all fine"]);
+    check_answer(
+        &house.prompt(&key, "say kept 1 file \\ud83d\nsay \\ude00 all fine"),
+        ["kept 1 file ", "😀 all fine"],
+    );
 
     let lost = house.prompt(&key, "say a \\ud83d\nplan \\ude00\nsay \\ude00 b\nsay c \\ud83d");
     check_turn(&lost, "end_turn");
@@ -66,8 +45,7 @@ fn emoji_split_between_chunks_is_joined() {
 
     let mut turn = house.follow(&["prompt", &key, "say over \\ud83d\nsleep 3000\nsay \\ude80 a kill"]);
     let mut killed = turn.events_until(LONG, |event| event["text"] == "over ");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     killed.extend(turn.finish(LONG).ok().lines());
     check_turn(&killed, "end_turn");
     assert_eq!(chunks(&killed).concat(), "over 🚀 a kill");
@@ -84,7 +62,7 @@ fn emoji_split_between_chunks_is_joined() {
     drop(typing);
     assert_eq!(chat.finish(LONG).code, Some(0));
     check_history(&house.history(&key));
-    let words = run(&mut in_words(&house, &["sessions", "history", &key]), LONG).ok().stdout;
+    let words = run(&mut house.plain(&["sessions", "history", &key]), LONG).ok().stdout;
     for text in ["kept 1 file 😀 all fine", "over 🚀 a kill", "last \u{fffd}"] {
         assert!(words.contains(text), "{text} in {words}");
     }
@@ -94,8 +72,7 @@ fn emoji_split_between_chunks_is_joined() {
 /// Invalid UTF-8, numbers outside of a double's range and excessive nesting are replaced and counted.
 #[test]
 fn invalid_agent_output_is_repaired_and_counted() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let before = Scrape::fetch(&house.world.path(GATEWAY).join("gateway.sock"));
     let series =
         |outcome: &str| format!("acp_agent_line_faults_total{{backend=\"direct\",outcome=\"{outcome}\"}}");
@@ -109,8 +86,7 @@ fn invalid_agent_output_is_repaired_and_counted() {
     let script =
         format!("bad_utf8\n{}\n{}\nbad_json\nsay after", call("deep", &deep), call("far", "{\"n\":1e999}"));
     let events = house.prompt(&key, &script);
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["cut \u{fffd}", "after"]);
+    check_answer(&events, ["cut \u{fffd}", "after"]);
     let input = |title: &str| {
         let call = events.iter().find(|event| event["title"] == title);
         call.unwrap_or_else(|| panic!("no {title}: {events:#?}"))["arguments_text"]
@@ -128,8 +104,7 @@ fn invalid_agent_output_is_repaired_and_counted() {
 /// A permission request with a split emoji and line breaks in its texts is shown on one line each and can be answered.
 #[test]
 fn permission_texts_with_line_breaks_are_shown_on_one_line() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = "option_name allow_once Yes \\ude00\\n  2. No, never\\u001b[2J\n\
                   permission rm \\ud83d\\n  1. Do nothing\\u202e\nsay after";
     let mut turn = house.follow(&["prompt", &key, script, "--interactive"]);
@@ -137,10 +112,10 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     let list = house.verb(&["permissions", "list", &key]);
     assert_eq!(list[0]["title"], "rm \u{fffd}   1. Do nothing\\u{202e}", "{list}");
     assert_eq!(list[0]["options"][0]["name"], "Yes \u{fffd}   2. No, never [2J", "{list}");
-    let words = run(&mut in_words(&house, &["permissions", "list", &key]), LONG).ok().stdout;
+    let words = run(&mut house.plain(&["permissions", "list", &key]), LONG).ok().stdout;
     assert_eq!(words.lines().count(), 2, "{words}");
 
-    let (mut chat, mut typing) = RunningCommand::start_piped(&mut in_words(&house, &["chat", &key]));
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut house.plain(&["chat", &key]));
     let id = list[0]["permission_id"].as_str().unwrap();
     assert_eq!(house.cli(&["permissions", "answer", &key, id, "reject_once"]).code, Some(0));
     events.extend(turn.finish(LONG).ok().lines());
@@ -166,24 +141,23 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
 /// No text of an agent reaches a terminal as a control sequence, neither in a prompt nor in a history.
 #[test]
 fn agent_control_sequences_never_reach_the_terminal() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = format!(
         "say {HOSTILE}\nthought {HOSTILE}\nplan {HOSTILE}\ntool run true # {HOSTILE}\nmode {HOSTILE}\n\
          error_data -32603 \"{HOSTILE}\""
     );
-    let shown = run(&mut in_terminal(&house, &["prompt", &key, &script]), LONG);
+    let shown = run(&mut house.in_terminal(&["prompt", &key, &script]), LONG);
     assert_harmless(&shown.stdout);
     assert!(shown.stdout.contains("Internal error: clear"), "{shown:#?}");
     for verb in [["sessions", "history"], ["sessions", "show"], ["permissions", "list"]] {
-        let shown = run(&mut in_terminal(&house, &[verb[0], verb[1], &key]), LONG).ok();
+        let shown = run(&mut house.in_terminal(&[verb[0], verb[1], &key]), LONG).ok();
         if verb[1] == "history" {
             assert_harmless(&shown.stdout);
         }
         assert!(!shown.stdout.contains(['\u{7}', '\u{9b}', '\u{202e}']), "{verb:?}: {shown:#?}");
     }
     // Programs get JSON that means the same.
-    let json = run(&mut in_terminal(&house, &["sessions", "history", &key, "--json"]), LONG).ok();
+    let json = run(&mut house.in_terminal(&["sessions", "history", &key, "--json"]), LONG).ok();
     assert!(!json.stdout.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{json:#?}");
     assert!(chunks(&json.lines())[0].contains("\u{1b}]52;c;QUJD\u{7} c1 \u{9b}2J bidi \u{202e} end"));
     house.end();
@@ -192,21 +166,11 @@ fn agent_control_sequences_never_reach_the_terminal() {
 /// The `data` of an agent's error is part of the error message, on one line.
 #[test]
 fn error_data_of_agent_is_part_of_the_error_message() {
-    let house = House::new(&[]);
-    let key = house.spawn();
-    let failed = house.cli(&[
-        "prompt",
-        &key,
-        "error_data -32603 \"Configuration value not found: GOOSE_PROVIDER\\n[tool] nothing\"",
-    ]);
-    let events = failed.lines();
+    let (house, key) = House::new(&[]).with_session();
+    let script = "error_data -32603 \"Configuration value not found: GOOSE_PROVIDER\\n[tool] nothing\"";
+    let events = house.cli(&["prompt", &key, script]).lines();
     let error = check_failed(&events, "ACP_TURN_FAILED");
-    let message = error["message"].as_str().unwrap();
-    assert!(
-        message.contains(
-            "Internal error: Configuration value not found: GOOSE_PROVIDER [tool] nothing (-32603)"
-        ),
-        "{message}"
-    );
+    let want = "Internal error: Configuration value not found: GOOSE_PROVIDER [tool] nothing (-32603)";
+    assert!(error["message"].as_str().unwrap().contains(want), "{error}");
     house.end();
 }

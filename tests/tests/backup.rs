@@ -6,13 +6,10 @@
 use acp_tests::cli::run;
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::invariants;
-use acp_tests::scrape::post;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::open_read_only;
 use rusqlite::Connection;
-use serde_json::{Value, json};
-use std::path::Path;
 
 /// Sessions, and chunks of the turn of each.
 const SESSIONS: usize = 10;
@@ -25,26 +22,21 @@ fn count(db: &Connection, sql: &str) -> i64 {
     db.query_row(sql, [], |row| row.get(0)).unwrap()
 }
 
-fn say(socket: &Path, room: usize, id: &str, text: &str) -> Value {
-    let path = format!("/v1/console/conversations/room-{room}/messages");
-    post(socket, &path, &json!({"text": text, "message_id": id}))
-}
-
 /// Starts ten sessions in ten conversations, each with a long turn, and returns their keys.
 fn ten_that_talk(house: &House) -> Vec<String> {
-    let socket = house.gateway().socket();
+    let say = |room: usize, id: &str, text: &str| house.say(&format!("room-{room}"), id, text);
     let mut keys = Vec::new();
     for room in 0..SESSIONS {
         let cwd = house.world.dir(&format!("work/room-{room}"));
-        let spawned = say(&socket, room, "spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        let spawned = say(room, "spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
         keys.push(spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned());
     }
     for room in 0..SESSIONS {
-        let told = say(&socket, room, "talk", &format!("chunks {CHUNKS} pace_ms={PACE_MS} size=20"));
+        let told = say(room, "talk", &format!("chunks {CHUNKS} pace_ms={PACE_MS} size=20"));
         assert_eq!(told["outcome"], "prompted", "{told}");
     }
     let talking = "SELECT count(DISTINCT run_id) FROM acp_events WHERE kind = 'agent_message'";
-    until(LONG, "every turn streams", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
+    until(LONG, "all turns streaming", || count(&house.world.journal(GATEWAY), talking) == SESSIONS as i64);
     keys
 }
 
@@ -83,15 +75,14 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
     let supervisor =
         world.start_service("acp-supervisor", &["serve", "--state-dir", other.to_str().unwrap(), "--json"]);
     let twin = world.gateway(ELSEWHERE, &supervisor.socket());
-    until(LONG, "turns that ran at the backup fail there, with one final message each", || {
+    until(LONG, "interrupted turns failed with one final message each", || {
         let journal = world.journal(ELSEWHERE);
         let told = "SELECT count(*) FROM acp_runs r WHERE state = 'failed' AND (SELECT count(*) FROM acp_delivery_part p \
                     WHERE p.run_id = r.run_id AND p.kind = 'final' AND p.state = 'sent') = 1";
         count(&journal, told) == SESSIONS as i64
     });
     for key in &keys {
-        let events = world.prompt(ELSEWHERE, key, "say it goes on");
-        check_turn(&events, "end_turn");
+        check_turn(&world.prompt(ELSEWHERE, key, "say it goes on"), "end_turn");
     }
     assert_eq!(world.leases(&supervisor.socket()).len(), SESSIONS, "its agents are under its own supervisor");
     let report = world.cli(ELSEWHERE, &["store", "check"]).ok().json();
@@ -102,10 +93,9 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
 
     // The original keeps its agents, and every turn ends.
     assert_eq!(agents(&house), before, "the agents of the original are untouched");
-    until(LONG, "the turns of the original end", || count(&world.journal(GATEWAY), running) == 0);
+    until(LONG, "original turns ended", || count(&world.journal(GATEWAY), running) == 0);
     for key in &keys {
-        let history = house.history(key);
-        check_chunks(&chunks(&history), CHUNKS, 20);
+        check_chunks(&chunks(&house.history(key)), CHUNKS, 20);
     }
     let sent = "SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'";
     until(SOON, "every answer is delivered", || count(&world.journal(GATEWAY), sent) >= SESSIONS as i64);

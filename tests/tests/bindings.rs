@@ -4,13 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
-use acp_tests::scrape::{Scrape, post};
+use acp_tests::scrape::Scrape;
 use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::GATEWAY_DB;
 use rusqlite::Connection;
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Duration;
 
 /// Executes SQL on the gateway's database to create a state that the gateway itself would never commit.
@@ -21,17 +21,11 @@ fn damage(house: &House, sql: &str) {
     db.execute_batch(sql).unwrap();
 }
 
-/// Posts a message in a conversation.
-fn say(house: &House, conversation: &str, id: &str, text: &str) -> Value {
-    let path = format!("/v1/console/conversations/{conversation}/messages");
-    post(&house.gateway().socket(), &path, &json!({"text": text, "message_id": id}))
-}
-
 /// Spawns a session from a conversation and returns its key.
 fn spawn(house: &House, conversation: &str) -> String {
     let cwd = house.world.dir("work/project");
     let text = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
-    let spawned = say(house, conversation, "spawn", &text);
+    let spawned = house.say(conversation, "spawn", &text);
     let told = spawned["text"].as_str().unwrap_or_default();
     assert!(told.contains("is bound here") && told.contains("The binding ends after 1d"), "{spawned}");
     spawned["session_key"].as_str().unwrap().to_owned()
@@ -65,7 +59,7 @@ fn stale_binding_is_reported_and_removed_only_if_allowed() {
         assert_eq!(found["verdict"], "failed");
         assert!(found["detail"].as_str().unwrap().contains(&named), "{found}");
         for id in ["1", "2"] {
-            let refused = say(&house, "room", id, "hello");
+            let refused = house.say("room", id, "hello");
             let gone = allowed && id == "2";
             let code = if gone { "ACP_NOT_BOUND" } else { "ACP_STALE_BINDING" };
             assert_eq!((&refused["outcome"], &refused["failure"]["code"]), (&"refused".into(), &code.into()));
@@ -93,8 +87,8 @@ fn start_removes_stale_bindings_and_keeps_the_others() {
         house.world.journal(GATEWAY).query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap()
     };
     let before = touched(&house);
-    assert_eq!(say(&house, "kept", "1", "say one")["outcome"], "prompted");
-    until(SOON, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "one"));
+    assert_eq!(house.say("kept", "1", "say one")["outcome"], "prompted");
+    until(SOON, "answer shown", || told(&house, "kept").last().is_some_and(|text| text == "one"));
     // The end of the turn and the delivery of its answer count as activity too.
     let pending = "SELECT (SELECT count(*) FROM acp_runs WHERE ended_at IS NULL) \
         + (SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending'))";
@@ -109,10 +103,10 @@ fn start_removes_stale_bindings_and_keeps_the_others() {
     assert_eq!(touched(&house), after, "a kill loses no update of the activity time");
     assert_eq!(check_of_doctor(&house, "bindings")["verdict"], "ok");
     assert!(house.gateway_log().contains("stale binding removed"));
-    let refused = say(&house, "lost", "1", "say lost");
+    let refused = house.say("lost", "1", "say lost");
     assert_eq!(refused["failure"]["code"], "ACP_NOT_BOUND", "{refused}");
-    assert_eq!(say(&house, "kept", "2", "say two")["session_key"], kept);
-    until(LONG, "it is answered", || told(&house, "kept").last().is_some_and(|text| text == "two"));
+    assert_eq!(house.say("kept", "2", "say two")["session_key"], kept);
+    until(LONG, "answer shown", || told(&house, "kept").last().is_some_and(|text| text == "two"));
     assert_eq!(house.prompts_received("say lost"), 0);
 }
 
@@ -142,30 +136,29 @@ fn static_binding_starts_session_with_first_message() {
     let [one, two] = [entry(&dirs[0]), entry(&dirs[1])];
     reconfigure(&house, "[log]", &format!("{one}[log]"));
     let answered = |house: &House, text: &str| {
-        until(LONG, "it is answered", || told(house, "room").last().is_some_and(|it| it == text));
+        until(LONG, "answer shown", || told(house, "room").last().is_some_and(|it| it == text));
     };
-    let first = say(&house, "room", "1", "say one");
+    let first = house.say("room", "1", "say one");
     let key = first["session_key"].as_str().unwrap().to_owned();
     assert!(key.contains(":acp:binding:console:default:"), "{first}");
     let intro = format!("is bound here, in {}: session {key}", dirs[0]);
     assert!(first["text"].as_str().unwrap().contains(&intro), "{first}");
     answered(&house, "one");
-    house.kill_gateway();
-    house.start_gateway();
-    assert_eq!(say(&house, "room", "2", "say two")["session_key"], key);
+    house.restart_gateway();
+    assert_eq!(house.say("room", "2", "say two")["session_key"], key);
     answered(&house, "two");
     assert_eq!(house.received("session/new").len(), 1, "a restart continues the conversation");
 
-    let refused = say(&house, "room", "3", "/unfocus");
+    let refused = house.say("room", "3", "/unfocus");
     assert_eq!(refused["failure"]["detail_code"], "BOUND_BY_CONFIGURATION", "{refused}");
-    let reset = say(&house, "room", "4", "/acp reset");
+    let reset = house.say("room", "4", "/acp reset");
     assert!(reset["text"].as_str().unwrap().contains("by the configuration and stays bound"), "{reset}");
-    assert_eq!(say(&house, "room", "5", "say three")["session_key"], key, "the same session and binding");
+    assert_eq!(house.say("room", "5", "say three")["session_key"], key, "the same session and binding");
     answered(&house, "three");
     assert_eq!(house.received("session/new").len(), 2, "the reset starts a new conversation");
 
     reconfigure(&house, &one, &two);
-    let next = say(&house, "room", "6", "say four");
+    let next = house.say("room", "6", "say four");
     assert_eq!(next["session_key"], format!("{key}:2"));
     let over = format!("{key} has ended: the configuration of this conversation changed: cwd.");
     assert!(next["text"].as_str().unwrap().starts_with(&over), "{next}");
@@ -177,7 +170,7 @@ fn static_binding_starts_session_with_first_message() {
     assert_eq!(state["state"], "closed", "{state}");
 
     reconfigure(&house, &two, "");
-    assert_eq!(say(&house, "room", "7", "say five")["failure"]["code"], "ACP_NOT_BOUND");
+    assert_eq!(house.say("room", "7", "say five")["failure"]["code"], "ACP_NOT_BOUND");
     for text in ["say one", "say two", "say three", "say four"] {
         assert_eq!(house.prompts_received(text), 1, "{text}");
     }
@@ -190,11 +183,10 @@ fn static_binding_starts_session_with_first_message() {
 fn answer_shown_in_other_conversation_names_the_asker() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
-    assert_eq!(say(&house, "side", "focus", &format!("/focus {key}"))["outcome"], "command");
-    assert_eq!(say(&house, "room", "1", "say from the room")["outcome"], "prompted");
-    house.kill_gateway();
-    house.start_gateway();
-    assert_eq!(say(&house, "side", "2", "say from the side")["outcome"], "prompted");
+    assert_eq!(house.say("side", "focus", &format!("/focus {key}"))["outcome"], "command");
+    assert_eq!(house.say("room", "1", "say from the room")["outcome"], "prompted");
+    house.restart_gateway();
+    assert_eq!(house.say("side", "2", "say from the side")["outcome"], "prompted");
     for (conversation, own, other) in
         [("room", "from the room", "from the side"), ("side", "from the side", "from the room")]
     {
@@ -211,20 +203,18 @@ fn answer_shown_in_other_conversation_names_the_asker() {
 fn answers_appear_once_in_bound_conversation_only() {
     let mut house = House::new(&[]);
     let key = spawn(&house, "room");
-    let first = say(&house, "room", "1", "say asked here");
-    house.kill_gateway();
-    house.start_gateway();
-    assert_eq!(say(&house, "room", "1", "say asked here")["run_id"], first["run_id"]);
-    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "asked here"));
+    let first = house.say("room", "1", "say asked here");
+    house.restart_gateway();
+    assert_eq!(house.say("room", "1", "say asked here")["run_id"], first["run_id"]);
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "asked here"));
     // A prompt from the command line: its client follows the journal, and the conversation shows the answer.
     check_turn(&house.prompt(&key, "say asked elsewhere"), "end_turn");
-    until(LONG, "it is told", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "asked elsewhere"));
     // An unbound conversation gets no answer, and nothing leaks into it.
-    assert_eq!(say(&house, "lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
-    house.kill_gateway();
-    house.start_gateway();
-    assert_eq!(say(&house, "room", "2", "say last")["outcome"], "prompted");
-    until(LONG, "it is answered", || told(&house, "room").iter().any(|text| text == "last"));
+    assert_eq!(house.say("lobby", "1", "say asked in the lobby")["failure"]["code"], "ACP_NOT_BOUND");
+    house.restart_gateway();
+    assert_eq!(house.say("room", "2", "say last")["outcome"], "prompted");
+    until(LONG, "answer shown", || told(&house, "room").iter().any(|text| text == "last"));
     assert_eq!(told(&house, "room")[1..], ["asked here", "asked elsewhere", "last"]);
     assert_eq!(told(&house, "lobby").len(), 1, "only the refusal");
     assert_eq!(house.prompts_received("say asked here"), 1);

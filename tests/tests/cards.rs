@@ -2,9 +2,7 @@
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::invariants;
-use acp_tests::scrape::post;
 use acp_tests::wait::{LONG, until};
-use serde_json::{Value, json};
 
 const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 50\n";
 
@@ -18,36 +16,25 @@ fn told(house: &House) -> Vec<(String, String)> {
     rows.map(|row| row.unwrap_or_else(|e| panic!("{e}"))).collect()
 }
 
-fn say(house: &House, id: &str, words: &str) -> Value {
-    let body = json!({"text": words, "message_id": id});
-    let socket = house.world.path(GATEWAY).join("gateway.sock");
-    post(&socket, "/v1/console/conversations/room/messages", &body)
-}
-
 /// C7, C9: the status card is edited in place, continued by the next gateway after a kill, and folded above the answer,
 /// which comes once.
 #[test]
 fn card_continues_after_kill_and_answer_comes_once() {
-    let mut house = Plan::flags(&[]).gateway(LIVE).build();
-    let key = house.spawn();
-    let focused = say(&house, "1", &format!("/focus {key}"));
+    let (mut house, key) = Plan::flags(&[]).gateway(LIVE).build().with_session();
+    let focused = house.say("room", "1", &format!("/focus {key}"));
     assert_eq!(focused["outcome"], "command", "{focused}");
-    let asked = say(&house, "2", "say One. \nsleep 2000\nsay Two. \npermission Write\nsay Three.");
+    let asked = house.say("room", "2", "say One. \nsleep 2000\nsay Two. \npermission Write\nsay Three.");
     assert_eq!(asked["outcome"], "prompted", "{asked}");
-    until(LONG, "the card", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
-    house.kill_gateway();
-    house.start_gateway();
-    until(LONG, "the card continues", || {
+    until(LONG, "card shown", || told(&house).first().is_some_and(|(_, text)| text.ends_with("One.")));
+    house.restart_gateway();
+    until(LONG, "card continued", || {
         let told = told(&house);
         told.len() == 2 && told[0].1.starts_with("Waiting for a permission") && told[0].1.ends_with("Two.")
     });
-    house.kill_gateway();
-    house.start_gateway();
-    let answered = say(&house, "3", "/acp allow");
+    house.restart_gateway();
+    let answered = house.say("room", "3", "/acp allow");
     assert_eq!(answered["outcome"], "command", "{answered}");
-    until(LONG, "the card to be folded", || {
-        told(&house).first().is_some_and(|(_, text)| text.starts_with("Done"))
-    });
+    until(LONG, "card folded", || told(&house).first().is_some_and(|(_, text)| text.starts_with("Done")));
     let told = told(&house);
     let kinds: Vec<&str> = told.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(kinds, ["card", "permission", "final"], "{told:?}");

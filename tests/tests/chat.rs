@@ -90,13 +90,6 @@ impl Drop for Pressing {
     }
 }
 
-/// Command of a verb without `--json`.
-fn in_words(house: &House, args: &[&str]) -> Command {
-    let mut command = house.world.command("acp-gateway");
-    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
-    command
-}
-
 fn is_done(event: &Value) -> bool {
     event["type"] == "done"
 }
@@ -144,7 +137,7 @@ fn piped_chat_sends_lines_in_order() {
 fn chat_answers_permission_by_option_number() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut in_words(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
+    let mut chat = Chat::start(&mut house.plain(&["chat", "--agent", "demo", "--cwd", &cwd]));
     chat.write("permission\n");
     let asked = chat.line_with("Answer with a number.");
     let options: Vec<&String> = asked.iter().filter(|line| line.starts_with("  1. ")).collect();
@@ -171,8 +164,7 @@ fn chat_continues_across_gateway_kills() {
     let mut events =
         chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains("chunk 20\n")));
     for marker in ["chunk 100\n", ""] {
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         if !marker.is_empty() {
             let more = chat.until(|event| event["text"].as_str().is_some_and(|text| text.contains(marker)));
             events.extend(more);
@@ -204,7 +196,7 @@ fn ctrl_c_cancels_the_turn_and_then_leaves() {
     events.extend(chat.until(is_done));
     assert_eq!(stop_reason(&events).as_deref(), Some("cancelled"));
     let key = session(&events);
-    until(SOON, "the session is idle", || state(&house, &key) == "idle");
+    until(SOON, "session idle", || state(&house, &key) == "idle");
     // The chat still works.
     chat.write("hello\n");
     assert_eq!(output_text(&chat.until(is_done)), "hello");
@@ -223,8 +215,8 @@ fn second_ctrl_c_leaves_chat_while_turn_runs() {
     // A script is one message for each line: the second one is the turn that never ends.
     let mut events = chat.until(is_done);
     let key = session(&events);
-    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
-    until(SOON, "the chat knows of it", || state(&house, &key) == "running");
+    until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
+    until(SOON, "session running", || state(&house, &key) == "running");
     events.extend(chat.until(|event| event["type"] == "said" && event["outcome"] == "prompted"));
     assert!(chat.out.signal(Signal::INT));
     let _ = chat.until(|event| event["type"] == "said" && event["outcome"] == "command");
@@ -235,25 +227,12 @@ fn second_ctrl_c_leaves_chat_while_turn_runs() {
     house.end();
 }
 
-/// Command of a verb in a terminal that `script` creates.
-fn in_terminal(house: &House, args: &[&str]) -> Command {
-    let plain = in_words(house, args);
-    let words = std::iter::once(plain.get_program()).chain(plain.get_args());
-    let line: Vec<String> = words.map(|word| format!("'{}'", word.to_string_lossy())).collect();
-    let mut command = Command::new("script");
-    command.env_clear().envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("TERM", "xterm").env("SHELL", "/bin/sh").current_dir(house.world.path("work"));
-    // `exec`: Ctrl-C between two lines signals every process of the terminal and would end a shell.
-    command.args(["-q", "-e", "-c", &format!("exec {}", line.join(" ")), "/dev/null"]);
-    command
-}
-
 /// In a terminal a typed line is answered, and Ctrl-D leaves.
 #[test]
 fn a_line_typed_into_a_terminal_is_answered() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut in_terminal(&house, &["chat", "--agent", "demo", "--cwd", &cwd]));
+    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", "demo", "--cwd", &cwd]));
     let pressing = Pressing::start(&chat);
     // What is typed is echoed: only the answer has this text.
     chat.write("stream 3\r");
@@ -280,8 +259,7 @@ fn a_line_typed_into_a_terminal_is_answered() {
 fn agent_control_sequences_never_reach_the_chat_terminal() {
     let house = House::new(&[]);
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut command = in_terminal(&house, &["chat", "--agent", AGENT, "--cwd", &cwd]);
-    let mut chat = Chat::start(&mut command);
+    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", AGENT, "--cwd", &cwd]));
     let pressing = Pressing::start(&chat);
     chat.write("say clear \\u001b[2J clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J turn \\u202e end\r");
     let mut seen = chat.line_with("\\u{202e} end");
@@ -311,7 +289,7 @@ fn chat_that_cannot_start_reports_the_reason() {
     let refused = none.lines().into_iter().find(|line| line["outcome"] == "refused");
     let refused = refused.unwrap_or_else(|| panic!("{none:#?}"));
     assert_eq!(refused["failure"]["code"], "ACP_AGENT_NOT_ALLOWED", "{refused}");
-    let words = run(&mut in_words(&house, &["chat", "--agent", "nobody"]), LONG);
+    let words = run(&mut house.plain(&["chat", "--agent", "nobody"]), LONG);
     assert!(words.stdout.contains("Unknown agent nobody."), "{words:#?}");
     house.end();
 }

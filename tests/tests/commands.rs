@@ -1,8 +1,7 @@
 //! Conversation commands against real processes, over the console channel that `chat` and other clients use. Each runs
 //! once, also if it is repeated or the gateway is killed in between.
 
-use acp_tests::house::{AGENT, GATEWAY, House};
-use acp_tests::scrape::post;
+use acp_tests::house::{AGENT, House};
 use acp_tests::wait::{SOON, until};
 use serde_json::{Value, json};
 
@@ -17,18 +16,12 @@ impl<'a> Room<'a> {
         Self { name, said: 0 }
     }
 
-    fn send(&self, house: &House, id: &str, text: &str) -> Value {
-        let socket = house.world.path(GATEWAY).join("gateway.sock");
-        let path = format!("/v1/console/conversations/{}/messages", self.name);
-        post(&socket, &path, &json!({"text": text, "message_id": id}))
-    }
-
     /// Sends a message twice, as a channel may: both responses are equal.
     fn say(&mut self, house: &House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
-        let first = self.send(house, &id, text);
-        assert_eq!(self.send(house, &id, text), first, "{text}");
+        let first = house.say(self.name, &id, text);
+        assert_eq!(house.say(self.name, &id, text), first, "{text}");
         first
     }
 
@@ -36,10 +29,9 @@ impl<'a> Room<'a> {
     fn say_and_kill(&mut self, house: &mut House, text: &str) -> Value {
         self.said += 1;
         let id = format!("{}-{}", self.name, self.said);
-        let first = self.send(house, &id, text);
-        house.kill_gateway();
-        house.start_gateway();
-        assert_eq!(self.send(house, &id, text), first, "{text}");
+        let first = house.say(self.name, &id, text);
+        house.restart_gateway();
+        assert_eq!(house.say(self.name, &id, text), first, "{text}");
         first
     }
 }
@@ -78,32 +70,24 @@ fn session_commands_work_from_any_conversation() {
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label 'my own'");
     assert_eq!(room.say(&house, "say hello")["outcome"], "prompted");
-    until(SOON, "it was answered", || is_idle(&house, &key));
-    assert!(
-        answered(&room.say(&house, "/acp sessions"))
-            .contains(&format!("* my own (persistent, idle, direct, bound to console/room) {key}"))
-    );
+    until(SOON, "turn finished", || is_idle(&house, &key));
+    let listed = room.say(&house, "/acp sessions");
+    let want = format!("* my own (persistent, idle, direct, bound to console/room) {key}");
+    assert!(answered(&listed).contains(&want), "{listed}");
     assert!(answered(&other.say(&house, "/acp status my own")).starts_with(&format!("{key} ({AGENT}) in ")));
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
-    until(SOON, "the turn runs", || house.prompts_received("no_reply") == 1);
+    until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
-    assert_eq!(
-        answered(&other.say(&house, "/acp cancel my own")),
-        format!("The turn of {key} was asked to stop.")
-    );
+    let cancelled = other.say(&house, "/acp cancel my own");
+    assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));
     assert_eq!(house.received("session/cancel").len(), 1, "repeated, and done once");
-    assert_eq!(
-        answered(&other.say(&house, "/acp close my own")),
-        format!("{key} is being closed, and no conversation is bound to it any more.")
-    );
+    let want = format!("{key} is being closed, and no conversation is bound to it any more.");
+    assert_eq!(answered(&other.say(&house, "/acp close my own")), want);
     assert_eq!(show(&house, &key)["state"], "closed");
     let unbound = room.say(&house, "say more");
-    assert_eq!(
-        (&unbound["outcome"], &unbound["reason"]),
-        (&json!("refused"), &json!("no-binding")),
-        "{unbound}"
-    );
+    assert_eq!(unbound["outcome"], "refused", "{unbound}");
+    assert_eq!(unbound["reason"], "no-binding", "{unbound}");
     house.end();
 }
 
@@ -113,12 +97,12 @@ fn permission_request_is_answered_from_another_conversation() {
     let (mut room, mut other) = (Room::new("room"), Room::new("other"));
     let key = spawn(&house, &mut room, "--label asks");
     room.say(&house, "permission Write it");
-    until(SOON, "it asks", || {
+    until(SOON, "permission requested", || {
         answered(&other.say(&house, "/acp permissions --session asks")).contains("- Write it (id ")
     });
     let said = other.say(&house, "/acp deny --session asks");
     assert!(answered(&said).starts_with("Answered: "), "{said}");
-    until(SOON, "the turn ends", || is_idle(&house, &key));
+    until(SOON, "turn ended", || is_idle(&house, &key));
     assert!(house.history(&key).iter().any(|event| {
         event["text"].as_str().is_some_and(|text| text.contains("permission: selected reject"))
     }));
@@ -126,7 +110,7 @@ fn permission_request_is_answered_from_another_conversation() {
     let said = room.say(&house, "/acp permissions approve-all");
     assert!(answered(&said).starts_with("From now on: the agent may do everything (approve-all)."), "{said}");
     room.say(&house, "permission Write more");
-    until(SOON, "the turn ends", || {
+    until(SOON, "turn ended", || {
         house.prompts_received("permission Write more") == 1 && is_idle(&house, &key)
     });
     assert_eq!(show(&house, &key)["permission"], "approve-all");
@@ -154,7 +138,7 @@ fn unknown_or_misused_commands_never_reach_the_agent() {
         assert!(answered(&said).contains("/acp"), "{typed}: {said}");
     }
     assert_eq!(room.say(&house, "/acpfoo")["outcome"], "prompted");
-    until(SOON, "it was answered", || house.received("session/prompt").len() == 1 && is_idle(&house, &key));
+    until(SOON, "turn finished", || house.received("session/prompt").len() == 1 && is_idle(&house, &key));
     let prompt = house.received("session/prompt").remove(0).to_string();
     assert!(prompt.contains("/acpfoo"), "{prompt}");
     house.end();
@@ -190,16 +174,14 @@ fn commands_survive_gateway_kills_and_run_once() {
             assert!(answered(&shown).starts_with("/session idle is 2h: "), "{shown}");
         }
     }
-    assert_eq!(
-        (&show(&house, &key)["state"], &show(&house, &key)["ending"]),
-        (&json!("closed"), &json!("archived"))
-    );
+    let shown = show(&house, &key);
+    assert_eq!((&shown["state"], &shown["ending"]), (&json!("closed"), &json!("archived")));
     let bound = show(&house, &second)["bindings"].clone();
     assert_eq!(bound.as_array().map(Vec::len), Some(1), "{bound}");
     let all = house.verb(&["sessions", "list", "--all"]);
     assert_eq!(all.as_array().map(Vec::len), Some(2), "{all}");
     assert_eq!(room.say_and_kill(&mut house, "say once")["outcome"], "prompted");
-    until(SOON, "it is answered", || house.prompts_received("say once") == 1 && is_idle(&house, &second));
+    until(SOON, "answer shown", || house.prompts_received("say once") == 1 && is_idle(&house, &second));
     house.end();
 }
 
@@ -212,13 +194,11 @@ fn diagnostics_report_health() {
     let healthy = " is healthy.\n- ok: policy: prompts are permitted\n- ok: backend direct works\n\
                    - ok: supervisor answers\n";
     assert!(answered(&said).contains(healthy), "{said}");
-    assert!(
-        answered(&room.say(&house, "/acp install"))
-            .starts_with("1. The backend direct is part of this gateway")
-    );
+    let install = room.say(&house, "/acp install");
+    assert!(answered(&install).starts_with("1. The backend direct is part of this gateway"), "{install}");
     assert!(answered(&room.say(&house, "/agents")).contains("demo"));
     house.kill_supervisor();
-    until(SOON, "the supervisor is missed", || {
+    until(SOON, "doctor reports missing supervisor", || {
         let said = room.say(&house, "/acp doctor");
         answered(&said).contains("is not healthy.")
             && answered(&said).contains("\nNext: ask the operator to start the supervisor.")
@@ -238,7 +218,7 @@ fn settings_are_answered_by_the_agent() {
     let house = House::new(&["--modes", "--options"]);
     let mut room = Room::new("room");
     let key = spawn(&house, &mut room, "");
-    until(SOON, "the agent is there", || is_idle(&house, &key));
+    until(SOON, "session idle", || is_idle(&house, &key));
     let said = room.say(&house, "/acp model big");
     assert!(answered(&said).starts_with("The agent accepted the option \"model\" = \"big\"."), "{said}");
     let said = room.say(&house, "/acp set web off");

@@ -65,6 +65,10 @@ fn new(nonce: &str, text: &str) -> NewMessage {
 }
 
 impl Stage {
+    fn run<T>(&self, work: impl Future<Output = T>) -> T {
+        self.runtime.block_on(work)
+    }
+
     fn here(&self) -> Snowflake {
         Snowflake(self.channel)
     }
@@ -74,18 +78,18 @@ impl Stage {
     }
 
     fn say(&self, channel: Snowflake, nonce: &str, text: &str) -> Result<SentMessage, RestError> {
-        self.runtime.block_on(self.rest.create_message(channel, &new(nonce, text), FINAL))
+        self.run(self.rest.create_message(channel, &new(nonce, text), FINAL))
     }
 
     /// Creates a message and a thread from it.
     fn thread(&self, nonce: &str) -> Result<Snowflake, RestError> {
         let starter = sent(self.create(nonce, "starter"));
         let start = self.rest.thread_from_message(self.here(), starter, "work", 10_080, FINAL);
-        self.runtime.block_on(start).map(|started| started.id)
+        self.run(start).map(|started| started.id)
     }
 
     fn edit(&self, id: Snowflake, text: &str) -> Result<(), RestError> {
-        self.runtime.block_on(self.rest.edit_message(self.here(), id, &MessageBody::text(text), CARD))
+        self.run(self.rest.edit_message(self.here(), id, &MessageBody::text(text), CARD))
     }
 
     /// Texts of the bot's messages in the channel.
@@ -136,7 +140,7 @@ fn lost_message_is_found_in_channel_history() {
     let lookup = |text: &str| {
         let (channel, query) = (stage.here(), query(text));
         let search = SentMessageSearch { channel, first_attempt_ms, skew_ms: 60_000, query };
-        stage.runtime.block_on(stage.rest.lookup(&search))
+        stage.run(stage.rest.lookup(&search))
     };
     let ids: Vec<Id> = stage.fake.transcript(stage.channel).iter().map(|message| message.id).collect();
     assert_eq!(ids.len(), 2);
@@ -154,7 +158,7 @@ fn retry_of_deleted_message_reports_sent_and_deleted() {
     stage.fake.delete(id.0);
     assert_eq!(meaning(stage.create("n1", "the answer")), Some(RejectionKind::SentAndDeleted));
     assert_eq!(meaning(stage.edit(id, "x")), Some(RejectionKind::Gone(ResourceKind::Message)));
-    assert_eq!(stage.runtime.block_on(stage.rest.delete_message(stage.here(), id, CARD)), Ok(()));
+    assert_eq!(stage.run(stage.rest.delete_message(stage.here(), id, CARD)), Ok(()));
     assert!(stage.texts().is_empty());
 }
 
@@ -164,25 +168,22 @@ fn creates_edits_and_webhooks_ping_nobody() {
     let text = format!("@everyone <@{}>", stage.ann);
     let id = sent(stage.create("n1", &text));
     assert_eq!(stage.edit(id, &format!("{text} again")), Ok(()));
-    let hook = stage.runtime.block_on(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
+    let hook = stage.run(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
     let hook = hook.unwrap_or_else(|fault| panic!("{fault}"));
     let token = hook.token.unwrap_or_else(|| panic!("no token"));
     let hook = Webhook { id: hook.id, token };
     let body = MessageBody::text(text);
     let persona = Persona { name: Some("Codex".to_owned()), avatar_url: None };
     let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
-    let by_hook = sent(stage.runtime.block_on(execute));
+    let by_hook = sent(stage.run(execute));
     let edit = stage.rest.edit_webhook_message(&hook, None, by_hook, &body, CARD);
-    assert_eq!(stage.runtime.block_on(edit), Ok(()));
+    assert_eq!(stage.run(edit), Ok(()));
     assert_eq!(stage.fake.tally().pings, 0);
     // A deleted webhook is tried once more, and then never.
-    assert_eq!(stage.runtime.block_on(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
+    assert_eq!(stage.run(stage.rest.delete_webhook(hook.id, FINAL)), Ok(()));
     for _ in 0..3 {
         let execute = stage.rest.execute_webhook(&hook, None, stage.here(), &body, &persona, FINAL);
-        assert_eq!(
-            meaning(stage.runtime.block_on(execute)),
-            Some(RejectionKind::Gone(ResourceKind::Webhook))
-        );
+        assert_eq!(meaning(stage.run(execute)), Some(RejectionKind::Gone(ResourceKind::Webhook)));
     }
     assert_eq!(stage.fake.tally().requests.get("POST /webhooks/{}/{} 404"), Some(&1));
 }
@@ -221,19 +222,16 @@ fn thread_is_created_once_and_archived_edit_is_reported() {
     let id = sent(stage.create("n1", "starter"));
     let start = || {
         let start = stage.rest.thread_from_message(stage.here(), id, "work", 1440, FINAL);
-        stage.runtime.block_on(start).unwrap_or_else(|fault| panic!("{fault}"))
+        stage.run(start).unwrap_or_else(|fault| panic!("{fault}"))
     };
     assert_eq!((start().id, start().id), (id, id));
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
     let said = sent(stage.say(id, "n2", "in the thread"));
     stage.fake.archive(id.0, true);
-    let edit = || {
-        let body = MessageBody::text("x");
-        stage.runtime.block_on(stage.rest.edit_message(id, said, &body, CARD))
-    };
+    let edit = || stage.run(stage.rest.edit_message(id, said, &MessageBody::text("x"), CARD));
     assert_eq!(meaning(edit()), Some(RejectionKind::Archived));
     let open = ChannelChanges { archived: Some(false), ..ChannelChanges::default() };
-    assert!(stage.runtime.block_on(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
+    assert!(stage.run(stage.rest.modify_channel(id, &open, FINAL)).is_ok());
     assert_eq!(edit(), Ok(()));
     stage.fake.delete_channel(id.0);
     let gone = stage.say(id, "n3", "in the thread");
@@ -288,14 +286,14 @@ fn files_pages_reactions_and_typing_requests_succeed() {
         description: "what was done".to_owned(),
         bytes: b"# done".as_slice().into(),
     });
-    let id = sent(stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL)));
+    let id = sent(stage.run(stage.rest.create_message(stage.here(), &message, FINAL)));
     // The nonce also works for a message with a file.
-    let again = stage.runtime.block_on(stage.rest.create_message(stage.here(), &message, FINAL));
+    let again = stage.run(stage.rest.create_message(stage.here(), &message, FINAL));
     assert_eq!(sent(again), id);
-    let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::Newest, 10));
+    let page = stage.run(stage.rest.messages(stage.here(), Page::Newest, 10));
     let page = page.unwrap_or_else(|fault| panic!("{fault}"));
     assert_eq!(page.iter().map(|m| (m.id, m.attachments.len())).collect::<Vec<_>>(), [(id, 1)]);
-    let reacted = stage.runtime.block_on(async {
+    let reacted = stage.run(async {
         stage.rest.typing(stage.here()).await?;
         stage.rest.add_reaction(stage.here(), id, "👀", PATIENT).await?;
         stage.rest.remove_reaction(stage.here(), id, "👀", PATIENT).await?;

@@ -40,6 +40,16 @@ struct Stage {
     _dir: tempfile::TempDir,
 }
 
+/// Skips events of a stage until one matches the pattern, and returns the value of the expression.
+macro_rules! await_event {
+    ($stage:expr, $pattern:pat $(if $guard:expr)? => $value:expr) => {
+        $stage.until(|event| match event {
+            $pattern $(if $guard)? => Some($value),
+            _ => None,
+        })
+    };
+}
+
 fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
     let dir = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
     let fake = FakeDiscord::start(dir.path());
@@ -80,8 +90,8 @@ impl Stage {
     }
 
     fn ready(&mut self) {
-        self.until(|event| matches!(event, Event::Ready(_)).then_some(()));
-        self.until(|event| matches!(event, Event::GuildBack(_)).then_some(()));
+        await_event!(self, Event::Ready(_) => ());
+        await_event!(self, Event::GuildBack(_) => ());
     }
 
     fn post(&self, text: &str) -> Id {
@@ -89,10 +99,7 @@ impl Stage {
     }
 
     fn text(&mut self) -> String {
-        self.until(|event| match event {
-            Event::Message(message) => Some(message.text),
-            _ => None,
-        })
+        await_event!(self, Event::Message(message) => message.text)
     }
 
     fn end(self) {
@@ -133,7 +140,7 @@ fn invalid_session_reports_disconnect_and_identifies_again() {
     let mut stage = stage(|_, _| {});
     stage.ready();
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
-    stage.until(|event| matches!(event, Event::Disconnected { .. }).then_some(()));
+    await_event!(stage, Event::Disconnected { .. } => ());
     // Posted in the gap: a new session does not replay it.
     stage.post("lost");
     stage.ready();
@@ -149,10 +156,7 @@ fn unanswered_resume_leads_to_new_session() {
     stage.ready();
     stage.fake.withhold_answers(1);
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: true });
-    stage.until(|event| match event {
-        Event::Disconnected { why } => why.contains("neither READY nor RESUMED").then_some(()),
-        _ => None,
-    });
+    await_event!(stage, Event::Disconnected { why } if why.contains("neither READY nor RESUMED") => ());
     stage.ready();
     stage.post("heard");
     assert_eq!(stage.text(), "heard");
@@ -166,13 +170,10 @@ fn unacknowledged_heartbeat_reconnects_and_resumes() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1500 })));
     stage.ready();
     stage.fake.withhold_acks(true);
-    stage.until(|event| match event {
-        Event::Disconnected { why } => why.contains("heartbeat").then_some(()),
-        _ => None,
-    });
+    await_event!(stage, Event::Disconnected { why } if why.contains("heartbeat") => ());
     stage.fake.withhold_acks(false);
     stage.post("missed");
-    stage.until(|event| matches!(event, Event::Resumed).then_some(()));
+    await_event!(stage, Event::Resumed => ());
     stage.post("again");
     let counts = stage.counts.snapshot();
     assert_eq!((counts.identifies, counts.readies, counts.resumes), (1, 1, 1));
@@ -182,10 +183,7 @@ fn unacknowledged_heartbeat_reconnects_and_resumes() {
 #[test]
 fn missing_hello_times_out() {
     let mut stage = stage(|fake, _| fake.withhold_hellos(1));
-    let why = stage.until(|event| match event {
-        Event::Disconnected { why } => Some(why),
-        _ => None,
-    });
+    let why = await_event!(stage, Event::Disconnected { why } => why);
     assert_eq!(why, "shard 0 got no HELLO within 5 s of connecting");
     stage.ready();
     let tally = stage.fake.tally();
@@ -210,7 +208,7 @@ fn each_broken_connection_is_resumed_after_hello() {
         stage.fake.sockets(None, act);
         stage.post(&format!("after {number}"));
         assert_eq!(stage.text(), format!("after {number}"), "{act:?}");
-        stage.until(|event| matches!(event, Event::Resumed).then_some(()));
+        await_event!(stage, Event::Resumed => ());
     }
     let tally = stage.fake.tally();
     assert_eq!((tally.identifies, tally.resumes, tally.sockets), (1, 5, 6), "{tally:?}");
@@ -224,7 +222,7 @@ fn short_heartbeat_interval_is_kept() {
     let mut stage = stage(|fake, _| fake.configure(json!({ "heartbeat_interval_ms": 1000 })));
     stage.ready();
     let end = stage.fake.now() + 6_000;
-    until(SOON, "several beats", || stage.fake.now() >= end);
+    until(SOON, "six seconds passed", || stage.fake.now() >= end);
     let tally = stage.fake.tally();
     assert_eq!((tally.silent_clients, tally.sockets, tally.closes.len()), (0, 1, 0), "{tally:?}");
     stage.end();
@@ -244,10 +242,7 @@ fn client_reconnects_after_service_restart() {
 #[test]
 fn missing_intent_is_fatal_and_names_the_setting() {
     let mut stage = stage(|fake, bot| fake.set_privileged_intents(bot.user, 0));
-    let failure = stage.until(|event| match event {
-        Event::Failed(failure) => Some(failure),
-        _ => None,
-    });
+    let failure = await_event!(stage, Event::Failed(failure) => failure);
     assert_eq!(failure.code, Some(4014));
     assert!(failure.to_string().contains("Message Content Intent"), "{failure}");
     assert_eq!(stage.fake.tally().identifies, 1);
@@ -281,63 +276,36 @@ fn user_actions_arrive_as_typed_events() {
     let used =
         stage.fake.command(stage.ann, stage.channel, &stage.bot, "acp spawn", &[("agent", json!("claude"))]);
     used.unwrap_or_else(|e| panic!("{e}"));
-    let command = stage.until(|event| match event {
-        Event::Command(command) => Some(command),
-        _ => None,
-    });
-    assert_eq!(
-        (command.interaction.member.user.id, command.interaction.channel),
-        (Snowflake(stage.ann), Snowflake(stage.channel))
-    );
-    assert_eq!(command.interaction.guild, Some(Snowflake(stage.guild)));
+    let command = await_event!(stage, Event::Command(command) => command);
+    let place = &command.interaction;
+    assert_eq!((place.member.user.id, place.channel), (Snowflake(stage.ann), Snowflake(stage.channel)));
+    assert_eq!(place.guild, Some(Snowflake(stage.guild)));
     let Given::Sub(options) = &command.options[0].value else { panic!("{command:?}") };
-    assert_eq!(
-        (command.options[0].name.as_str(), &options[0].value),
-        ("spawn", &Given::Text("claude".to_owned()))
-    );
+    assert_eq!(command.options[0].name, "spawn");
+    assert_eq!(options[0].value, Given::Text("claude".to_owned()));
 
     let message = stage.post("text");
     assert_eq!(stage.text(), "text");
     stage.fake.edit(message, "other text");
-    let edit = stage.until(|event| match event {
-        Event::MessageEdited(edit) => Some(edit),
-        _ => None,
-    });
-    assert_eq!(
-        (edit.id, edit.text.as_deref(), edit.by_author),
-        (Snowflake(message), Some("other text"), true)
-    );
+    let edit = await_event!(stage, Event::MessageEdited(edit) => edit);
+    let (id, text) = (Snowflake(message), edit.text.as_deref());
+    assert_eq!((edit.id, text, edit.by_author), (id, Some("other text"), true));
     stage.fake.delete(message);
-    let gone = stage.next();
-    assert_eq!(
-        gone,
-        Event::MessagesDeleted { channel: Snowflake(stage.channel), ids: vec![Snowflake(message)] }
-    );
+    let gone = Event::MessagesDeleted { channel: Snowflake(stage.channel), ids: vec![Snowflake(message)] };
+    assert_eq!(stage.next(), gone);
 
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a thread", None);
-    let made = stage.until(|event| match event {
-        Event::ThreadCreated(thread) => Some(thread),
-        _ => None,
-    });
-    assert_eq!(
-        (made.id, made.parent, made.archived),
-        (Snowflake(thread), Some(Snowflake(stage.channel)), false)
-    );
+    let made = await_event!(stage, Event::ThreadCreated(thread) => thread);
+    let (id, parent) = (Snowflake(thread), Some(Snowflake(stage.channel)));
+    assert_eq!((made.id, made.parent, made.archived), (id, parent, false));
     stage.fake.archive(thread, true);
-    let changed = stage.until(|event| match event {
-        Event::ThreadChanged(thread) => Some(thread),
-        _ => None,
-    });
-    assert_eq!(
-        (changed.id, changed.archived, changed.owner),
-        (Snowflake(thread), true, Some(Snowflake(stage.ann)))
-    );
+    let changed = await_event!(stage, Event::ThreadChanged(thread) => thread);
+    let owner = Some(Snowflake(stage.ann));
+    assert_eq!((changed.id, changed.archived, changed.owner), (id, true, owner));
     stage.fake.delete_channel(thread);
-    stage.until(|event| {
-        matches!(event, Event::ThreadDeleted { id, .. } if id == Snowflake(thread)).then_some(())
-    });
+    await_event!(stage, Event::ThreadDeleted { id, .. } if id == Snowflake(thread) => ());
     let bot = stage.bot.user;
     stage.stop.cancel();
-    until(SOON, "the service hears of the end", || !stage.fake.is_connected(bot));
+    until(SOON, "bot disconnected", || !stage.fake.is_connected(bot));
     stage.end();
 }

@@ -7,11 +7,10 @@
 
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::invariants;
-use acp_tests::scrape::{Scrape, post};
+use acp_tests::scrape::Scrape;
 use acp_tests::service::Service;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::repository;
-use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -40,10 +39,9 @@ impl Faulty {
 
     fn start(&mut self) {
         let world = &self.house.world;
-        let mut command = world.command("acp-gateway");
-        command.env("LD_PRELOAD", &self.library).env("DISK_FAULT", &self.control);
-        command.args(["serve", "--json", "--state-dir"]).arg(world.path(GATEWAY));
+        let mut command = world.gateway_verb(GATEWAY, &["serve"]);
         command.arg("--supervisor-socket").arg(self.house.socket());
+        command.env("LD_PRELOAD", &self.library).env("DISK_FAULT", &self.control);
         command.arg("--config").arg(world.path("gateway.toml"));
         self.gateway = Some(world.start_command(command));
     }
@@ -54,14 +52,9 @@ impl Faulty {
         std::fs::rename(new, &self.control).unwrap();
     }
 
-    fn say(&self, id: &str, words: &str) -> Value {
-        let socket = self.house.world.path(GATEWAY).join("gateway.sock");
-        post(&socket, "/v1/console/conversations/room/messages", &json!({ "text": words, "message_id": id }))
-    }
-
     fn spawn(&self) {
         let cwd = self.house.world.dir("work/project");
-        let spawned = self.say("spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        let spawned = self.house.say("room", "spawn", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
         assert_eq!(spawned["outcome"], "command", "{spawned}");
     }
 
@@ -93,15 +86,15 @@ impl Faulty {
 fn failing_calls_acknowledge_nothing(fault: &str) {
     let faulty = Faulty::new();
     faulty.spawn();
-    assert_eq!(faulty.say("1", "say before")["outcome"], "prompted");
+    assert_eq!(faulty.house.say("room", "1", "say before")["outcome"], "prompted");
     until(SOON, "the first prompt is answered", || faulty.finals() == 1);
     faulty.set(fault);
-    let refused = faulty.say("2", "say during");
+    let refused = faulty.house.say("room", "2", "say during");
     assert!(refused["code"].is_string(), "the message is refused: {refused}");
     assert!(!faulty.is_writable(), "the metric shows it");
     faulty.set("none");
     until(SOON, "the store accepts commits again", || faulty.is_writable());
-    let taken = faulty.say("2", "say during");
+    let taken = faulty.house.say("room", "2", "say during");
     assert_eq!(taken["outcome"], "prompted", "{taken}");
     until(SOON, "the second prompt is answered", || faulty.finals() == 2);
     faulty.end(&["say before", "say during"]);
@@ -121,14 +114,14 @@ fn failing_writes_acknowledge_nothing() {
 fn torn_wal_frame_loses_no_acknowledged_prompt() {
     let mut faulty = Faulty::new();
     faulty.spawn();
-    assert_eq!(faulty.say("1", "chunks 40 pace_ms=20")["outcome"], "prompted");
+    assert_eq!(faulty.house.say("room", "1", "chunks 40 pace_ms=20")["outcome"], "prompted");
     let chunks = "SELECT count(*) FROM acp_events WHERE kind = 'agent_message'";
-    until(SOON, "the turn runs", || faulty.rows(chunks) > 5);
+    until(SOON, "turn running", || faulty.rows(chunks) > 5);
     faulty.set("torn");
     assert_eq!(faulty.gateway.take().unwrap().wait(LONG), None, "killed in the middle of a write");
     faulty.set("none");
     faulty.start();
-    until(LONG, "the turn goes on to its end", || faulty.finals() == 1);
+    until(LONG, "turn finished", || faulty.finals() == 1);
     assert_eq!(faulty.rows(chunks), 40, "each chunk once");
     faulty.end(&["chunks 40 pace_ms=20"]);
 }

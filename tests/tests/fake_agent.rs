@@ -100,11 +100,8 @@ impl Client {
 
     fn ended(&self, prompt: u64, reason: &str) {
         let answer = self.receive();
-        assert_eq!(
-            (&answer["id"], &answer["result"]["stopReason"]),
-            (&json!(prompt), &json!(reason)),
-            "{answer}"
-        );
+        assert_eq!(answer["id"], prompt, "{answer}");
+        assert_eq!(answer["result"]["stopReason"], reason, "{answer}");
     }
 
     fn exit(&mut self) -> ExitStatus {
@@ -337,10 +334,8 @@ fn authentication_and_modes_follow_flags() {
     let prompt = client.prompt(&session, "permission");
     assert_eq!(client.said(), "permission: auto");
     client.ended(prompt, "end_turn");
-    assert_eq!(
-        client.call("session/set_mode", json!({"sessionId": session, "modeId": "ask"}))["result"],
-        json!({})
-    );
+    let set = client.call("session/set_mode", json!({"sessionId": session, "modeId": "ask"}));
+    assert_eq!(set["result"], json!({}));
     assert_eq!(client.receive()["params"]["update"]["currentModeId"], "ask");
     client.prompt(&session, "permission");
     assert_eq!(client.receive()["params"]["update"]["sessionUpdate"], "tool_call");

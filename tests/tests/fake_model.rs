@@ -43,7 +43,7 @@ fn model_streams_scripted_text() {
     let finish: Vec<&str> = events.iter().filter_map(|e| e["choices"][0]["finish_reason"].as_str()).collect();
     assert_eq!(finish, ["stop"]);
     assert_eq!(events.last().map(|e| e["usage"]["total_tokens"].clone()), Some(json!(15)));
-    until(SOON, "the log says that it ended", || {
+    until(SOON, "request logged as done", || {
         model.request_with_script(script).is_some_and(|line| line["state"] == "done")
     });
 }
@@ -88,11 +88,11 @@ fn model_logs_aborted_streams() {
     for script in ["[[chunks 100000 10ms]]", "[[say x]] [[hang]]"] {
         let mut stream = model.send("POST", PATH, &body(script, true));
         assert!(stream.read(&mut [0; 64]).is_ok_and(|n| n > 0));
-        until(SOON, "it is open", || {
+        until(SOON, "request open", || {
             model.request_with_script(script).is_some_and(|line| line["state"] == "open")
         });
         drop(stream);
-        until(SOON, "it is aborted", || {
+        until(SOON, "request aborted", || {
             model.request_with_script(script).is_some_and(|line| line["state"] == "aborted")
         });
     }
@@ -127,10 +127,8 @@ fn generate_content_streams_tool_calls_and_refuses_bad_requests() {
     assert_eq!(status, 200, "{text}");
     let events = events(&text.replace("\r\n", "\n"));
     let call = &events[0]["candidates"][0]["content"]["parts"][0]["functionCall"];
-    assert_eq!(
-        *call,
-        json!({"id": "call_0", "name": "write_file", "args": {"file_path": "/f", "content": "x y"}})
-    );
+    let args = json!({"file_path": "/f", "content": "x y"});
+    assert_eq!(*call, json!({"id": "call_0", "name": "write_file", "args": args}));
     let last = events.last().unwrap_or_else(|| panic!("{text}"));
     assert_eq!(last["candidates"][0]["finishReason"], "STOP");
     assert_eq!(last["usageMetadata"]["totalTokenCount"], 15);

@@ -4,95 +4,50 @@
 use acp_tests::cli::{RunningCommand, output_text, stop_reason};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
+use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
 use acp_tests::processes;
-use acp_tests::service::Service;
 use acp_tests::stdio::{self, Stdio};
+use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::{Agent, World, bin};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
-
-const GATEWAY: &str = "gateway";
-
-/// Gateway with one agent, its supervisor and its world.
-struct House {
-    // In drop order: gateway, supervisor, world.
-    gateway: Service,
-    supervisor: Service,
-    world: World,
-    agent: &'static str,
-}
-
-impl House {
-    fn new(world: World, name: &'static str, agent: Agent) -> Self {
-        world.configure(GATEWAY, "", &BTreeMap::from([(name, agent)]));
-        let supervisor = world.supervisor();
-        let gateway = world.gateway(GATEWAY, &supervisor.socket());
-        Self { gateway, supervisor, world, agent: name }
-    }
-
-    fn spawn(&self) -> Session<'_> {
-        Session { house: self, key: self.world.spawn(GATEWAY, self.agent, "work/project") }
-    }
-
-    /// Shuts both services down and checks that only the named processes are left.
-    fn end(self, remaining: &[i32]) {
-        assert_eq!(self.gateway.terminate(LONG), Some(0), "the gateway ends in order");
-        assert_eq!(self.supervisor.terminate(LONG), Some(0), "the supervisor ends in order");
-        let left: Vec<_> =
-            self.world.processes().into_iter().filter(|p| !remaining.contains(&p.pid)).collect();
-        assert_eq!(left, [], "nothing is left alive");
-    }
-}
 
 /// One session of the agent.
 struct Session<'a> {
     house: &'a House,
+    agent: &'static str,
     key: String,
 }
 
-impl Session<'_> {
-    fn world(&self) -> &World {
-        &self.house.world
-    }
-
-    fn cwd(&self) -> PathBuf {
-        self.world().path("work/project")
+impl<'a> Session<'a> {
+    fn spawn(house: &'a House, agent: &'static str) -> Self {
+        Self { house, agent, key: house.world.spawn(GATEWAY, agent, "work/project") }
     }
 
     fn follow(&self, text: &str) -> RunningCommand {
-        self.world().follow(GATEWAY, &["prompt", "--interactive", &self.key, text])
+        self.house.follow(&["prompt", "--interactive", &self.key, text])
     }
 
     fn prompt(&self, text: &str) -> Vec<Value> {
-        self.world().prompt(GATEWAY, &self.key, text)
+        self.house.prompt(&self.key, text)
     }
 
     fn verb(&self, args: &[&str]) -> Value {
-        self.world().cli(GATEWAY, args).ok().json()
+        self.house.verb(args)
     }
 
     fn lease(&self) -> Lease {
-        let lease = self.world().living_lease(&self.house.supervisor.socket(), &self.key);
+        let lease = self.house.world.living_lease(self.house.socket(), &self.key);
         lease.unwrap_or_else(|| panic!("no living lease of {}", self.key))
-    }
-
-    /// The lease as it is now, living or not.
-    fn lease_by_id(&self, id: &str) -> Lease {
-        let leases = self.world().leases(&self.house.supervisor.socket());
-        leases
-            .into_iter()
-            .find(|lease| lease.id() == id)
-            .unwrap_or_else(|| panic!("lease {id} is gone from the list"))
     }
 
     /// Waits for the one open permission and gives the agent's own "allow once".
     fn allow_once(&self) {
-        let open = eventually(SOON, "a permission is listed", || {
+        let open = eventually(SOON, "permission pending", || {
             let list = self.verb(&["permissions", "list", &self.key]);
             list.as_array().filter(|list| !list.is_empty()).cloned()
         });
@@ -111,34 +66,10 @@ impl Session<'_> {
     fn kill_agent(&self) -> Lease {
         let lease = self.lease();
         lease.kill_adapter();
-        until(LONG, "its whole tree is gone", || lease.processes().is_empty());
-        until(LONG, "its lease has ended", || {
-            matches!(self.lease_by_id(lease.id()).state(), "closed" | "lost")
-        });
+        until(LONG, "process tree gone", || lease.processes().is_empty());
+        self.house.wait_for_lease_end(&lease);
         lease
     }
-}
-
-/// Checks that the events of one turn are complete and without gaps.
-fn check_turn(events: &[Value], stop: &str) {
-    let number =
-        |event: &Value, name: &str| event[name].as_u64().unwrap_or_else(|| panic!("no {name}: {event}"));
-    let of_run: Vec<&Value> = events.iter().filter(|event| !event["run_id"].is_null()).collect();
-    let run = &of_run.first().unwrap_or_else(|| panic!("no event of a run: {events:?}"))["run_id"];
-    assert!(of_run.iter().all(|event| event["run_id"] == *run), "events of one run: {events:#?}");
-    assert!(events.iter().all(|event| event["event_version"] == 1), "{events:#?}");
-    for pair in events.windows(2) {
-        assert!(number(&pair[0], "session_seq") < number(&pair[1], "session_seq"), "{pair:#?}");
-    }
-    for pair in of_run.windows(2) {
-        assert_eq!(number(pair[0], "seq") + 1, number(pair[1], "seq"), "{pair:#?}");
-    }
-    assert_eq!(stop_reason(events).as_deref(), Some(stop), "{:#?}", events.last());
-    assert_eq!(
-        events.last().map(|event| event["type"].clone()),
-        Some(json!("done")),
-        "nothing follows the result"
-    );
 }
 
 fn words(count: u32) -> String {
@@ -152,10 +83,10 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
     assert_eq!(output_text(&events), words(50));
     let pieces = events.iter().filter(|e| e["type"] == "text_delta" && e["stream"] == "output").count();
     // Vibe joins chunks that follow each other quickly.
-    let least = if session.house.agent == "vibe" { 3 } else { 10 };
+    let least = if session.agent == "vibe" { 3 } else { 10 };
     assert!(pieces >= least, "it streams: {pieces} pieces");
 
-    let file = session.cwd().join("answer.txt");
+    let file = session.house.cwd().join("answer.txt");
     let script = format!("[[write {} forty two]] [[say written]]", file.display());
     let mut turn = session.follow(&script);
     let mut events = turn.events_until(LONG, |event| event["type"] == "permission");
@@ -178,7 +109,7 @@ fn streams_and_writes(session: &Session<'_>, model: &FakeModel) {
 /// Under `deny-all` neither agent nor host writes, and no request is shown.
 fn denies(session: &Session<'_>) {
     let _ = session.verb(&["sessions", "set", &session.key, "--permission", "deny-all"]);
-    let file = session.cwd().join("denied.txt");
+    let file = session.house.cwd().join("denied.txt");
     let script = format!("[[write {} no]] [[say over]]", file.display());
     let events = session.follow(&script).finish(LONG).lines();
     assert!(matches!(stop_reason(&events).as_deref(), Some("end_turn" | "cancelled")), "{events:#?}");
@@ -209,21 +140,14 @@ fn cancels(session: &Session<'_>, model: &FakeModel) -> String {
     until(SOON, "the agent has hung up on the model", aborted);
 
     let after = session.lease();
-    assert_eq!(
-        (after.id(), after.adapter_pid()),
-        (lease.id(), lease.adapter_pid()),
-        "the same lease and pid"
-    );
+    let (id, pid) = (lease.id(), lease.adapter_pid());
+    assert_eq!((after.id(), after.adapter_pid()), (id, pid), "the same lease and pid");
     let now = processes::read(after.adapter_pid());
     assert_eq!(now.map(|process| process.start_ticks), Some(before.start_ticks), "the same process");
     let events = session.prompt("[[say still here]]");
     check_turn(&events, "end_turn");
     assert_eq!(output_text(&events).trim(), "still here");
-    assert_eq!(
-        session.lease().adapter_pid(),
-        lease.adapter_pid(),
-        "the second turn runs in the same process"
-    );
+    assert_eq!(session.lease().adapter_pid(), pid, "the second turn runs in the same process");
     cancelled
 }
 
@@ -239,7 +163,7 @@ fn resumes(session: &Session<'_>, model: &FakeModel, cancelled: &str) {
     assert!(processes::is_alive(lease.adapter_pid()));
     let before = model.request_with_script(script).map(|line| line["scripts_before"].clone());
     assert!(before.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 3), "it remembers: {before:?}");
-    let history = output_text(&session.world().history(GATEWAY, &session.key));
+    let history = output_text(&session.house.history(&session.key));
     let want = [words(50).as_str(), "written", cancelled, "still here", "resumed"].concat();
     assert_eq!(history, want, "everything is in the history once, in order");
 }
@@ -249,11 +173,11 @@ fn closes(session: &Session<'_>) {
     let lease = session.lease();
     assert!(!lease.processes().is_empty());
     let _ = session.verb(&["sessions", "close", &session.key]);
-    until(LONG, "its lease is closed", || session.lease_by_id(lease.id()).state() == "closed");
-    for lease in session.world().leases(&session.house.supervisor.socket()) {
+    until(LONG, "lease closed", || session.house.lease_by_id(lease.id()).state() == "closed");
+    for lease in session.house.leases() {
         assert_eq!(lease.processes(), [], "a process outlives {lease:?}");
     }
-    let refused = session.world().cli(GATEWAY, &["prompt", &session.key, "hello?"]);
+    let refused = session.house.cli(&["prompt", &session.key, "hello?"]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_SESSION_CLOSED"));
 }
 
@@ -261,8 +185,8 @@ fn whole_life(name: &'static str) {
     let world = World::new();
     let model = FakeModel::start(&world);
     let agent = foreign::agent(&world, name, model.url());
-    let house = House::new(world, name, agent);
-    let session = house.spawn();
+    let house = Plan::default().build_in(world, &BTreeMap::from([(name, agent)]));
+    let session = Session::spawn(&house, name);
     streams_and_writes(&session, &model);
     let cancelled = cancels(&session, &model);
     // Gemini overwrites the record of a conversation that is loaded within a minute of its begin.
@@ -270,15 +194,13 @@ fn whole_life(name: &'static str) {
         resumes(&session, &model, &cancelled);
     }
     closes(&session);
-    let denied = house.spawn();
+    let denied = Session::spawn(&house, name);
     denies(&denied);
     let shown = denied.verb(&["sessions", "show", &denied.key]);
     assert_eq!(shown["asking"], "ensured", "the preset ensures that it asks: {shown}");
     closes(&denied);
-    drop(denied);
-    drop(session);
-    let model_pid = model.pid();
-    house.end(&[model_pid]);
+    drop(model);
+    house.end();
 }
 
 #[test]
@@ -319,22 +241,21 @@ fn nightly_mistral_vibe_through_the_gateway() {
 fn agent_without_resume_is_never_replaced_silently() {
     let fake_agent = bin("fake-agent");
     let agent = Agent::new(&[&fake_agent.to_string_lossy(), "--no-load", "--no-resume"]);
-    let house = House::new(World::new(), "forgetful", agent);
-    let session = house.spawn();
+    let house = Plan::default().build_in(World::new(), &BTreeMap::from([("forgetful", agent)]));
+    let session = Session::spawn(&house, "forgetful");
     check_turn(&session.prompt("hello"), "end_turn");
     let killed = session.kill_agent();
     for _ in 0..2 {
-        let refused = house.world.cli(GATEWAY, &["prompt", &session.key, "do you remember?"]);
+        let refused = house.cli(&["prompt", &session.key, "do you remember?"]);
         assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_RESUME_UNAVAILABLE"));
-        let living = house.world.living_lease(&house.supervisor.socket(), &session.key);
+        let living = house.world.living_lease(house.socket(), &session.key);
         assert!(living.is_none_or(|lease| lease.id() != killed.id()), "nothing was revived");
     }
-    let fresh = house.world.cli(GATEWAY, &["prompt", &session.key, "then begin again", "--new-conversation"]);
+    let fresh = house.cli(&["prompt", &session.key, "then begin again", "--new-conversation"]);
     check_turn(&fresh.ok().lines(), "end_turn");
     check_turn(&session.prompt("and go on"), "end_turn");
     closes(&session);
-    drop(session);
-    house.end(&[]);
+    house.end();
 }
 
 /// Same agents without the gateway: a failure here is a change of the agent.

@@ -58,14 +58,14 @@ fn dropped_world_ends_detached_processes() {
     .env("DIR", world.dir("elsewhere"))
     .status();
     assert!(status.is_ok_and(|s| s.success()));
-    let found = eventually(SOON, "both are there", || {
+    let found = eventually(SOON, "both processes running", || {
         let found = world.processes();
         let sleeps = found.iter().filter(|p| p.argv.first().is_some_and(|a| a.ends_with("sleep"))).count();
         (sleeps == 2).then_some(found)
     });
     drop(world);
     for process in found {
-        until(SOON, "it is gone", || {
+        until(SOON, "process gone", || {
             processes::read(process.pid).is_none_or(|p| p.start_ticks != process.start_ticks)
         });
     }
@@ -77,7 +77,9 @@ fn process_is_found_by_lease_id() {
     let mut child = shell("exec sleep 600");
     child.env(acp_shared::launch::ENV_LEASE_ID, &lease);
     let followed = RunningCommand::start(&mut child);
-    until(SOON, "it is found", || processes::list_of_lease(&lease).iter().any(|p| p.pid == followed.pid()));
+    until(SOON, "process found by lease", || {
+        processes::list_of_lease(&lease).iter().any(|p| p.pid == followed.pid())
+    });
     let held = ProcessHandle::open(followed.pid());
     drop(followed);
     assert!(processes::list_of_lease(&lease).is_empty());

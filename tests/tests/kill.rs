@@ -6,7 +6,7 @@ use acp_tests::invariants;
 use acp_tests::lease::Lease;
 use acp_tests::locked::DatabaseLock;
 use acp_tests::seed::Seed;
-use acp_tests::story::{check_chunks, check_history, check_turn, chunks, number};
+use acp_tests::story::{check_answer, check_chunks, check_history, check_turn, chunks, number};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use acp_tests::world::GATEWAY_DB;
 use serde_json::Value;
@@ -68,9 +68,7 @@ impl Client {
             self.send(house);
         }
         let running = self.running.take().unwrap_or_else(|| panic!("it was just sent"));
-        let events = running.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("echo: {}", self.args[2])]);
+        check_answer(&running.finish(LONG).ok().lines(), [format!("echo: {}", self.args[2])]);
     }
 }
 
@@ -103,7 +101,7 @@ impl Trial {
             return self.kill_now();
         };
         let before = lease_number(&self.house.lease_by_id(&id), "stdout_end");
-        let more = eventually(SOON, "the agent says more", || {
+        let more = eventually(SOON, "more agent output", || {
             let lease = self.house.lease_by_id(&id);
             let ended = committed(&self.house, &self.run) >= CHUNKS;
             (ended || lease_number(&lease, "stdout_end") > before).then_some(lease)
@@ -119,6 +117,10 @@ impl Trial {
     /// Kills the gateway at once.
     fn kill_now(&mut self) {
         self.house.kill_gateway();
+        self.count_kill();
+    }
+
+    fn count_kill(&mut self) {
         self.tally.kills += 1;
         if (1..CHUNKS).contains(&committed(&self.house, &self.run)) {
             self.tally.in_turn += 1;
@@ -127,20 +129,16 @@ impl Trial {
 
     /// Starts a gateway and kills it before it is ready, or soon after.
     fn kill_starting(&mut self) {
-        let gateway = GATEWAY;
         let world = &self.house.world;
         let socket = self.house.socket().to_string_lossy().into_owned();
         let config = world.path("gateway.toml").to_string_lossy().into_owned();
         let mut command =
-            world.gateway_verb(gateway, &["serve", "--supervisor-socket", &socket, "--config", &config]);
+            world.gateway_verb(GATEWAY, &["serve", "--supervisor-socket", &socket, "--config", &config]);
         let mut starting = RunningCommand::start(&mut command);
         wait_until_instant(Instant::now() + self.seed.time_below(Duration::from_millis(120)));
         starting.kill9();
-        self.tally.kills += 1;
         self.tally.starting += 1;
-        if (1..CHUNKS).contains(&committed(&self.house, &self.run)) {
-            self.tally.in_turn += 1;
-        }
+        self.count_kill();
     }
 
     fn check_process(&self) {
@@ -155,8 +153,7 @@ impl Trial {
 #[test]
 fn heavy_turn_survives_fifty_gateway_kills() {
     let seed = Seed::new();
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let other = house.world.spawn(GATEWAY, "scripted", "work/other");
     let lease = house.lease(&key);
     let script = format!("chunks {CHUNKS} pace_ms={PACE_MS} size={SIZE}");
@@ -251,19 +248,15 @@ fn check_everything(trial: &Trial, texts: &[String], script: &str) {
 #[test]
 fn heavy_short_turns_survive_kills_at_their_edges() {
     let mut seed = Seed::new();
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let pid = house.lease(&key).adapter_pid();
     for n in 0..12 {
         let text = format!("edge {n:02}");
         let turn = house.follow(&["prompt", &key, &text]);
         wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
-        house.kill_gateway();
-        house.start_gateway();
-        let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("echo: {text}")]);
+        house.restart_gateway();
+        check_answer(&turn.finish(LONG).ok().lines(), [format!("echo: {text}")]);
         assert_eq!(house.prompts_received(&text), 1);
     }
     assert_eq!(house.lease(&key).adapter_pid(), pid);
@@ -284,8 +277,7 @@ fn heavy_cancels_and_closes_survive_kills() {
         let verb = if n % 2 == 0 { "cancel" } else { "close" };
         let command = house.follow(&["sessions", verb, &key, "--idempotency-key", "once"]);
         wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(80)));
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let _ = command.finish(LONG).ok();
         events.extend(turn.finish(LONG).lines());
         check_turn(&events, "cancelled");
@@ -298,6 +290,6 @@ fn heavy_cancels_and_closes_survive_kills() {
     }
     let cancels = house.received("session/cancel").len();
     assert!(cancels <= 6, "{cancels} cancels for 6 turns");
-    until(SOON, "every turn is settled", || house.agent_events("turn_end").len() >= 6);
+    until(SOON, "all turns ended", || house.agent_events("turn_end").len() >= 6);
     house.end();
 }

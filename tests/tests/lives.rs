@@ -2,6 +2,7 @@
 //! sessions, durable settings.
 
 use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::lease::Lease;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::GATEWAY_DB;
@@ -46,25 +47,35 @@ fn shown(house: &House, key: &str) -> Value {
     house.verb(&["sessions", "show", key])
 }
 
+/// Runs a turn and lets a TTL of one minute pass, in two steps while no gateway runs. After the first step the
+/// session is idle with the same agent. Returns the agent's lease.
+fn let_ttl_pass(house: &mut House, key: &str, source: &str) -> Lease {
+    check_turn(&house.prompt(key, "before"), "end_turn");
+    let lease = house.lease(key);
+    let expiry = shown(house, key)["expiry"].clone();
+    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&source.into(), &60_000.into()), "{expiry}");
+    for ms in [30_000, 60_000] {
+        house.kill_gateway();
+        let_time_pass(house, ms);
+        house.start_gateway();
+        if ms == 30_000 {
+            let now = shown(house, key);
+            let want = (&"idle".into(), &lease.id().into());
+            assert_eq!((&now["state"], &now["lease_id"]), want, "half of the time has gone");
+        }
+    }
+    lease
+}
+
 /// B10: an idle agent ends after its TTL, also if the gateway was killed meanwhile; the next prompt resumes the
 /// conversation.
 #[test]
 fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
-    let mut house = Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build();
-    let key = house.spawn();
-    check_turn(&house.prompt(&key, "before"), "end_turn");
-    let lease = house.lease(&key);
-    let expiry = shown(&house, &key)["expiry"].clone();
-    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"runtime".into(), &60_000.into()), "{expiry}");
-    house.kill_gateway();
-    let_time_pass(&house, 30_000);
-    house.start_gateway();
-    assert_eq!(shown(&house, &key)["lease_id"], lease.id(), "half of the time has gone");
-    house.kill_gateway();
-    let_time_pass(&house, 60_000);
-    house.start_gateway();
+    let (mut house, key) =
+        Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 1\n").build().with_session();
+    let lease = let_ttl_pass(&mut house, &key, "runtime");
     house.wait_for_lease_end(&lease);
-    until(SOON, "the session is at rest", || shown(&house, &key)["lease_id"].is_null());
+    until(SOON, "session without agent", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!(shown(&house, &key)["state"], "idle");
     check_turn(&house.prompt(&key, "after"), "end_turn");
     assert_eq!((house.received("session/new").len(), house.received("session/resume").len()), (1, 1));
@@ -74,20 +85,9 @@ fn idle_agent_ends_after_ttl_and_resumes_with_next_prompt() {
 /// D2: an unused session is closed with its agent after its TTL, although no gateway ran meanwhile.
 #[test]
 fn unused_session_is_closed_after_ttl() {
-    let mut house = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build();
-    let key = house.spawn();
-    check_turn(&house.prompt(&key, "before"), "end_turn");
-    let lease = house.lease(&key);
-    let expiry = shown(&house, &key)["expiry"].clone();
-    assert_eq!((&expiry["source"], &expiry["window_ms"]), (&"session".into(), &60_000.into()), "{expiry}");
-    house.kill_gateway();
-    let_time_pass(&house, 30_000);
-    house.start_gateway();
-    assert_eq!(shown(&house, &key)["state"], "idle", "half of the time has gone");
-    house.kill_gateway();
-    let_time_pass(&house, 60_000);
-    house.start_gateway();
-    until(SOON, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    let (mut house, key) = Plan::flags(&[]).gateway("[session]\nttl_minutes = 1\n").build().with_session();
+    let lease = let_ttl_pass(&mut house, &key, "session");
+    until(SOON, "session closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
     house.wait_for_lease_end(&lease);
     house.end();
@@ -96,8 +96,7 @@ fn unused_session_is_closed_after_ttl() {
 /// D2, D8: a binding's idle timeout expires across kills, ends session and agent, and is announced once.
 #[test]
 fn idle_timeout_expires_across_kill_and_is_announced_once() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let lease = house.lease(&key);
     house.kill_gateway();
     bind(&house, &key, "room", Some(4_000), None);
@@ -106,17 +105,15 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
         house.kill_gateway();
     }
     house.start_gateway();
-    until(LONG, "the session is closed", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
     assert_eq!(shown(&house, &key)["ending"], "expired");
     house.wait_for_lease_end(&lease);
     let want =
         "The session is closed (no activity here for 4s, the idle timeout). Start a new one with /acp spawn.";
-    let texts = eventually(SOON, "the conversation is told", || {
-        Some(told(&house, "room")).filter(|texts| !texts.is_empty())
-    });
+    let texts =
+        eventually(SOON, "notice shown", || Some(told(&house, "room")).filter(|texts| !texts.is_empty()));
     assert_eq!(texts, [want]);
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(told(&house, "room"), [want]);
     house.end();
 }
@@ -124,19 +121,17 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
 /// D2: only the expired one of two bindings ends; the notice names the maximum age.
 #[test]
 fn expired_binding_keeps_session_with_another_binding() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     bind(&house, &key, "short", None, Some(1_000));
     bind(&house, &key, "long", Some(3_600_000), None);
     house.start_gateway();
-    let texts = eventually(LONG, "the short one is told", || {
-        Some(told(&house, "short")).filter(|texts| !texts.is_empty())
-    });
+    let texts =
+        eventually(LONG, "notice shown", || Some(told(&house, "short")).filter(|texts| !texts.is_empty()));
     assert!(texts[0].contains("bound here for 1s, the maximum age"), "{texts:?}");
     assert!(texts[0].contains(&format!("/focus {key}")), "{texts:?}");
     check_turn(&house.prompt(&key, "still here"), "end_turn");
-    until(SOON, "the other one hears the answer", || told(&house, "long") == ["echo: still here"]);
+    until(SOON, "answer shown in other conversation", || told(&house, "long") == ["echo: still here"]);
     assert_eq!(told(&house, "short").len(), 1);
     let expiry = shown(&house, &key)["expiry"].clone();
     assert_eq!(expiry["source"], "binding_idle");
@@ -146,15 +141,14 @@ fn expired_binding_keeps_session_with_another_binding() {
 /// D11: a running turn keeps its binding and agent for any duration.
 #[test]
 fn running_turn_defers_idle_timeout() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     bind(&house, &key, "room", Some(1_500), None);
     house.start_gateway();
     let turn = house.follow(&["prompt", &key, "chunks 50 pace_ms=100"]);
     check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
     assert_eq!(shown(&house, &key)["state"], "idle", "the window begins anew with the end of the turn");
-    until(LONG, "then it runs out", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
     house.end();
 }
 
@@ -166,8 +160,8 @@ fn a_one_shot_session_ends_with_its_run() {
     let spawn =
         ["sessions", "spawn", "--agent", "scripted", "--cwd", &cwd, "--mode", "oneshot", "--prompt", "hi"];
     let key = house.verb(&spawn)["session_key"].as_str().unwrap_or_default().to_owned();
-    until(LONG, "it is closed", || shown(&house, &key)["state"] == "closed");
-    until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "session closed", || shown(&house, &key)["state"] == "closed");
+    until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     assert_eq!((house.received("session/new").len(), house.prompts_received("hi")), (1, 1));
     let refused = house.cli(&["prompt", &key, "more"]);
     assert_eq!(refused.error_code(), "ACP_SESSION_CLOSED");
@@ -182,13 +176,13 @@ fn close_archive_delete_and_reset_end_sessions_once() {
     for verb in ["close", "archive", "delete", "reset"] {
         let key = house.spawn();
         let turn = house.follow(&["prompt", &key, "wait_cancel"]);
-        until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+        until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
         let end = ["sessions", verb, &key, "--discard", "--idempotency-key", verb];
         let now = house.verb(&end);
         assert_eq!((&now["state"], &now["discarded"]), (&"closed".into(), &true.into()), "{verb}: {now}");
         assert_eq!(house.verb(&end), now, "{verb}: the first answer again");
         check_turn(&turn.finish(LONG).lines(), "cancelled");
-        until(LONG, "its agent has ended", || shown(&house, &key)["lease_id"].is_null());
+        until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     }
     assert_eq!(house.received("session/delete").len(), 4, "each agent was asked to forget, once");
     assert_eq!(std::fs::read_dir(house.world.path("agent-state")).unwrap().count(), 0, "and did");
@@ -201,8 +195,7 @@ fn close_archive_delete_and_reset_end_sessions_once() {
     let mut all = listed(&["sessions", "list", "--all"]);
     all.sort();
     assert_eq!(all, ["archived", "closed", "reset"]);
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(house.agent_events("start").len(), 4, "nothing that was closed is started again");
     house.end();
 }
@@ -227,10 +220,8 @@ fn sessions_record_owner_and_labels_are_unique() {
         let found = views.as_array().into_iter().flatten().find(|view| view["session_key"] == wanted);
         found.cloned().unwrap_or_else(|| panic!("{wanted} is not in {views}"))
     };
-    assert_eq!(
-        (&of(&parent)["owner_session_key"], &of(&parent)["spawned_by"]),
-        (&parent.as_str().into(), &Value::Null)
-    );
+    assert_eq!(of(&parent)["owner_session_key"], parent.as_str());
+    assert_eq!(of(&parent)["spawned_by"], Value::Null);
     for column in ["owner_session_key", "spawned_by", "parent_session_key"] {
         assert_eq!(of(&child)[column], parent.as_str(), "{column}");
     }
@@ -239,10 +230,8 @@ fn sessions_record_owner_and_labels_are_unique() {
     assert_eq!((&of(&child)["agent"], &of(&child)["backend"]), (&"scripted".into(), &"direct".into()));
     assert!(of(&child)["created_at_ms"].is_u64());
     let taken = spawn(&["--label", "work"]);
-    assert_eq!(
-        (taken.error_code().as_str(), &taken.error()["detail_code"]),
-        ("USAGE", &"LABEL_TAKEN".into())
-    );
+    let codes = (taken.error()["code"].clone(), taken.error()["detail_code"].clone());
+    assert_eq!(codes, ("USAGE".into(), "LABEL_TAKEN".into()));
     let _ = house.verb(&["sessions", "close", &parent]);
     let _ = key(spawn(&["--label", "work"]));
     let orphan = spawn(&["--spawned-by", &parent]);
@@ -253,8 +242,7 @@ fn sessions_record_owner_and_labels_are_unique() {
 /// B14: settings are validated, stored, and applied to the agent's next process, the mode first.
 #[test]
 fn settings_survive_gateway_and_agent() {
-    let mut house = Plan::flags(&["--modes"]).build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&["--modes"]).build().with_session();
     let _ = house.prompt(&key, "warm up");
     for setting in [["--mode", "ask"], ["--timeout", "600"], ["--permission", "deny-all"]] {
         let _ = house.verb(&["sessions", "set", &key, setting[0], setting[1]]);
@@ -283,8 +271,7 @@ fn settings_survive_gateway_and_agent() {
 /// The agent accepts or refuses changes of its own settings; refused ones are errors and are not stored.
 #[test]
 fn settings_are_answered_by_the_agent() {
-    let house = Plan::flags(&["--modes", "--options"]).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&["--modes", "--options"]).build().with_session();
     let _ = house.prompt(&key, "warm up");
     let set = |args: &[&str]| house.cli(&[&["sessions", "set", &key], args].concat());
     for (change, want) in [
@@ -323,18 +310,15 @@ fn settings_are_answered_by_the_agent() {
     assert_eq!(view["agent_settings"], settings);
     // Without an agent process a change is not confirmed; the next process gets it.
     house.lease(&key).kill_adapter();
-    until(LONG, "the agent is gone", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "agent gone", || shown(&house, &key)["lease_id"].is_null());
     let waits = set(&["--model", "small"]).ok().json();
     assert_eq!(waits["setting"]["is_applied"], false, "{waits}");
     let _ = set(&["--option", "none=x"]).ok();
     check_turn(&house.prompt(&key, "again"), "end_turn");
     let view = shown(&house, &key);
     assert_eq!(view["model"], "small");
-    assert_eq!(
-        view["config"],
-        serde_json::json!([{"id": "web", "value": "off"}]),
-        "what was refused is dropped"
-    );
+    let config = serde_json::json!([{"id": "web", "value": "off"}]);
+    assert_eq!(view["config"], config, "what was refused is dropped");
     assert_eq!(view["agent_settings"]["options"][0]["current"], "small");
     house.end();
 }
@@ -342,8 +326,7 @@ fn settings_are_answered_by_the_agent() {
 /// A turn above the session's timeout is stopped and fails, and the session continues.
 #[test]
 fn turn_above_session_timeout_is_stopped() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "1"]);
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
     let queued = house.follow(&["prompt", &key, "next"]);
@@ -356,8 +339,7 @@ fn turn_above_session_timeout_is_stopped() {
 /// B14: the configured limit applies to a session without its own timeout.
 #[test]
 fn turn_above_configured_limit_is_stopped() {
-    let house = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[limits]\nturn_ms = 1000\n").build().with_session();
     let hung = house.follow(&["prompt", &key, "wait_cancel"]).finish(LONG);
     assert_eq!(hung.error_code(), "TIMEOUT");
     let _ = house.verb(&["sessions", "set", &key, "--timeout", "600"]);
@@ -368,8 +350,7 @@ fn turn_above_configured_limit_is_stopped() {
 /// D4: a binding ends by its id, all others by the session key; the session continues.
 #[test]
 fn bindings_are_ended_by_id_and_by_session() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     for conversation in ["one", "two", "three"] {
         bind(&house, &key, conversation, None, None);
@@ -406,7 +387,7 @@ fn repeated_commands_after_kill_return_first_response() {
     let key = spawned["session_key"].as_str().unwrap_or_default().to_owned();
     let prompt = ["prompt", &key, "permission", "--no-wait", "--interactive", "--idempotency-key", "k"];
     let accepted = house.verb(&prompt);
-    let id = eventually(LONG, "the agent asks", || {
+    let id = eventually(LONG, "permission requested", || {
         let views = house.verb(&["permissions", "list", &key]);
         views[0]["permission_id"].as_str().map(str::to_owned)
     });
@@ -424,8 +405,7 @@ fn repeated_commands_after_kill_return_first_response() {
         answers.push((command, house.verb(command)));
     }
     let events = house.history(&key).len();
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     for (command, first) in answers {
         assert_eq!(house.verb(command), first, "{command:?}");
     }
@@ -441,10 +421,9 @@ fn repeated_commands_after_kill_return_first_response() {
 #[test]
 fn turn_ends_in_bounded_time_without_supervisor() {
     let toml = "[acp.control_plane.recovery]\nreconcile_running_after_ms = 1000\n";
-    let mut house = Plan::flags(&[]).gateway(toml).build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway(toml).build().with_session();
     let turn = house.follow(&["prompt", &key, "wait_cancel"]);
-    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
     house.kill_supervisor();
     let ended = turn.finish(LONG);
     assert_eq!(ended.error_code(), "ACP_UNCERTAIN");
@@ -458,12 +437,11 @@ fn turn_ends_in_bounded_time_without_supervisor() {
 /// A stopped supervisor is noticed; when it continues, the turn continues without loss.
 #[test]
 fn heavy_hanging_supervisor_is_noticed_and_turn_continues() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = house.follow(&["prompt", &key, "chunks 40 pace_ms=50"]);
-    until(SOON, "it runs", || shown(&house, &key)["state"] == "running");
+    until(SOON, "turn running", || shown(&house, &key)["state"] == "running");
     house.signal_supervisor(Signal::STOP);
-    until(LONG, "the gateway notices", || house.gateway_log().contains("the supervisor hangs"));
+    until(LONG, "supervisor hang logged", || house.gateway_log().contains("the supervisor hangs"));
     house.signal_supervisor(Signal::CONT);
     let events = turn.finish(LONG).ok().lines();
     check_turn(&events, "end_turn");
@@ -497,8 +475,8 @@ fn uncommitted_session_opening_ends_its_process() {
     assert_eq!(house.agent_events("start").len(), 1);
     assert!(!house.history(&key).iter().any(|event| event.to_string().contains("agent_ready")));
     beside(&house, "DROP TRIGGER no_opening");
-    until(LONG, "it is read again", || shown(&house, &key)["state"] == "idle");
-    until(LONG, "its end too", || shown(&house, &key)["lease_id"].is_null());
+    until(LONG, "session idle", || shown(&house, &key)["state"] == "idle");
+    until(LONG, "agent ended", || shown(&house, &key)["lease_id"].is_null());
     check_turn(&house.prompt(&key, "after all"), "end_turn");
     assert_eq!((house.agent_events("start").len(), house.received("session/new").len()), (2, 1));
     house.end();

@@ -3,10 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
-use acp_tests::scrape::{Scrape, post};
+use acp_tests::scrape::Scrape;
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::{World, repository};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -81,7 +81,7 @@ fn scrape(house: &House) -> Scrape {
 fn settled(house: &House, want: &[(&str, f64)]) -> Scrape {
     let mut last = String::new();
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        eventually(SOON, "the numbers", || {
+        eventually(SOON, "expected series values", || {
             let found = scrape(house);
             let off = want.iter().filter(|(series, value)| found.value(series) != *value);
             let off: Vec<String> = off
@@ -107,7 +107,7 @@ fn spawns(house: &House) -> String {
     let other = [&spawn[..], &["--label", "other"]].concat();
     assert_eq!(house.cli(&other).error_code(), "ACP_IDEMPOTENCY_CONFLICT");
     assert_eq!(house.cli(&["sessions", "spawn", "--agent", "nobody"]).error_code(), "ACP_AGENT_NOT_ALLOWED");
-    until(SOON, "the agent is there", || state(house, &key) == "idle");
+    until(SOON, "session idle", || state(house, &key) == "idle");
     key
 }
 
@@ -119,45 +119,32 @@ fn turns(house: &House, key: &str) {
     let _ = house.prompt(key, "say b");
     assert_ne!(house.cli(&["prompt", key, "error -32603 no"]).code, Some(0));
     let waiting = house.follow(&["prompt", key, "wait_cancel"]);
-    until(SOON, "it runs", || state(house, key) == "running");
+    until(SOON, "turn running", || state(house, key) == "running");
     let queued = house.follow(&["prompt", key, "say c"]);
-    settled(
-        house,
-        &[
-            ("acp_runs_queued", 1.0),
-            (r#"acp_sessions{state="running"}"#, 1.0),
-            (r#"acp_sessions{state="idle"}"#, 0.0),
-        ],
-    );
+    let [running, idle] = ["running", "idle"].map(|state| format!(r#"acp_sessions{{state="{state}"}}"#));
+    settled(house, &[("acp_runs_queued", 1.0), (running.as_str(), 1.0), (idle.as_str(), 0.0)]);
     let listed = house.verb(&["sessions", "list"]);
     assert!(listed[0]["active_run"].is_string(), "{listed}");
     assert_eq!(listed[0]["queued_runs"], 1, "{listed}");
     let shown = house.verb(&["sessions", "show", key]);
     let last = shown["runs"].as_array().and_then(|runs| runs.last());
-    assert_eq!(
-        last.map(|run| (&run["state"], &run["position"])),
-        Some((&"queued".into(), &1.into())),
-        "{shown}"
-    );
+    let place = last.map(|run| (&run["state"], &run["position"]));
+    assert_eq!(place, Some((&"queued".into(), &1.into())), "{shown}");
     let _ = house.cli(&["sessions", "cancel", key]).ok();
     drop(waiting);
-    until(LONG, "the queue is done", || state(house, key) == "idle");
+    until(LONG, "session idle", || state(house, key) == "idle");
     drop(queued);
 }
 
 /// Binds a conversation, runs a turn in it, and returns the number of parts sent.
 fn conversation(house: &House) -> f64 {
-    let socket = house.gateway().socket();
-    let path = "/v1/console/conversations/room/messages";
-    let cwd = house.cwd();
-    let spawn = format!("/acp spawn {AGENT} --cwd {}", cwd.display());
-    let spawned = post(&socket, path, &json!({"text": spawn, "message_id": "1"}));
+    let spawned = house.say("room", "1", &format!("/acp spawn {AGENT} --cwd {}", house.cwd().display()));
     assert_eq!(spawned["outcome"], "command", "{spawned}");
-    let said = post(&socket, path, &json!({"text": "say hello there", "message_id": "2"}));
+    let said = house.say("room", "2", "say hello there");
     assert_eq!(said["outcome"], "prompted", "{said}");
     let journal = house.world.journal(GATEWAY);
     let count = |sql: &str| journal.query_row(sql, [], |row| row.get::<_, i64>(0)).unwrap();
-    until(SOON, "it is delivered", || {
+    until(SOON, "answer delivered", || {
         count("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") == 1
     });
     let bound = house.verb(&["sessions", "list"]);
@@ -249,8 +236,7 @@ fn every_metric_is_documented_and_tested() {
         let beside = *file == WATCHDOG && text.contains("watch.stuck(");
         assert!(beside || text.matches(short).count() >= uses, "{file} does not look at {name}");
     }
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say a");
     let unknown: Vec<String> =
         scrape(&house).names.into_iter().filter(|name| !named.contains(name)).collect();
@@ -289,21 +275,16 @@ fn log_records_every_transition_and_no_secret() {
     let mut agent = scripted(&world, &[], "ask").env("A_TOKEN", TOKEN);
     agent.command.splice(0..0, ["/usr/bin/env".to_owned(), format!("ANOTHER={TOKEN}")]);
     let config = "log.format = \"json\"\nlog.level = \"trace\"\n";
-    world.configure(GATEWAY, config, &BTreeMap::from([(AGENT, agent)]));
-    let supervisor = world.supervisor();
-    let gateway = world.gateway(GATEWAY, &supervisor.socket());
-    let key = world.spawn(GATEWAY, AGENT, "work/project");
-    let _ = world.prompt(GATEWAY, &key, "say my words");
-    let _ = world.cli(GATEWAY, &["sessions", "close", &key]).ok();
-    let said = json!({"text": "hello", "message_id": "1"});
-    let _ = post(&gateway.socket(), "/v1/console/conversations/room/messages", &said);
-    until(SOON, "the adapter's end is logged", || gateway.log().contains("adapter ended"));
-    let log = gateway.log();
+    let plan = Plan::default().gateway(config);
+    let (house, key) = plan.build_in(world, &BTreeMap::from([(AGENT, agent)])).with_session();
+    let _ = house.prompt(&key, "say my words");
+    let _ = house.cli(&["sessions", "close", &key]).ok();
+    let _ = house.say("room", "1", "hello");
+    until(SOON, "adapter end logged", || house.gateway_log().contains("adapter ended"));
+    let log = house.gateway_log();
     assert!(!log.contains(TOKEN), "{}", log.lines().find(|line| line.contains(TOKEN)).unwrap_or_default());
-    let lines: Vec<Value> = log
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}")))
-        .collect();
+    let parsed = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    let lines: Vec<Value> = log.lines().map(parsed).collect();
     let of = |message: &str| -> Vec<&Value> {
         let ours = |line: &&Value| line["message"] == message && line["session_key"] == key.as_str();
         lines.iter().filter(ours).collect()
@@ -312,7 +293,7 @@ fn log_records_every_transition_and_no_secret() {
         let word = |line: &Value, name: &str| line[name].as_str().unwrap_or_default().to_owned();
         of(message)
             .iter()
-            .map(|l| format!("{}>{}>{}", word(l, "from"), word(l, "event"), word(l, "to")))
+            .map(|line| ["from", "event", "to"].map(|name| word(line, name)).join(">"))
             .collect()
     };
     assert_eq!(

@@ -17,8 +17,7 @@ fn tool(house: &House, key: &str, command: &str) -> String {
 
 #[test]
 fn agent_commands_to_its_own_gateway_are_refused() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let before = house.verb(&["sessions", "list"]);
     let list = line(&house.world.gateway_verb(GATEWAY, &["sessions", "list"]));
     let close = line(&house.world.gateway_verb(GATEWAY, &["sessions", "close", &key]));

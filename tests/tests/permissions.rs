@@ -2,7 +2,7 @@
 
 use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, Plan, scripted};
-use acp_tests::story::{check_failed, check_turn, chunks};
+use acp_tests::story::{check_answer, check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ fn pending(house: &House, key: &str) -> Vec<Value> {
 
 /// Waits for the only pending permission request and returns its id.
 fn one_pending(house: &House, key: &str) -> String {
-    let list = eventually(SOON, "a permission waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
+    let list = eventually(SOON, "permission pending", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
     text(&list[0], "permission_id").to_owned()
 }
@@ -31,6 +31,13 @@ fn answer(house: &House, key: &str, id: &str, option: &str) -> Output {
 
 fn ask(house: &House, key: &str, script: &str) -> RunningCommand {
     house.follow(&["prompt", key, script, "--interactive"])
+}
+
+/// Starts a turn and waits for its permission request; returns the turn and the request's id.
+fn asked(house: &House, key: &str, script: &str) -> (RunningCommand, String) {
+    let turn = ask(house, key, script);
+    let id = one_pending(house, key);
+    (turn, id)
 }
 
 fn settled(events: &[Value]) -> Vec<&Value> {
@@ -51,18 +58,16 @@ fn check_cancel_came_first(house: &House) {
 /// A request is shown with the agent's own options and answered once; a second answer is refused.
 #[test]
 fn permission_is_answered_once() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let mut turn = ask(&house, &key, "permission Delete everything\nsay after");
     let mut events = turn.events_until(SOON, |event| event["type"] == "permission");
     let shown = events.last().cloned().unwrap_or_default();
     let list = pending(&house, &key);
     assert_eq!(list.len(), 1, "{list:?}");
     assert_eq!(list[0]["title"], "Delete everything");
-    assert_eq!(
-        (&list[0]["permission_id"], &list[0]["options"]),
-        (&shown["permission_id"], &shown["options"])
-    );
+    for member in ["permission_id", "options"] {
+        assert_eq!(list[0][member], shown[member], "{member}");
+    }
     let ids: Vec<&str> =
         list[0]["options"].as_array().into_iter().flatten().map(|option| text(option, "option_id")).collect();
     assert_eq!(ids, ["allow_once", "allow_always", "reject_once", "reject_always"]);
@@ -92,10 +97,8 @@ fn permission_is_answered_once() {
 /// One of several concurrent answers wins, and the agent receives that one.
 #[test]
 fn one_of_many_concurrent_answers_wins() {
-    let house = House::new(&[]);
-    let key = house.spawn();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (house, key) = House::new(&[]).with_session();
+    let (turn, id) = asked(&house, &key, "permission");
     let racers: Vec<(&str, RunningCommand)> = ["allow_once", "reject_once", "allow_always", "reject_always"]
         .map(|option| (option, house.follow(&["permissions", "answer", &key, &id, option])))
         .into();
@@ -112,22 +115,17 @@ fn one_of_many_concurrent_answers_wins() {
 /// A pending request survives gateway kills before and after its answer.
 #[test]
 fn permission_survives_gateway_kills() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
-        let turn = ask(&house, &key, &format!("permission Number {n}"));
-        let id = one_pending(&house, &key);
-        house.kill_gateway();
-        house.start_gateway();
+        let (turn, id) = asked(&house, &key, &format!("permission Number {n}"));
+        house.restart_gateway();
         assert_eq!(one_pending(&house, &key), id, "the same question after the restart");
         assert_eq!(answer(&house, &key, &id, option).code, Some(0));
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(pending(&house, &key), [] as [Value; 0], "it stays answered");
         assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "and is not answered twice");
         let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), [format!("permission: selected {option}")]);
+        check_answer(&events, [format!("permission: selected {option}")]);
         assert_eq!(events.iter().filter(|event| event["type"] == "permission").count(), 1, "asked once");
         assert_eq!(settled(&events).len(), 1, "settled once");
     }
@@ -139,10 +137,8 @@ fn permission_survives_gateway_kills() {
 fn cancel_settles_pending_permission() {
     // With an agent that cancels its request, and with one that only ends its turn.
     for flags in [&["--cancel-request"][..], &[]] {
-        let house = House::new(flags);
-        let key = house.spawn();
-        let turn = ask(&house, &key, "permission\nsay never");
-        let id = one_pending(&house, &key);
+        let (house, key) = House::new(flags).with_session();
+        let (turn, id) = asked(&house, &key, "permission\nsay never");
         let _ = house.verb(&["sessions", "cancel", &key]);
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "cancelled");
@@ -159,10 +155,8 @@ fn cancel_settles_pending_permission() {
 /// H4: the next process numbers its requests from 0 again, and an old answer does not match a new request.
 #[test]
 fn old_permission_id_never_approves_new_request() {
-    let mut house = House::new(&["--ids", "int0"]);
-    let key = house.spawn();
-    let first = ask(&house, &key, "permission First");
-    let old = one_pending(&house, &key);
+    let (mut house, key) = House::new(&["--ids", "int0"]).with_session();
+    let (first, old) = asked(&house, &key, "permission First");
     let lease = house.lease(&key);
     lease.kill_adapter();
     let events = first.finish(LONG).lines();
@@ -172,12 +166,10 @@ fn old_permission_id_never_approves_new_request() {
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nobody is there to hear it");
 
-    let second = ask(&house, &key, "permission Second");
-    let new = one_pending(&house, &key);
+    let (second, new) = asked(&house, &key, "permission Second");
     assert_ne!(new, old);
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "the old button does nothing");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "nor after a restart");
     assert_eq!(one_pending(&house, &key), new, "the new question still waits");
     assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
@@ -197,8 +189,7 @@ fn permission_ids_of_other_turns_and_sessions_are_refused() {
     assert_eq!(answer(&house, &key, &foreign, "allow_once").code, Some(2), "of another session");
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(0));
     let _ = first.finish(LONG).ok();
-    let second = ask(&house, &key, "permission");
-    let new = one_pending(&house, &key);
+    let (second, new) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &old, "allow_once").code, Some(2), "of an earlier turn");
     assert_eq!(answer(&house, &key, &new, "reject_once").code, Some(0));
     assert_eq!(chunks(&second.finish(LONG).ok().lines()), ["permission: selected reject_once"]);
@@ -235,8 +226,7 @@ fn permission_modes_decide_without_asking() {
     }
     // approve-reads still asks a person who is there.
     let key = spawn(&["--permission", "approve-reads"]);
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
     assert_eq!(chunks(&turn.finish(LONG).ok().lines()), ["permission: selected allow_once"]);
     house.end();
@@ -245,10 +235,8 @@ fn permission_modes_decide_without_asking() {
 /// A new permission mode decides pending requests; old buttons have no effect.
 #[test]
 fn stricter_mode_refuses_pending_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (house, key) = House::new(&[]).with_session();
+    let (turn, id) = asked(&house, &key, "permission");
     let _ = house.verb(&["sessions", "set", &key, "--permission", "deny-all"]);
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(2), "an old button");
@@ -262,8 +250,7 @@ fn stricter_mode_refuses_pending_permission() {
 #[test]
 fn unattended_permission_request_fails_run_if_configured() {
     let toml = "[permission]\nnon_interactive_permissions = \"fail\"\n";
-    let house = Plan::flags(&[]).gateway(toml).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway(toml).build().with_session();
     let failed = house.cli(&["prompt", &key, "permission\nsay never"]);
     assert_eq!((failed.code, failed.error_code().as_str()), (Some(5), "PERMISSION_PROMPT_UNAVAILABLE"));
     let events = failed.lines();
@@ -272,8 +259,7 @@ fn unattended_permission_request_fails_run_if_configured() {
     check_cancel_came_first(&house);
     // The session continues, attended and unattended.
     check_turn(&house.prompt(&key, "still here"), "end_turn");
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (turn, id) = asked(&house, &key, "permission");
     assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
     check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
     house.end();
@@ -282,11 +268,9 @@ fn unattended_permission_request_fails_run_if_configured() {
 /// An unanswered request is settled at its deadline, with an event.
 #[test]
 fn deadline_settles_pending_permission() {
-    let house = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[permission]\ntimeout_ms = 1500\n").build().with_session();
     let events = ask(&house, &key, "permission").finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["permission: selected reject_once"]);
+    check_answer(&events, ["permission: selected reject_once"]);
     assert_eq!(settled(&events)[0]["without"], "deadline", "{events:#?}");
     assert_eq!(pending(&house, &key), [] as [Value; 0]);
     house.end();
@@ -295,16 +279,14 @@ fn deadline_settles_pending_permission() {
 /// Closing the session settles the pending request and ends the agent.
 #[test]
 fn close_settles_pending_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
-    let turn = ask(&house, &key, "permission");
-    let id = one_pending(&house, &key);
+    let (house, key) = House::new(&[]).with_session();
+    let (turn, id) = asked(&house, &key, "permission");
     let lease = house.lease(&key);
     let _ = house.verb(&["sessions", "close", &key]);
     let events = turn.finish(LONG).lines();
     assert_eq!(settled(&events).len(), 1, "{events:#?}");
     assert_eq!(answer(&house, &key, &id, "allow_once").code.filter(|code| *code != 0), Some(2));
-    until(LONG, "the agent is gone", || lease.processes().is_empty());
+    until(LONG, "agent gone", || lease.processes().is_empty());
     house.end();
 }
 
@@ -316,31 +298,23 @@ fn unensured_asking_is_reported_before_first_turn() {
     let mut house = Plan::flags(&[]).build_in(world, &BTreeMap::from([(AGENT, agent)]));
     let key = house.spawn();
     let show = |house: &House| house.verb(&["sessions", "show", &key]);
-    until(SOON, "the session shows it", || show(&house)["asking"] == "unknown");
+    until(SOON, "asking state shown", || show(&house)["asking"] == "unknown");
     check_turn(&house.prompt(&key, "hello"), "end_turn");
     house.lease(&key).kill_adapter();
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     check_turn(&house.prompt(&key, "hello again"), "end_turn");
     let history = house.history(&key);
-    let reports: Vec<usize> = (0..)
-        .zip(&history)
-        .filter(|(_, it)| it["status"] == "asking_not_ensured")
-        .map(|(at, _)| at)
-        .collect();
+    let is_report = |at: &usize| history[*at]["status"] == "asking_not_ensured";
+    let reports: Vec<usize> = (0..history.len()).filter(is_report).collect();
     let turn = history.iter().position(|event| event["type"] == "prompt");
     assert_eq!(reports.len(), 1, "said once: {history:#?}");
     assert!(turn.is_some_and(|turn| reports[0] < turn), "{history:#?}");
     house.end();
 
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "hello"), "end_turn");
-    assert_eq!(
-        house.verb(&["sessions", "show", &key])["asking"],
-        "ensured",
-        "its configuration vouches for it"
-    );
+    let asking = house.verb(&["sessions", "show", &key])["asking"].clone();
+    assert_eq!(asking, "ensured", "its configuration vouches for it");
     assert!(house.history(&key).iter().all(|event| event["status"] != "asking_not_ensured"));
     house.end();
 }
@@ -349,12 +323,10 @@ fn unensured_asking_is_reported_before_first_turn() {
 #[test]
 fn refused_mode_does_not_replace_asking_mode() {
     // The mode is changed while the session opens: the agent has not reported its modes yet.
-    let house = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&["--modes", "--slow-init", "2000"]).mode("ask").build().with_session();
     drop(house.cli(&["sessions", "set", &key, "--mode", "free"]));
     let asks = || {
-        let turn = ask(&house, &key, "permission");
-        let id = one_pending(&house, &key);
+        let (turn, id) = asked(&house, &key, "permission");
         assert_eq!(answer(&house, &key, &id, "allow_once").code, Some(0));
         check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
         let view = house.verb(&["sessions", "show", &key]);

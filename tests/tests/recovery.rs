@@ -1,5 +1,5 @@
-//! Kills at critical moments: while a session opens, while output is unread, with an old database, repeatedly. Output is
-//! kept, prompts are answered, and no session has two agents.
+//! Kills at critical moments: while a session opens, while output is unread, repeatedly. Output is kept, prompts
+//! are answered, and no session has two agents.
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
@@ -8,7 +8,6 @@ use acp_tests::story::{check_chunks, check_failed, check_history, check_turn, ch
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
@@ -19,12 +18,11 @@ fn agent_leases(house: &House, key: &str) -> Vec<Lease> {
 /// H1: output of an agent that ended while the gateway was down is kept.
 #[test]
 fn output_of_ended_agent_is_delivered_after_restart() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 3000 size=500\nexit 9"]);
-    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
+    until(SOON, "prompt received", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     house.wait_for_lease_end(&lease);
     house.start_gateway();
@@ -39,12 +37,11 @@ fn output_of_ended_agent_is_delivered_after_restart() {
 /// H1: output above the ring's size blocks the agent while no gateway reads, and nothing is dropped.
 #[test]
 fn heavy_full_ring_blocks_agent_and_drops_nothing() {
-    let mut house = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).supervisor("ring_bytes_max = 65536\n").build().with_session();
     let _ = house.prompt(&key, "warm up");
     let lease = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "sleep 300\nchunks 2000 size=500"]);
-    until(SOON, "the agent received the prompt", || house.agent_events("prompt").len() == 2);
+    until(SOON, "prompt received", || house.agent_events("prompt").len() == 2);
     house.kill_gateway();
     let buffered = |lease: &Lease| {
         let number = |name: &str| lease.0[name].as_u64().unwrap_or_default();
@@ -64,8 +61,7 @@ fn heavy_full_ring_blocks_agent_and_drops_nothing() {
 /// After a long absence of the gateway its leases end in order, and their output is read when it returns.
 #[test]
 fn long_gateway_absence_ends_agents_but_keeps_output() {
-    let mut house = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).supervisor("detached_grace_ms = 700\n").build().with_session();
     let lease = house.lease(&key);
     let mut turn = house.follow(&["prompt", &key, "chunks 100000 pace_ms=5"]);
     let mut events = turn.events_until(SOON, |event| event["type"] == "text_delta");
@@ -97,8 +93,7 @@ fn heavy_session_never_has_two_agents() {
         let spawning = house.follow(&command);
         for _ in 0..=n % 3 {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(250)));
-            house.kill_gateway();
-            house.start_gateway();
+            house.restart_gateway();
         }
         let key = spawning.finish(LONG).ok().json()["session_key"].as_str().unwrap_or_default().to_owned();
         let text = format!("hello {n}");
@@ -118,15 +113,14 @@ fn heavy_session_never_has_two_agents() {
 #[test]
 fn heavy_session_survives_repeated_supervisor_kills() {
     let mut seed = Seed::new();
-    let mut house = House::new(&["--slow-init", "50"]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&["--slow-init", "50"]).with_session();
     let (mut done, mut failed) = (0, 0);
     let mut conversation = Value::Null;
     for n in 0..12 {
         let text = format!("say begun {n}\nsleep 60\nsay ended {n}");
         let turn = house.follow(&["prompt", &key, &text]);
         if n % 3 == 0 {
-            until(LONG, "the agent received the prompt", || house.prompts_received(&text) == 1);
+            until(LONG, "prompt received", || house.prompts_received(&text) == 1);
         } else {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(300)));
         }
@@ -171,62 +165,12 @@ fn heavy_session_survives_repeated_supervisor_kills() {
     house.end();
 }
 
-fn copy_database(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
-        let (from, to) = (from.join(name), to.join(name));
-        let _ = std::fs::remove_file(&to);
-        if from.exists() {
-            std::fs::copy(from, to).unwrap();
-        }
-    }
-}
-
-/// H7: an old database beside a living agent, after the operator accepted the loss: the journal records the gap, the
-/// agent is ended, and the session continues with the agent's own memory.
-#[test]
-fn rolled_back_database_ends_living_agent_after_accepted_loss() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
-    check_turn(&house.prompt(&key, "before the backup"), "end_turn");
-    house.kill_gateway();
-    let (state, backup) = (house.world.path(GATEWAY), house.world.path("backup"));
-    copy_database(&state, &backup);
-    house.start_gateway();
-    let lease = house.lease(&key);
-    check_turn(&house.prompt(&key, "after the backup"), "end_turn");
-    house.kill_gateway();
-    copy_database(&backup, &state);
-    let mut refused = house.follow(&["serve", "--supervisor-socket", &house.socket().to_string_lossy()]);
-    until(SOON, "the gateway refuses to serve", || {
-        house.cli(&["sessions", "list"]).error()["detail_code"] == "ROLLED_BACK"
-    });
-    refused.kill9();
-    drop(refused);
-    let _ = house.verb(&["store", "accept-loss"]);
-    house.start_gateway();
-    let gap = eventually(SOON, "the gap is said", || {
-        house.history(&key).into_iter().find(|event| event["type"] == "gap")
-    });
-    assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
-    house.wait_for_lease_end(&lease);
-    let events = house.prompt(&key, "and on");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: and on"]);
-    for text in ["before the backup", "after the backup", "and on"] {
-        assert_eq!(house.prompts_received(text), 1, "{text}");
-    }
-    assert_eq!(house.received("session/resume").len(), 1);
-    house.end();
-}
-
 /// The queue is ordered and bounded, queued prompts can be cancelled, and an unsupported steer is queued.
 #[test]
 fn queued_prompts_run_in_order() {
-    let mut house = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build();
-    let key = house.spawn();
+    let (mut house, key) = Plan::flags(&[]).gateway("[limits]\nqueue_runs_max = 5\n").build().with_session();
     let first = house.follow(&["prompt", &key, "wait_cancel"]);
-    until(SOON, "it runs", || house.verb(&["sessions", "show", &key])["state"] == "running");
+    until(SOON, "turn running", || house.verb(&["sessions", "show", &key])["state"] == "running");
     let queued = |text: &str| {
         let accepted = house.verb(&["prompt", &key, text, "--no-wait"]);
         accepted["run_id"].as_str().unwrap_or_else(|| panic!("{accepted}")).to_owned()
@@ -239,8 +183,7 @@ fn queued_prompts_run_in_order() {
     assert_eq!(refused.error()["retryable"], true);
     let cancelled = house.verb(&["sessions", "cancel", &key, "--run", &runs[1]]);
     assert_eq!((&cancelled["run_id"], &cancelled["state"]), (&runs[1].as_str().into(), &"cancelled".into()));
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     let _ = house.verb(&["sessions", "cancel", &key]);
     check_turn(&first.finish(LONG).ok().lines(), "cancelled");
     let said = eventually(LONG, "the queue is empty", || {
@@ -256,8 +199,7 @@ fn queued_prompts_run_in_order() {
 /// With dispatch disabled sessions can be spawned, and prompts are refused with an error.
 #[test]
 fn disabled_dispatch_refuses_prompts() {
-    let house = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).gateway("[acp.dispatch]\nenabled = false\n").build().with_session();
     let refused = house.cli(&["prompt", &key, "hello"]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_DISPATCH_DISABLED"));
     assert_eq!(house.prompts_received("hello"), 0);
@@ -272,8 +214,7 @@ fn heavy_many_sessions_survive_one_kill() {
     let turns: Vec<_> =
         keys.iter().map(|key| house.follow(&["prompt", key, "chunks 150 pace_ms=10"])).collect();
     until(LONG, "all agents received their prompts", || house.agent_events("prompt").len() == keys.len());
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     for turn in turns {
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");

@@ -46,7 +46,7 @@ fn sighup_reloads_configuration() {
     // An invalid key is reported with its position, and nothing changes.
     let wrong = START.replace("max_concurrent_sessions = 2", "max_concurrent_sesions = 1");
     reload(&house, START, &wrong);
-    until(SOON, "the mistake is said", || said(&house, REFUSED, "failure").0 == 1);
+    until(SOON, "reload failure logged", || said(&house, REFUSED, "failure").0 == 1);
     let why = said(&house, REFUSED, "failure").1;
     assert!(why.contains("gateway.toml:5: unknown key `acp.max_concurrent_sesions`"), "{why}");
     assert!(why.contains("did you mean `acp.max_concurrent_sessions`?"), "{why}");
@@ -61,9 +61,9 @@ fn sighup_reloads_configuration() {
         .replace("json", "text")
         .replace("max_concurrent_sessions = 2", "max_concurrent_sessions = 9\nallowed_agents = [\"demo\"]");
     reload(&house, &wrong, &next);
-    until(SOON, "the new configuration holds", || said(&house, APPLIED, "keys").0 == 1);
+    until(SOON, "configuration applied", || said(&house, APPLIED, "keys").0 == 1);
     assert_eq!(said(&house, APPLIED, "keys").1, "acp.allowed_agents, acp.max_concurrent_sessions");
-    until(SOON, "what waits is said", || said(&house, WAITS, "keys").0 == 1);
+    until(SOON, "restart warning logged", || said(&house, WAITS, "keys").0 == 1);
     assert_eq!(said(&house, WAITS, "keys").1, "log.format");
     let not = house.cli(&["sessions", "spawn", "--agent", AGENT]);
     assert_eq!(not.error_code(), "ACP_AGENT_NOT_ALLOWED");
@@ -76,12 +76,12 @@ fn sighup_reloads_configuration() {
     // The log level applies at once; keys that need a restart are reported again.
     let quiet = next.replace("level = \"info\"", "level = \"warn\"");
     reload(&house, &next, &quiet);
-    until(SOON, "what waits is said again", || said(&house, WAITS, "keys").0 == 2);
+    until(SOON, "restart warning logged again", || said(&house, WAITS, "keys").0 == 2);
     assert_eq!(said(&house, APPLIED, "keys").0, 1);
 
     let open = quiet.replace("allowed_agents = [\"demo\"]", "allowed_agents = []");
     reload(&house, &quiet, &open);
-    until(SOON, "the list is open again", || said(&house, WAITS, "keys").0 == 3);
+    until(SOON, "third restart warning logged", || said(&house, WAITS, "keys").0 == 3);
     let third = house.spawn();
     turn(&house, &third);
 
@@ -93,7 +93,7 @@ fn sighup_reloads_configuration() {
     std::fs::write(&path, format!("# A comment.\n{text}")).unwrap();
     assert!(edited());
     assert!(house.gateway().signal(Signal::HUP));
-    until(SOON, "it is loaded", || !edited());
+    until(SOON, "configuration loaded", || !edited());
     assert_eq!(house.gateway().pid(), pid, "the same process all along");
     house.end();
 }

@@ -5,8 +5,8 @@
 
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House, Plan};
-use acp_tests::story::{check_chunks, check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, until, wait_until_instant};
+use acp_tests::story::{check_answer, check_chunks, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -72,6 +72,8 @@ fn states(house: &House, key: &str) -> Vec<(String, Value)> {
     runs.iter().map(|run| (run["state"].as_str().unwrap().to_owned(), run["error"]["code"].clone())).collect()
 }
 
+/// H7: after the accepted loss the journal records the gap, the agent is ended, and the session continues with the
+/// agent's own memory.
 #[test]
 fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let mut house = house();
@@ -89,7 +91,7 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     let kept = keep(&house, "older");
     let before = last_event(&house);
     house.start_gateway();
-    until(SOON, "more is said and acknowledged", || last_event(&house) > before + 50);
+    until(SOON, "more events journaled", || last_event(&house) > before + 50);
     house.kill_gateway();
     put(&house, &kept);
 
@@ -133,11 +135,18 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     assert!(accepted["known_event_id"].as_i64() > accepted["event_id"].as_i64(), "{accepted}");
     house.start_gateway();
     house.wait_for_lease_end(&lease);
-    until(SOON, "both turns end", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
+    until(SOON, "both turns ended", || states(&house, &key).iter().all(|(state, _)| state == "failed"));
     let uncertain = states(&house, &key).into_iter().filter(|(_, code)| code == "ACP_UNCERTAIN").count();
     assert_eq!(uncertain, 2, "{:?}", states(&house, &key));
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    let gap = eventually(SOON, "gap journaled", || {
+        house.history(&key).into_iter().find(|event| event["type"] == "gap")
+    });
+    assert!(gap["text"].as_str().is_some_and(|text| text.contains("backup")), "{gap}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
+    assert_eq!(house.received("session/resume").len(), 1, "with the agent's own memory");
+    for text in ["chunks 100000 pace_ms=5", "say again"] {
+        assert_eq!(house.prompts_received(text), 1, "{text}");
+    }
     // The loss was accepted once: the next start is an ordinary one.
     house.stop_gateway();
     house.start_gateway();
@@ -155,7 +164,7 @@ fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     let mut running = house.follow(&["prompt", &key, "chunks 1500 pace_ms=10 size=20"]);
     let _ = running.events_until(SOON, |event| event["type"] == "text_delta");
     let before = last_event(&house);
-    until(SOON, "it talks", || last_event(&house) > before + 100);
+    until(SOON, "agent output journaled", || last_event(&house) > before + 100);
     house.kill_gateway();
     running.kill9();
     let kept = keep(&house, "newest");
@@ -182,7 +191,7 @@ fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     }
     put(&house, &kept);
     house.start_gateway();
-    until(LONG, "the turn ends", || states(&house, &key).iter().all(|(state, _)| state == "completed"));
+    until(LONG, "turn ended", || states(&house, &key).iter().all(|(state, _)| state == "completed"));
     assert_eq!(house.lease(&key).adapter_pid(), lease.adapter_pid(), "its agent was not touched");
     let history = house.history(&key);
     check_chunks(&chunks(&history), 1500, 20);
@@ -209,7 +218,6 @@ fn restored_backup_is_accepted_as_loss() {
     refusing.kill9();
     let _ = house.verb(&["store", "restore", file.to_str().unwrap()]);
     house.start_gateway();
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }

@@ -5,10 +5,10 @@
 use acp_tests::cli::run;
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::invariants;
-use acp_tests::scrape::{Scrape, post};
+use acp_tests::scrape::{Scrape, say};
+use acp_tests::story::check_answer;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{GATEWAY_DB, World, open_read_only};
-use serde_json::json;
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -22,18 +22,22 @@ fn last(house: &House, key: &str) -> u64 {
     house.verb(&["sessions", "show", key])["last_session_seq"].as_u64().unwrap()
 }
 
+/// Backs the database up into a file, which is returned.
+fn backup(house: &House) -> PathBuf {
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", text(&file)]);
+    file
+}
+
 #[test]
 fn backup_under_load_is_consistent_and_can_be_adopted() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let mut busy = house.follow(&["prompt", &key, "chunks 400 pace_ms=2"]);
-    until(SOON, "it talks", || last(&house, &key) > 50);
+    until(SOON, "agent output journaled", || last(&house, &key) > 50);
     let file = house.world.path("backup.db");
     let made = house.verb(&["store", "backup", text(&file)]);
-    assert_eq!(
-        (made["file"].as_str(), made["broken"].as_array().map(Vec::len)),
-        (Some(text(&file)), Some(0))
-    );
+    assert_eq!(made["file"], text(&file));
+    assert_eq!(made["broken"].as_array().map(Vec::len), Some(0));
     let there = std::fs::metadata(&file).unwrap();
     assert_eq!((there.permissions().mode() & 0o777, Some(there.len())), (0o600, made["bytes"].as_u64()));
     assert_eq!(house.cli(&["store", "backup", text(&file)]).error_code(), "USAGE");
@@ -48,7 +52,7 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
     let _ = run(&mut house.world.gateway_verb("elsewhere", &["adopt"]), LONG).ok();
     std::fs::copy(house.world.path("gateway.toml"), house.world.path("elsewhere.toml")).unwrap();
     let twin = house.world.gateway("elsewhere", house.socket());
-    until(SOON, "the turn that ran in the original is ended there", || {
+    until(SOON, "interrupted turn failed", || {
         let show = house.world.cli("elsewhere", &["sessions", "show", &key]).ok().json();
         show["runs"][0]["state"] == "failed"
     });
@@ -63,11 +67,9 @@ fn backup_under_load_is_consistent_and_can_be_adopted() {
 
 #[test]
 fn restored_database_ends_living_agent_and_journals_gap() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say before");
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let lease = house.lease(&key);
     let _ = house.prompt(&key, "say after");
     assert_eq!(house.cli(&["store", "restore", text(&file)]).error()["detail_code"], "STORE_LOCKED");
@@ -78,23 +80,20 @@ fn restored_database_ends_living_agent_and_journals_gap() {
     let count = |path: &Path| open_read_only(path).query_row(chunks, [], |row| row.get::<_, i64>(0)).unwrap();
     assert!(count(&kept) > 0 && count(&file) == 0);
     house.start_gateway();
-    until(SOON, "the gap is journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
+    until(SOON, "gap journaled", || house.history(&key).iter().any(|line| line["type"] == "gap"));
     house.wait_for_lease_end(&lease);
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }
 
 #[test]
 fn agent_newer_than_backup_is_ended_and_session_continues() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say before");
     let old = house.lease(&key);
     let _ = house.cli(&["prompt", &key, "crash"]);
     house.wait_for_lease_end(&old);
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let _ = house.prompt(&key, "say after");
     let young = house.lease(&key);
     assert_ne!(young.id(), old.id());
@@ -102,18 +101,15 @@ fn agent_newer_than_backup_is_ended_and_session_continues() {
     let _ = house.verb(&["store", "restore", text(&file)]);
     house.start_gateway();
     house.wait_for_lease_end(&young);
-    let events = house.prompt(&key, "say again");
-    assert!(events.iter().any(|event| event.to_string().contains("again")), "it goes on: {events:#?}");
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }
 
 #[test]
 fn damaged_database_is_refused_inspected_and_restored() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say a");
-    let file = house.world.path("backup.db");
-    let _ = house.verb(&["store", "backup", text(&file)]);
+    let file = backup(&house);
     let db = house.world.path(GATEWAY).join(GATEWAY_DB);
     let said = b"echo-me-now";
     let _ = house.prompt(&key, "say echo-me-now");
@@ -151,8 +147,7 @@ fn damaged_database_is_refused_inspected_and_restored() {
 
 #[test]
 fn missing_database_is_not_recreated() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     house.kill_gateway();
     for name in ["gateway.db", "gateway.db-wal", "gateway.db-shm"] {
         let path = house.world.path(GATEWAY).join(name);
@@ -212,8 +207,7 @@ impl Small {
     }
 
     fn on(world: World, before: &str) -> Self {
-        let agent = scripted(&world, &[], "ask");
-        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, agent)]));
+        world.configure(GATEWAY, "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
         let supervisor = world.supervisor();
         let dir = world.dir(GATEWAY);
         let mut command = world.command("acp-gateway");
@@ -257,10 +251,21 @@ impl Small {
         open_read_only(&copy.join(GATEWAY_DB))
     }
 
+    /// Starts a session from the conversation.
+    fn spawn(&self) {
+        let cwd = self.world.dir("work/project");
+        let spawned = self.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
+        assert_eq!(spawned["outcome"], "command", "{spawned}");
+    }
+
+    /// Ends both services in order.
+    fn end(self) {
+        assert_eq!(self.gateway.terminate(LONG), Some(0));
+        assert_eq!(self.supervisor.terminate(LONG), Some(0));
+    }
+
     fn say(&self, id: &str, words: &str) -> serde_json::Value {
-        let socket = self.inside("gateway.sock");
-        let body = json!({"text": words, "message_id": id});
-        post(&socket, "/v1/console/conversations/room/messages", &body)
+        say(&self.inside("gateway.sock"), "room", id, words)
     }
 }
 
@@ -270,9 +275,7 @@ fn full_disk_refuses_messages_until_there_is_room() {
         return;
     }
     let small = Small::new();
-    let cwd = small.world.dir("work/project");
-    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
-    assert_eq!(spawned["outcome"], "command", "{spawned}");
+    small.spawn();
     let filler = small.fill();
     let long = format!("say {}", "x".repeat(200_000));
     let refused = small.say("2", &long);
@@ -283,15 +286,14 @@ fn full_disk_refuses_messages_until_there_is_room() {
     assert_eq!(rows("SELECT count(*) FROM acp_inbox WHERE message_id = '2'"), 0, "refused is not kept");
     std::fs::remove_file(filler).unwrap();
     // Without any traffic.
-    until(SOON, "it can be written again", || scrape().value("acp_store_writable") == 1.0);
+    until(SOON, "store writable", || scrape().value("acp_store_writable") == 1.0);
     let taken = small.say("2", &long);
     assert_eq!(taken["outcome"], "prompted", "the same message again: {taken}");
-    until(SOON, "it is answered", || {
+    until(SOON, "answer delivered", || {
         rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
     });
     invariants::check(&small.journal());
-    assert_eq!(small.gateway.terminate(LONG), Some(0));
-    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+    small.end();
 }
 
 /// A start on a full disk reports it, waits, and continues by itself when there is room.
@@ -306,7 +308,7 @@ fn start_on_full_disk_waits_for_room() {
     let make = room.clone();
     // Space is freed after the gateway has logged that it waits; it becomes ready after that.
     let making = std::thread::spawn(move || {
-        until(SOON, "the gateway says that it waits", || {
+        until(SOON, "disk wait logged", || {
             let entries = std::fs::read_dir(&logs).into_iter().flatten().flatten();
             entries.into_iter().any(|it| std::fs::read_to_string(it.path()).is_ok_and(|it| it.contains(SAID)))
         });
@@ -315,9 +317,6 @@ fn start_on_full_disk_waits_for_room() {
     let small = Small::on_a_full_disk(world, &room);
     making.join().unwrap();
     assert_eq!(small.gateway.log().matches(SAID).count(), 1, "said once: {}", small.gateway.log());
-    let cwd = small.world.dir("work/project");
-    let spawned = small.say("1", &format!("/acp spawn {AGENT} --cwd {}", cwd.display()));
-    assert_eq!(spawned["outcome"], "command", "{spawned}");
-    assert_eq!(small.gateway.terminate(LONG), Some(0));
-    assert_eq!(small.supervisor.terminate(LONG), Some(0));
+    small.spawn();
+    small.end();
 }

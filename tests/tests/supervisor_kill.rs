@@ -4,7 +4,7 @@ use acp_tests::cli::RunningCommand;
 use acp_tests::house::{AGENT, GRACE_MS, House};
 use acp_tests::lease::Lease;
 use acp_tests::processes::{self, Process, ProcessHandle};
-use acp_tests::story::{check_failed, check_turn, chunks};
+use acp_tests::story::{check_answer, check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::Value;
 use std::time::{Duration, Instant};
@@ -40,15 +40,12 @@ impl Busy {
         assert_eq!(pids.len(), 2, "child and grandchild: {events:?}");
         // During `execve` a process has no environment for a moment, by which its lease is recognised.
         let wanted = [pids[0], pids[1], lease.wrapper_pid(), lease.adapter_pid()];
-        let tree = eventually(SOON, "the whole tree is seen", || {
+        let tree = eventually(SOON, "whole process tree listed", || {
             let tree = lease.processes();
             wanted.iter().all(|pid| tree.iter().any(|process| process.pid == *pid)).then_some(tree)
         });
         let escaped = tree.iter().find(|process| process.pid == pids[1]);
-        assert!(
-            escaped.is_some_and(|process| process.sid == process.pid),
-            "it left the session: {escaped:?}"
-        );
+        assert_eq!(escaped.map(|process| process.sid), Some(pids[1]), "it left the session: {escaped:?}");
         let shown = house.verb(&["sessions", "show", &key]);
         let agent_session =
             shown["agent_session_id"].as_str().unwrap_or_else(|| panic!("{shown}")).to_owned();
@@ -133,42 +130,12 @@ fn heavy_session_survives_kill_of_gateway_and_supervisor() {
     house.kill_gateway();
     house.kill_supervisor();
     busy.await_end(killed, tree_deadline());
-    assert_eq!(
-        house
-            .world
-            .processes()
-            .into_iter()
-            .filter(|process| process.pid != busy.turn.pid())
-            .collect::<Vec<_>>(),
-        [],
-        "nothing but the client is left"
-    );
+    let mut left = house.world.processes();
+    left.retain(|process| process.pid != busy.turn.pid());
+    assert_eq!(left, [], "nothing but the client is left");
     house.start_supervisor();
     house.start_gateway();
     busy.goes_on(&house);
-    house.end();
-}
-
-/// The gateway runs without a supervisor for a while: prompts wait for its return.
-#[test]
-fn heavy_prompt_waits_until_killed_supervisor_returns() {
-    let mut house = House::new(&[]);
-    let busy = Busy::start(&house, "work/project");
-    let killed = Instant::now();
-    house.kill_supervisor();
-    busy.await_end(killed, tree_deadline());
-    // A prompt during the outage is accepted and waits.
-    let key = busy.key.clone();
-    let waiting = house.follow(&["prompt", &key, "while it was away"]);
-    until(SOON, "it is taken", || {
-        house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|r| r.len() == 2)
-    });
-    house.start_supervisor();
-    let events = waiting.finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: while it was away"]);
-    assert_eq!(house.prompts_received("while it was away"), 1);
-    busy.goes_on_after(&house);
     house.end();
 }
 
@@ -176,21 +143,18 @@ fn heavy_prompt_waits_until_killed_supervisor_returns() {
 /// it once.
 #[test]
 fn prompt_waits_for_supervisor() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     house.kill_supervisor();
-    until(SOON, "the gateway has noticed", || house.gateway().log().contains("supervisor connection lost"));
+    until(SOON, "connection loss logged", || house.gateway().log().contains("supervisor connection lost"));
     let waiting = house.follow(&["prompt", &key, "two"]);
-    until(SOON, "it is taken", || {
+    until(SOON, "prompt accepted", || {
         house.verb(&["sessions", "show", &key])["runs"].as_array().is_some_and(|runs| runs.len() == 2)
     });
-    until(SOON, "the agent is gone", || lease.processes().is_empty());
+    until(SOON, "agent gone", || lease.processes().is_empty());
     house.start_supervisor();
-    let events = waiting.finish(LONG).ok().lines();
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: two"]);
+    check_answer(&waiting.finish(LONG).ok().lines(), ["echo: two"]);
     assert_eq!(house.prompts_received("two"), 1);
     assert_eq!(house.received("session/resume").len(), 1);
     house.end();
@@ -209,7 +173,7 @@ fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
     };
     assert_eq!(backend(&house)["verdict"], "ok");
     house.kill_supervisor();
-    until(SOON, "the backend is not well", || backend(&house)["verdict"] == "failed");
+    until(SOON, "backend check failed", || backend(&house)["verdict"] == "failed");
     let detail = backend(&house)["detail"].to_string();
     assert!(detail.contains("the supervisor does not answer"), "{detail}");
     let refused = house.cli(&spawn);
@@ -223,17 +187,6 @@ fn spawn_waits_for_supervisor_and_then_reports_its_absence() {
     house.end();
 }
 
-impl Busy {
-    /// As [`Busy::goes_on`], if another prompt has already resumed the agent.
-    fn goes_on_after(self, house: &House) {
-        assert_eq!(self.turn.finish(LONG).code, Some(1));
-        let resumed = house.received("session/resume");
-        assert_eq!(resumed.len(), 1, "{resumed:?}");
-        assert_eq!(resumed[0]["params"]["sessionId"], self.agent_session.as_str());
-        check_turn(&house.prompt(&self.key, "and on"), "end_turn");
-    }
-}
-
 /// Sends SIGKILL to a process after checking that it belongs to the lease.
 fn kill_of(lease: &Lease, pid: i32) {
     let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("{pid} is gone"));
@@ -241,40 +194,38 @@ fn kill_of(lease: &Lease, pid: i32) {
     assert!(held.kill());
 }
 
-/// Kills the wrapper: the supervisor ends its tree.
-#[test]
-fn heavy_wrapper_kill_ends_tree_and_session_resumes() {
+/// Kills one process of a busy tree: the rest ends, and the session continues.
+fn check_kill_of(pid: impl Fn(&Lease) -> i32) {
     let house = House::new(&[]);
     let busy = Busy::start(&house, "work/project");
-    kill_of(&busy.lease, busy.lease.wrapper_pid());
+    kill_of(&busy.lease, pid(&busy.lease));
     busy.await_end(Instant::now(), LONG);
     house.wait_for_lease_end(&busy.lease);
     busy.goes_on(&house);
     house.end();
+}
+
+/// Kills the wrapper: the supervisor ends its tree.
+#[test]
+fn heavy_wrapper_kill_ends_tree_and_session_resumes() {
+    check_kill_of(Lease::wrapper_pid);
 }
 
 /// Kills the agent: its wrapper ends the rest of the tree.
 #[test]
 fn heavy_agent_kill_ends_tree_and_session_resumes() {
-    let house = House::new(&[]);
-    let busy = Busy::start(&house, "work/project");
-    kill_of(&busy.lease, busy.lease.adapter_pid());
-    busy.await_end(Instant::now(), LONG);
-    house.wait_for_lease_end(&busy.lease);
-    busy.goes_on(&house);
-    house.end();
+    check_kill_of(Lease::adapter_pid);
 }
 
 /// The exit of an idle agent is reported without a failure, and the next prompt resumes.
 #[test]
 fn idle_agent_exit_is_reported_and_next_prompt_resumes() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     check_turn(&house.prompt(&key, "one"), "end_turn");
     let lease = house.lease(&key);
     lease.kill_adapter();
     house.wait_for_lease_end(&lease);
-    let said = eventually(SOON, "it is said", || {
+    let said = eventually(SOON, "message shown", || {
         let history = house.history(&key);
         history.into_iter().find(|event| event["type"] == "status" && event["status"] == "agent_exited")
     });

@@ -7,7 +7,7 @@ use acp_shared::redact::Secret;
 use acp_tests::house::{AGENT, scripted};
 use acp_tests::lease::Lease;
 use acp_tests::service::Service;
-use acp_tests::story::{check_turn, chunks};
+use acp_tests::story::{check_answer, check_turn};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::Value;
@@ -48,7 +48,7 @@ impl Tenants {
 
     /// The agent lease of one tenant.
     fn lease(&self, at: usize) -> Lease {
-        eventually(SOON, "the agent runs", || {
+        eventually(SOON, "agent running", || {
             self.world.living_lease(&self.socket, &self.keys[at]).filter(|lease| lease.state() == "open")
         })
     }
@@ -147,7 +147,7 @@ fn gateway_never_touches_processes_of_another() {
     let mine = tenants.lease(0);
     let key = tenants.keys[0].clone();
     let _ = tenants.world.cli("one", &["sessions", "close", &key]).ok();
-    until(LONG, "the closed tree is gone", || mine.processes().is_empty());
+    until(LONG, "process tree gone", || mine.processes().is_empty());
     unharmed(&tenants);
     tenants.keys[0] = tenants.world.spawn("one", AGENT, "work/one");
     let again = tenants.lease(0);
@@ -163,9 +163,7 @@ fn gateway_never_touches_processes_of_another() {
     assert!(!seen.is_empty(), "the other's turn streams on");
     let _ = tenants.world.cli("two", &["sessions", "cancel", &tenants.keys[1]]).ok();
     assert_eq!(turn.finish(LONG).code, Some(0));
-    let events = tenants.world.prompt("two", &tenants.keys[1], "still here");
-    check_turn(&events, "end_turn");
-    assert_eq!(chunks(&events), ["echo: still here"]);
+    check_answer(&tenants.world.prompt("two", &tenants.keys[1], "still here"), ["echo: still here"]);
 }
 
 /// Protocol level: with the instance id of one gateway, leases of the other are invisible and cannot be changed.
@@ -266,7 +264,7 @@ fn a_copied_state_directory_is_refused() {
     let _ = tenants.world.cli("copy", &["adopt"]).ok();
     let lease = tenants.lease(0);
     let third = tenants.world.gateway("copy", &tenants.socket);
-    until(SOON, "it runs", || tenants.world.cli("copy", &["sessions", "list"]).code == Some(0));
+    until(SOON, "gateway serving", || tenants.world.cli("copy", &["sessions", "list"]).code == Some(0));
     assert_eq!(tenants.lease(0).adapter_pid(), lease.adapter_pid());
     check_turn(&tenants.world.prompt("one", &tenants.keys[0], "and now"), "end_turn");
     assert_eq!(third.terminate(LONG), Some(0));

@@ -25,8 +25,7 @@ fn said_until(turn: &mut RunningCommand, number: u64) -> Vec<serde_json::Value> 
 /// Acceptance point 5.
 #[test]
 fn heavy_turn_of_ten_thousand_chunks_continues_across_upgrades() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let (lease, supervisor) = (house.lease(&key), house.supervisor().pid());
     let mut turn = house.follow(&["prompt", &key, &format!("chunks {CHUNKS} pace_ms=1 size={SIZE}")]);
     let mut events = Vec::new();

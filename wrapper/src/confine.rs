@@ -39,7 +39,7 @@ const DEVICES: [&str; 8] = [
 #[derive(Debug)]
 pub(crate) struct Confinement {
     /// User of the adapter; `None` for the wrapper's user.
-    pub(crate) identity: Option<Credentials>,
+    pub(crate) identity: Option<RunAs>,
     /// Resource limits.
     pub(crate) limits: Vec<(libc::c_uint, libc::rlimit64)>,
     /// Content to write to `/proc/self/oom_score_adj`.
@@ -52,17 +52,6 @@ pub(crate) struct Confinement {
     pub(crate) ruleset: Option<OwnedFd>,
     /// True if a working directory whose path contains links is refused.
     pub(crate) cwd_without_links: bool,
-}
-
-/// User and groups, in the types of the system calls.
-#[derive(Debug)]
-pub(crate) struct Credentials {
-    /// Real, effective and saved user id.
-    pub(crate) uid: libc::uid_t,
-    /// Real, effective and saved group id.
-    pub(crate) gid: libc::gid_t,
-    /// All supplementary groups.
-    pub(crate) groups: Vec<libc::gid_t>,
 }
 
 /// Validates a confinement and prepares the child's part of it.
@@ -79,7 +68,7 @@ pub(crate) fn prepare(confine: Confine) -> Result<Confinement, StepError> {
     })
 }
 
-fn identity(user: RunAs) -> Result<Credentials, StepError> {
+fn identity(user: RunAs) -> Result<RunAs, StepError> {
     if user.groups.iter().chain([&user.uid, &user.gid]).any(|id| *id == NO_ID)
         || user.groups.len() > GROUPS_MAX
     {
@@ -88,7 +77,7 @@ fn identity(user: RunAs) -> Result<Credentials, StepError> {
     if !rustix::process::geteuid().is_root() {
         return Err(StepError::new("run as another user: the wrapper is not root", libc::EPERM));
     }
-    Ok(Credentials { uid: user.uid, gid: user.gid, groups: user.groups })
+    Ok(user)
 }
 
 fn limit(limit: &ResourceLimit) -> Result<(libc::c_uint, libc::rlimit64), StepError> {

@@ -29,20 +29,8 @@ pub(crate) trait StepContext<T> {
     fn during(self, stage: &'static str) -> Result<T, StepError>;
 }
 
-impl<T> StepContext<T> for Result<T, rustix::io::Errno> {
+impl<T, E: Into<std::io::Error>> StepContext<T> for Result<T, E> {
     fn during(self, stage: &'static str) -> Result<T, StepError> {
-        self.map_err(|e| StepError::new(stage, e.raw_os_error()))
-    }
-}
-
-impl<T> StepContext<T> for Result<T, nix::errno::Errno> {
-    fn during(self, stage: &'static str) -> Result<T, StepError> {
-        self.map_err(|e| StepError::new(stage, e as i32))
-    }
-}
-
-impl<T> StepContext<T> for std::io::Result<T> {
-    fn during(self, stage: &'static str) -> Result<T, StepError> {
-        self.map_err(|e| StepError::new(stage, e.raw_os_error().unwrap_or(libc::EIO)))
+        self.map_err(|e| StepError::new(stage, e.into().raw_os_error().unwrap_or(libc::EIO)))
     }
 }

@@ -185,10 +185,8 @@ mod tests {
             steps.push((at_ms, step));
         }
         let kills = [1100, 1110, 1130, 1170, 1250, 1410, 1570].map(|at_ms| (at_ms, EscalationAction::Kill));
-        let mut want = vec![(100, EscalationAction::Term)];
-        want.extend(kills);
-        want.push((1600, EscalationAction::Finish));
-        assert_eq!(steps, want);
+        let (first, last) = ((100, EscalationAction::Term), (1600, EscalationAction::Finish));
+        assert_eq!(steps, [&[first][..], &kills, &[last]].concat());
     }
 
     #[test]

@@ -27,38 +27,23 @@ pub(crate) enum ExecStep {
 }
 
 impl ExecStep {
-    /// All stages, in the order of their bytes.
-    const ALL: [Self; 10] = [
-        Self::OomScore,
-        Self::Limits,
-        Self::Groups,
-        Self::Group,
-        Self::User,
-        Self::Capabilities,
-        Self::NoNewPrivs,
-        Self::Chdir,
-        Self::Landlock,
-        Self::Exec,
+    /// All stages, in the order of their bytes, with their names in `ExecFailed`.
+    const ALL: [(Self, &'static str); 10] = [
+        (Self::OomScore, "oom_score_adj"),
+        (Self::Limits, "setrlimit"),
+        (Self::Groups, "setgroups"),
+        (Self::Group, "setresgid"),
+        (Self::User, "setresuid"),
+        (Self::Capabilities, "capset"),
+        (Self::NoNewPrivs, "no_new_privs"),
+        (Self::Chdir, "chdir"),
+        (Self::Landlock, "landlock"),
+        (Self::Exec, "exec"),
     ];
 
-    /// Returns the name, as used in `ExecFailed`, of the stage with this byte.
+    /// Returns the name of the stage with this byte.
     pub(crate) fn name_of(byte: u8) -> &'static str {
-        Self::ALL.get(usize::from(byte)).map_or("unknown", |stage| stage.name())
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::OomScore => "oom_score_adj",
-            Self::Limits => "setrlimit",
-            Self::Groups => "setgroups",
-            Self::Group => "setresgid",
-            Self::User => "setresuid",
-            Self::Capabilities => "capset",
-            Self::NoNewPrivs => "no_new_privs",
-            Self::Chdir => "chdir",
-            Self::Landlock => "landlock",
-            Self::Exec => "exec",
-        }
+        Self::ALL.get(usize::from(byte)).map_or("unknown", |(_, name)| name)
     }
 }
 
@@ -68,9 +53,8 @@ mod tests {
 
     #[test]
     fn every_byte_has_its_name() {
-        for (byte, stage) in (0u8..).zip(ExecStep::ALL) {
-            assert_eq!(stage as u8, byte, "{stage:?}");
-            assert_eq!(ExecStep::name_of(byte), stage.name());
+        for (byte, (stage, name)) in (0u8..).zip(ExecStep::ALL) {
+            assert_eq!((stage as u8, ExecStep::name_of(byte)), (byte, name), "{stage:?}");
         }
         assert_eq!(ExecStep::name_of(u8::try_from(ExecStep::ALL.len()).unwrap_or(u8::MAX)), "unknown");
     }

@@ -71,11 +71,6 @@ pub enum SettingsReport {
 }
 
 impl AgentSettings {
-    /// Creates the settings of an agent without any report.
-    pub const fn new() -> Self {
-        Self { modes: None, models: None, options: Vec::new() }
-    }
-
     /// Applies a report.
     pub fn apply(&mut self, report: SettingsReport) {
         match report {
@@ -212,7 +207,7 @@ mod tests {
 
     #[test]
     fn reports_change_what_they_are_about() {
-        let mut now = AgentSettings::new();
+        let mut now = AgentSettings::default();
         now.apply(SettingsReport::Mode("plan".to_owned()));
         assert_eq!(now.lines(), [("mode".to_owned(), "plan".to_owned())]);
         now.apply(SettingsReport::All(reported()));
@@ -235,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_mode_that_is_an_option_is_shown_once_and_changed_there() {
-        let mut now = AgentSettings::new();
+        let mut now = AgentSettings::default();
         now.apply(SettingsReport::Options(vec![option("p", Some("mode"), choices("ask", &["ask", "auto"]))]));
         now.apply(SettingsReport::Mode("auto".to_owned()));
         assert_eq!(now.lines(), [("mode".to_owned(), "auto (of ask, auto)".to_owned())]);
@@ -254,7 +249,7 @@ mod tests {
             (config("unknown", "x"), false),
         ] {
             assert_eq!(reported().refusal(&change).is_some(), is_refused, "{change:?}");
-            assert_eq!(AgentSettings::new().refusal(&change), None, "{change:?}");
+            assert_eq!(AgentSettings::default().refusal(&change), None, "{change:?}");
         }
         let text = reported().refusal(&OptionChange::Mode("yolo".to_owned()));
         assert_eq!(text.as_deref(), Some("The agent has no mode \"yolo\"; it has: ask, plan."));

@@ -199,22 +199,13 @@ pub enum BackendStep {
     LineFault(LineFault),
 }
 
-/// Defect of one line of an agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LineFault {
-    /// Parts were replaced to make the line valid.
-    Repaired,
-    /// Not a message; skipped.
-    Malformed,
-}
-
-impl LineFault {
-    /// Returns the metric label.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Repaired => "repaired",
-            Self::Malformed => "malformed",
-        }
+named! {
+    /// Defect of one line of an agent. The names are metric labels.
+    pub enum LineFault {
+        /// Parts were replaced to make the line valid.
+        Repaired = "repaired",
+        /// Not a message; skipped.
+        Malformed = "malformed",
     }
 }
 
@@ -349,13 +340,16 @@ pub struct PermissionOption {
     pub kind: String,
 }
 
+/// JSON-RPC result as JSON text, or error.
+pub type RpcOutcome = Result<String, RpcError>;
+
 /// Answer to an [`AgentRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestReply {
     /// Offset of the request's line.
     pub at: u64,
     /// JSON-RPC result as JSON text, or error.
-    pub outcome: Result<String, RpcError>,
+    pub outcome: RpcOutcome,
     /// True if the answer refuses a permission, so that the agent may end the turn as cancelled.
     pub is_rejection: bool,
 }

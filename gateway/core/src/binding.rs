@@ -66,13 +66,14 @@ pub fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId)
     }
 }
 
-/// Reason why a binding is stale.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StaleReason {
-    /// The session does not exist.
-    SessionMissing,
-    /// The session is closed.
-    SessionClosed,
+named! {
+    /// Reason why a binding is stale, as a word for logs, counters and API clients.
+    pub enum StaleReason {
+        /// The session does not exist.
+        SessionMissing = "session-missing",
+        /// The session is closed.
+        SessionClosed = "session-closed",
+    }
 }
 
 impl StaleReason {
@@ -82,14 +83,6 @@ impl StaleReason {
             BoundSession::Missing => Some(Self::SessionMissing),
             BoundSession::Known(SessionState::Closed) => Some(Self::SessionClosed),
             BoundSession::Known(_) => None,
-        }
-    }
-
-    /// Returns the reason as a word for logs, counters and API clients.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::SessionMissing => "session-missing",
-            Self::SessionClosed => "session-closed",
         }
     }
 
@@ -151,22 +144,13 @@ pub fn carry_over_settings(new: BindingRow, before: &BindingRow) -> BindingRow {
     BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
 
-/// Timeout of a binding that a person can set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BindingTimeout {
-    /// Maximum time without activity.
-    Idle,
-    /// Maximum age.
-    MaxAge,
-}
-
-impl BindingTimeout {
-    /// Returns the name used in commands.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::MaxAge => "max-age",
-        }
+named! {
+    /// Timeout of a binding that a person can set, named as in commands.
+    pub enum BindingTimeout {
+        /// Maximum time without activity.
+        Idle = "idle",
+        /// Maximum age.
+        MaxAge = "max-age",
     }
 }
 

@@ -24,53 +24,27 @@ fn a_binding_goes_where_the_channel_can() {
 #[test]
 fn a_start_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![None, Some(BoundSession::Missing)];
-    targets.extend(SessionState::ALL.map(|state| Some(BoundSession::Known(state))));
     for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
     {
-        for target in &targets {
-            let does = [0, 1].map(|runs| format!("{:?}", startup_action(status, *target, runs)));
-            let what = match target {
-                None => "unreadable".to_owned(),
-                Some(BoundSession::Missing) => "missing".to_owned(),
-                Some(BoundSession::Known(state)) => state.as_str().to_owned(),
-            };
-            table.push_str(&format!("{status:?} {what}: {}\n", does.join(" | ")));
-        }
+        let of =
+            |target| [0, 1].map(|runs| format!("{:?}", startup_action(status, target, runs))).join(" | ");
+        let missing = of(Some(BoundSession::Missing));
+        let others = [("unreadable".to_owned(), of(None)), ("missing".to_owned(), missing)];
+        let known = SessionState::ALL.map(|state| (state.to_string(), of(Some(BoundSession::Known(state)))));
+        table.push_str(&tests::grouped(&format!("{status:?}"), others.into_iter().chain(known)));
     }
     insta::assert_snapshot!(table, @r"
     Pending unreadable: Keep | Keep
     Pending missing: End(SessionMissing) | Keep
-    Pending creating: Finish | Finish
-    Pending idle: Finish | Finish
-    Pending running: Finish | Finish
-    Pending cancelling: Finish | Finish
-    Pending error: Finish | Finish
+    Pending creating, idle, running, cancelling, error: Finish | Finish
     Pending closed: End(SessionClosed) | Keep
-    Active unreadable: Keep | Keep
+    Active unreadable, creating, idle, running, cancelling, error: Keep | Keep
     Active missing: End(SessionMissing) | Keep
-    Active creating: Keep | Keep
-    Active idle: Keep | Keep
-    Active running: Keep | Keep
-    Active cancelling: Keep | Keep
-    Active error: Keep | Keep
     Active closed: End(SessionClosed) | Keep
-    Ending unreadable: Keep | Keep
+    Ending unreadable, creating, idle, running, cancelling, error: Keep | Keep
     Ending missing: End(SessionMissing) | Keep
-    Ending creating: Keep | Keep
-    Ending idle: Keep | Keep
-    Ending running: Keep | Keep
-    Ending cancelling: Keep | Keep
-    Ending error: Keep | Keep
     Ending closed: End(SessionClosed) | Keep
-    Ended unreadable: Keep | Keep
-    Ended missing: Keep | Keep
-    Ended creating: Keep | Keep
-    Ended idle: Keep | Keep
-    Ended running: Keep | Keep
-    Ended cancelling: Keep | Keep
-    Ended error: Keep | Keep
-    Ended closed: Keep | Keep
+    Ended unreadable, missing, creating, idle, running, cancelling, error, closed: Keep | Keep
     ");
 }
 

@@ -94,7 +94,7 @@ pub enum CardUpdateResult {
 }
 
 /// State of a run's messages, stored for a restart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CardRecord {
     /// Id of the message to edit, given by the channel; `None` before a confirmed send.
     pub message_id: Option<String>,
@@ -165,12 +165,7 @@ impl Card {
             limit,
             rate,
             can_edit,
-            record: record.unwrap_or(CardRecord {
-                message_id: None,
-                number: 0,
-                through: 0,
-                posted_at_ms: None,
-            }),
+            record: record.unwrap_or_default(),
             grown: 0,
             shown: 0,
             status_shown: String::new(),

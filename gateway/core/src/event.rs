@@ -7,71 +7,59 @@ use crate::rows::{ConversationRef, RunMode};
 use acp_shared::ids::{RunId, SessionKey};
 use serde_json::json;
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])+ $name:ident = $text:literal,)+) => {
-        /// Kind of a journal row. The names are in databases: never change one.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum EventKind { $($(#[$doc])+ $name,)+ }
-
-        impl EventKind {
-            /// All kinds.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
-
-            /// Returns the name in the database.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $text,)+ }
-            }
-
-            /// Parses a name from the database.
-            pub fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
-            }
-        }
-    };
+named! {
+    /// Kind of a journal row. The names are in databases: never change one.
+    #[derive(Hash)]
+    pub enum EventKind {
+        /// Accepted prompt of a person. Payload: `{"text", "mode", "author"?, "asked_in"?}`.
+        Prompt = "prompt",
+        /// `agent_message_chunk`. Payload: the `update` object of the notification, as received.
+        AgentMessage = "agent_message",
+        /// `agent_thought_chunk`. Payload: the `update` object.
+        AgentThought = "agent_thought",
+        /// `tool_call`. Payload: the `update` object.
+        ToolCall = "tool_call",
+        /// `tool_call_update`. Payload: the `update` object.
+        ToolCallUpdate = "tool_call_update",
+        /// `plan`. Payload: the `update` object.
+        Plan = "plan",
+        /// Any other `session/update`, including unknown ones. Payload: the `update` object.
+        Update = "update",
+        /// Notification or request of the agent outside of ACP. Payload: `{"method", "params"?}`.
+        Extension = "extension",
+        /// Update repeated by the agent while loading an old conversation (H10): never shown.
+        /// Payload: the `update` object.
+        Replay = "replay",
+        /// Permission request of the agent, or of the host before an effect.
+        /// Payload: `{"permission_id", "params", "deadline_at_ms"?}`. The params are as received, except for the
+        /// tool call, which is completed with data of earlier updates of the same call.
+        Permission = "permission",
+        /// Resolved permission request. `by` is the name of a person; `without` names another cause.
+        /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
+        PermissionSettled = "permission_settled",
+        /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
+        /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
+        HostRequest = "host_request",
+        /// Change of the session or the agent. Payload: `{"status", "text", …}`.
+        Status = "status",
+        /// Output of the agent is missing here (H7). Payload: `{"text"}`.
+        Gap = "gap",
+        /// End of a run with an answer, or by cancellation.
+        /// Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
+        Done = "done",
+        /// End of a run without an answer.
+        /// Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
+        Error = "error",
+        /// Close of the session. Payload: `{"reason", "ending"?}`.
+        Closed = "closed",
+    }
 }
 
-kinds! {
-    /// Accepted prompt of a person. Payload: `{"text", "mode", "author"?, "asked_in"?}`.
-    Prompt = "prompt",
-    /// `agent_message_chunk`. Payload: the `update` object of the notification, as received.
-    AgentMessage = "agent_message",
-    /// `agent_thought_chunk`. Payload: the `update` object.
-    AgentThought = "agent_thought",
-    /// `tool_call`. Payload: the `update` object.
-    ToolCall = "tool_call",
-    /// `tool_call_update`. Payload: the `update` object.
-    ToolCallUpdate = "tool_call_update",
-    /// `plan`. Payload: the `update` object.
-    Plan = "plan",
-    /// Any other `session/update`, including unknown ones. Payload: the `update` object.
-    Update = "update",
-    /// Notification or request of the agent outside of ACP. Payload: `{"method", "params"?}`.
-    Extension = "extension",
-    /// Update repeated by the agent while loading an old conversation (H10): never shown.
-    /// Payload: the `update` object.
-    Replay = "replay",
-    /// Permission request of the agent, or of the host before an effect.
-    /// Payload: `{"permission_id", "params", "deadline_at_ms"?}`. The params are as received, except for the
-    /// tool call, which is completed with data of earlier updates of the same call.
-    Permission = "permission",
-    /// Resolved permission request. `by` is the name of a person; `without` names another cause.
-    /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
-    PermissionSettled = "permission_settled",
-    /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
-    /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
-    HostRequest = "host_request",
-    /// Change of the session or the agent. Payload: `{"status", "text", …}`.
-    Status = "status",
-    /// Output of the agent is missing here (H7). Payload: `{"text"}`.
-    Gap = "gap",
-    /// End of a run with an answer, or by cancellation.
-    /// Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
-    Done = "done",
-    /// End of a run without an answer.
-    /// Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
-    Error = "error",
-    /// Close of the session. Payload: `{"reason", "ending"?}`.
-    Closed = "closed",
+impl EventKind {
+    /// Parses a name from the database.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
+    }
 }
 
 /// Event to append to the journal. The actor assigns the numbers.

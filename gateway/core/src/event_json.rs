@@ -22,21 +22,7 @@ const EMPTY: &str = "\"\"";
 pub const fn wire_type(kind: EventKind) -> &'static str {
     match kind {
         EventKind::AgentMessage | EventKind::AgentThought => "text_delta",
-        EventKind::Prompt
-        | EventKind::ToolCall
-        | EventKind::ToolCallUpdate
-        | EventKind::Plan
-        | EventKind::Update
-        | EventKind::Extension
-        | EventKind::Replay
-        | EventKind::Permission
-        | EventKind::PermissionSettled
-        | EventKind::HostRequest
-        | EventKind::Status
-        | EventKind::Gap
-        | EventKind::Done
-        | EventKind::Error
-        | EventKind::Closed => kind.as_str(),
+        _ => kind.as_str(),
     }
 }
 
@@ -108,7 +94,7 @@ fn write_unreadable(payload: &str, out: &mut String) {
         Ok(raw) => member("payload", raw.get(), out),
         Err(_) => {
             out.push_str(r#","payload_text":"#);
-            string(payload, out);
+            out.push_str(&quoted(payload));
         }
     }
 }
@@ -123,14 +109,6 @@ fn optional(name: &str, raw: Option<&str>, out: &mut String) {
     }
 }
 
-fn string(text: &str, out: &mut String) {
-    out.push_str(&quoted(text));
-}
-
-fn is_string(raw: &str) -> bool {
-    raw.starts_with('"')
-}
-
 fn members_of(json: &str) -> Option<ObjectMembers<'_>> {
     ObjectMembers::parse(json).ok()
 }
@@ -141,7 +119,7 @@ fn get<'a>(members: &ObjectMembers<'a>, name: &str) -> Option<&'a str> {
 }
 
 fn get_string<'a>(members: &ObjectMembers<'a>, name: &str) -> Option<&'a str> {
-    get(members, name).filter(|raw| is_string(raw))
+    get(members, name).filter(|raw| raw.starts_with('"'))
 }
 
 fn chunk(stream: &str, payload: &str, out: &mut String) -> Option<()> {
@@ -162,7 +140,7 @@ fn tool_call(payload: &str, out: &mut String) -> Option<()> {
     let name = get_string(&update, "name").or_else(|| get_string(&update, "title"));
     let _ = write!(out, r#","name":{},"arguments_text":"#, name.unwrap_or(EMPTY));
     match get(&update, "rawInput") {
-        Some(input) if !is_string(input) => string(input, out),
+        Some(input) if !input.starts_with('"') => out.push_str(&quoted(input)),
         input => out.push_str(input.unwrap_or(EMPTY)),
     }
     tool_members(&update, out);
@@ -230,17 +208,13 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
 /// Appends the members of a payload built by the gateway as members of the line.
 fn splice(payload: &str, out: &mut String) -> Option<()> {
     for (name, value) in members_of(payload)?.iter().filter(|(name, _)| !ENVELOPE.contains(name)) {
-        out.push(',');
-        string(name, out);
-        out.push(':');
-        out.push_str(value);
+        let _ = write!(out, ",{}:{value}", quoted(name));
     }
     Some(())
 }
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use acp_shared::ids::RunId;
     use proptest::prelude::*;

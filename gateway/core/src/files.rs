@@ -191,7 +191,6 @@ fn base64(bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     fn file(name: &str, mime: &str, bytes: &[u8]) -> Attachment {

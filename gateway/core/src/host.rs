@@ -14,16 +14,18 @@ use crate::backend::AgentRequestKind;
 use crate::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 
-/// Kind of effect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum HostEffect {
-    /// `fs/read_text_file`.
-    Read,
-    /// `fs/write_text_file`.
-    Write,
-    /// `terminal/create`.
-    Run,
+named! {
+    /// Kind of effect, named as in the journal.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum HostEffect {
+        /// `fs/read_text_file`.
+        Read = "read",
+        /// `fs/write_text_file`.
+        Write = "write",
+        /// `terminal/create`.
+        Run = "run",
+    }
 }
 
 impl HostEffect {
@@ -38,15 +40,6 @@ impl HostEffect {
             | AgentRequestKind::TerminalWait { .. }
             | AgentRequestKind::TerminalKill { .. }
             | AgentRequestKind::TerminalRelease { .. } => None,
-        }
-    }
-
-    /// Returns the name in the journal.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Run => "run",
         }
     }
 }
@@ -81,39 +74,27 @@ pub enum EffectDecision {
     FailRun,
 }
 
-/// Reason of an outcome. The names are in journals: never change one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecisionReason {
-    /// The permission mode.
-    Mode,
-    /// A permission given before.
-    Granted,
-    /// The file already has the requested content.
-    Unchanged,
-    /// The answer to the host's question.
-    Answer,
-    /// No person can be asked.
-    Nobody,
-    /// The turn is being cancelled, or has ended.
-    Stopped,
-    /// The deadline of the question.
-    Deadline,
+named! {
+    /// Reason of an outcome. The names are in journals: never change one.
+    pub enum DecisionReason {
+        /// The permission mode.
+        Mode = "mode",
+        /// A permission given before.
+        Granted = "granted",
+        /// The file already has the requested content.
+        Unchanged = "unchanged",
+        /// The answer to the host's question.
+        Answer = "answer",
+        /// No person can be asked.
+        Nobody = "nobody",
+        /// The turn is being cancelled, or has ended.
+        Stopped = "stopped",
+        /// The deadline of the question.
+        Deadline = "deadline",
+    }
 }
 
 impl DecisionReason {
-    /// Returns the name in the journal.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Mode => "mode",
-            Self::Granted => "granted",
-            Self::Unchanged => "unchanged",
-            Self::Answer => "answer",
-            Self::Nobody => "nobody",
-            Self::Stopped => "stopped",
-            Self::Deadline => "deadline",
-        }
-    }
-
     /// Returns the text of a refusal for this reason, for the agent.
     pub const fn refusal(self) -> &'static str {
         match self {

@@ -6,8 +6,8 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::backend::RpcError;
-use serde::Deserializer as _;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer as _};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -66,8 +66,7 @@ impl<'a> ObjectMembers<'a> {
 
 /// Returns the text of a raw value, if a string.
 pub fn string(raw: &str) -> Option<Cow<'_, str>> {
-    let mut reader = serde_json::Deserializer::from_str(raw);
-    reader.deserialize_str(KeyVisitor).ok()
+    serde_json::from_str(raw).ok().map(|Text(text)| text)
 }
 
 struct ListVisitor;
@@ -81,40 +80,16 @@ impl<'de> Visitor<'de> for ListVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut list = Vec::with_capacity(4);
-        while let Some(key) = map.next_key_seed(KeySeed)? {
-            list.push((key, map.next_value::<&'de RawValue>()?));
+        while let Some((Text(key), value)) = map.next_entry::<Text<'de>, &'de RawValue>()? {
+            list.push((key, value));
         }
         Ok(list)
     }
 }
 
-struct KeySeed;
-
-impl<'de> serde::de::DeserializeSeed<'de> for KeySeed {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
-        reader.deserialize_str(KeyVisitor)
-    }
-}
-
-struct KeyVisitor;
-
-impl<'de> Visitor<'de> for KeyVisitor {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Cow::Borrowed(text))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Cow::Owned(text.to_owned()))
-    }
-}
+/// String of JSON, borrowed from its text unless it has escapes.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// JSON-RPC message. Ids, params, results and errors are raw JSON text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,14 +143,6 @@ impl<'a> RpcMessage<'a> {
     /// [`RpcParseError`]. Invalid input is not repaired here (see [`crate::intake`]).
     pub fn parse(text: &'a str) -> Result<Self, RpcParseError> {
         let members = ObjectMembers::parse(text).map_err(|_| classify_invalid(text))?;
-        Self::of(&members)
-    }
-
-    /// Classifies the members of a parsed object.
-    ///
-    /// # Errors
-    /// [`RpcParseError::NoMessage`].
-    pub fn of(members: &ObjectMembers<'a>) -> Result<Self, RpcParseError> {
         let id = members.get("id");
         let params = members.get("params");
         if let Some(method) = members.get("method") {

@@ -1,4 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use proptest::prelude::*;
 

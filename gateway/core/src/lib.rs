@@ -1,5 +1,9 @@
 //! The pure half of the gateway: decides, and never acts. Synchronous, without a clock, without I/O; time and
 //! fresh ids come in as arguments, decisions go out as values.
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
+
+#[macro_use]
+mod named;
 
 pub mod actor;
 pub mod agent_settings;
@@ -15,6 +19,7 @@ pub mod event;
 pub mod event_json;
 pub mod failure;
 pub mod files;
+pub mod hex;
 pub mod host;
 pub mod intake;
 pub mod jsonrpc;

@@ -103,11 +103,6 @@ impl LineSplitter {
         self.next - self.tail.len() as u64
     }
 
-    /// Returns the unfinished line.
-    pub fn tail(&self) -> &[u8] {
-        &self.tail
-    }
-
     /// Returns the part of the unfinished line from this offset on: the uncommitted piece.
     pub fn tail_from(&self, offset: u64) -> &[u8] {
         let skip = usize::try_from(offset.saturating_sub(self.line_start())).unwrap_or(usize::MAX);
@@ -117,7 +112,6 @@ impl LineSplitter {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use proptest::prelude::*;
 
@@ -138,11 +132,9 @@ mod tests {
     fn lines_know_where_they_begin() {
         let (out, lines) = split(b"ab\n\ncd\nrest", &[], 10);
         assert_eq!(out, [(10, b"ab".to_vec()), (13, vec![]), (14, b"cd".to_vec())]);
-        assert_eq!((lines.tail(), lines.line_start(), lines.next_offset()), (&b"rest"[..], 17, 21));
-        assert_eq!(
-            (lines.tail_from(0), lines.tail_from(19), lines.tail_from(99)),
-            (&b"rest"[..], &b"st"[..], &b""[..])
-        );
+        assert_eq!((&lines.tail[..], lines.line_start(), lines.next_offset()), (&b"rest"[..], 17, 21));
+        let want = (&b"rest"[..], &b"st"[..], &b""[..]);
+        assert_eq!((lines.tail_from(0), lines.tail_from(19), lines.tail_from(99)), want);
     }
 
     #[test]
@@ -191,7 +183,7 @@ mod tests {
             let (want, whole) = split(&stream, &[], base);
             let (got, pieces) = split(&stream, &cuts, base);
             prop_assert_eq!(&got, &want);
-            prop_assert_eq!(pieces.tail(), whole.tail());
+            prop_assert_eq!(&pieces.tail, &whole.tail);
             for (at, line) in &got {
                 let from = usize::try_from(at - base).unwrap();
                 prop_assert_eq!(stream.get(from..from + line.len()).unwrap(), &line[..]);
@@ -200,12 +192,12 @@ mod tests {
             // A restart within the unfinished line: the restored pieces give the same lines.
             let start = whole.line_start();
             let mut again = LineSplitter::new(start, 1 << 20);
-            let half = whole.tail().len() / 2;
-            again.preload(start, whole.tail().get(..half).unwrap()).unwrap();
-            again.preload(start + half as u64, whole.tail().get(half..).unwrap()).unwrap();
+            let half = whole.tail.len() / 2;
+            again.preload(start, whole.tail.get(..half).unwrap()).unwrap();
+            again.preload(start + half as u64, whole.tail.get(half..).unwrap()).unwrap();
             let mut end = Vec::new();
             again.push(whole.next_offset(), b"end\n", |at, line| end.push((at, line.to_vec()))).unwrap();
-            prop_assert_eq!(end, vec![(start, [whole.tail(), b"end"].concat())]);
+            prop_assert_eq!(end, vec![(start, [&whole.tail[..], b"end"].concat())]);
         }
     }
 }

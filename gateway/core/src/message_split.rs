@@ -173,45 +173,36 @@ pub fn resume_from_line(text: &str, from: usize, limit: MessageLimit) -> String 
 
 /// Returns the longest start of `text` with at most `chars_max` characters, cut between grapheme clusters.
 pub fn head(text: &str, chars_max: usize) -> &str {
-    if text.len() <= chars_max {
-        return text;
-    }
-    let (mut end, mut chars) = (0, 0);
-    for atom in atoms(text) {
-        chars += atom.chars().count();
-        if chars > chars_max {
-            break;
-        }
-        end += atom.len();
-    }
-    text.get(..end).unwrap_or_default()
+    head_of(text, chars_max, |atom| atom.chars().count())
 }
 
 /// Returns the longest start of `text` with at most `bytes_max` bytes, cut between grapheme clusters.
 pub fn head_bytes(text: &str, bytes_max: usize) -> &str {
-    if text.len() <= bytes_max {
+    head_of(text, bytes_max, str::len)
+}
+
+fn head_of(text: &str, max: usize, measure: impl Fn(&str) -> usize) -> &str {
+    if text.len() <= max {
         return text;
     }
-    let mut end = 0;
-    for atom in atoms(text) {
-        if end + atom.len() > bytes_max {
-            break;
-        }
-        end += atom.len();
-    }
-    text.get(..end).unwrap_or_default()
+    let mut size = 0;
+    head_while(text, |atom| {
+        size += measure(atom);
+        size <= max
+    })
 }
 
 /// Returns the longest start of `text` within `limit`, cut between grapheme clusters. Does not close fences.
 pub fn head_within(text: &str, limit: MessageLimit) -> &str {
-    let (mut end, mut size) = (0, Size::default());
-    for atom in atoms(text) {
+    let mut size = Size::default();
+    head_while(text, |atom| {
         size = size + limit.measure(atom);
-        if !size.is_within(limit.to_size()) {
-            break;
-        }
-        end += atom.len();
-    }
+        size.is_within(limit.to_size())
+    })
+}
+
+fn head_while(text: &str, mut fits: impl FnMut(&str) -> bool) -> &str {
+    let end = atoms(text).take_while(|atom| fits(atom)).map(str::len).sum();
     text.get(..end).unwrap_or_default()
 }
 
@@ -437,10 +428,8 @@ mod tests {
     fn a_shorter_or_other_marker_does_not_close() {
         let row = "y".repeat(18);
         let text = format!("~~~~\n```\n~~~\n{row}\n~~~~\nend");
-        assert_eq!(
-            bytes(&text, 32),
-            vec!["~~~~\n```\n~~~\n~~~~".to_owned(), format!("~~~~\n{row}\n~~~~\nend")]
-        );
+        let want = vec!["~~~~\n```\n~~~\n~~~~".to_owned(), format!("~~~~\n{row}\n~~~~\nend")];
+        assert_eq!(bytes(&text, 32), want);
     }
 
     #[test]

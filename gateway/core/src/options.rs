@@ -222,7 +222,6 @@ impl SessionOptions {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     fn options() -> SessionOptions {
@@ -345,10 +344,8 @@ mod tests {
         now.model = Some("big".to_owned());
         now.config = vec![pair("effort", "high")];
         let preset = [pair("model", "small"), pair("effort", "low"), pair("web", "off")];
-        assert_eq!(
-            now.config_over(&preset),
-            [pair("web", "off"), pair("model", "big"), pair("effort", "high")]
-        );
+        let want = [pair("web", "off"), pair("model", "big"), pair("effort", "high")];
+        assert_eq!(now.config_over(&preset), want);
     }
 
     #[test]

@@ -66,20 +66,15 @@ pub fn decide_permission(
     if let Some(id) = allowed {
         return PermissionDecision::Allow(id);
     }
+    let reject = |id: Option<String>| id.map_or(PermissionDecision::Cancel, PermissionDecision::Reject);
     match mode {
-        PermissionMode::DenyAll => of("reject_once")
-            .or_else(|| of("reject_always"))
-            .map_or(PermissionDecision::Cancel, PermissionDecision::Reject),
+        PermissionMode::DenyAll => reject(of("reject_once").or_else(|| of("reject_always"))),
         // No option allows the request, so a question would be useless.
-        PermissionMode::ApproveAll => {
-            of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
-        }
+        PermissionMode::ApproveAll => reject(of("reject_once")),
         PermissionMode::ApproveReads | PermissionMode::Ask => match (interactive, non_interactive) {
             (true, _) if options.is_empty() => PermissionDecision::Cancel,
             (true, _) => PermissionDecision::Ask,
-            (false, NonInteractive::Deny) => {
-                of("reject_once").map_or(PermissionDecision::Cancel, PermissionDecision::Reject)
-            }
+            (false, NonInteractive::Deny) => reject(of("reject_once")),
             (false, NonInteractive::Fail) => PermissionDecision::FailRun,
         },
     }

@@ -81,36 +81,21 @@ pub const OUTPUT_KINDS: [EventKind; 7] = [
     EventKind::HostRequest,
 ];
 
-/// Kind of a part, for channels that render kinds differently.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum PartKind {
-    /// Final message of a run: the output, or the reason for the missing output.
-    Final,
-    /// Notice for people.
-    #[default]
-    Notice,
-    /// Permission request of the agent.
-    Permission,
-    /// Error that does not end a run.
-    Error,
-    /// Status card of a run: best effort, without unique content, so never in the outbox.
-    Card,
-}
-
-impl PartKind {
-    /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Final, Self::Notice, Self::Permission, Self::Error, Self::Card];
-
-    /// Returns the name in the database and in JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Final => "final",
-            Self::Notice => "notice",
-            Self::Permission => "permission",
-            Self::Error => "error",
-            Self::Card => "card",
-        }
+named! {
+    /// Kind of a part, for channels that render kinds differently. Named as in the database and in JSON.
+    #[derive(Default, Hash)]
+    pub enum PartKind {
+        /// Final message of a run: the output, or the reason for the missing output.
+        Final = "final",
+        /// Notice for people.
+        #[default]
+        Notice = "notice",
+        /// Permission request of the agent.
+        Permission = "permission",
+        /// Error that does not end a run.
+        Error = "error",
+        /// Status card of a run: best effort, without unique content, so never in the outbox.
+        Card = "card",
     }
 }
 
@@ -405,18 +390,7 @@ fn notice_content(
             let why = if reason.is_empty() { String::new() } else { format!(" ({reason})") };
             Some((PartKind::Notice, format!("The session is closed{why}. Start a new one with /acp spawn.")))
         }
-        EventKind::Prompt
-        | EventKind::Done
-        | EventKind::Error
-        | EventKind::AgentMessage
-        | EventKind::AgentThought
-        | EventKind::ToolCall
-        | EventKind::ToolCallUpdate
-        | EventKind::Plan
-        | EventKind::Update
-        | EventKind::HostRequest
-        | EventKind::Extension
-        | EventKind::Replay => None,
+        _ => None,
     }
 }
 

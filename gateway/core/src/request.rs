@@ -36,7 +36,6 @@ pub struct SpawnRequest {
     /// True if a person can be asked for permissions in the first run.
     pub interactive: bool,
     /// Session that spawns and then owns this one; `None` for a request of a person.
-    #[serde(default)]
     pub spawned_by: Option<SessionKey>,
     /// MCP servers of this session, which take precedence over configured ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

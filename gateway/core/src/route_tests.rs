@@ -1,4 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::rows::TargetKind;
 use crate::tests::{self, conversation};
@@ -21,49 +20,33 @@ const STATUSES: [BindingStatus; 4] =
 #[test]
 fn inbound_over_the_whole_space() {
     let mut table = String::new();
-    let mut targets = vec![BoundSession::Missing];
-    targets.extend(SessionState::ALL.map(BoundSession::Known));
     for status in STATUSES {
-        for target in &targets {
+        let of = |target: BoundSession| {
             // Within both windows, past the idle one, past both.
             let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
-                route_inbound(Some((&binding("c", None, status), *target)), UnboundDestination::Hint, now_ms)
-                    .reason()
+                let bound = binding("c", None, status);
+                route_inbound(Some((&bound, target)), UnboundDestination::Hint, now_ms).reason()
             });
-            table.push_str(&format!("{status:?} {target:?}: {}\n", reasons.join(" | ")));
-        }
+            reasons.join(" | ")
+        };
+        let missing = ("missing".to_owned(), of(BoundSession::Missing));
+        let known = SessionState::ALL.map(|state| (state.to_string(), of(BoundSession::Known(state))));
+        table.push_str(&tests::grouped(&format!("{status:?}"), [missing].into_iter().chain(known)));
     }
     let none = route_inbound(None, UnboundDestination::Ignore, 0);
     assert_eq!(none, Route::Unbound { destination: UnboundDestination::Ignore, reason: "no-binding" });
     insta::assert_snapshot!(table, @r#"
-    Pending Missing: session-missing | session-missing | session-missing
-    Pending Known(Creating): binding-pending | binding-pending | binding-pending
-    Pending Known(Idle): binding-pending | binding-pending | binding-pending
-    Pending Known(Running): binding-pending | binding-pending | binding-pending
-    Pending Known(Cancelling): binding-pending | binding-pending | binding-pending
-    Pending Known(Error): binding-pending | binding-pending | binding-pending
-    Pending Known(Closed): session-closed | session-closed | session-closed
-    Active Missing: session-missing | session-missing | session-missing
-    Active Known(Creating): active-binding | binding-expired | binding-expired
-    Active Known(Idle): active-binding | binding-expired | binding-expired
-    Active Known(Running): active-binding | active-binding | active-binding
-    Active Known(Cancelling): active-binding | active-binding | active-binding
-    Active Known(Error): active-binding | binding-expired | binding-expired
-    Active Known(Closed): session-closed | session-closed | session-closed
-    Ending Missing: session-missing | session-missing | session-missing
-    Ending Known(Creating): binding-ending | binding-ending | binding-ending
-    Ending Known(Idle): binding-ending | binding-ending | binding-ending
-    Ending Known(Running): binding-ending | binding-ending | binding-ending
-    Ending Known(Cancelling): binding-ending | binding-ending | binding-ending
-    Ending Known(Error): binding-ending | binding-ending | binding-ending
-    Ending Known(Closed): session-closed | session-closed | session-closed
-    Ended Missing: binding-ended | binding-ended | binding-ended
-    Ended Known(Creating): binding-ended | binding-ended | binding-ended
-    Ended Known(Idle): binding-ended | binding-ended | binding-ended
-    Ended Known(Running): binding-ended | binding-ended | binding-ended
-    Ended Known(Cancelling): binding-ended | binding-ended | binding-ended
-    Ended Known(Error): binding-ended | binding-ended | binding-ended
-    Ended Known(Closed): binding-ended | binding-ended | binding-ended
+    Pending missing: session-missing | session-missing | session-missing
+    Pending creating, idle, running, cancelling, error: binding-pending | binding-pending | binding-pending
+    Pending closed: session-closed | session-closed | session-closed
+    Active missing: session-missing | session-missing | session-missing
+    Active creating, idle, error: active-binding | binding-expired | binding-expired
+    Active running, cancelling: active-binding | active-binding | active-binding
+    Active closed: session-closed | session-closed | session-closed
+    Ending missing: session-missing | session-missing | session-missing
+    Ending creating, idle, running, cancelling, error: binding-ending | binding-ending | binding-ending
+    Ending closed: session-closed | session-closed | session-closed
+    Ended missing, creating, idle, running, cancelling, error, closed: binding-ended | binding-ended | binding-ended
     "#);
 }
 
@@ -116,21 +99,24 @@ fn outbound_over_the_whole_space() {
         ("two accounts", vec![active("c", None), elsewhere]),
     ];
     let key = tests::session_key();
-    let requesters =
-        [None, Some(conversation("", None)), Some(conversation("c", None)), Some(conversation("x", None))];
+    let requesters = [None, Some(conversation("c", None)), Some(conversation("x", None))];
+    let nowhere = conversation("", None);
     let mut table = String::new();
     for (what, bindings) in &sets {
+        let ask = |requester, session, served: bool| {
+            let question = OutboundContext { session_key: Some(&key), session, bindings, requester };
+            route_outbound(question, |_| served)
+        };
+        for state in SessionState::ALL {
+            for served in [true, false] {
+                let route = ask(Some(&nowhere), BoundSession::Known(state), served);
+                assert_eq!(route, refused(Code::Usage, "invalid-requester"), "{what}");
+            }
+        }
+        assert_eq!(ask(Some(&nowhere), BoundSession::Missing, true).reason(), "invalid-requester");
         for requester in &requesters {
             let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
-            let ask = |session, served: bool| {
-                let question = OutboundContext {
-                    session_key: Some(&key),
-                    session,
-                    bindings,
-                    requester: requester.as_ref(),
-                };
-                route_outbound(question, |_| served)
-            };
+            let ask = |session, served| ask(requester.as_ref(), session, served);
             let at_work = ask(BoundSession::Known(SessionState::Running), true);
             // A session in error is one that can be gone on with.
             assert_eq!(ask(BoundSession::Known(SessionState::Error), true), at_work);
@@ -149,51 +135,39 @@ fn outbound_over_the_whole_space() {
     // At work | closed | missing | without an adapter.
     insta::assert_snapshot!(table, @r#"
     none, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
-    none, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     none, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     none, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     another session's, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
-    another session's, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     another session's, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     another session's, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     ended, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
-    ended, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     ended, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     ended, asked from "x": unbound x (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
     ending, asked from "-": unbound Journal (no-active-binding) | session-closed | session-missing | no-active-binding
-    ending, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     ending, asked from "c": unbound c (no-active-binding) | session-closed | session-missing | adapter-unavailable
     ending, asked from "x": unbound x (no-active-binding) | session-closed | session-missing | adapter-unavailable
     pending child, asked from "-": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
-    pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     pending child, asked from "c": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
     pending child, asked from "x": refused ACP_NOT_BOUND (binding-pending) | session-closed | session-missing | binding-pending
     one and a pending child, asked from "-": bound default/d (single-active-binding) | session-closed | session-missing | adapter-unavailable
-    one and a pending child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     one and a pending child, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     one and a pending child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     one, asked from "-": bound default/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
-    one, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     one, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
     one, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     one, other account, asked from "-": bound second/c (single-active-binding) | session-closed | session-missing | adapter-unavailable
-    one, other account, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     one, other account, asked from "c": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     one, other account, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     child, asked from "-": bound default/t (single-active-binding) | session-closed | session-missing | adapter-unavailable
-    child, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     child, asked from "c": bound default/t (requester-parent-match) | session-closed | session-missing | adapter-unavailable
     child, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     two children, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
-    two children, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     two children, asked from "c": refused ACP_NOT_BOUND (ambiguous-below-requester) | session-closed | session-missing | ambiguous-below-requester
     two children, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     two, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
-    two, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     two, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
     two, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     two accounts, asked from "-": refused ACP_NOT_BOUND (ambiguous-without-requester) | session-closed | session-missing | ambiguous-without-requester
-    two accounts, asked from "": refused USAGE (invalid-requester) | invalid-requester | invalid-requester | invalid-requester
     two accounts, asked from "c": bound default/c (requester-match) | session-closed | session-missing | adapter-unavailable
     two accounts, asked from "x": refused ACP_NOT_BOUND (no-requester-match) | session-closed | session-missing | no-requester-match
     "#);

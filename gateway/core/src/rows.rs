@@ -60,7 +60,7 @@ impl SessionOptions {
             model: None,
             timeout_s: None,
             config: Vec::new(),
-            agent: AgentSettings::new(),
+            agent: AgentSettings::default(),
             grants: Grants::default(),
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
@@ -208,6 +208,22 @@ pub struct LeaseRow {
     pub broken: bool,
 }
 
+impl LeaseRow {
+    /// Row of a lease that is about to be requested from the supervisor.
+    pub fn new(spawn: Spawn) -> Self {
+        Self {
+            lease_id: spawn.lease_id,
+            session_key: spawn.session_key.clone(),
+            spawn,
+            usage: LeaseStatus::Intended,
+            stdout_offset: 0,
+            next_stdin_seq: 1,
+            link_state: String::new(),
+            broken: false,
+        }
+    }
+}
+
 /// Row of `acp_stdin_outbox`: one message to an agent (design §9, H6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
@@ -272,56 +288,27 @@ pub enum ResolvedBy {
     Auto(AutoResolution),
 }
 
-/// Cause that resolves a permission request without a person.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AutoResolution {
-    /// Permission mode of the session, without a question.
-    Policy,
-    /// No answer before the deadline.
-    Deadline,
-    /// Cancellation of the turn.
-    Cancel,
-    /// End of the turn.
-    TurnEnded,
-    /// End of the agent's process.
-    LeaseEnded,
-    /// Close of the session.
-    SessionClosed,
-    /// Withdrawal by the agent.
-    Agent,
-    /// No person can be asked.
-    Nobody,
-    /// Adoption of the state by another gateway.
-    Adopted,
-}
-
-impl AutoResolution {
-    /// All causes.
-    pub const ALL: [Self; 9] = [
-        Self::Policy,
-        Self::Deadline,
-        Self::Cancel,
-        Self::TurnEnded,
-        Self::LeaseEnded,
-        Self::SessionClosed,
-        Self::Agent,
-        Self::Nobody,
-        Self::Adopted,
-    ];
-
-    /// Returns the name in the journal and in the row.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Policy => "policy",
-            Self::Deadline => "deadline",
-            Self::Cancel => "cancel",
-            Self::TurnEnded => "turn ended",
-            Self::LeaseEnded => "lease ended",
-            Self::SessionClosed => "session closed",
-            Self::Agent => "agent",
-            Self::Nobody => "nobody can be asked",
-            Self::Adopted => "adopted",
-        }
+named! {
+    /// Cause that resolves a permission request without a person, named as in the journal and in the row.
+    pub enum AutoResolution {
+        /// Permission mode of the session, without a question.
+        Policy = "policy",
+        /// No answer before the deadline.
+        Deadline = "deadline",
+        /// Cancellation of the turn.
+        Cancel = "cancel",
+        /// End of the turn.
+        TurnEnded = "turn ended",
+        /// End of the agent's process.
+        LeaseEnded = "lease ended",
+        /// Close of the session.
+        SessionClosed = "session closed",
+        /// Withdrawal by the agent.
+        Agent = "agent",
+        /// No person can be asked.
+        Nobody = "nobody can be asked",
+        /// Adoption of the state by another gateway.
+        Adopted = "adopted",
     }
 }
 
@@ -428,29 +415,18 @@ impl BindingStatus {
     }
 }
 
-/// Amount of output of a turn in a conversation, in addition to the answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verbosity {
-    /// Status card, and a line about each tool call.
-    Full,
-    /// Status card with the progress only.
-    Compact,
-    /// Answers, questions and errors only.
-    None,
-}
-
-impl Verbosity {
-    /// All levels.
-    pub const ALL: [Self; 3] = [Self::Full, Self::Compact, Self::None];
-
-    /// Returns the name in commands and in the database.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Compact => "compact",
-            Self::None => "none",
-        }
+named! {
+    /// Amount of output of a turn in a conversation, in addition to the answer. Named as in commands and in the
+    /// database.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Verbosity {
+        /// Status card, and a line about each tool call.
+        Full = "full",
+        /// Status card with the progress only.
+        Compact = "compact",
+        /// Answers, questions and errors only.
+        None = "none",
     }
 }
 

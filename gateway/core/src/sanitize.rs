@@ -76,7 +76,6 @@ const fn is_invisible(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use proptest::prelude::*;
     use serde_json::Value;

@@ -8,6 +8,7 @@
 
 use crate::binding::StaleReason;
 use crate::config::bindings::{ANY_ACCOUNT, Binding};
+use crate::hex::hex;
 use crate::route::BoundSession;
 use crate::rows::{BindingRow, ConversationRef, SessionMode};
 use crate::session::SessionState;
@@ -114,7 +115,7 @@ pub fn first_key(
         name.chars().take(SHOWN_CHARS).map(plain).collect::<String>()
     };
     let hash = Sha256::digest(format!("{channel}:{account_id}:{home}").as_bytes());
-    let hash: String = hash.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
+    let hash = hex(hash.into_iter().take(HASH_BYTES));
     let agent: String = agent.as_str().chars().take(2 * SHOWN_CHARS).collect();
     SessionKey::parse(&format!("agent:{agent}:acp:binding:{}:{}:{hash}", shown(channel), shown(account_id)))
 }

@@ -1,5 +1,4 @@
 //! Rows of tests. A test sets what matters to it: `BindingRow { status, ..tests::binding() }`.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::event::{EventKind, EventRow};
 use crate::rows::{
@@ -9,6 +8,18 @@ use crate::rows::{
 use crate::session::SessionState;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, SessionKey};
 use serde_json::Value;
+
+/// Lists the cases of `what` with their outcomes; cases with the same outcome share a line.
+pub(crate) fn grouped(what: &str, outcomes: impl IntoIterator<Item = (String, String)>) -> String {
+    let mut groups: Vec<(String, Vec<String>)> = Vec::new();
+    for (case, outcome) in outcomes {
+        match groups.iter_mut().find(|(known, _)| *known == outcome) {
+            Some((_, cases)) => cases.push(case),
+            None => groups.push((outcome, vec![case])),
+        }
+    }
+    groups.iter().map(|(outcome, cases)| format!("{what} {}: {outcome}\n", cases.join(", "))).collect()
+}
 
 pub(crate) fn session_key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()

@@ -10,17 +10,13 @@ use crate::rows::BindingRow;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};
 
-/// Configured timeouts, in milliseconds; 0 is off.
+/// Configured timeouts, in milliseconds; 0 is off. Each binding stores its own since creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// Idle time after which a session is closed.
     pub session_ms: u64,
     /// Idle time after which the agent's process is ended; the session stays.
     pub runtime_ms: u64,
-    /// Default idle timeout of bindings.
-    pub binding_idle_ms: u64,
-    /// Default maximum age of bindings.
-    pub binding_max_age_ms: u64,
 }
 
 /// Kind of a timeout.
@@ -37,33 +33,6 @@ pub enum TimeoutKind {
     Runtime,
 }
 
-/// Times and timeouts of one binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BindingTimes {
-    /// Id of the binding.
-    pub binding_id: BindingId,
-    /// Start of the maximum age, milliseconds since the Unix epoch.
-    pub bound_at_ms: u64,
-    /// Time of the last message or answer, milliseconds since the Unix epoch.
-    pub last_activity_at_ms: u64,
-    /// Idle timeout of this binding; `None` uses the configured one, 0 is off.
-    pub idle_ms: Option<u64>,
-    /// Maximum age of this binding; `None` uses the configured one, 0 is off.
-    pub max_age_ms: Option<u64>,
-}
-
-impl From<&BindingRow> for BindingTimes {
-    fn from(row: &BindingRow) -> Self {
-        Self {
-            binding_id: row.binding_id,
-            bound_at_ms: row.bound_at_ms,
-            last_activity_at_ms: row.last_activity_at_ms,
-            idle_ms: row.idle_ms,
-            max_age_ms: row.max_age_ms,
-        }
-    }
-}
-
 /// State of a session, as input for the timeouts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimeoutInput {
@@ -74,7 +43,7 @@ pub struct TimeoutInput {
     /// Time of the last activity of a person or the agent.
     pub last_activity_at_ms: u64,
     /// Active bindings of the session.
-    pub bindings: Vec<BindingTimes>,
+    pub bindings: Vec<BindingRow>,
 }
 
 /// Deadline of one timeout. The earliest deadline of a session is the effective one.
@@ -92,14 +61,9 @@ pub struct Expiry {
 }
 
 impl Timeouts {
-    /// Returns the timeouts of a policy. Defaults for bindings are off: each binding stores its own since
-    /// creation.
+    /// Returns the timeouts of a policy.
     pub fn of(ttl: &TimeoutPolicy) -> Self {
-        Self {
-            session_ms: ttl.session_ms.value.unwrap_or(0),
-            runtime_ms: ttl.runtime_ms.value.unwrap_or(0),
-            ..Self::default()
-        }
+        Self { session_ms: ttl.session_ms.value.unwrap_or(0), runtime_ms: ttl.runtime_ms.value.unwrap_or(0) }
     }
 
     /// Returns the deadlines of all timeouts that are on, earliest first. Empty while the session is busy.
@@ -107,8 +71,7 @@ impl Timeouts {
         if subject.busy {
             return Vec::new();
         }
-        let mut found: Vec<Expiry> =
-            subject.bindings.iter().flat_map(|clock| self.of_binding(clock)).collect();
+        let mut found: Vec<Expiry> = subject.bindings.iter().flat_map(of_binding).collect();
         found.extend(expiry(subject.last_activity_at_ms, self.session_ms, TimeoutKind::Session, None));
         if subject.agent_may_end {
             found.extend(expiry(subject.last_activity_at_ms, self.runtime_ms, TimeoutKind::Runtime, None));
@@ -121,16 +84,14 @@ impl Timeouts {
     pub fn effective(&self, subject: &TimeoutInput) -> Option<Expiry> {
         self.all(subject).into_iter().next()
     }
+}
 
-    /// Returns the deadlines of one binding: from its own timeouts, or else the configured ones.
-    fn of_binding(&self, clock: &BindingTimes) -> impl Iterator<Item = Expiry> + use<> {
-        let idle_ms = clock.idle_ms.unwrap_or(self.binding_idle_ms);
-        let max_age_ms = clock.max_age_ms.unwrap_or(self.binding_max_age_ms);
-        let id = Some(clock.binding_id);
-        let idle = expiry(clock.last_activity_at_ms, idle_ms, TimeoutKind::BindingIdle, id);
-        let max_age = expiry(clock.bound_at_ms, max_age_ms, TimeoutKind::BindingMaxAge, id);
-        idle.into_iter().chain(max_age)
-    }
+/// Returns the deadlines of one binding.
+fn of_binding(row: &BindingRow) -> impl Iterator<Item = Expiry> + use<> {
+    let id = Some(row.binding_id);
+    let window = |since_ms, window_ms: Option<u64>, kind| expiry(since_ms, window_ms.unwrap_or(0), kind, id);
+    let idle = window(row.last_activity_at_ms, row.idle_ms, TimeoutKind::BindingIdle);
+    idle.into_iter().chain(window(row.bound_at_ms, row.max_age_ms, TimeoutKind::BindingMaxAge))
 }
 
 fn expiry(
@@ -179,44 +140,36 @@ pub fn format_duration(ms: u64) -> String {
 mod tests {
     use super::*;
 
-    fn clock(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingTimes {
-        BindingTimes {
-            binding_id: BindingId::mint(),
-            bound_at_ms: 1_000,
-            last_activity_at_ms: 5_000,
-            idle_ms,
-            max_age_ms,
-        }
+    fn clock(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
+        let (bound_at_ms, last_activity_at_ms) = (1_000, 5_000);
+        BindingRow { bound_at_ms, last_activity_at_ms, idle_ms, max_age_ms, ..crate::tests::binding() }
     }
 
-    fn subject(bindings: Vec<BindingTimes>) -> TimeoutInput {
+    fn subject(bindings: Vec<BindingRow>) -> TimeoutInput {
         TimeoutInput { busy: false, agent_may_end: true, last_activity_at_ms: 6_000, bindings }
     }
 
-    fn windows(session_ms: u64, runtime_ms: u64, binding_idle_ms: u64, binding_max_age_ms: u64) -> Timeouts {
-        Timeouts { session_ms, runtime_ms, binding_idle_ms, binding_max_age_ms }
+    const fn windows(session_ms: u64, runtime_ms: u64) -> Timeouts {
+        Timeouts { session_ms, runtime_ms }
     }
 
-    /// The effective window is the minimum of all, and says which it is; 0 is off, a window of the binding's own
-    /// goes before the configured one.
+    /// The effective window is the minimum of all, and says which it is; 0 is off.
     #[test]
     fn the_effective_window_is_the_earliest_with_its_source() {
         use TimeoutKind as S;
         let table = [
-            ("nothing is on", windows(0, 0, 0, 0), None, None, None),
-            ("session alone", windows(100, 0, 0, 0), None, None, Some((6_100, S::Session))),
-            ("runtime alone", windows(0, 100, 0, 0), None, None, Some((6_100, S::Runtime))),
-            ("runtime before session", windows(200, 100, 0, 0), None, None, Some((6_100, S::Runtime))),
-            ("session wins a tie", windows(100, 100, 0, 0), None, None, Some((6_100, S::Session))),
-            ("configured idle", windows(0, 0, 100, 0), None, None, Some((5_100, S::BindingIdle))),
-            ("own idle", windows(0, 0, 100, 0), Some(50), None, Some((5_050, S::BindingIdle))),
-            ("own idle is off", windows(0, 0, 100, 0), Some(0), None, None),
-            ("configured age", windows(0, 0, 0, 9_000), None, None, Some((10_000, S::BindingMaxAge))),
-            ("own age", windows(0, 0, 0, 9_000), None, Some(4_200), Some((5_200, S::BindingMaxAge))),
-            ("own age is off", windows(0, 0, 0, 9_000), None, Some(0), None),
-            ("idle before age", windows(0, 0, 0, 0), Some(100), Some(5_000), Some((5_100, S::BindingIdle))),
-            ("age before idle", windows(0, 0, 0, 0), Some(5_000), Some(100), Some((1_100, S::BindingMaxAge))),
-            ("all on", windows(900, 800, 700, 0), None, Some(9_999), Some((5_700, S::BindingIdle))),
+            ("nothing is on", windows(0, 0), None, None, None),
+            ("session alone", windows(100, 0), None, None, Some((6_100, S::Session))),
+            ("runtime alone", windows(0, 100), None, None, Some((6_100, S::Runtime))),
+            ("runtime before session", windows(200, 100), None, None, Some((6_100, S::Runtime))),
+            ("session wins a tie", windows(100, 100), None, None, Some((6_100, S::Session))),
+            ("idle", windows(0, 0), Some(50), None, Some((5_050, S::BindingIdle))),
+            ("idle is off", windows(0, 0), Some(0), None, None),
+            ("age", windows(0, 0), None, Some(4_200), Some((5_200, S::BindingMaxAge))),
+            ("age is off", windows(0, 0), None, Some(0), None),
+            ("idle before age", windows(0, 0), Some(100), Some(5_000), Some((5_100, S::BindingIdle))),
+            ("age before idle", windows(0, 0), Some(5_000), Some(100), Some((1_100, S::BindingMaxAge))),
+            ("all on", windows(900, 800), Some(700), Some(9_999), Some((5_700, S::BindingIdle))),
         ];
         for (name, windows, idle, age, want) in table {
             let found = windows.effective(&subject(vec![clock(idle, age)]));
@@ -226,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_runs_protects_every_window() {
-        let on = windows(1, 1, 1, 1);
+        let on = windows(1, 1);
         let busy = TimeoutInput { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
         assert_eq!(on.all(&busy), []);
         assert_eq!(on.all(&TimeoutInput { busy: false, ..busy }).len(), 4);
@@ -234,20 +187,21 @@ mod tests {
 
     #[test]
     fn an_agent_whose_conversation_would_be_lost_is_not_ended() {
-        let on = windows(0, 1, 0, 0);
+        let on = windows(0, 1);
         assert_eq!(on.effective(&TimeoutInput { agent_may_end: false, ..subject(Vec::new()) }), None);
     }
 
     #[test]
     fn of_several_bindings_the_earliest_is_named() {
         let (late, early) = (clock(Some(500), None), clock(Some(100), None));
-        let found = windows(0, 0, 0, 0).effective(&subject(vec![late, early]));
-        assert_eq!(found.and_then(|expiry| expiry.binding_id), Some(early.binding_id));
+        let want = Some(early.binding_id);
+        let found = windows(0, 0).effective(&subject(vec![late, early]));
+        assert_eq!(found.and_then(|expiry| expiry.binding_id), want);
     }
 
     #[test]
     fn a_window_without_end_never_comes() {
-        let found = windows(u64::MAX, 0, 0, 0).effective(&subject(Vec::new()));
+        let found = windows(u64::MAX, 0).effective(&subject(Vec::new()));
         assert_eq!(found.map(|expiry| expiry.at_ms), Some(u64::MAX));
     }
 

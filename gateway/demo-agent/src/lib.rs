@@ -8,13 +8,13 @@ pub mod wire;
 
 use memory::{TranscriptLine, TranscriptStore};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Instant;
-use turn::{DemoTurn, TurnProgress};
+use turn::{DemoTurn, TurnContext, TurnProgress};
 use wire::{AcpWriter, Incoming};
 
 /// Maximum number of buffered input lines.
@@ -95,28 +95,18 @@ impl DemoAgent {
                     return Ok(ExitCode::SUCCESS);
                 }
             }
-            let mut ended = BTreeSet::new();
-            for (at, turn) in self.turns.iter_mut().enumerate() {
-                let Some(session) = self.sessions.get_mut(&turn.session) else {
-                    ended.insert(at);
-                    continue;
-                };
-                match turn.advance(BURST, session, &self.memory, &mut self.wire, &mut self.next_request)? {
-                    TurnProgress::Running => {}
-                    TurnProgress::Ended => {
-                        ended.insert(at);
-                    }
+            for mut turn in std::mem::take(&mut self.turns) {
+                let Some(session) = self.sessions.get_mut(&turn.session) else { continue };
+                let (memory, wire, next_request) = (&self.memory, &mut self.wire, &mut self.next_request);
+                match turn.advance(BURST, &mut TurnContext { session, memory, wire, next_request })? {
+                    TurnProgress::Running => self.turns.push(turn),
+                    TurnProgress::Ended => {}
                     TurnProgress::Crashed => {
                         self.wire.flush()?;
                         return Ok(ExitCode::from(CRASHED));
                     }
                 }
             }
-            let mut at = 0;
-            self.turns.retain(|_| {
-                at += 1;
-                !ended.contains(&(at - 1))
-            });
         }
     }
 
@@ -209,15 +199,13 @@ impl DemoAgent {
         if let Err(error) = self.memory.append(&session, &TranscriptLine::Session { cwd: cwd.to_owned() }) {
             return self.wire.error(id, -32603, &format!("cannot store the conversation: {error}"));
         }
-        let mode = self.insert(&session, cwd);
-        self.wire.result(id, &json!({"sessionId": session, "modes": modes(&mode)}))
+        self.insert(&session, cwd);
+        self.wire.result(id, &json!({"sessionId": session, "modes": modes()}))
     }
 
-    fn insert(&mut self, session: &str, cwd: &str) -> String {
-        let mode = "ask".to_owned();
-        let opened = DemoSession { cwd: PathBuf::from(cwd), mode: mode.clone(), allow_always: false };
+    fn insert(&mut self, session: &str, cwd: &str) {
+        let opened = DemoSession { cwd: PathBuf::from(cwd), mode: "ask".to_owned(), allow_always: false };
         self.sessions.insert(session.to_owned(), opened);
-        mode
     }
 
     fn open(&mut self, id: &str, session: &str, params: &Value, replay: bool) -> io::Result<()> {
@@ -240,8 +228,8 @@ impl DemoAgent {
                 }
             }
         }
-        let mode = self.insert(session, &cwd);
-        self.wire.result(id, &json!({"modes": modes(&mode)}))
+        self.insert(session, &cwd);
+        self.wire.result(id, &json!({"modes": modes()}))
     }
 
     fn set_mode(&mut self, id: &str, session: &str, params: &Value) -> io::Result<()> {
@@ -309,9 +297,10 @@ fn initialized() -> Value {
     })
 }
 
-fn modes(current: &str) -> Value {
+/// Modes of a session that was just opened.
+fn modes() -> Value {
     json!({
-        "currentModeId": current,
+        "currentModeId": "ask",
         "availableModes": [
             {"id": "ask", "name": "Ask", "description": "Asks before it does anything"},
             {"id": "auto", "name": "Automatic", "description": "Does everything without asking"},

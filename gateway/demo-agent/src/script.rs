@@ -1,6 +1,7 @@
 //! Script of the demo agent: each line of a prompt is a directive, and other lines are echoed. Pure.
 
 use std::collections::VecDeque;
+use std::io::Write as _;
 
 /// Reply to `help`.
 pub const HELP: &str = "\
@@ -131,22 +132,8 @@ fn stream(rest: &str) -> Option<ScriptStep> {
 /// newline would need an escape in JSON, and the caller writes it.
 pub fn chunk(number: u64, bytes: usize, out: &mut Vec<u8>) {
     let start = out.len();
-    out.extend_from_slice(b"chunk ");
-    let mut digits = [0_u8; 20];
-    let mut at = digits.len();
-    let mut left = number;
-    loop {
-        at -= 1;
-        if let Some(digit) = digits.get_mut(at) {
-            // The remainder is below 10.
-            *digit = b'0' + u8::try_from(left % 10).unwrap_or(0);
-        }
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(digits.get(at..).unwrap_or_default());
+    // Writing into a vector cannot fail.
+    let _ = write!(out, "chunk {number}");
     let length = out.len() - start + 1;
     out.resize(out.len() + bytes.saturating_sub(length), b'.');
 }

@@ -31,6 +31,18 @@ enum TurnWait {
     Answer { request: u64, tool: String, then: Option<ScriptStep> },
 }
 
+/// What the steps of a turn use.
+pub struct TurnContext<'a> {
+    /// Session of the turn.
+    pub session: &'a mut DemoSession,
+    /// Storage of the conversation.
+    pub memory: &'a TranscriptStore,
+    /// Output to the client.
+    pub wire: &'a mut AcpWriter,
+    /// Id of the next request to the client.
+    pub next_request: &'a mut u64,
+}
+
 /// A turn.
 #[derive(Debug)]
 pub struct DemoTurn {
@@ -106,44 +118,32 @@ impl DemoTurn {
     }
 
     /// Runs up to `burst` steps.
-    pub fn advance(
-        &mut self,
-        burst: usize,
-        session: &mut DemoSession,
-        memory: &TranscriptStore,
-        wire: &mut AcpWriter,
-        next_request: &mut u64,
-    ) -> io::Result<TurnProgress> {
+    pub fn advance(&mut self, burst: usize, at: &mut TurnContext<'_>) -> io::Result<TurnProgress> {
         for _ in 0..burst {
             if !self.is_due(Instant::now()) {
                 return Ok(TurnProgress::Running);
             }
             if self.cancelled {
-                return self.end("cancelled", memory, wire);
+                return self.end("cancelled", at);
             }
             if let TurnWait::Answer { tool, then, .. } = std::mem::replace(&mut self.wait, TurnWait::None) {
                 let outcome = self.outcome.take().flatten().unwrap_or(Value::Null);
-                self.settled(&tool, then, &outcome, session, wire)?;
+                self.settled(&tool, then, &outcome, at)?;
                 continue;
             }
             let Some(step) = self.steps.pop_front() else {
-                return self.end("end_turn", memory, wire);
+                return self.end("end_turn", at);
             };
             if step == ScriptStep::Crash {
                 return Ok(TurnProgress::Crashed);
             }
-            self.step(step, session, wire, next_request)?;
+            self.step(step, at)?;
         }
         Ok(TurnProgress::Running)
     }
 
-    fn step(
-        &mut self,
-        step: ScriptStep,
-        session: &mut DemoSession,
-        wire: &mut AcpWriter,
-        next_request: &mut u64,
-    ) -> io::Result<()> {
+    fn step(&mut self, step: ScriptStep, at: &mut TurnContext<'_>) -> io::Result<()> {
+        let wire = &mut *at.wire;
         match step {
             ScriptStep::Text(text) => self.say(&text, wire),
             ScriptStep::Thought(text) => wire.chunk(&self.session, "agent_thought_chunk", &text),
@@ -166,12 +166,10 @@ impl DemoTurn {
                 self.tool_status(&tool, "in_progress", wire)?;
                 self.tool_status(&tool, "completed", wire)
             }
-            ScriptStep::Permission => {
-                self.ask("Do something that needs a permission", None, session, wire, next_request)
-            }
+            ScriptStep::Permission => self.ask("Do something that needs a permission", None, at),
             ScriptStep::Write { file, text } => {
                 let title = format!("Write {file}");
-                self.ask(&title, Some(ScriptStep::Write { file, text }), session, wire, next_request)
+                self.ask(&title, Some(ScriptStep::Write { file, text }), at)
             }
             ScriptStep::Pause { ms } => {
                 self.wait = TurnWait::Until(Instant::now() + Duration::from_millis(ms));
@@ -226,34 +224,22 @@ impl DemoTurn {
         wire.update(&self.session, &update)
     }
 
-    fn ask(
-        &mut self,
-        title: &str,
-        then: Option<ScriptStep>,
-        session: &mut DemoSession,
-        wire: &mut AcpWriter,
-        next_request: &mut u64,
-    ) -> io::Result<()> {
+    fn ask(&mut self, title: &str, then: Option<ScriptStep>, at: &mut TurnContext<'_>) -> io::Result<()> {
         let input = match &then {
             Some(ScriptStep::Write { file, text }) => json!({"path": file, "content": text}),
             _ => json!({}),
         };
-        let tool = self.call(title, "edit", &input, wire)?;
-        if session.mode == "auto" || session.allow_always {
-            return self.settled(
-                &tool,
-                then,
-                &json!({"outcome": {"outcome": "selected", "optionId": "allow-once"}}),
-                session,
-                wire,
-            );
+        let tool = self.call(title, "edit", &input, at.wire)?;
+        if at.session.mode == "auto" || at.session.allow_always {
+            let allowed = json!({"outcome": {"outcome": "selected", "optionId": "allow-once"}});
+            return self.settled(&tool, then, &allowed, at);
         }
-        let request = *next_request;
-        *next_request += 1;
+        let request = *at.next_request;
+        *at.next_request += 1;
         // The permission request shows the change to make.
         let content: Vec<Value> = match &then {
             Some(ScriptStep::Write { file, text }) => {
-                change(&session.cwd, file, text).map(|(_, diff)| diff).into_iter().collect()
+                change(&at.session.cwd, file, text).map(|(_, diff)| diff).into_iter().collect()
             }
             _ => Vec::new(),
         };
@@ -269,7 +255,7 @@ impl DemoTurn {
                 {"optionId": "reject-once", "name": "Reject", "kind": "reject_once"},
             ],
         });
-        wire.request(request, "session/request_permission", &params)?;
+        at.wire.request(request, "session/request_permission", &params)?;
         self.wait = TurnWait::Answer { request, tool, then };
         Ok(())
     }
@@ -280,8 +266,7 @@ impl DemoTurn {
         tool: &str,
         then: Option<ScriptStep>,
         result: &Value,
-        session: &mut DemoSession,
-        wire: &mut AcpWriter,
+        TurnContext { session, wire, .. }: &mut TurnContext<'_>,
     ) -> io::Result<()> {
         let option = result.pointer("/outcome/optionId").and_then(Value::as_str).unwrap_or("cancelled");
         session.allow_always |= option == "allow-always";
@@ -312,17 +297,13 @@ impl DemoTurn {
         self.say(&text, wire)
     }
 
-    fn end(
-        &mut self,
-        reason: &str,
-        memory: &TranscriptStore,
-        wire: &mut AcpWriter,
-    ) -> io::Result<TurnProgress> {
+    fn end(&mut self, reason: &str, at: &mut TurnContext<'_>) -> io::Result<TurnProgress> {
+        let said = TranscriptLine::Agent { text: std::mem::take(&mut self.said) };
         // A failure to save the conversation shows up with the next prompt.
-        let _ = memory.append(&self.session, &TranscriptLine::Agent { text: std::mem::take(&mut self.said) });
+        let _ = at.memory.append(&self.session, &said);
         let (input, output) = (self.prompt_bytes.div_ceil(4), self.said_bytes.div_ceil(4));
         let usage = json!({"inputTokens": input, "outputTokens": output, "totalTokens": input + output});
-        wire.result(&self.id, &json!({"stopReason": reason, "usage": usage}))?;
+        at.wire.result(&self.id, &json!({"stopReason": reason, "usage": usage}))?;
         Ok(TurnProgress::Ended)
     }
 }

@@ -5,16 +5,17 @@ use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, J
 use crate::api::{Api, no_such_method};
 use crate::channel::console::conversation;
 use crate::conversation::inbound::InboundService;
+use acp_core::failure::Failure;
 use acp_core::route::Route;
 use acp_shared::ids::SessionKey;
 use acp_store::Store;
 use acp_store::console::{self, ConsoleMessage};
 use acp_store::inbox::{Inbound, Outcome};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Extension, Path, Query, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use futures_util::stream;
@@ -116,8 +117,7 @@ async fn show(
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ConversationView>, ApiError> {
     let at = conversation(&name(path)?);
-    let route =
-        console.inlet.router().peek_inbound(&at).await.map_err(acp_core::failure::Failure::from)?.route;
+    let route = console.inlet.router().peek_inbound(&at).await.map_err(Failure::from)?.route;
     let reason = route.reason().to_owned();
     let session_key = match route {
         Route::Bound { session_key, .. } => Some(session_key),
@@ -152,10 +152,8 @@ async fn messages(
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !accept.contains("text/event-stream") {
-        let messages =
-            read(&console.store, &id, after, limit).await.map_err(acp_core::failure::Failure::from)?;
+    if !cursor::accepts_stream(&headers) {
+        let messages = read(&console.store, &id, after, limit).await.map_err(Failure::from)?;
         let next_after = messages.last().map_or(after, |message| message.revision);
         return Ok(Json(MessagesPage { messages, next_after }).into_response());
     }
@@ -168,15 +166,10 @@ async fn messages(
         cursor,
         is_over: false,
     };
-    let batches = stream::unfold(viewer, |mut viewer| async move {
+    Ok(cursor::event_stream(stream::unfold(viewer, |mut viewer| async move {
         let batch = viewer.next().await?;
         Some((batch, viewer))
-    });
-    let mut response = Response::new(Body::from_stream(batches));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    })))
 }
 
 async fn read(

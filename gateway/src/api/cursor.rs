@@ -1,8 +1,12 @@
-//! Row numbers from which clients continue to read.
+//! Streams of server-sent events, and the row numbers from which clients continue to read.
 
 use crate::api::extract::ApiError;
-use axum::http::HeaderMap;
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use futures_util::Stream;
 use serde::Deserialize;
+use std::io;
 
 /// Name of the header with the last number that a reconnecting client received.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -31,4 +35,22 @@ pub(super) fn resume(headers: &HeaderMap, after: Option<Cursor>) -> Result<u64, 
         Some(Ok(cursor)) => Ok(cursor.0),
         Some(Err(_)) | None => Err(ApiError::usage("Last-Event-ID must be a number below 2^63")),
     }
+}
+
+/// Content type of a stream of server-sent events.
+const EVENT_STREAM: &str = "text/event-stream";
+
+/// True if the client accepts a stream instead of a page.
+pub(super) fn accepts_stream(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains(EVENT_STREAM))
+}
+
+/// Builds the response that streams these pieces.
+pub(super) fn event_stream(pieces: impl Stream<Item = io::Result<Bytes>> + Send + 'static) -> Response {
+    let mut response = Response::new(Body::from_stream(pieces));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(EVENT_STREAM));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }

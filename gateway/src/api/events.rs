@@ -10,10 +10,10 @@ use acp_core::event_json::write_event;
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_shared::ids::{RunId, SessionKey};
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde::Deserialize;
@@ -59,8 +59,7 @@ pub(crate) async fn events(
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     api.service.session(&key).await?;
-    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !accept.contains("text/event-stream") {
+    if !cursor::accepts_stream(&headers) {
         return Ok(Json(page(&api, &key, &query).await?).into_response());
     }
     let cursor = cursor::resume(&headers, query.after)?;
@@ -76,15 +75,10 @@ pub(crate) async fn events(
         api,
         key,
     };
-    let batches = stream::unfold(reader, |mut reader| async move {
+    Ok(cursor::event_stream(stream::unfold(reader, |mut reader| async move {
         let batch = reader.next().await?;
         Some((batch, reader))
-    });
-    let mut response = Response::new(Body::from_stream(batches));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    Ok(response)
+    })))
 }
 
 #[derive(Debug, Clone, Copy)]

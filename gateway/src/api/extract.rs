@@ -7,13 +7,14 @@ use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_shared::redact::hide_value;
-use axum::body::{Body, to_bytes};
+pub(crate) use axum::Json;
+use axum::body::to_bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::time::Duration;
 
 /// Error response to a request.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl From<Failure> for ApiError {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        json(self.status, &ErrorBody::from(self.failure))
+        (self.status, Json(ErrorBody::from(self.failure))).into_response()
     }
 }
 
@@ -83,30 +84,6 @@ fn status_of(code: Code) -> StatusCode {
     }
 }
 
-fn json<T: Serialize>(status: StatusCode, value: &T) -> Response {
-    let (status, body) = match serde_json::to_vec(value) {
-        Ok(body) => (status, body),
-        Err(error) => {
-            tracing::error!(%error, "response serialization failed");
-            (StatusCode::INTERNAL_SERVER_ERROR, Vec::new())
-        }
-    };
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-/// JSON response with status 200.
-#[derive(Debug)]
-pub(crate) struct Json<T>(pub(crate) T);
-
-impl<T: Serialize> IntoResponse for Json<T> {
-    fn into_response(self) -> Response {
-        json(StatusCode::OK, &self.0)
-    }
-}
-
 /// JSON request body, limited in size and time. An empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
@@ -125,7 +102,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
         }
         let max = api.limits.body_bytes_max;
         let reading = to_bytes(request.into_body(), max);
-        let bytes = match tokio::time::timeout(api.body_deadline(), reading).await {
+        let bytes = match tokio::time::timeout(Duration::from_millis(api.limits.body_ms), reading).await {
             Err(_) => {
                 let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
                 return Err(refused.status(StatusCode::REQUEST_TIMEOUT));

@@ -25,7 +25,6 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Limits and timeouts of the API.
@@ -67,19 +66,6 @@ pub(crate) struct Api {
     pub(crate) limits: ApiLimits,
     /// Cancelled when the gateway stops; ends all event streams.
     pub(crate) ending: CancellationToken,
-}
-
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api").field("limits", &self.limits).finish_non_exhaustive()
-    }
-}
-
-impl Api {
-    /// Time limit for receiving a request's body.
-    fn body_deadline(&self) -> Duration {
-        Duration::from_millis(self.limits.body_ms)
-    }
 }
 
 /// Router of the API. Routers with a state of their own can be merged.

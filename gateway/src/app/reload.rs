@@ -21,12 +21,6 @@ pub(crate) struct Reload {
     pub(crate) log_level: Box<SetLogLevelFn>,
 }
 
-impl std::fmt::Debug for Reload {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Reload").finish_non_exhaustive()
-    }
-}
-
 /// Reloads the configuration on each signal. An invalid one is refused as a whole, and the old one stays in
 /// force.
 pub(super) async fn reload_on_signal(

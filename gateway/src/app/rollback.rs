@@ -42,7 +42,7 @@ pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient
     if let Some(rollback) = first_refusal(supervisor).await {
         return Some(note(store, &rollback).await);
     }
-    if matches!(*supervisor.status().borrow(), SupervisorStatus::Up { .. }) {
+    if supervisor.status().borrow().is_up() {
         return None;
     }
     let dir = store.dir().to_owned();
@@ -132,7 +132,7 @@ pub(crate) async fn answer(
     let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
     let mut status = supervisor.status();
     tokio::select! {
-        _ = status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })) => {}
+        _ = status.wait_for(SupervisorStatus::is_up) => {}
         () = ending.cancelled() => {}
     }
     ending.cancel();
@@ -144,7 +144,7 @@ pub(crate) async fn answer(
 pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
-        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
+        let is_up = status.borrow_and_update().is_up();
         if is_up {
             match store.settle_loss().await {
                 Ok(()) => return,

@@ -4,8 +4,7 @@ use crate::channel::{ChannelHealth, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::bindings::static_bindings::may_unbind;
 use crate::conversation::bindings::{SessionBindingService, UnbindTarget};
-use crate::metrics::Metrics;
-use crate::metrics::STUCK;
+use crate::metrics::{Metrics, STUCK};
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::manager::{
@@ -29,7 +28,6 @@ use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
 use acp_store::gauges;
-use acp_store::sessions::SessionFilter;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -177,8 +175,7 @@ impl Service for GatewayService {
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
-        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: u64::from(limit) };
-        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+        Box::pin(async move { Ok(self.store.sessions(closed_too, u64::from(limit)).await?) })
     }
 
     fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
@@ -332,8 +329,7 @@ impl GatewayService {
         let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
             SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
             SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
-            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => (false, None, why.clone()),
-            SupervisorStatus::RolledBack(rollback) => (false, None, rollback.refusal.message.clone()),
+            down => (false, None, down.reason().to_owned()),
         };
         StatusView {
             pid: std::process::id(),

@@ -7,10 +7,10 @@ use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use acp_core::api::AgentView;
-use acp_core::failure::Failure;
+use acp_core::config::load::LoadedConfig;
 use acp_shared::codes::Code;
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// `agents`
 #[derive(Debug, Args)]
@@ -31,7 +31,9 @@ pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
         Ok(views) => out.show(&views, |views| format_agents(views, args.all)),
         Err(failure) if failure.code == Code::GatewayUnavailable => {
-            let views = agents_found_here(&agents_of_process(global, &args.config)?);
+            let state_dir = global.state_dir()?;
+            let (loaded, _) = read(&state_dir, &args.config, None)?;
+            let views = agents_found_here(&agents_of(loaded, &state_dir));
             out.show(&views, |views| format!("{}\n\n{LOCAL}", format_agents(views, args.all)))
         }
         Err(failure) => Err(failure.into()),
@@ -44,13 +46,8 @@ pub(crate) fn agents_found_here(agents: &Agents) -> Vec<AgentView> {
 }
 
 /// Returns the agents as a gateway started by this process would see them.
-///
-/// # Errors
-/// `CONFIG_INVALID`.
-pub(crate) fn agents_of_process(global: &GlobalArgs, config: &ConfigArgs) -> Result<Agents, Failure> {
-    let state_dir = global.state_dir()?;
-    let (loaded, _) = read(&state_dir, config, None)?;
-    Ok(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir))
+pub(crate) fn agents_of(loaded: LoadedConfig, state_dir: &Path) -> Agents {
+    Agents::new(LiveConfig::new(loaded), environment(), &exe(), state_dir)
 }
 
 /// Returns the path of this program.

@@ -7,7 +7,7 @@ mod screen;
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::api::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
 use crate::cli::GlobalArgs;
-use crate::cli::given::{GivenArgs, absolute};
+use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::{inside, usage};
 use acp_core::api::{SessionView, SpawnBody};
@@ -127,13 +127,8 @@ impl Chat<'_> {
                 self.send_message("/unfocus").await?;
             }
             let agent = args.agent.as_ref().map(|agent| format!(" {agent}")).unwrap_or_default();
-            let cwd = match &args.cwd {
-                Some(cwd) => std::path::absolute(cwd),
-                None => std::env::current_dir(),
-            };
-            let cwd = cwd.map_err(|error| inside("cannot determine the working directory", &error))?;
-            self.send_message(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd.to_string_lossy())))
-                .await?;
+            let cwd = absolute(&args.cwd.clone().map_or_else(current_dir, Ok)?)?;
+            self.send_message(&format!("/acp spawn{agent} --cwd {}", quote_word(&cwd))).await?;
         } else {
             self.follow(view.session_key, None).await?;
         }
@@ -145,15 +140,11 @@ impl Chat<'_> {
 
     /// Starts a session through the API, for parameters that `/acp spawn` does not take.
     async fn spawn(&self, args: &ChatArgs) -> Result<SessionKey, Failure> {
-        let cwd = match &args.cwd {
-            Some(cwd) => cwd.clone(),
-            None => std::env::current_dir()
-                .map_err(|error| inside("cannot determine the working directory", &error))?,
-        };
+        let cwd = absolute(&args.cwd.clone().map_or_else(current_dir, Ok)?)?;
         let (mcp_servers, additional_directories) = args.given.read()?;
         let body = SpawnBody {
             agent: args.agent.clone(),
-            cwd: Some(absolute(&cwd)?),
+            cwd: Some(cwd),
             interactive: true,
             mcp_servers,
             additional_directories,

@@ -13,7 +13,7 @@ use acp_shared::ids::AgentName;
 use acp_store::schema::DB_FILE;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Name of the configuration file in the state directory, used if no other file is named.
@@ -71,7 +71,7 @@ pub(crate) fn read(
     let invalid = |message: String| Failure::new(Code::ConfigInvalid, message).origin("client");
     let named = args.config.is_some();
     let path = args.config.clone().unwrap_or_else(|| state_dir.join(FILE));
-    let text = match read_bounded(&path) {
+    let text = match read_bounded(&path, FILE_BYTES_MAX) {
         Ok(text) => Some(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound && !named => None,
         Err(error) => return Err(invalid(format!("{}: {error}", path.display()))),
@@ -109,15 +109,15 @@ fn store_stays(loaded: &LoadedConfig, state_dir: &Path) -> Result<(), String> {
     }
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
-    let size = std::fs::metadata(path)?.len();
-    if size > FILE_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            format!("larger than {FILE_BYTES_MAX} bytes"),
-        ));
+/// Reads a text file of at most `bytes_max` bytes.
+pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(invalid(format!("larger than {bytes_max} bytes")));
     }
-    std::fs::read_to_string(path)
+    String::from_utf8(bytes).map_err(|error| invalid(error.to_string()))
 }
 
 /// Returns the environment of this process without variables that are not UTF-8.

@@ -3,11 +3,10 @@
 mod accounts;
 
 use crate::cli::GlobalArgs;
-use crate::cli::agents::{LOCAL, agents_found_here, exe};
+use crate::cli::agents::{LOCAL, agents_found_here, agents_of};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
-use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
 use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
@@ -59,6 +58,18 @@ fn check(name: &'static str, verdict: CheckStatus, detail: impl Into<String>) ->
     Check { name, verdict, detail: detail.into() }
 }
 
+fn passed(name: &'static str, detail: impl Into<String>) -> Check {
+    check(name, CheckStatus::Ok, detail)
+}
+
+fn noted(name: &'static str, detail: impl Into<String>) -> Check {
+    check(name, CheckStatus::Note, detail)
+}
+
+fn failed(name: &'static str, detail: impl Into<String>) -> Check {
+    check(name, CheckStatus::Failed, detail)
+}
+
 /// `doctor`
 pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -> CliResult {
     let state_dir = global.state_dir()?;
@@ -66,19 +77,19 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
     let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
     let (mut config, mut known) = (None, None);
     match read(&state_dir, &args.config, None) {
-        Err(failure) => checks.push(check("configuration", CheckStatus::Failed, failure.message)),
+        Err(failure) => checks.push(failed("configuration", failure.message)),
         Ok((loaded, file)) => {
             let where_ = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string());
-            checks.push(check("configuration", CheckStatus::Ok, where_));
+            checks.push(passed("configuration", where_));
             let notes = ignored_keys::set(&loaded.sources).into_iter();
-            checks.extend(notes.map(|note| check("configuration", CheckStatus::Note, note)));
+            checks.extend(notes.map(|note| noted("configuration", note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }
             let place = file_of(&state_dir, file.as_deref());
             checks.extend(accounts::spawning(&loaded, &place));
             config = Some(loaded.config.clone());
-            known = Some(Agents::new(LiveConfig::new(loaded), environment(), &exe(), &state_dir));
+            known = Some(agents_of(loaded, &state_dir));
         }
     }
     checks.push(programs());
@@ -97,9 +108,8 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         supervisor_socket = status.supervisor.socket.into();
     }
     checks.extend(supervisor(&supervisor_socket).await);
-    checks.push(check(
+    checks.push(noted(
         "isolation",
-        CheckStatus::Note,
         "agents run as this user and can access everything that it can, including this API: run untrusted \
          agents as another user",
     ));
@@ -114,12 +124,12 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         });
         table(&["", "CHECK", "FOUND"], rows)
     })?;
-    let failed: Vec<&str> =
+    let names: Vec<&str> =
         checks.iter().filter(|check| check.verdict == CheckStatus::Failed).map(|check| check.name).collect();
-    if failed.is_empty() {
+    if names.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Code::Runtime, format!("checks failed: {}", failed.join(", "))).origin("client").into())
+    Err(Failure::new(Code::Runtime, format!("checks failed: {}", names.join(", "))).origin("client").into())
 }
 
 fn programs() -> Check {
@@ -129,12 +139,8 @@ fn programs() -> Check {
         .map(|failure| failure.message)
         .collect();
     match missing.is_empty() {
-        true => check(
-            "programs",
-            CheckStatus::Ok,
-            "acp-supervisor and acp-wrapper are in the directory of this program",
-        ),
-        false => check("programs", CheckStatus::Failed, missing.join("; ")),
+        true => passed("programs", "acp-supervisor and acp-wrapper are in the directory of this program"),
+        false => failed("programs", missing.join("; ")),
     }
 }
 
@@ -147,13 +153,13 @@ async fn agents(global: &GlobalArgs, known: Option<&Agents>, answers: &GatewayPr
             let asked = async { global.client()?.until(Some(deadline)).get("/v1/agents").await };
             match asked.await {
                 Ok(views) => (views, String::new()),
-                Err(failure) => return Some(check("agents", CheckStatus::Note, failure.message)),
+                Err(failure) => return Some(noted("agents", failure.message)),
             }
         }
     };
     let installed = views.iter().filter(|view| view.installed);
     let names: Vec<&str> = installed.map(|view| view.name.as_str()).collect();
-    Some(check("agents", CheckStatus::Ok, format!("installed: {}{note}", names.join(" "))))
+    Some(passed("agents", format!("installed: {}{note}", names.join(" "))))
 }
 
 fn directory(dir: &Path) -> Check {
@@ -161,18 +167,18 @@ fn directory(dir: &Path) -> Check {
     let shown = dir.display();
     match std::fs::metadata(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            check(name, CheckStatus::Note, format!("{shown} does not exist yet: `acp-gateway up` creates it"))
+            noted(name, format!("{shown} does not exist yet: `acp-gateway up` creates it"))
         }
-        Err(error) => check(name, CheckStatus::Failed, format!("{shown}: {error}")),
+        Err(error) => failed(name, format!("{shown}: {error}")),
         Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
-            check(name, CheckStatus::Failed, format!("{shown} belongs to uid {}", meta.uid()))
+            failed(name, format!("{shown} belongs to uid {}", meta.uid()))
         }
         Ok(meta) if meta.mode() & 0o077 != 0 => {
-            check(name, CheckStatus::Failed, format!("other users may enter {shown}: run chmod 700 on it"))
+            failed(name, format!("other users may enter {shown}: run chmod 700 on it"))
         }
         Ok(_) => match rustix::fs::access(dir, rustix::fs::Access::WRITE_OK) {
-            Ok(()) => check(name, CheckStatus::Ok, shown.to_string()),
-            Err(error) => check(name, CheckStatus::Failed, format!("{shown} cannot be written: {error}")),
+            Ok(()) => passed(name, shown.to_string()),
+            Err(error) => failed(name, format!("{shown} cannot be written: {error}")),
         },
     }
 }
@@ -189,21 +195,21 @@ enum GatewayProbe {
 async fn gateway(global: &GlobalArgs, state_dir: &Path) -> (GatewayProbe, Vec<Check>) {
     let name = "gateway";
     let deadline = Instant::now() + Duration::from_millis(ANSWER_MS);
-    let failed = |failure: Failure| vec![check(name, CheckStatus::Failed, failure.message)];
+    let refused = |failure: Failure| vec![failed(name, failure.message)];
     let client = match global.client() {
         Ok(client) => client.until(Some(deadline)),
-        Err(failure) => return (GatewayProbe::Nothing, failed(failure)),
+        Err(failure) => return (GatewayProbe::Nothing, refused(failure)),
     };
     let health = match client.get::<HealthView>("/v1/health").await {
         Ok(health) => health,
         Err(_) if !state_dir.join(SOCKET).exists() => {
             let text = "not running: start it with `acp-gateway up`";
-            return (GatewayProbe::Nothing, vec![check(name, CheckStatus::Note, text)]);
+            return (GatewayProbe::Nothing, vec![noted(name, text)]);
         }
-        Err(failure) => return (GatewayProbe::Nothing, failed(failure)),
+        Err(failure) => return (GatewayProbe::Nothing, refused(failure)),
     };
     match client.get::<StatusView>("/v1/status").await {
-        Err(failure) => (GatewayProbe::Health, failed(failure)),
+        Err(failure) => (GatewayProbe::Health, refused(failure)),
         Ok(status) => {
             let checks = serving(&health, &status);
             (GatewayProbe::Status(Box::new(status)), checks)
@@ -215,31 +221,25 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
     let mut checks = vec![if status.supervisor.connected {
         let detail =
             format!("pid {}, version {}, durability {}", health.pid, status.version, status.durability);
-        check("gateway", CheckStatus::Ok, detail)
+        passed("gateway", detail)
     } else {
         let detail =
             format!("pid {}, not connected to its supervisor: {}", health.pid, status.supervisor.detail);
-        check("gateway", CheckStatus::Failed, detail)
+        failed("gateway", detail)
     }];
     checks.extend(status.backends.iter().map(|backend| {
         let verdict = if backend.ok { CheckStatus::Ok } else { CheckStatus::Failed };
         check("backend", verdict, format!("{}: {}", backend.id, backend.details))
     }));
     if status.backends.is_empty() {
-        checks.push(check(
-            "backend",
-            CheckStatus::Failed,
-            "no backend is registered: no session can be started",
-        ));
+        checks.push(failed("backend", "no backend is registered: no session can be started"));
     }
     if !status.dispatch_enabled {
         let text = "acp.dispatch.enabled is false: prompts are refused";
-        checks.push(check("dispatch", CheckStatus::Note, text));
+        checks.push(noted("dispatch", text));
     }
     match &status.store {
-        None => {
-            checks.push(check("store", CheckStatus::Failed, "the control plane cannot be read; see the log"))
-        }
+        None => checks.push(failed("store", "the control plane cannot be read; see the log")),
         Some(store) => checks.extend(stored(store)),
     }
     checks
@@ -264,7 +264,7 @@ fn edited(loaded: &ConfigView, state_dir: &Path) -> Option<Check> {
     let shown = path.display();
     let text =
         format!("{shown} {change} after the gateway had loaded its configuration: send SIGHUP to load it");
-    Some(check("configuration", CheckStatus::Note, text))
+    Some(noted("configuration", text))
 }
 
 fn stored(store: &StoreView) -> Vec<Check> {
@@ -280,18 +280,18 @@ fn stored(store: &StoreView) -> Vec<Check> {
     let well = store.health == "well";
     let mut checks = vec![check("store", if well { CheckStatus::Ok } else { CheckStatus::Failed }, detail)];
     checks.push(match store.stale_bindings {
-        0 => check("bindings", CheckStatus::Ok, "no stale bindings"),
+        0 => passed("bindings", "no stale bindings"),
         count => {
             let text = format!(
                 "{count} stale: send `/unfocus` in the conversation, or bind it again. {}",
                 store.stale.join("; ")
             );
-            check("bindings", CheckStatus::Failed, text)
+            failed("bindings", text)
         }
     });
     if store.actors_stuck > 0 {
         let text = format!("{} sessions are stuck; the log names them", store.actors_stuck);
-        checks.push(check("actors", CheckStatus::Failed, text));
+        checks.push(failed("actors", text));
     }
     if !store.still.is_empty() {
         let text = format!(
@@ -299,7 +299,7 @@ fn stored(store: &StoreView) -> Vec<Check> {
              check` shows details; with the gateway stopped, `acp-gateway store restore FILE` restores a backup",
             store.still.join("; ")
         );
-        checks.push(check("records", CheckStatus::Failed, text));
+        checks.push(failed("records", text));
     }
     checks
 }
@@ -312,39 +312,28 @@ fn database(dir: &Path, answers: bool) -> Vec<Check> {
         Err(_) if !answers && !dir.join(LOCK_FILE).exists() => return Vec::new(),
         Ok(meta) if meta.len() > CHECKED_FIRST_BYTES => {
             let text = "not checked because it is large: `acp-gateway store check` checks every page";
-            return vec![check(name, CheckStatus::Note, text)];
+            return vec![noted(name, text)];
         }
         _ => {}
     }
     match store_check::check_database(dir, true) {
         Ok(report) if report.ok => {
             let text = format!("schema {}, {} checks passed", report.schema_version, report.checks.len());
-            vec![check(name, CheckStatus::Ok, text)]
+            vec![passed(name, text)]
         }
         Ok(report) => {
-            let broken = report.checks.into_iter().filter(|check| !check.broken.is_empty());
-            let text = |found: store_check::CheckFinding| {
-                format!(
-                    "{} {}: {}; see `acp-gateway store check`",
-                    found.name,
-                    found.rule,
-                    found.broken.join(", ")
-                )
-            };
-            broken.map(|found| check(name, CheckStatus::Failed, text(found))).collect()
+            let broken = report.checks.iter().filter_map(store_check::CheckFinding::violation);
+            let text = |found| format!("{found}; see `acp-gateway store check`");
+            broken.map(|found| failed(name, text(found))).collect()
         }
-        Err(error) => vec![check(name, CheckStatus::Failed, error.whole())],
+        Err(error) => vec![failed(name, error.whole())],
     }
 }
 
 async fn supervisor(socket: &Path) -> Vec<Check> {
     let name = "supervisor";
     if !socket.exists() {
-        return vec![check(
-            name,
-            CheckStatus::Note,
-            format!("not running: there is no socket {}", socket.display()),
-        )];
+        return vec![noted(name, format!("not running: there is no socket {}", socket.display()))];
     }
     let hello = hello_at(socket, Role::Admin);
     let deadline = Duration::from_millis(ANSWER_MS);
@@ -352,11 +341,11 @@ async fn supervisor(socket: &Path) -> Vec<Check> {
     match asked.await {
         Err(ConnError::Refused(refusal)) if is_tenant_only(refusal.code, socket) => {
             let text = "running; only root, its own user and its admin group can read its status";
-            vec![check(name, CheckStatus::Ok, text)]
+            vec![passed(name, text)]
         }
-        Err(error) => vec![check(name, CheckStatus::Failed, format!("{}: {error}", socket.display()))],
+        Err(error) => vec![failed(name, format!("{}: {error}", socket.display()))],
         Ok(Reply::Status(status)) => supervised(&status),
-        Ok(_) => vec![check(name, CheckStatus::Failed, "unexpected response")],
+        Ok(_) => vec![failed(name, "unexpected response")],
     }
 }
 
@@ -374,10 +363,8 @@ fn supervised(status: &Status) -> Vec<Check> {
         "pid {}, version {}, containment level {}, {living} leases",
         status.pid, status.version, status.rung
     );
-    let mut checks = vec![check("supervisor", CheckStatus::Ok, detail)];
-    checks.extend(
-        status.warnings.iter().map(|warning| check("supervisor", CheckStatus::Note, warning.clone())),
-    );
+    let mut checks = vec![passed("supervisor", detail)];
+    checks.extend(status.warnings.iter().map(|warning| noted("supervisor", warning.clone())));
     checks
 }
 

@@ -1,6 +1,7 @@
 //! Event streams on a terminal and for programs.
 
 use crate::api::client::EventStream;
+use crate::cli::inside;
 use crate::cli::output::{CliResult, Out, TextStyle, name};
 use acp_core::failure::Failure;
 use acp_core::render::subject;
@@ -26,9 +27,7 @@ impl<'a> EventHead<'a> {
     /// # Errors
     /// The line is not an event: the versions of gateway and client do not match.
     pub(crate) fn of(line: &'a str) -> Result<Self, Failure> {
-        serde_json::from_str(line).map_err(|error| {
-            Failure::new(Code::Runtime, format!("cannot parse an event: {error}")).origin("client")
-        })
+        serde_json::from_str(line).map_err(|error| inside("cannot parse an event", &error))
     }
 }
 
@@ -75,7 +74,7 @@ impl EventPrinter {
                 }
                 _ => Ok(()),
             },
-            "plan" => plan(&event, out),
+            "plan" => plan_lines(&event).try_for_each(|line| out.note(&line)),
             "permission" => {
                 let subject = subject(&event["tool_call"]).filter(|subject| subject != text("title"));
                 let subject = subject.map(|subject| format!(": {}", name(&subject))).unwrap_or_default();
@@ -138,18 +137,16 @@ fn status(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(" ({text})") }
 }
 
-fn plan(event: &Value, out: &mut Out) -> CliResult {
-    let entries = event.get("entries").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for entry in entries {
-        let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-        let mark = match text("status") {
-            "completed" => "x",
-            "in_progress" => "~",
+/// Formats the entries of a plan, one line each.
+pub(crate) fn plan_lines(event: &Value) -> impl Iterator<Item = String> {
+    event["entries"].as_array().into_iter().flatten().map(|entry| {
+        let mark = match entry["status"].as_str() {
+            Some("completed") => "x",
+            Some("in_progress") => "~",
             _ => " ",
         };
-        out.note(&format!("[{mark}] {}", name(text("content"))))?;
-    }
-    Ok(())
+        format!("[{mark}] {}", name(entry["content"].as_str().unwrap_or_default()))
+    })
 }
 
 /// Returns the exit code for an `error` line.

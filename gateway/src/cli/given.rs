@@ -1,12 +1,12 @@
 //! `--mcp-config FILE` and `--add-dir DIR`: MCP servers and additional directories of a new session.
 
+use crate::cli::config::read_bounded;
 use crate::cli::usage;
 use acp_core::failure::Failure;
 use acp_core::mcp::McpServers;
 use acp_shared::redact::hide_value;
 use clap::Args;
 use serde::Deserialize;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a file of MCP servers, in bytes.
@@ -50,15 +50,17 @@ impl GivenArgs {
 
 fn servers_of(path: &Path) -> Result<McpServers, Failure> {
     let wrong = |text: String| usage(format!("{}: {text}", path.display()));
-    let file = std::fs::File::open(path).map_err(|error| wrong(error.to_string()))?;
-    let mut text = String::new();
-    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
-    read.map_err(|error| wrong(error.to_string()))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        return Err(wrong(format!("larger than {FILE_BYTES_MAX} bytes")));
-    }
+    let text = read_bounded(path, FILE_BYTES_MAX).map_err(|error| wrong(error.to_string()))?;
     let file: McpFile = serde_json::from_str(&text).map_err(|error| wrong(hide_value(&error.to_string())))?;
     Ok(file.mcp_servers)
+}
+
+/// Returns the current directory.
+///
+/// # Errors
+/// `USAGE`.
+pub(crate) fn current_dir() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|error| usage(format!("cannot determine the current directory: {error}")))
 }
 
 /// Makes a directory absolute, relative to the current one.

@@ -108,6 +108,15 @@ where
     }
 }
 
+/// Methods that record values which JSON has itself.
+macro_rules! record_as_is {
+    ($($record:ident: $kind:ty),+) => {$(
+        fn $record(&mut self, field: &Field, value: $kind) {
+            self.0.insert(field.name().to_owned(), value.into());
+        }
+    )+};
+}
+
 /// Copies the fields of an event into a JSON object.
 struct JsonFieldVisitor<'a>(&'a mut Map<String, Value>);
 
@@ -116,46 +125,14 @@ impl Visit for JsonFieldVisitor<'_> {
         self.0.insert(field.name().to_owned(), format!("{value:?}").into());
     }
 
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
+    record_as_is! { record_str: &str, record_i64: i64, record_u64: u64, record_bool: bool, record_f64: f64 }
 }
 
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
+    use crate::tests::LogLines;
 
     #[test]
     fn payloads_of_websockets_are_not_logged_at_any_level() {
@@ -166,17 +143,16 @@ mod tests {
             ("tungstenite=trace", false),
             ("info,tungstenite=debug,acp=trace", true),
         ] {
-            let lines = Lines::default();
-            let sink = lines.clone();
+            let lines = LogLines::default();
             let subscriber = tracing_subscriber::fmt()
                 .with_env_filter(filter(level).unwrap())
-                .with_writer(move || sink.clone())
+                .with_writer(lines.writer())
                 .finish();
             tracing::subscriber::with_default(subscriber, || {
                 tracing::error!(target: "tungstenite::protocol", "hunter2");
                 tracing::error!(target: "acp", "other");
             });
-            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            let text = lines.text();
             assert!(!text.contains("hunter2"), "{level}: {text}");
             assert_eq!(text.contains("other"), is_logged, "{level}: {text}");
         }
@@ -184,20 +160,18 @@ mod tests {
 
     #[test]
     fn a_line_is_flat_and_holds_the_fields_of_its_spans() {
-        let lines = Lines::default();
-        let sink = lines.clone();
+        let lines = LogLines::default();
         let subscriber = tracing_subscriber::fmt()
             .fmt_fields(JsonFields::new())
             .event_format(FlatJsonFormat)
-            .with_writer(move || sink.clone())
+            .with_writer(lines.writer())
             .finish();
         tracing::subscriber::with_default(subscriber, || {
             let _outer = tracing::info_span!("session", session_key = "k", backend = "direct").entered();
             let _inner = tracing::info_span!("run", run_id = "r", backend = "other").entered();
             tracing::info!(n = 3_u64, ok = true, what = ?Some("x\"y"), "said");
         });
-        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-        let mut line: Value = serde_json::from_str(text.trim()).unwrap();
+        let mut line: Value = serde_json::from_str(lines.text().trim()).unwrap();
         assert!(line["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
         line.as_object_mut().unwrap().remove("timestamp");
         let want = serde_json::json!({

@@ -1,9 +1,11 @@
 //! Standard output and standard error of commands: one locked, buffered standard output. A closed reader (`|
 //! head`) ends the command without an error.
 
+use crate::cli::inside;
 use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
+use acp_store::now_ms;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -52,6 +54,14 @@ impl TextStyle {
 
 /// Result of a command.
 pub(crate) type CliResult = Result<(), CliError>;
+
+/// Result of printing for a service, which a closed standard output does not end.
+pub(crate) fn unless_closed(printed: CliResult) -> CliResult {
+    match printed {
+        Err(CliError::StdoutClosed) => Ok(()),
+        other => other,
+    }
+}
 
 /// Standard output.
 pub(crate) struct Out {
@@ -198,8 +208,7 @@ fn write_error(error: io::Error) -> CliError {
     if error.kind() == io::ErrorKind::BrokenPipe {
         return CliError::StdoutClosed;
     }
-    let what = format!("cannot write to standard output: {error}");
-    CliError::Failed(Failure::new(acp_shared::codes::Code::Runtime, what).origin("client"))
+    inside("cannot write to standard output", &error).into()
 }
 
 /// Formats a table for people: no frames, minimal column widths, one line per row.
@@ -214,17 +223,12 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
 }
 
 /// Formats the time since `at_ms`.
-pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
-    let seconds = now_ms.saturating_sub(at_ms) / 1_000;
+pub(crate) fn age(at_ms: u64) -> String {
+    let seconds = now_ms().saturating_sub(at_ms) / 1_000;
     match seconds {
         0..60 => format!("{seconds} s"),
         60..3_600 => format!("{} min", seconds / 60),
         3_600..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
     }
-}
-
-/// Returns milliseconds since the Unix epoch.
-pub(crate) fn now_ms() -> u64 {
-    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
 //! `permissions list | answer`.
 
 use crate::api::client::encode;
-use crate::cli::output::{CliResult, Out, age, now_ms, table};
+use crate::cli::output::{CliResult, Out, age, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs};
 use acp_core::api::{AnswerBody, Done, OptionView, PermissionView};
 use acp_core::permission::kind_words;
@@ -52,7 +52,6 @@ fn list(views: &[PermissionView]) -> String {
     if views.is_empty() {
         return "No pending permission requests.".to_owned();
     }
-    let now = now_ms();
     let rows = views.iter().map(|view| {
         let option = |option: &OptionView| {
             let kind = option.kind.as_deref().and_then(kind_words).unwrap_or("no kind");
@@ -60,7 +59,7 @@ fn list(views: &[PermissionView]) -> String {
         };
         let options: Vec<String> = view.options.iter().map(option).collect();
         let subject = view.subject.clone().filter(|subject| *subject != view.title).unwrap_or_default();
-        let since = age(view.created_at_ms, now);
+        let since = age(view.created_at_ms);
         vec![view.permission_id.clone(), view.title.clone(), subject, options.join(", "), since]
     });
     table(&["PERMISSION", "TITLE", "DETAIL", "OPTIONS", "AGE"], rows)

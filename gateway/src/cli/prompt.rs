@@ -4,7 +4,7 @@ use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
-use acp_core::api::{AnswerBody, CancelBody, Done, PermissionView, PromptBody, SessionView};
+use acp_core::api::{AnswerBody, CancelBody, Done, OptionView, PromptBody, SessionView};
 use acp_core::failure::Failure;
 use acp_core::permission::kind_note;
 use acp_core::render::tool_preview;
@@ -98,7 +98,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         run: accepted.run_id,
         steered: accepted.steered,
         client,
-        asker: ask.then(StdinLines::start),
+        asker: ask.then(stdin_lines),
         question: None,
         show: EventPrinter::new(false),
     };
@@ -119,32 +119,27 @@ fn read_stdin() -> Result<String, Failure> {
 }
 
 /// Lines typed by a person, read on a separate thread.
-struct StdinLines(mpsc::Receiver<String>);
-
-impl StdinLines {
-    fn start() -> Self {
-        let (lines, typed) = mpsc::channel(4);
-        // The thread ends with the process, or at the end of its input.
-        std::thread::spawn(move || {
-            for line in io::stdin().lock().lines() {
-                let Ok(line) = line else { return };
-                if lines.blocking_send(line).is_err() {
-                    return;
-                }
+fn stdin_lines() -> mpsc::Receiver<String> {
+    let (lines, typed) = mpsc::channel(4);
+    // The thread ends with the process, or at the end of its input.
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            let Ok(line) = line else { return };
+            if lines.blocking_send(line).is_err() {
+                return;
             }
-        });
-        Self(typed)
-    }
+        }
+    });
+    typed
 }
 
-async fn next_line(asker: &mut Option<StdinLines>) -> String {
-    match asker {
-        Some(StdinLines(lines)) => match lines.recv().await {
-            Some(line) => line,
-            None => std::future::pending().await,
-        },
-        None => std::future::pending().await,
+async fn next_line(asker: &mut Option<mpsc::Receiver<String>>) -> String {
+    if let Some(lines) = asker
+        && let Some(line) = lines.recv().await
+    {
+        return line;
     }
+    std::future::pending().await
 }
 
 /// State of following a turn.
@@ -154,8 +149,9 @@ struct TurnFollower {
     session: SessionKey,
     run: RunId,
     steered: bool,
-    asker: Option<StdinLines>,
-    question: Option<PermissionView>,
+    asker: Option<mpsc::Receiver<String>>,
+    /// Pending permission request: id and options.
+    question: Option<(String, Vec<OptionView>)>,
     show: EventPrinter,
 }
 
@@ -241,7 +237,7 @@ impl TurnFollower {
         struct PermissionPayload {
             permission_id: String,
             title: String,
-            options: Vec<acp_core::api::OptionView>,
+            options: Vec<OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
         }
@@ -261,30 +257,20 @@ impl TurnFollower {
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;
         out.text("Your choice (number): ")?;
         out.flush()?;
-        self.question = Some(PermissionView {
-            permission_id: asked.permission_id,
-            run_id: Some(self.run),
-            title: asked.title,
-            subject: None,
-            kind: None,
-            tool_call: serde_json::Value::Null,
-            options: asked.options,
-            created_at_ms: 0,
-            deadline_at_ms: None,
-        });
+        self.question = Some((asked.permission_id, asked.options));
         Ok(())
     }
 
     async fn answer(&mut self, typed: &str, out: &mut Out) -> CliResult {
-        let Some(question) = &self.question else { return Ok(()) };
+        let Some((permission_id, options)) = &self.question else { return Ok(()) };
         let typed = typed.trim();
-        let by_number = typed.parse::<usize>().ok().and_then(|n| question.options.get(n.checked_sub(1)?));
-        let by_id = || question.options.iter().find(|option| option.option_id == typed);
+        let by_number = typed.parse::<usize>().ok().and_then(|n| options.get(n.checked_sub(1)?));
+        let by_id = || options.iter().find(|option| option.option_id == typed);
         let Some(option) = by_number.or_else(by_id) else {
             out.text("Enter one of the numbers: ")?;
             return out.flush();
         };
-        let (session, id) = (encode(self.session.as_str()), encode(&question.permission_id));
+        let (session, id) = (encode(self.session.as_str()), encode(permission_id));
         let path = format!("/v1/sessions/{session}/permissions/{id}");
         let body = AnswerBody { option_id: option.option_id.clone(), by: None };
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;

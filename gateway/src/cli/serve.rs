@@ -1,12 +1,12 @@
 //! `serve`: the gateway in the foreground.
 
 use crate::app;
+use crate::app::StartOptions;
 use crate::app::reload::Reload;
 use crate::app::signals::{ServiceSignals, SighupAction};
-use crate::app::{GatewayReady, StartOptions};
 use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
-use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::output::{CliResult, Out, unless_closed};
 use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::supervisor::default_secret_path;
 use acp_core::config::ignored_keys;
@@ -135,23 +135,15 @@ pub(crate) async fn run(
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");
     }
     let mut printed = Ok(());
-    let served = app::serve(
-        settings,
-        channels,
-        ServiceSignals::listen(SighupAction::Reloads)?,
-        |ready: GatewayReady| {
-            let line = ReadyLine { event: "ready", pid: ready.pid, socket: &ready.socket };
-            printed = out.show(&line, |line| {
-                format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
-            });
-        },
-    );
+    let signals = ServiceSignals::listen(SighupAction::Reloads)?;
+    let served = app::serve(settings, channels, signals, |socket: &Path| {
+        let line = ReadyLine { event: "ready", pid: std::process::id(), socket };
+        printed = out.show(&line, |line| {
+            format!("The gateway is ready: {} (pid {}). Ctrl-C ends it.", line.socket.display(), line.pid)
+        });
+    });
     served.await?;
-    // A closed standard output does not end a service.
-    match printed {
-        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
-        Err(stop) => Err(stop),
-    }
+    unless_closed(printed)
 }
 
 /// Returns the path of a program in the directory of this one.

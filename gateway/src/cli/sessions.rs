@@ -2,8 +2,8 @@
 
 use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
-use crate::cli::given::{GivenArgs, absolute};
-use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
+use crate::cli::given::{GivenArgs, absolute, current_dir};
+use crate::cli::output::{CliResult, Out, age, name, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
 use acp_core::api::{
     BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
@@ -17,7 +17,10 @@ use acp_core::sanitize;
 use acp_core::timeouts::{Expiry, TimeoutKind, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
-use clap::{Args, Subcommand, ValueEnum};
+use acp_store::now_ms;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
 /// Maximum length of a prompt in `sessions show`, in characters.
@@ -123,11 +126,11 @@ struct SettingArgs {
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     /// Set the handling of permission requests
-    #[arg(long, value_enum, value_name = "MODE")]
-    permission: Option<PermissionModeArg>,
+    #[arg(long, value_name = "MODE", value_parser = word_parser::<PermissionMode>(PERMISSION_MODES))]
+    permission: Option<PermissionMode>,
     /// Set the handling of permission requests that no person can answer
-    #[arg(long, value_enum, value_name = "POLICY")]
-    non_interactive_permissions: Option<UnattendedArg>,
+    #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
+    non_interactive_permissions: Option<NonInteractive>,
     /// Time limit of a turn, 1 to 86400; 0 removes the limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -152,14 +155,14 @@ pub(crate) struct SpawnArgs {
     #[arg(long)]
     label: Option<String>,
     /// Lifetime of the session
-    #[arg(long, value_enum, default_value_t = SessionModeArg::Persistent)]
-    mode: SessionModeArg,
+    #[arg(long, default_value = "persistent", value_parser = word_parser::<SessionMode>(SESSION_MODES))]
+    mode: SessionMode,
     /// Handling of permission requests [default: the agent's]
-    #[arg(long, value_enum, value_name = "MODE")]
-    permission: Option<PermissionModeArg>,
+    #[arg(long, value_name = "MODE", value_parser = word_parser::<PermissionMode>(PERMISSION_MODES))]
+    permission: Option<PermissionMode>,
     /// Handling of permission requests that no person can answer [default: the agent's]
-    #[arg(long, value_enum, value_name = "POLICY")]
-    non_interactive_permissions: Option<UnattendedArg>,
+    #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
+    non_interactive_permissions: Option<NonInteractive>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -178,44 +181,15 @@ pub(crate) struct SpawnArgs {
     once: IdempotencyArgs,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum SessionModeArg {
-    Persistent,
-    Oneshot,
-}
+const SESSION_MODES: &[&str] = &["persistent", "oneshot"];
+const UNATTENDED: &[&str] = &["deny", "fail"];
+const PERMISSION_MODES: &[&str] = &["ask", "approve-reads", "approve-all", "deny-all"];
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum PermissionModeArg {
-    Ask,
-    ApproveReads,
-    ApproveAll,
-    DenyAll,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum UnattendedArg {
-    Deny,
-    Fail,
-}
-
-impl From<PermissionModeArg> for PermissionMode {
-    fn from(permission: PermissionModeArg) -> Self {
-        match permission {
-            PermissionModeArg::Ask => Self::Ask,
-            PermissionModeArg::ApproveReads => Self::ApproveReads,
-            PermissionModeArg::ApproveAll => Self::ApproveAll,
-            PermissionModeArg::DenyAll => Self::DenyAll,
-        }
-    }
-}
-
-impl From<UnattendedArg> for NonInteractive {
-    fn from(policy: UnattendedArg) -> Self {
-        match policy {
-            UnattendedArg::Deny => Self::Deny,
-            UnattendedArg::Fail => Self::Fail,
-        }
-    }
+/// Parser of a flag whose values are these words of the configuration.
+fn word_parser<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: &'static [&'static str],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(words).try_map(|word| serde_json::from_value(word.into()))
 }
 
 /// `sessions history`
@@ -330,8 +304,8 @@ impl SettingArgs {
             mode: self.mode,
             model: self.model,
             cwd,
-            permission: self.permission.map(PermissionMode::from),
-            non_interactive_permissions: self.non_interactive_permissions.map(NonInteractive::from),
+            permission: self.permission,
+            non_interactive_permissions: self.non_interactive_permissions,
             timeout_s: self.timeout,
             defaults: self.defaults.then_some(true),
             config: config.transpose()?,
@@ -340,22 +314,15 @@ impl SettingArgs {
 }
 
 async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult {
-    let here = || {
-        std::env::current_dir()
-            .map_err(|error| usage(format!("cannot determine the current directory: {error}")))
-    };
-    let cwd = absolute(&args.cwd.map_or_else(here, Ok)?)?;
+    let cwd = absolute(&args.cwd.map_or_else(current_dir, Ok)?)?;
     let (mcp_servers, additional_directories) = args.given.read()?;
     let body = SpawnBody {
         agent: args.agent,
         cwd: Some(cwd),
         label: args.label,
-        mode: Some(match args.mode {
-            SessionModeArg::Persistent => SessionMode::Persistent,
-            SessionModeArg::Oneshot => SessionMode::Oneshot,
-        }),
-        permission: args.permission.map(PermissionMode::from),
-        non_interactive_permissions: args.non_interactive_permissions.map(NonInteractive::from),
+        mode: Some(args.mode),
+        permission: args.permission,
+        non_interactive_permissions: args.non_interactive_permissions,
         prompt: args.prompt,
         author: None,
         interactive: args.interactive,
@@ -392,7 +359,6 @@ fn list(views: &[SessionView]) -> String {
     if views.is_empty() {
         return "No sessions. Start one: acp-gateway sessions spawn --agent demo".to_owned();
     }
-    let now = now_ms();
     let rows = views.iter().map(|view| {
         vec![
             view.session_key.to_string(),
@@ -402,7 +368,7 @@ fn list(views: &[SessionView]) -> String {
             format_bindings(view),
             view.label.clone().unwrap_or_default(),
             view.cwd.clone(),
-            age(view.last_activity_at_ms, now),
+            age(view.last_activity_at_ms),
             view.last_error.as_ref().map_or(String::new(), |failure| failure.code.to_string()),
         ]
     });
@@ -444,19 +410,18 @@ fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
 }
 
 /// Formats the timeout that ends first.
-fn time_left(expiry: &Expiry, now: u64) -> String {
+fn time_left(expiry: &Expiry) -> String {
     let what = match expiry.source {
         TimeoutKind::BindingIdle => "idle timeout of the binding",
         TimeoutKind::BindingMaxAge => "maximum age of the binding",
         TimeoutKind::Session => "idle timeout of the session",
         TimeoutKind::Runtime => "idle timeout of the agent",
     };
-    let left = format_duration(expiry.at_ms.saturating_sub(now) / 1_000 * 1_000);
+    let left = format_duration(expiry.at_ms.saturating_sub(now_ms()) / 1_000 * 1_000);
     format!("in {left} ({what}, {})", format_duration(expiry.window_ms))
 }
 
 fn show(view: &SessionView) -> String {
-    let now = now_ms();
     let none = || "-".to_owned();
     let word = |value: Result<serde_json::Value, _>| match value {
         Ok(serde_json::Value::String(text)) => text,
@@ -478,8 +443,8 @@ fn show(view: &SessionView) -> String {
         ("active run", format_turns(view)),
         ("bound to", format_bindings(view)),
         ("events", view.last_session_seq.to_string()),
-        ("created", format!("{} ago", age(view.created_at_ms, now))),
-        ("active", format!("{} ago", age(view.last_activity_at_ms, now))),
+        ("created", format!("{} ago", age(view.created_at_ms))),
+        ("active", format!("{} ago", age(view.last_activity_at_ms))),
     ];
     facts.extend(format_environment(view));
     if view.owner_session_key != view.session_key {
@@ -488,7 +453,7 @@ fn show(view: &SessionView) -> String {
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry, now))));
+    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry))));
     let settings = view.agent_settings.lines();
     let settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();

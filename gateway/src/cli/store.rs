@@ -2,13 +2,13 @@
 //! gateway, and stops none.
 
 use crate::cli::GlobalArgs;
-use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
+use crate::cli::output::{CliError, CliResult, Out, age, table};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::check::{self, CheckReport};
 use acp_store::salvage::{self, Salvage};
 use acp_store::{StoreError, backup, restore, rollback};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -20,55 +20,32 @@ const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
     /// Check the database and its invariants; read-only, may run while the gateway runs
-    Check(CheckArgs),
+    Check {
+        /// Check only the pages, not every index entry
+        #[arg(long)]
+        quick: bool,
+    },
     /// List the sessions in the database, also in a damaged one as far as it can be read; read-only
-    Sessions(SessionsArgs),
+    Sessions {
+        /// Include closed sessions
+        #[arg(long)]
+        all: bool,
+    },
     /// Write a copy of the database as it is now; may run while the gateway runs
-    Backup(BackupArgs),
+    Backup {
+        /// File to write; visible under this name only once complete
+        file: PathBuf,
+        /// Replace an existing file
+        #[arg(long)]
+        replace: bool,
+    },
     /// Replace the database by a backup, and keep the old file; the gateway must be stopped
-    Restore(RestoreArgs),
+    Restore {
+        /// File written by `store backup`
+        file: PathBuf,
+    },
     /// Accept the data loss of a database that was rolled back; the gateway must be stopped
     AcceptLoss,
-}
-
-/// `store check`
-#[derive(Debug, Args)]
-pub(crate) struct CheckArgs {
-    /// Check only the pages, not every index entry
-    #[arg(long)]
-    quick: bool,
-}
-
-/// `store sessions`
-#[derive(Debug, Args)]
-pub(crate) struct SessionsArgs {
-    /// Include closed sessions
-    #[arg(long)]
-    all: bool,
-}
-
-/// `store backup`
-#[derive(Debug, Args)]
-pub(crate) struct BackupArgs {
-    /// File to write; visible under this name only once complete
-    file: PathBuf,
-    /// Replace an existing file
-    #[arg(long)]
-    replace: bool,
-}
-
-/// `store restore`
-#[derive(Debug, Args)]
-pub(crate) struct RestoreArgs {
-    /// File written by `store backup`
-    file: PathBuf,
-}
-
-#[derive(Debug, Serialize)]
-struct BackupOutput {
-    file: PathBuf,
-    bytes: u64,
-    broken: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -90,14 +67,14 @@ struct AcceptLossOutput {
 /// `store …`
 pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> CliResult {
     let dir = global.state_dir()?;
-    if !dir.is_dir() && !matches!(verb, StoreCommand::Restore(_)) {
+    if !dir.is_dir() && !matches!(verb, StoreCommand::Restore { .. }) {
         return Err(super::usage(format!("{} is not a directory", dir.display())).into());
     }
     match verb {
-        StoreCommand::Check(args) => check_store(&dir, args, out),
-        StoreCommand::Sessions(args) => listed(&dir, args, out),
-        StoreCommand::Backup(args) => run_backup(&dir, args, out),
-        StoreCommand::Restore(args) => run_restore(&dir, args, out),
+        StoreCommand::Check { quick } => check_store(&dir, *quick, out),
+        StoreCommand::Sessions { all } => listed(&dir, *all, out),
+        StoreCommand::Backup { file, replace } => run_backup(&dir, file, *replace, out),
+        StoreCommand::Restore { file } => run_restore(&dir, file, out),
         StoreCommand::AcceptLoss => run_accept_loss(&dir, out),
     }
 }
@@ -110,8 +87,8 @@ fn failed(error: StoreError) -> CliError {
     CliError::Failed(failure)
 }
 
-fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
-    let report = check::check_database(dir, args.quick).map_err(failed)?;
+fn check_store(dir: &Path, quick: bool, out: &mut Out) -> CliResult {
+    let report = check::check_database(dir, quick).map_err(failed)?;
     out.show(&report, format_report)?;
     if report.ok {
         return Ok(());
@@ -123,7 +100,11 @@ fn check_store(dir: &Path, args: &CheckArgs, out: &mut Out) -> CliResult {
          and keeps this database under another name.",
         names.join(", ")
     );
-    Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
+    Err(damaged(&text))
+}
+
+fn damaged(text: &str) -> CliError {
+    Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into()
 }
 
 fn format_report(report: &CheckReport) -> String {
@@ -136,9 +117,9 @@ fn format_report(report: &CheckReport) -> String {
     format!("{head}\n{}", table(&["", "CHECK", "RULE", "FOUND"], rows))
 }
 
-fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
+fn listed(dir: &Path, all: bool, out: &mut Out) -> CliResult {
     let mut found = salvage::salvage(dir).map_err(failed)?;
-    found.sessions.retain(|saved| args.all || saved.state != "closed");
+    found.sessions.retain(|saved| all || saved.state != "closed");
     out.show(&found, format_salvage)?;
     if found.unread.is_empty() {
         return Ok(());
@@ -146,14 +127,13 @@ fn listed(dir: &Path, args: &SessionsArgs, out: &mut Out) -> CliResult {
     let text = "Not everything could be read. `acp-gateway store check` shows where the database is damaged; with \
                 the gateway stopped, `acp-gateway store restore FILE` restores a backup and keeps this \
                 database under another name.";
-    Err(Failure::new(Code::StoreUnavailable, text).detail("STORE_DAMAGED").origin("client").into())
+    Err(damaged(text))
 }
 
 fn format_salvage(found: &Salvage) -> String {
-    let now = now_ms();
     let rows = found.sessions.iter().map(|saved| {
         let (label, bound) = (saved.label.clone().unwrap_or_default(), saved.bound.join(", "));
-        let active = age(saved.last_activity_at_ms, now);
+        let active = age(saved.last_activity_at_ms);
         let (key, agent, state) = (saved.session_key.clone(), saved.agent.clone(), saved.state.clone());
         vec![key, agent, state, bound, label, saved.cwd.clone(), active]
     });
@@ -164,21 +144,20 @@ fn format_salvage(found: &Salvage) -> String {
     text
 }
 
-fn run_backup(dir: &Path, args: &BackupArgs, out: &mut Out) -> CliResult {
-    let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
-    let made = with_progress(out, |progress| backup::backup(dir, &file, args.replace, progress))?;
-    let view = BackupOutput { file: made.path, bytes: made.bytes, broken: made.broken };
-    out.show(&view, |view| {
-        let mut text = format!("Backup written to {}, {} bytes.", view.file.display(), view.bytes);
-        for rule in &view.broken {
+fn run_backup(dir: &Path, file: &Path, replace: bool, out: &mut Out) -> CliResult {
+    let file = std::path::absolute(file).map_err(|error| super::usage(error.to_string()))?;
+    let made = with_progress(out, |progress| backup::backup(dir, &file, replace, progress))?;
+    out.show(&made, |made| {
+        let mut text = format!("Backup written to {}, {} bytes.", made.path.display(), made.bytes);
+        for rule in &made.broken {
             text.push_str(&format!("\nThe backup violates an invariant, as the original does: {rule}"));
         }
         text
     })
 }
 
-fn run_restore(dir: &Path, args: &RestoreArgs, out: &mut Out) -> CliResult {
-    let file = std::path::absolute(&args.file).map_err(|error| super::usage(error.to_string()))?;
+fn run_restore(dir: &Path, file: &Path, out: &mut Out) -> CliResult {
+    let file = std::path::absolute(file).map_err(|error| super::usage(error.to_string()))?;
     let done = with_progress(out, |progress| restore::restore(dir, &file, progress))?;
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
     let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };

@@ -4,21 +4,18 @@
 
 use crate::api::peer_ancestry;
 use crate::app;
-use crate::app::GatewayReady;
 use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
-use crate::cli::agents::{agents_found_here, exe};
-use crate::cli::config::environment;
-use crate::cli::output::{CliError, CliResult, Out, print_message};
+use crate::cli::agents::{agents_found_here, agents_of, exe};
+use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
 use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::{GlobalArgs, inside};
-use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
-use crate::supervisor::hello_at;
+use crate::supervisor::{gateway_role, hello_at};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{self, Hello, Marks, Request, Role};
+use acp_shared::protocol::{Hello, Marks, Refusal, Reply, Request, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, Store, StoreError};
 use serde::Serialize;
@@ -82,8 +79,7 @@ pub(crate) async fn run(
     out: &mut Out,
 ) -> CliResult {
     let settings = prepare(global, args, true)?;
-    let agents =
-        Agents::new(LiveConfig::new(settings.loaded.clone()), environment(), &exe(), &settings.state_dir);
+    let agents = agents_of(settings.loaded.clone(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
     let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
@@ -96,12 +92,12 @@ pub(crate) async fn run(
         };
     }
     let mut printed = Ok(());
-    let served = app::serve(settings, channels, signals, |ready: GatewayReady| {
+    let served = app::serve(settings, channels, signals, |socket: &Path| {
         let line = UpReadyLine {
             event: "ready",
-            gateway_pid: ready.pid,
+            gateway_pid: std::process::id(),
             supervisor_pid: supervisor.pid,
-            socket: &ready.socket,
+            socket,
             supervisor_socket: &supervisor.socket,
         };
         printed = out.show(&line, |line| welcome(line, &agents, &state_dir, global.state_dir.is_some()));
@@ -115,10 +111,7 @@ pub(crate) async fn run(
     };
     served?;
     ended?;
-    match printed {
-        Ok(()) | Err(CliError::StdoutClosed) => Ok(()),
-        Err(stop) => Err(stop),
-    }
+    unless_closed(printed)
 }
 
 /// Builds the welcome text.
@@ -183,15 +176,13 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
     });
     let opened = opened.await.map_err(|error| inside("cannot open the state directory", &error))?;
     let (store, home) = opened.map_err(Failure::from)?;
-    let (instance_id, epoch) = (store.identity().instance_id, store.identity().epoch);
     let marks = store.marks().await;
     store.close().await;
     let marks = marks.map_err(Failure::from)?;
-    let home = protocol::Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino };
-    Ok((hello_at(socket, Role::Gateway { instance_id, epoch, home }), marks))
+    Ok((hello_at(socket, gateway_role(store.identity(), home)), marks))
 }
 
-async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply, ConnError> {
+async fn ask(socket: &Path, body: Request) -> Result<Reply, ConnError> {
     Client::open(socket, hello_at(socket, Role::Admin), Duration::from_millis(ANSWER_MS))
         .await?
         .call(body)
@@ -201,13 +192,12 @@ async fn ask(socket: &Path, body: Request) -> Result<acp_shared::protocol::Reply
 /// Returns the pid of the supervisor at this socket, if one answers.
 async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
-        Ok(acp_shared::protocol::Reply::Status(status)) => Ok(Some(status.pid)),
-        Ok(_) => Err(supervisor_failure(socket, "unexpected response")),
-        Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
-        Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
-        Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
+        Ok(Reply::Status(status)) => Ok(Some(status.pid)),
+        Ok(_) | Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
             Err(supervisor_failure(socket, "unexpected response"))
         }
+        Err(ConnError::Refused(refusal)) => Err(supervisor_failure(socket, &refusal.to_string())),
+        Err(ConnError::Wire(error)) => Err(supervisor_failure(socket, &error.to_string())),
         Err(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => Ok(None),
     }
 }
@@ -305,19 +295,13 @@ fn last_lines(log: &Path, before: u64) -> String {
 /// that has just ended, so that this gateway's own leases do not prevent the shutdown.
 async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
+    let keeps = |why: &Refusal| format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid);
     match request_shutdown(supervisor, state_dir, (hello, Some(marks))).await {
         Ok(_) | Err(ConnError::Closed) => {}
-        Err(ConnError::Refused(refusal)) => {
-            return out.note(&format!("The supervisor (pid {}) keeps running: {refusal}", supervisor.pid));
-        }
+        Err(ConnError::Refused(refusal)) => return out.note(&keeps(&refusal)),
+        Err(ConnError::RolledBack(rollback)) => return out.note(&keeps(&rollback.refusal)),
         Err(ConnError::Io(error)) => {
             tracing::info!(%error, "supervisor already stopped");
-        }
-        Err(ConnError::RolledBack(rollback)) => {
-            return out.note(&format!(
-                "The supervisor (pid {}) keeps running: {}",
-                supervisor.pid, rollback.refusal
-            ));
         }
         Err(error @ (ConnError::Wire(_) | ConnError::Timeout(_) | ConnError::OutOfTurn)) => {
             return Err(supervisor_failure(&supervisor.socket, &error.to_string()).into());
@@ -349,7 +333,7 @@ async fn request_shutdown(
     supervisor: &RunningSupervisor,
     state_dir: &Path,
     (hello, marks): (Hello, Option<Marks>),
-) -> Result<acp_shared::protocol::Reply, ConnError> {
+) -> Result<Reply, ConnError> {
     let deadline = Duration::from_millis(ANSWER_MS);
     let mut client = match marks {
         Some(marks) => Client::open_gateway(&supervisor.socket, hello, marks, deadline).await?,

@@ -18,7 +18,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 /// Metrics that are read at scrape time.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct ScrapedGauges {
     /// Sessions that are not closed, by state.
     pub(crate) sessions: GaugeFamily,
@@ -123,34 +123,47 @@ pub(crate) fn set_total(counter: &Counter, value: u64) {
 impl Metrics {
     /// Creates all metrics. `group_sizes` and `commit_seconds` are histograms that the store fills.
     pub(crate) fn new(group_sizes: Histogram, commit_seconds: Histogram) -> Self {
-        let times = || HistogramFamily::new_with_constructor(long_times as fn() -> Histogram);
-        let mut inner = Inner {
-            registry: Registry::with_prefix("acp"),
-            spawns: CounterFamily::default(),
-            runs: CounterFamily::default(),
-            queue_wait: times(),
-            turn: times(),
-            projection: times(),
-            restarts: CounterFamily::default(),
-            evictions: Counter::default(),
-            stale: CounterFamily::default(),
-            stale_removed: CounterFamily::default(),
-            routes: CounterFamily::default(),
-            lookups: CounterFamily::default(),
-            attempts: CounterFamily::default(),
-            retries: CounterFamily::default(),
-            rate_limits: CounterFamily::default(),
-            rejections: CounterFamily::default(),
-            line_faults: CounterFamily::default(),
-            levels: ScrapedGauges::default(),
-            channels: channels::ChannelFamilies::default(),
+        let mut registry = Registry::with_prefix("acp");
+        let all = &mut registry;
+        all.register("store_group_transactions", "Number of transactions per commit", group_sizes);
+        let text = "Duration of commits, including their transactions";
+        all.register_with_unit("store_commit", text, Unit::Seconds, commit_seconds);
+        let inner = Inner {
+            spawns: add(all, "spawns", "Spawns of sessions, by result code"),
+            runs: add(all, "runs", "Ended runs, by outcome and code"),
+            queue_wait: add_times(all, "run_queue_wait", "Time from the acceptance of a run to its turn"),
+            turn: add_times(all, "run_turn", "Duration of turns"),
+            projection: add_times(
+                all,
+                "delivery_projection",
+                "Time from a journal row to the part that shows it in a conversation",
+            ),
+            restarts: add(all, "actor_restarts", "Rebuilt actors, by reason"),
+            evictions: add(all, "actor_evictions", "Idle actors that were dropped"),
+            stale: add(all, "stale_binding_detections", "Messages in conversations with a stale binding"),
+            stale_removed: add(all, "stale_binding_removals", "Stale bindings that were removed"),
+            routes: add(all, "routes", "Routing decisions, by outcome and reason"),
+            lookups: add(all, "idempotency_lookups", "Lookups of idempotency keys, by verb and result"),
+            attempts: add(all, "delivery_attempts", "Attempts to send a part to a conversation, by outcome"),
+            retries: add(all, "delivery_retries", "Repeated attempts to send a part"),
+            rate_limits: add(all, "delivery_rate_limits", "Attempts deferred by a rate limit of the channel"),
+            rejections: add(
+                all,
+                "mailbox_rejections",
+                "Commands and messages refused because a queue was full",
+            ),
+            line_faults: add(
+                all,
+                "agent_line_faults",
+                "Output lines of agents that were repaired or are not messages",
+            ),
+            levels: ScrapedGauges::register(all),
+            channels: channels::ChannelFamilies::register(all),
             actors: ActorWatch::default(),
             blocked_items: BlockedItems::default(),
+            registry,
         };
-        inner.register_events();
-        inner.register_levels();
-        inner.channels.register(&mut inner.registry);
-        inner.register_store(group_sizes, commit_seconds);
+        inner.levels.sound.set(1);
         Self { inner: Arc::new(inner) }
     }
 
@@ -179,43 +192,39 @@ impl Metrics {
 
     /// Counts the opening of a session by its agent: [`OK`], or the error code.
     pub(crate) fn spawn(&self, backend: &str, code: &str) {
-        self.inner.spawns.get_or_create_owned(&labels([("backend", backend), ("code", code)])).inc();
+        count(&self.inner.spawns, [("backend", backend), ("code", code)]);
     }
 
     /// Records the time that a run waited in the queue.
     pub(crate) fn run_started(&self, backend: &str, waited_ms: u64) {
-        let times = self.inner.queue_wait.get_or_create_owned(&labels([("backend", backend)]));
-        times.observe(seconds(waited_ms));
+        observe(&self.inner.queue_wait, [("backend", backend)], waited_ms);
     }
 
     /// Counts an ended run: `completed`, `failed` or `cancelled`. Records the duration of its turn, if it had
     /// one.
     pub(crate) fn run_ended(&self, backend: &str, outcome: &str, code: &str, turn_ms: Option<u64>) {
-        let which = labels([("backend", backend), ("outcome", outcome), ("code", code)]);
-        self.inner.runs.get_or_create_owned(&which).inc();
+        count(&self.inner.runs, [("backend", backend), ("outcome", outcome), ("code", code)]);
         if let Some(turn_ms) = turn_ms {
-            let which = labels([("backend", backend), ("outcome", outcome)]);
-            self.inner.turn.get_or_create_owned(&which).observe(seconds(turn_ms));
+            observe(&self.inner.turn, [("backend", backend), ("outcome", outcome)], turn_ms);
         }
     }
 
     /// Records the time from a journal row to the delivery of its part.
     pub(crate) fn delivered(&self, channel: &str, after_ms: u64) {
-        self.inner.projection.get_or_create_owned(&labels([("channel", channel)])).observe(seconds(after_ms));
+        observe(&self.inner.projection, [("channel", channel)], after_ms);
     }
 
     /// Counts an attempt to deliver a part: `sent`, `rejected`, `again`, `limited` or `uncertain`.
     pub(crate) fn delivery_attempt(&self, channel: &str, outcome: &str) {
-        let which = labels([("channel", channel), ("outcome", outcome)]);
-        self.inner.attempts.get_or_create_owned(&which).inc();
+        count(&self.inner.attempts, [("channel", channel), ("outcome", outcome)]);
         if outcome == "limited" {
-            self.inner.rate_limits.get_or_create_owned(&labels([("channel", channel)])).inc();
+            count(&self.inner.rate_limits, [("channel", channel)]);
         }
     }
 
     /// Counts a retry of a delivery.
     pub(crate) fn delivery_retry(&self, channel: &str) {
-        self.inner.retries.get_or_create_owned(&labels([("channel", channel)])).inc();
+        count(&self.inner.retries, [("channel", channel)]);
     }
 
     /// Sets a metric reported by a channel for one of its accounts.
@@ -225,15 +234,12 @@ impl Metrics {
 
     /// Counts a line of an agent that was `repaired` or `malformed`.
     pub(crate) fn line_fault(&self, backend: &str, outcome: &str) {
-        self.inner
-            .line_faults
-            .get_or_create_owned(&labels([("backend", backend), ("outcome", outcome)]))
-            .inc();
+        count(&self.inner.line_faults, [("backend", backend), ("outcome", outcome)]);
     }
 
     /// Counts the restart of an actor, by reason.
     pub(crate) fn actor_restarted(&self, reason: &str) {
-        self.inner.restarts.get_or_create_owned(&labels([("reason", reason)])).inc();
+        count(&self.inner.restarts, [("reason", reason)]);
     }
 
     /// Counts an idle actor that was dropped until its next use.
@@ -243,30 +249,27 @@ impl Metrics {
 
     /// Counts a message in a conversation with a stale binding.
     pub(crate) fn stale_binding(&self, channel: &str) {
-        self.inner.stale.get_or_create_owned(&labels([("channel", channel)])).inc();
+        count(&self.inner.stale, [("channel", channel)]);
     }
 
     /// Counts the removal of a stale binding: `inbound` or `start`.
     pub(crate) fn stale_removed(&self, channel: &str, when: &str) {
-        let which = labels([("channel", channel), ("when", when)]);
-        self.inner.stale_removed.get_or_create_owned(&which).inc();
+        count(&self.inner.stale_removed, [("channel", channel), ("when", when)]);
     }
 
     /// Counts a route lookup, `inbound` or `outbound`: `bound`, `unbound` or `refused`, with the reason.
     pub(crate) fn route(&self, direction: &str, outcome: &str, reason: &str) {
-        let which = labels([("direction", direction), ("outcome", outcome), ("reason", reason)]);
-        self.inner.routes.get_or_create_owned(&which).inc();
+        count(&self.inner.routes, [("direction", direction), ("outcome", outcome), ("reason", reason)]);
     }
 
     /// Counts a lookup of an idempotency key for `verb`: `fresh`, `replay` or `conflict`.
     pub(crate) fn idempotency(&self, verb: &str, result: &str) {
-        let which = labels([("verb", verb), ("result", result)]);
-        self.inner.lookups.get_or_create_owned(&which).inc();
+        count(&self.inner.lookups, [("verb", verb), ("result", result)]);
     }
 
     /// Counts a command or message that a full queue refused.
     pub(crate) fn mailbox_full(&self, lane: &str) {
-        self.inner.rejections.get_or_create_owned(&labels([("lane", lane)])).inc();
+        count(&self.inner.rejections, [("lane", lane)]);
     }
 }
 
@@ -276,73 +279,58 @@ impl Default for Metrics {
     }
 }
 
-impl Inner {
-    fn register_events(&mut self) {
-        let all = &mut self.registry;
-        all.register("spawns", "Spawns of sessions, by result code", self.spawns.clone());
-        all.register("runs", "Ended runs, by outcome and code", self.runs.clone());
-        let text = "Time from the acceptance of a run to its turn";
-        all.register_with_unit("run_queue_wait", text, Unit::Seconds, self.queue_wait.clone());
-        let text = "Duration of turns";
-        all.register_with_unit("run_turn", text, Unit::Seconds, self.turn.clone());
-        let text = "Time from a journal row to the part that shows it in a conversation";
-        all.register_with_unit("delivery_projection", text, Unit::Seconds, self.projection.clone());
-        all.register("actor_restarts", "Rebuilt actors, by reason", self.restarts.clone());
-        all.register("actor_evictions", "Idle actors that were dropped", self.evictions.clone());
-        let text = "Messages in conversations with a stale binding";
-        all.register("stale_binding_detections", text, self.stale.clone());
-        let text = "Stale bindings that were removed";
-        all.register("stale_binding_removals", text, self.stale_removed.clone());
-        all.register("routes", "Routing decisions, by outcome and reason", self.routes.clone());
-        let text = "Lookups of idempotency keys, by verb and result";
-        all.register("idempotency_lookups", text, self.lookups.clone());
-        let text = "Attempts to send a part to a conversation, by outcome";
-        all.register("delivery_attempts", text, self.attempts.clone());
-        all.register("delivery_retries", "Repeated attempts to send a part", self.retries.clone());
-        let text = "Attempts deferred by a rate limit of the channel";
-        all.register("delivery_rate_limits", text, self.rate_limits.clone());
-        let text = "Commands and messages refused because a queue was full";
-        all.register("mailbox_rejections", text, self.rejections.clone());
-        let text = "Output lines of agents that were repaired or are not messages";
-        all.register("agent_line_faults", text, self.line_faults.clone());
+impl ScrapedGauges {
+    fn register(all: &mut Registry) -> Self {
+        Self {
+            sessions: add(all, "sessions", "Sessions that are not closed, by state"),
+            queued: add(all, "runs_queued", "Queued runs"),
+            inbox: add(all, "inbox_waiting", "Received messages without an outcome"),
+            parts: add(all, "delivery_parts_waiting", "Parts that are not sent yet"),
+            stale: add(all, "stale_bindings", "Active bindings that are stale"),
+            actors: add(all, "actors", "Live actors"),
+            stuck: add(all, "actors_stuck", "Actors busy with one step for 30 seconds or more"),
+            connected: add(all, "supervisor_connected", "1 while the supervisor is connected"),
+            connections: add(all, "supervisor_connections", "Connections made to the supervisor"),
+            writable: add(all, "store_writable", "1 while commits succeed"),
+            sound: add(all, "store_sound", "1 until damage is found"),
+            database_bytes: add_bytes(all, "store_database", "Size of the database file"),
+            log_bytes: add_bytes(all, "store_log", "Size of the write-ahead log"),
+            commits: add(all, "store_commits", "Commits"),
+            transactions: add(all, "store_transactions", "Transactions in commits"),
+            rollbacks: add(all, "store_rollbacks", "Transactions rolled back alone"),
+            groups_lost: add(all, "store_groups_lost", "Group commits that failed"),
+            checkpoints: add(all, "store_checkpoints", "Checkpoints of the write-ahead log"),
+        }
     }
+}
 
-    fn register_levels(&mut self) {
-        let (all, now) = (&mut self.registry, &self.levels);
-        all.register("sessions", "Sessions that are not closed, by state", now.sessions.clone());
-        all.register("runs_queued", "Queued runs", now.queued.clone());
-        all.register("inbox_waiting", "Received messages without an outcome", now.inbox.clone());
-        all.register("delivery_parts_waiting", "Parts that are not sent yet", now.parts.clone());
-        all.register("stale_bindings", "Active bindings that are stale", now.stale.clone());
-        all.register("actors", "Live actors", now.actors.clone());
-        all.register("actors_stuck", "Actors busy with one step for 30 seconds or more", now.stuck.clone());
-        all.register("supervisor_connected", "1 while the supervisor is connected", now.connected.clone());
-        let text = "Connections made to the supervisor";
-        all.register("supervisor_connections", text, now.connections.clone());
-    }
+/// Registers a new metric under this name.
+fn add<M: Metric + Clone + Default>(all: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    all.register(name, help, metric.clone());
+    metric
+}
 
-    fn register_store(&mut self, group_sizes: Histogram, commit_seconds: Histogram) {
-        let (all, now) = (&mut self.registry, &self.levels);
-        all.register("store_writable", "1 while commits succeed", now.writable.clone());
-        now.sound.set(1);
-        all.register("store_sound", "1 until damage is found", now.sound.clone());
-        let text = "Size of the database file";
-        all.register_with_unit("store_database", text, Unit::Bytes, now.database_bytes.clone());
-        all.register_with_unit(
-            "store_log",
-            "Size of the write-ahead log",
-            Unit::Bytes,
-            now.log_bytes.clone(),
-        );
-        all.register("store_commits", "Commits", now.commits.clone());
-        all.register("store_transactions", "Transactions in commits", now.transactions.clone());
-        all.register("store_rollbacks", "Transactions rolled back alone", now.rollbacks.clone());
-        all.register("store_groups_lost", "Group commits that failed", now.groups_lost.clone());
-        all.register("store_checkpoints", "Checkpoints of the write-ahead log", now.checkpoints.clone());
-        all.register("store_group_transactions", "Number of transactions per commit", group_sizes);
-        let text = "Duration of commits, including their transactions";
-        all.register_with_unit("store_commit", text, Unit::Seconds, commit_seconds);
-    }
+fn add_times(all: &mut Registry, name: &str, help: &str) -> HistogramFamily {
+    let metric = HistogramFamily::new_with_constructor(long_times);
+    all.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
+}
+
+fn add_bytes(all: &mut Registry, name: &str, help: &str) -> Gauge {
+    let metric = Gauge::default();
+    all.register_with_unit(name, help, Unit::Bytes, metric.clone());
+    metric
+}
+
+/// Counts one event under these labels.
+fn count<const N: usize>(family: &CounterFamily, pairs: [(&'static str, &str); N]) {
+    family.get_or_create_owned(&labels(pairs)).inc();
+}
+
+/// Records a time under these labels.
+fn observe<const N: usize>(family: &HistogramFamily, pairs: [(&'static str, &str); N], ms: u64) {
+    family.get_or_create_owned(&labels(pairs)).observe(seconds(ms));
 }
 
 fn labels<const N: usize>(pairs: [(&'static str, &str); N]) -> Labels {

@@ -1,9 +1,8 @@
 //! `GET /metrics`: counters, and gauges read from the database and the supervisor connection at scrape time.
 
 use crate::channel::Channels;
-use crate::metrics::STUCK;
-use crate::metrics::{CONTENT_TYPE, Metrics, set_total};
-use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
+use crate::supervisor::SupervisorClient;
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
@@ -62,17 +61,9 @@ impl MetricsEndpoint {
         set_total(&now.rollbacks, counts.rolled_back);
         set_total(&now.groups_lost, counts.groups_lost);
         set_total(&now.checkpoints, counts.checkpoints);
-        let connected = match &*self.supervisor.status().borrow() {
-            SupervisorStatus::Up { generation, .. } => {
-                set_total(&now.connections, *generation);
-                true
-            }
-            SupervisorStatus::Connecting
-            | SupervisorStatus::Busy(_)
-            | SupervisorStatus::Down(_)
-            | SupervisorStatus::RolledBack(_) => false,
-        };
-        now.connected.set(i64::from(connected));
+        let connection = self.supervisor.status().borrow().generation();
+        set_total(&now.connections, connection.unwrap_or(0));
+        now.connected.set(i64::from(connection.is_some()));
         for ((channel, account), health) in self.channels.health() {
             for (figure, value) in &health.figures {
                 self.metrics.channel(&channel, &account, figure, *value);

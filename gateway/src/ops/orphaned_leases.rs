@@ -6,7 +6,7 @@
 //! A lease whose row has ended was given up by the gateway before the supervisor ended it, and no other code
 //! requests its end.
 
-use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use crate::supervisor::SupervisorClient;
 use acp_shared::protocol::{LeaseKind, Reply, Request};
 use acp_store::{Store, leases};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ const REASON: &str =
 pub(crate) async fn run(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
     let mut status = supervisor.status();
     loop {
-        let is_up = matches!(*status.borrow_and_update(), SupervisorStatus::Up { .. });
+        let is_up = status.borrow_and_update().is_up();
         if is_up {
             end_orphans(&store, &supervisor).await;
         }

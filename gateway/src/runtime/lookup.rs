@@ -88,7 +88,7 @@ pub(crate) async fn look_up_with_timeout(
                 Err(LookupError::Failed(failure)) => return Err(failure),
                 Err(LookupError::Away) => {}
             }
-            if status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.is_err() {
+            if status.wait_for(SupervisorStatus::is_up).await.is_err() {
                 std::future::pending::<()>().await;
             }
         }

@@ -1,16 +1,16 @@
 //! Converts responses and notices of the supervisor to the actor's input.
 
-use crate::supervisor::{CallError, FeedItem};
+use crate::supervisor::CallError;
 use acp_core::actor::LeaseEvent;
-use acp_shared::protocol::{RefusalCode, Reply};
+use acp_shared::protocol::{Notice, RefusalCode, Reply};
 use std::collections::VecDeque;
 
 /// Merges consecutive pieces of output, to commit all in one transaction.
-pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseEvent> {
+pub(crate) fn merge(items: VecDeque<Notice>) -> Vec<LeaseEvent> {
     let mut merged: Vec<LeaseEvent> = Vec::new();
     for item in items {
         match item {
-            FeedItem::Output { offset, bytes } => match merged.last_mut() {
+            Notice::Output { offset, bytes, .. } => match merged.last_mut() {
                 Some(LeaseEvent::Output { offset: from, bytes: before })
                     if *from + before.len() as u64 == offset =>
                 {
@@ -18,11 +18,11 @@ pub(crate) fn merge(items: VecDeque<FeedItem>) -> Vec<LeaseEvent> {
                 }
                 _ => merged.push(LeaseEvent::Output { offset, bytes }),
             },
-            FeedItem::Exited { status, end_offset, stdin_written } => {
+            Notice::Exited { status, end_offset, stdin_written, .. } => {
                 merged.push(LeaseEvent::Exited { status, end_offset, stdin_written });
             }
-            FeedItem::Changed { state, .. } if state.is_ended() => merged.push(LeaseEvent::Changed),
-            FeedItem::Changed { .. } => {}
+            Notice::LeaseChanged { state, .. } if state.is_ended() => merged.push(LeaseEvent::Changed),
+            Notice::LeaseChanged { .. } => {}
         }
     }
     merged

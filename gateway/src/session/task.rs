@@ -14,13 +14,14 @@ use crate::runtime::agent_host::executor::{AgentRequestDone, AgentRequestExecuto
 use crate::runtime::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};
 use crate::session::lease_events::merge;
 use crate::session::restore::{configured, load, lookup, profile};
-use crate::supervisor::{FeedItem, LeaseFeed, SupervisorStatus};
+use crate::supervisor::{LeaseFeed, SupervisorStatus};
 use acp_core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
 use acp_core::config::load::LoadedConfig;
 use acp_core::failure::Failure;
 use acp_core::writes::ActorFence;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::protocol::Notice;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
@@ -46,7 +47,7 @@ enum TaskEvent {
     Command(ActorRequest),
     Call(Option<(LeaseId, LeaseEvent)>),
     LookedUp(Result<LookupResults, LookupError>),
-    Feed(VecDeque<FeedItem>),
+    Feed(VecDeque<Notice>),
     Performed(AgentRequestDone),
     Link,
     Start,
@@ -364,7 +365,7 @@ impl SessionTask {
     }
 
     fn is_up(&self) -> bool {
-        matches!(*self.link.borrow(), SupervisorStatus::Up { .. })
+        self.link.borrow().is_up()
     }
 
     /// Requests everything again on a new connection. Responses of the previous one are discarded: a start
@@ -372,7 +373,7 @@ impl SessionTask {
     async fn on_link(&mut self) -> TaskEnded {
         self.calls = FuturesUnordered::new();
         self.lookup = None;
-        if !matches!(*self.link.borrow_and_update(), SupervisorStatus::Up { .. }) {
+        if !self.link.borrow_and_update().is_up() {
             return self.step(ActorInput::Disconnected).await;
         }
         if let Some((_, feed)) = &self.feed {
@@ -388,7 +389,7 @@ impl SessionTask {
         self.step(ActorInput::Lease(news)).await
     }
 
-    async fn on_feed(&mut self, items: VecDeque<FeedItem>) -> TaskEnded {
+    async fn on_feed(&mut self, items: VecDeque<Notice>) -> TaskEnded {
         for news in merge(items) {
             if let Some((lease_id, _)) = &self.feed {
                 transitions::exited(self.actor.session(), *lease_id, &news);

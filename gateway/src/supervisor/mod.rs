@@ -6,12 +6,13 @@
 
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::LeaseId;
-use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{
-    Hello, LeaseState, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient,
-    ToSupervisor, VERSION_MARKS, VERSION_MAX, VERSION_MIN, Welcome,
+    Hello, Home, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient, ToSupervisor,
+    VERSION_MARKS, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
+use acp_store::GatewayIdentity;
+use acp_store::identity::StateDirLocation;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
@@ -70,35 +71,31 @@ pub(crate) enum SupervisorStatus {
     },
 }
 
-/// Notice about one lease, in the order sent by the supervisor.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum FeedItem {
-    /// A piece of output.
-    Output {
-        /// Offset of the first byte.
-        offset: u64,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
-    /// The adapter ended and its output is complete.
-    Exited {
-        /// Exit status.
-        status: ExitStatus,
-        /// End offset of its output.
-        end_offset: u64,
-        /// Highest input number written.
-        stdin_written: u64,
-    },
-    /// The lease's state changed.
-    Changed {
-        /// The new state.
-        state: LeaseState,
-        /// Reason of the change.
-        reason: String,
-    },
+impl SupervisorStatus {
+    /// True if connected.
+    pub(crate) const fn is_up(&self) -> bool {
+        self.generation().is_some()
+    }
+
+    /// Reason why it is not connected; empty if none is known yet.
+    pub(crate) fn reason(&self) -> &str {
+        match self {
+            Self::Busy(why) | Self::Down(why) => why,
+            Self::RolledBack(rollback) => &rollback.refusal.message,
+            Self::Connecting | Self::Up { .. } => "",
+        }
+    }
+
+    /// Number of the connection; `None` if not connected.
+    pub(crate) const fn generation(&self) -> Option<u64> {
+        match self {
+            Self::Up { generation, .. } => Some(*generation),
+            Self::Connecting | Self::Busy(_) | Self::Down(_) | Self::RolledBack(_) => None,
+        }
+    }
 }
 
-/// Receiver of one lease's notices. Dropping it ends the subscription.
+/// Receiver of one lease's notices, in the order sent by the supervisor. Dropping it ends the subscription.
 #[derive(Debug)]
 pub(crate) struct LeaseFeed {
     lease_id: LeaseId,
@@ -108,13 +105,13 @@ pub(crate) struct LeaseFeed {
 
 #[derive(Debug, Default)]
 struct FeedQueue {
-    items: Mutex<VecDeque<FeedItem>>,
+    items: Mutex<VecDeque<Notice>>,
     ready: Notify,
 }
 
 impl LeaseFeed {
     /// Returns all items since the last call; waits for at least one. Safe to cancel.
-    pub(crate) async fn next(&self) -> VecDeque<FeedItem> {
+    pub(crate) async fn next(&self) -> VecDeque<Notice> {
         loop {
             let items = std::mem::take(&mut *self.queue.items.lock());
             if !items.is_empty() {
@@ -228,17 +225,12 @@ impl SupervisorClient {
     pub(crate) async fn send(&self, body: Request) -> oneshot::Receiver<CallResult> {
         let (answer, receiver) = oneshot::channel();
         let mut status = self.shared.status.subscribe();
-        let connection = match *status.borrow_and_update() {
-            SupervisorStatus::Up { generation, .. } => generation,
-            SupervisorStatus::Connecting
-            | SupervisorStatus::Busy(_)
-            | SupervisorStatus::Down(_)
-            | SupervisorStatus::RolledBack(_) => {
-                drop(answer.send(Err(CallError::Disconnected)));
-                return receiver;
-            }
-        };
-        let is_other = |status: &SupervisorStatus| !matches!(status, SupervisorStatus::Up { generation, .. } if *generation == connection);
+        let connection = status.borrow_and_update().generation();
+        if connection.is_none() {
+            drop(answer.send(Err(CallError::Disconnected)));
+            return receiver;
+        }
+        let is_other = |status: &SupervisorStatus| status.generation() != connection;
         let place = tokio::select! {
             biased;
             place = self.requests.reserve() => place.ok(),
@@ -403,13 +395,9 @@ impl ConnectionDriver {
     }
 
     fn set_down(&self, status: SupervisorStatus) {
-        let was_up = matches!(*self.shared.status.borrow(), SupervisorStatus::Up { .. });
+        let was_up = self.shared.status.borrow().is_up();
         let changed = *self.shared.status.borrow() != status;
-        let why = match &status {
-            SupervisorStatus::Busy(why) | SupervisorStatus::Down(why) => why.clone(),
-            SupervisorStatus::RolledBack(rollback) => rollback.refusal.message.clone(),
-            SupervisorStatus::Connecting | SupervisorStatus::Up { .. } => String::new(),
-        };
+        let why = status.reason();
         if was_up {
             tracing::warn!(why, "supervisor connection lost");
         } else if changed {
@@ -448,20 +436,17 @@ impl ClientShared {
         }
     }
 
-    fn notice(&self, notice: Notice) {
-        let (lease_id, item) = match notice {
-            Notice::Output { lease_id, offset, bytes } => (lease_id, FeedItem::Output { offset, bytes }),
-            // An old supervisor also sends the end of stderr, which may contain secrets.
-            Notice::Exited { lease_id, status, end_offset, stdin_written, stderr_tail: _ } => {
-                (lease_id, FeedItem::Exited { status, end_offset, stdin_written })
-            }
-            Notice::LeaseChanged { lease_id, state, reason } => {
-                (lease_id, FeedItem::Changed { state, reason })
-            }
-        };
-        let queue = self.state.lock().feeds.get(&lease_id).map(Arc::clone);
+    fn notice(&self, mut notice: Notice) {
+        // An old supervisor also sends the end of stderr, which may contain secrets.
+        if let Notice::Exited { stderr_tail, .. } = &mut notice {
+            stderr_tail.clear();
+        }
+        let (Notice::Output { lease_id, .. }
+        | Notice::Exited { lease_id, .. }
+        | Notice::LeaseChanged { lease_id, .. }) = &notice;
+        let queue = self.state.lock().feeds.get(lease_id).map(Arc::clone);
         if let Some(queue) = queue {
-            queue.items.lock().push_back(item);
+            queue.items.lock().push_back(notice);
             queue.ready.notify_one();
         }
     }
@@ -482,6 +467,15 @@ pub(crate) fn hello(role: Role) -> Hello {
         Role::Admin => VERSION_MIN,
     };
     Hello { version_min, version_max: VERSION_MAX, features: Vec::new(), role, secret: None }
+}
+
+/// Builds the role of the gateway with this identity and state directory.
+pub(crate) fn gateway_role(identity: &GatewayIdentity, home: StateDirLocation) -> Role {
+    Role::Gateway {
+        instance_id: identity.instance_id,
+        epoch: identity.epoch,
+        home: Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino },
+    }
 }
 
 /// Like `hello`, with the secret next to the supervisor's socket, if this user may read it.

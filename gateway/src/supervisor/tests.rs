@@ -21,6 +21,12 @@ async fn greet(listener: &Listener, mut answers: usize) {
     }
 }
 
+async fn reason_of_down(status: &mut watch::Receiver<SupervisorStatus>) -> String {
+    let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
+    let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
+    why
+}
+
 /// It is asked whether it is there; one that answers stays, one that hangs is left, and tried again.
 #[tokio::test]
 async fn a_supervisor_that_hangs_without_dying_is_noticed() {
@@ -35,12 +41,11 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
     let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
-    let is_up = |number: u64| move |status: &SupervisorStatus| matches!(status, SupervisorStatus::Up { generation, .. } if *generation == number);
+    let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
     status.wait_for(is_up(1)).await.unwrap();
     let waits = supervisor.send(Request::ListLeases { detail: false }).await;
     assert_eq!(waits.await.unwrap(), Ok(Reply::Done));
-    let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
-    let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
+    let why = reason_of_down(&mut status).await;
     assert!(why.contains("hangs"), "{why}");
     status.wait_for(is_up(2)).await.unwrap();
     stop.cancel();
@@ -65,8 +70,7 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
     let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
-    let down = status.wait_for(|status| matches!(status, SupervisorStatus::Down(_))).await.unwrap().clone();
-    let SupervisorStatus::Down(why) = down else { panic!("{down:?}") };
+    let why = reason_of_down(&mut status).await;
     for says in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {
         assert!(why.contains(says), "{says}: {why}");
     }

@@ -1,6 +1,6 @@
 //! The gateway's clock: wall-clock time that never goes backwards while the process lives.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Source of time. Cheap to copy; all copies agree.
@@ -14,12 +14,10 @@ impl Clock {
     /// Reads the wall clock once and then advances monotonically, independent of later changes to the wall
     /// clock.
     pub(crate) fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { wall_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX), base: Instant::now() }
+        Self::at(acp_store::now_ms())
     }
 
     /// Creates a clock that shows this time now and advances with the runtime's time.
-    #[cfg(test)]
     pub(crate) fn at(wall_ms: u64) -> Self {
         Self { wall_ms, base: Instant::now() }
     }

@@ -12,6 +12,7 @@ use crate::schema::{self, DB_FILE};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use rustix::fs::{CWD, RenameFlags};
+use serde::Serialize;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,9 +28,10 @@ const BUSY_MS: u64 = 20;
 pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Completed backup.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CompletedBackup {
     /// Path of the backup file.
+    #[serde(rename = "file")]
     pub path: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
@@ -72,8 +74,7 @@ pub fn backup(
     let current = schema::is_current(version);
     let findings = if current { check::rules(&db)? } else { Vec::new() };
     drop(db);
-    let broken = findings.into_iter().filter(|found| !found.broken.is_empty());
-    let broken = broken.map(|found| format!("{} {}: {}", found.name, found.rule, found.broken.join(", ")));
+    let broken = findings.iter().filter_map(check::CheckFinding::violation);
     let (broken, bytes) = (broken.collect(), sync(&part.path)?);
     part.rename_to(to, replace)?;
     Ok(CompletedBackup { path: to.to_owned(), bytes, broken })

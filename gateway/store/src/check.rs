@@ -21,6 +21,14 @@ pub struct CheckFinding {
     pub broken: Vec<String>,
 }
 
+impl CheckFinding {
+    /// The broken rule and its violations on one line; `None` if the rule holds.
+    pub fn violation(&self) -> Option<String> {
+        let Self { name, rule, broken } = self;
+        (!broken.is_empty()).then(|| format!("{name} {rule}: {}", broken.join(", ")))
+    }
+}
+
 /// Report of a whole check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CheckReport {

@@ -85,13 +85,16 @@ fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
     StoreError::Unreadable { column, why: why.to_string() }
 }
 
+fn text<'a>(row: &'a Row<'_>, column: &'static str) -> Result<&'a str, StoreError> {
+    row.get_ref(column)?.as_str().map_err(|error| unreadable(column, error))
+}
+
 /// Reads a word column.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`] for an unknown word.
 pub fn word<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
-    let value = row.get_ref(column)?;
-    let text = value.as_str().map_err(|error| unreadable(column, error))?;
+    let text = text(row, column)?;
     T::ALL
         .iter()
         .copied()
@@ -117,9 +120,7 @@ where
     T: FromStr,
     T::Err: ToString,
 {
-    let value = row.get_ref(column)?;
-    let text = value.as_str().map_err(|error| unreadable(column, error))?;
-    text.parse().map_err(|error: T::Err| unreadable(column, error))
+    text(row, column)?.parse().map_err(|error: T::Err| unreadable(column, error))
 }
 
 /// Reads a nullable text column that holds an id.
@@ -155,9 +156,7 @@ pub fn int_opt(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, Store
 /// # Errors
 /// [`StoreError::Unreadable`] if the JSON does not match the type.
 pub fn json<T: DeserializeOwned>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
-    let value = row.get_ref(column)?;
-    let text = value.as_str().map_err(|error| unreadable(column, error))?;
-    serde_json::from_str(text).map_err(|error| unreadable(column, error))
+    serde_json::from_str(text(row, column)?).map_err(|error| unreadable(column, error))
 }
 
 /// Reads a nullable JSON column.

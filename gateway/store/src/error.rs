@@ -293,32 +293,32 @@ impl From<StoreError> for Failure {
             let failure = Failure::new(Code::StoreUnavailable, error.to_string());
             return failure.detail(detail).origin("gateway");
         }
-        match &error {
-            StoreError::NoSession { .. } => Failure::of(Code::NoSession).origin("gateway"),
-            StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict).origin("gateway"),
+        let failure = match &error {
+            StoreError::NoSession { .. } => Failure::of(Code::NoSession),
+            StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict),
             StoreError::LimitReached { account, .. } => {
                 let detail = if *account { ACCOUNT_SESSIONS_MAX } else { SESSIONS_MAX };
-                Failure::new(Code::LimitReached, error.to_string())
-                    .detail(detail)
-                    .origin("gateway")
-                    .retryable()
+                Failure::new(Code::LimitReached, error.to_string()).detail(detail).retryable()
             }
             StoreError::LabelTaken { label } => {
                 let text = format!(
                     "An open session already has the label {label:?}. Choose another label, or close that \
                      session."
                 );
-                Failure::new(Code::Usage, text).detail("LABEL_TAKEN").origin("gateway")
+                Failure::new(Code::Usage, text).detail("LABEL_TAKEN")
             }
             StoreError::ConversationBound => {
-                Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND").origin("gateway")
+                Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND")
             }
-            StoreError::Exists { .. } => Failure::new(Code::Usage, error.to_string()).origin("client"),
+            StoreError::Exists { .. } => {
+                return Failure::new(Code::Usage, error.to_string()).origin("client");
+            }
             StoreError::UsedMeanwhile
             | StoreError::Superseded { .. }
             | StoreError::GroupLost
-            | StoreError::Closed => Failure::of(Code::StoreUnavailable).origin("gateway").retryable(),
-            _ => Failure::of(Code::StoreUnavailable).origin("gateway"),
-        }
+            | StoreError::Closed => Failure::of(Code::StoreUnavailable).retryable(),
+            _ => Failure::of(Code::StoreUnavailable),
+        };
+        failure.origin("gateway")
     }
 }

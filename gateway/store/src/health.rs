@@ -1,13 +1,11 @@
 //! Ability of the database to commit, published to waiting tasks.
 
 use crate::error::StoreError;
-use serde::Serialize;
 use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Ability of the database to commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHealth {
     /// Commits succeed.
     #[default]

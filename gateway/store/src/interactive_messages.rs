@@ -102,25 +102,17 @@ fn settled_text(
     is_markdown: bool,
 ) -> Result<Option<String>, StoreError> {
     const RUN: &str = "SELECT mode, state FROM acp_runs WHERE run_id = ?1";
-    match about {
+    let permission;
+    let now = match about {
         ButtonSubject::Permission(id) => {
-            let row = permissions::get(db, &id)?;
-            Ok(text_after_resolution(
-                text,
-                row.as_ref().map_or(SubjectState::Gone, SubjectState::Permission),
-                is_markdown,
-            ))
+            permission = permissions::get(db, &id)?;
+            permission.as_ref().map(SubjectState::Permission)
         }
-        ButtonSubject::Queued(run_id) => {
-            let now =
-                first(db, RUN, [run_id.to_string()], |row| Ok((word(row, "mode")?, word(row, "state")?)))?;
-            Ok(text_after_resolution(
-                text,
-                now.map_or(SubjectState::Gone, |(mode, state)| SubjectState::Run(mode, state)),
-                is_markdown,
-            ))
-        }
-    }
+        ButtonSubject::Queued(run_id) => first(db, RUN, [run_id.to_string()], |row| {
+            Ok(SubjectState::Run(word(row, "mode")?, word(row, "state")?))
+        })?,
+    };
+    Ok(text_after_resolution(text, now.unwrap_or(SubjectState::Gone), is_markdown))
 }
 
 /// Bindings of conversations with messages: the latest binding of each conversation and session, unless it is

@@ -46,16 +46,17 @@ mod tests;
 pub mod tx;
 pub mod writer;
 
+pub use acp_core::config::Durability;
 pub use error::StoreError;
 pub use health::StoreHealth;
 pub use identity::GatewayIdentity;
-pub use schema::Durability;
 pub use tx::spawn::SpawnTx;
 pub use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
 use health::HealthSender;
+use lock::StateLock;
 use notify::CommitNotifier;
 use open_checks::DatabaseFiles;
 use readers::Readers;
@@ -92,6 +93,35 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+impl Inner {
+    /// Store without a writer thread, and the writer of its database.
+    fn new(
+        dir: &Path,
+        identity: GatewayIdentity,
+        readers: Readers,
+        (db, bounds, place, lock): (Connection, GroupBounds, DatabaseFiles, StateLock),
+    ) -> (Self, Writer) {
+        #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
+        let (queue, jobs) = channel();
+        let watches = Arc::new(CommitNotifier::default());
+        let counters = Arc::new(WriterCounters::default());
+        let health = HealthSender::default();
+        let writer = Writer {
+            db,
+            queue: jobs,
+            watches: Arc::clone(&watches),
+            counters: Arc::clone(&counters),
+            bounds,
+            health: health.clone(),
+            place,
+            lock,
+        };
+        let places = Arc::new(Semaphore::new(WRITES_MAX));
+        let (dir, thread) = (dir.to_owned(), Mutex::new(None));
+        (Self { dir, identity, queue, places, readers, watches, counters, health, thread }, writer)
+    }
+}
+
 impl Store {
     /// Locks the state directory (created if missing), opens and migrates the database, and starts the writer
     /// thread. Blocks: call it before serving.
@@ -110,43 +140,19 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_with(dir: &Path, durability: Durability, bounds: GroupBounds) -> Result<Self, StoreError> {
-        let mut lock = lock::StateLock::take(dir)?;
+        let mut lock = StateLock::take(dir)?;
         open_checks::before_open(dir, &lock)?;
         let db = schema::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
         open_checks::after_open(&db, &mut lock)?;
         let place = DatabaseFiles::of(dir)?;
-        #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
-        let (queue, jobs) = channel();
-        let watches = Arc::new(CommitNotifier::default());
-        let counters = Arc::new(WriterCounters::default());
-        let health = HealthSender::default();
-        let writer = Writer {
-            db,
-            queue: jobs,
-            watches: Arc::clone(&watches),
-            counters: Arc::clone(&counters),
-            bounds,
-            health: health.clone(),
-            place,
-            lock,
-        };
+        let readers = Readers::new(dir.to_owned(), Arc::default());
+        let (inner, writer) = Inner::new(dir, identity, readers, (db, bounds, place, lock));
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
-        let inner = Inner {
-            dir: dir.to_owned(),
-            identity,
-            queue,
-            places: Arc::new(Semaphore::new(WRITES_MAX)),
-            readers: Readers::new(dir.to_owned()),
-            watches,
-            counters,
-            health,
-            thread: Mutex::new(Some(thread)),
-        };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(Inner { thread: Mutex::new(Some(thread)), ..inner }) })
     }
 
     /// Identity of this gateway: instance id, epoch and start id.

@@ -21,15 +21,9 @@ pub struct Readers {
 }
 
 impl Readers {
-    /// Pool for the database in `dir`.
-    pub fn new(dir: PathBuf) -> Self {
-        let idle = Arc::new(Mutex::new(Vec::with_capacity(READERS_MAX)));
+    /// Pool for the database in `dir`, with the given open connections.
+    pub fn new(dir: PathBuf, idle: Arc<Mutex<Vec<Connection>>>) -> Self {
         Self { dir, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
-    }
-
-    /// Pool of the given open connections.
-    pub(super) fn over(idle: Arc<Mutex<Vec<Connection>>>) -> Self {
-        Self { dir: PathBuf::new(), places: Arc::new(Semaphore::new(READERS_MAX)), idle }
     }
 
     /// Runs `work` on a pooled connection, as a blocking task.

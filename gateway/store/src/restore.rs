@@ -85,10 +85,7 @@ fn check_restorable(from: &Path, db: &Path) -> Result<(), StoreError> {
         schema::refuse_newer(&db)?;
         let mut found = check::pages(&db, false)?;
         if found.is_empty() && schema::is_current(schema::version(&db)?) {
-            let broken = check::rules(&db)?.into_iter().filter(|rule| !rule.broken.is_empty());
-            found.extend(
-                broken.map(|rule| format!("{} {}: {}", rule.name, rule.rule, rule.broken.join(", "))),
-            );
+            found.extend(check::rules(&db)?.iter().filter_map(check::CheckFinding::violation));
         }
         Ok((schema::version(&db)?, found))
     });
@@ -183,7 +180,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     for key in waiting_sessions(db)? {
         let (_, mut last) = sessions::marks(db, &key)?;
         for mut run in runs::unfinished(db, &key)? {
-            let Ok(state) = run.state.on(RunEvent::Failed) else { continue };
+            let Some(state) = run.state.on(RunEvent::Failed) else { continue };
             if run.state != RunState::Queued {
                 continue;
             }

@@ -6,8 +6,7 @@ use crate::backup::{TempFile, sync, sync_dir};
 use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::open_checks;
-use crate::schema::{self, Durability};
-use crate::{identity, restore};
+use crate::{Durability, identity, restore, schema};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

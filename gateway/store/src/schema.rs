@@ -3,6 +3,7 @@
 use crate::error::StoreError;
 use crate::lock::private_file;
 use crate::simulated::Purpose;
+use acp_core::config::Durability;
 use rusqlite::{Connection, OpenFlags};
 use rusqlite_migration::{M, Migrations};
 use std::collections::BTreeMap;
@@ -17,7 +18,6 @@ const APPLICATION_ID: i64 = 0x6163_7067;
 /// Maximum size of a file whose pages are checked before use, in bytes; a larger file is checked while in
 /// use.
 pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
-const SCHEMA: &str = include_str!("schema.sql");
 /// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
 const MIGRATIONS: &[&str] =
     &[include_str!("migrations/0001_control_plane.sql"), include_str!("migrations/0002_order_and_rest.sql")];
@@ -27,25 +27,6 @@ const STATEMENTS_CACHED: usize = 128;
 /// the commit, and again if a page changes again.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
-
-/// Durability of commits after a power loss. Both levels survive a crash of the gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// An acknowledged commit is on disk.
-    Full,
-    /// A power loss may lose the last commits.
-    Normal,
-}
-
-impl Durability {
-    /// The value of the `synchronous` pragma.
-    pub const fn pragma(self) -> &'static str {
-        match self {
-            Self::Full => "FULL",
-            Self::Normal => "NORMAL",
-        }
-    }
-}
 
 /// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
 ///
@@ -57,21 +38,29 @@ pub fn open_writer(dir: &Path, durability: Durability) -> Result<Connection, Sto
     open_with(dir, durability, MIGRATIONS)
 }
 
+/// Flags of a connection that may write to an existing file.
+const READ_WRITE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
+
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
+fn connect(path: impl AsRef<Path>, flags: OpenFlags) -> Result<Connection, StoreError> {
+    Ok(Connection::open_with_flags(path, flags)?)
+}
+
 fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Connection, StoreError> {
     let path = dir.join(DB_FILE);
     // SQLite creates the WAL and shared-memory files with the mode of the database.
     let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
-    let mut db = Connection::open_with_flags(
-        &path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )?;
+    let mut db = connect(&path, READ_WRITE)?;
     db.busy_timeout(Duration::from_millis(BUSY_MS))?;
     refuse_foreign(&db, &path)?;
     refuse_newer_than(&db, migrations.len())?;
     settle(&db)?;
     db.pragma_update(None, "journal_mode", "WAL")?;
-    db.pragma_update(None, "synchronous", durability.pragma())?;
+    let synchronous = match durability {
+        Durability::Full => "FULL",
+        Durability::Normal => "NORMAL",
+    };
+    db.pragma_update(None, "synchronous", synchronous)?;
     // The writer thread makes checkpoints, outside of commits.
     db.pragma_update(None, "wal_autocheckpoint", 0)?;
     // Savepoint journals are a few pages; SQLite would create a file for each.
@@ -97,12 +86,8 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub fn open_empty(path: &Path) -> Result<Connection, StoreError> {
-    let db = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )?;
+    let db = connect(path, READ_WRITE)?;
     db.pragma_update(None, "journal_mode", "OFF")?;
     db.pragma_update(None, "synchronous", "OFF")?;
     Ok(db)
@@ -112,12 +97,8 @@ pub fn open_empty(path: &Path) -> Result<Connection, StoreError> {
 ///
 /// # Errors
 /// As [`open_writer`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub fn open_copy(path: &Path) -> Result<Connection, StoreError> {
-    let mut db = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )?;
+    let mut db = connect(path, READ_WRITE)?;
     settle(&db)?;
     // A single file, synced as a whole later.
     db.pragma_update(None, "journal_mode", "DELETE")?;
@@ -138,12 +119,8 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if the file is not a database; [`StoreError::Sqlite`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
-    let db = Connection::open_with_flags(
-        path,
-        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
-    )?;
+    let db = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     settle(&db)?;
     db.pragma_update(None, "query_only", true)?;
     Ok(db)
@@ -153,13 +130,9 @@ pub fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Migration`], [`StoreError::Sqlite`].
-#[expect(clippy::disallowed_methods, reason = "this is the store")]
 pub(super) fn open_in_memory(name: &str, purpose: Purpose) -> Result<Connection, StoreError> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_URI
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let mut db = Connection::open_with_flags(format!("file:/{name}?vfs=memdb"), flags)?;
+    let flags = READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
+    let mut db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
     settle(&db)?;
     match purpose {
         Purpose::Template => migrate_with(&mut db, MIGRATIONS)?,
@@ -237,10 +210,10 @@ fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
 /// Differences of tables, indexes and triggers from this program's schema: missing, changed and unknown ones.
 ///
 /// # Errors
-/// SQLite errors.
+/// [`StoreError::Migration`]; SQLite errors.
 pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
-    let fresh = Connection::open_in_memory()?;
-    fresh.execute_batch(SCHEMA)?;
+    let mut fresh = Connection::open_in_memory()?;
+    migrate_with(&mut fresh, MIGRATIONS)?;
     let (want, found) = (objects(&fresh)?, objects(db)?);
     let mut list = Vec::new();
     for (name, sql) in &want {
@@ -256,8 +229,7 @@ pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
     Ok(list)
 }
 
-/// Objects of a schema by type and name, with their SQL in normalized white space: ALTER TABLE writes ` , ` between
-/// columns.
+/// Objects of a schema by type and name, with their SQL in normalized white space.
 fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
     let sql =
         "SELECT type || ' ' || name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'";
@@ -266,8 +238,7 @@ fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
     let mut found = BTreeMap::new();
     while let Some(row) = rows.next()? {
         let text: String = row.get(1)?;
-        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        found.insert(row.get(0)?, words.replace(" ,", ",").replace(" )", ")"));
+        found.insert(row.get(0)?, text.split_whitespace().collect::<Vec<_>>().join(" "));
     }
     Ok(found)
 }
@@ -289,25 +260,17 @@ mod tests {
     use acp_core::run::RunState;
     use acp_core::session::{Ending, SessionState};
 
-    fn migrate(db: &mut Connection) {
-        migrate_with(db, MIGRATIONS).unwrap();
-    }
-
-    #[test]
-    fn migrations_result_in_schema_file() {
-        let mut migrated = Connection::open_in_memory().unwrap();
-        migrate(&mut migrated);
-        let direct = Connection::open_in_memory().unwrap();
-        direct.execute_batch(SCHEMA).unwrap();
-        assert_eq!(objects(&migrated).unwrap(), objects(&direct).unwrap());
-        assert!(objects(&direct).unwrap().len() > 30, "the comparison must compare something");
+    fn migrated() -> Connection {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate_with(&mut db, MIGRATIONS).unwrap();
+        db
     }
 
     #[test]
     fn every_table_is_strict() {
-        let mut db = Connection::open_in_memory().unwrap();
-        migrate(&mut db);
-        for (name, sql) in objects(&db).unwrap() {
+        let objects = objects(&migrated()).unwrap();
+        assert!(objects.len() > 30, "there must be something to compare: {objects:?}");
+        for (name, sql) in objects {
             if name.starts_with("table ") {
                 assert!(sql.contains(") STRICT"), "{name} is not STRICT");
             }
@@ -333,8 +296,7 @@ mod tests {
 
     #[test]
     fn check_constraints_match_states_in_code() {
-        let mut db = Connection::open_in_memory().unwrap();
-        migrate(&mut db);
+        let db = migrated();
         assert_words::<SessionState>(&db, "acp_sessions", "state");
         assert_words::<Ending>(&db, "acp_sessions", "ending");
         assert_words::<SessionMode>(&db, "acp_sessions", "mode");

@@ -9,9 +9,9 @@ use crate::{Store, bindings};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::SessionRow;
 use acp_core::session::SessionState;
-use acp_core::timeouts::{BindingTimes, TimeoutInput, Timeouts};
+use acp_core::timeouts::{TimeoutInput, Timeouts};
 use acp_core::writes::{AccountLimit, SessionLimits};
-use acp_shared::ids::{AgentName, SessionKey};
+use acp_shared::ids::SessionKey;
 use rusqlite::{Connection, Row, named_params, params};
 
 const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
@@ -30,19 +30,6 @@ const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent
     resumable = :resumable, agent_info_json = :agent_info_json, lease_id = :lease_id, \
     options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
     WHERE session_key = :session_key";
-
-/// Filter of a session list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SessionFilter {
-    /// Only sessions of this agent.
-    pub agent: Option<AgentName>,
-    /// Includes closed sessions, except deleted ones.
-    pub closed_too: bool,
-    /// Only sessions spawned by this one.
-    pub spawned_by: Option<SessionKey>,
-    /// Maximum number of rows.
-    pub rows_max: u64,
-}
 
 fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
@@ -252,16 +239,6 @@ pub fn get(db: &Connection, key: &SessionKey) -> Result<Option<SessionRow>, Stor
     first(db, &sql, [key.as_str()], from_row)
 }
 
-fn list(db: &Connection, filter: &SessionFilter) -> Result<Vec<SessionRow>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM acp_sessions WHERE (?1 IS NULL OR agent = ?1) AND (state <> 'closed' OR (?2 AND ending IS NOT 'deleted')) \
-         AND (?3 IS NULL OR spawned_by = ?3) ORDER BY last_activity_at DESC, ord DESC LIMIT ?4"
-    );
-    let agent = filter.agent.as_ref().map(AgentName::as_str);
-    let spawned_by = filter.spawned_by.as_ref().map(SessionKey::as_str);
-    all(db, &sql, params![agent, filter.closed_too, spawned_by, Int(filter.rows_max)], from_row)
-}
-
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
 /// the partial index of unfinished runs; without it SQLite reads all runs.
 macro_rules! has_runs {
@@ -288,19 +265,17 @@ const FOUND: &str = concat!(
     has_runs!("TRUE")
 );
 
-fn found(db: &Connection) -> Result<Vec<RecoveryCandidate>, StoreError> {
-    all(db, FOUND, [], |row| {
-        Ok(RecoveryCandidate {
-            session_key: id(row, "session_key")?,
-            rows: RecoveryFacts {
-                state: word(row, "state")?,
-                lease: word_opt(row, "usage")?,
-                running: row.get("running")?,
-                queued: row.get("queued")?,
-                steers: row.get("steers")?,
-            },
-            last_activity_at_ms: int(row, "last_activity_at")?,
-        })
+fn candidate_from_row(row: &Row<'_>) -> Result<RecoveryCandidate, StoreError> {
+    Ok(RecoveryCandidate {
+        session_key: id(row, "session_key")?,
+        rows: RecoveryFacts {
+            state: word(row, "state")?,
+            lease: word_opt(row, "usage")?,
+            running: row.get("running")?,
+            queued: row.get("queued")?,
+            steers: row.get("steers")?,
+        },
+        last_activity_at_ms: int(row, "last_activity_at")?,
     })
 }
 
@@ -328,13 +303,13 @@ pub fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<Timeou
     }
     let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
     let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
-    let bindings = bindings::of_session(db, &row.session_key)?;
-    let active = bindings.iter().filter(|binding| binding.status.is_live());
+    let mut bindings = bindings::of_session(db, &row.session_key)?;
+    bindings.retain(|binding| binding.status.is_live());
     Ok(Some(TimeoutInput {
         busy: !rests || runs.unwrap_or(false),
         agent_may_end: row.lease_id.is_some() && row.resumable,
         last_activity_at_ms: row.last_activity_at_ms,
-        bindings: active.map(BindingTimes::from).collect(),
+        bindings,
     }))
 }
 
@@ -343,10 +318,9 @@ fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringS
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
          acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
-         AND (?2 OR b.idle_ms > 0 OR b.max_age_ms > 0)))"
+         AND (b.idle_ms > 0 OR b.max_age_ms > 0)))"
     );
-    let for_bindings = windows.binding_idle_ms > 0 || windows.binding_max_age_ms > 0;
-    let rows = all(db, &sql, params![windows.session_ms > 0, for_bindings], from_row)?;
+    let rows = all(db, &sql, [windows.session_ms > 0], from_row)?;
     let mut out = Vec::with_capacity(rows.len());
     for row in rows {
         if let Some(subject) = expiry_subject(db, &row)? {
@@ -365,12 +339,17 @@ impl Store {
         self.read("session", move |db| get(db, &key)).await
     }
 
-    /// Sessions, the one with the latest activity first.
+    /// At most `rows_max` sessions, the one with the latest activity first; with `closed_too` also the closed
+    /// ones, except deleted ones.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn sessions(&self, filter: SessionFilter) -> Result<Vec<SessionRow>, StoreError> {
-        self.read("sessions", move |db| list(db, &filter)).await
+    pub async fn sessions(&self, closed_too: bool, rows_max: u64) -> Result<Vec<SessionRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM acp_sessions WHERE state <> 'closed' OR (?1 AND ending IS NOT 'deleted') \
+             ORDER BY last_activity_at DESC, ord DESC LIMIT ?2"
+        );
+        self.read("sessions", move |db| all(db, &sql, params![closed_too, Int(rows_max)], from_row)).await
     }
 
     /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has
@@ -379,7 +358,7 @@ impl Store {
     /// # Errors
     /// As [`Store::read`].
     pub async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
-        self.read("found_sessions", found).await
+        self.read("found_sessions", |db| all(db, FOUND, [], candidate_from_row)).await
     }
 
     /// Resting sessions with one of these timeouts, or with a binding that has its own.

@@ -2,13 +2,11 @@
 //! statements on an in-memory database. The simulation decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "for tests: a failed unwrap is a failed test")]
 
-use crate::health::HealthSender;
 use crate::lock::StateLock;
-use crate::notify::CommitNotifier;
 use crate::open_checks::DatabaseFiles;
 use crate::readers::Readers;
-use crate::writer::{Writer, WriterCounters, WriterMessage};
-use crate::{GatewayIdentity, GroupBounds, Inner, Store, WRITES_MAX, schema};
+use crate::writer::{Writer, WriterMessage};
+use crate::{GatewayIdentity, GroupBounds, Inner, Store, schema};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
@@ -18,7 +16,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use tokio::sync::Semaphore;
 
 type SimClock = Box<dyn Fn() -> u64>;
 
@@ -93,33 +90,14 @@ impl SimStore {
     #[expect(clippy::disallowed_methods, reason = "bounded by `places`, as in the store itself")]
     pub fn start(&mut self) -> (Store, SimWriter) {
         self.identity.epoch += 1;
-        let (queue, jobs) = channel();
         let (feed, fed) = channel();
-        let watches = Arc::new(CommitNotifier::default());
-        let counters = Arc::new(WriterCounters::default());
-        let health = HealthSender::default();
-        let writer = Writer {
-            db: self.db.take().unwrap(),
-            queue: fed,
-            watches: Arc::clone(&watches),
-            counters: Arc::clone(&counters),
-            // The simulation must not depend on the speed of the machine.
-            bounds: GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() },
-            health: health.clone(),
-            place: DatabaseFiles::without_files(),
-            lock: StateLock::take(&self.dir).unwrap(),
-        };
-        let inner = Inner {
-            dir: self.dir.clone(),
-            identity: self.identity.clone(),
-            queue,
-            places: Arc::new(Semaphore::new(WRITES_MAX)),
-            readers: Readers::over(Arc::clone(&self.idle)),
-            watches,
-            counters,
-            health,
-            thread: Mutex::new(None),
-        };
+        // The simulation must not depend on the speed of the machine.
+        let bounds = GroupBounds { open_ms: u64::MAX, ..GroupBounds::default() };
+        let (place, lock) = (DatabaseFiles::without_files(), StateLock::take(&self.dir).unwrap());
+        let readers = Readers::new(PathBuf::new(), Arc::clone(&self.idle));
+        let files = (self.db.take().unwrap(), bounds, place, lock);
+        let (inner, mut writer) = Inner::new(&self.dir, self.identity.clone(), readers, files);
+        let jobs = std::mem::replace(&mut writer.queue, fed);
         (Store { inner: Arc::new(inner) }, SimWriter { writer, jobs, feed, waiting: VecDeque::new() })
     }
 

@@ -15,9 +15,9 @@ use rusqlite::Connection;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -94,11 +94,7 @@ impl Tx<'_> {
 /// Counters since the start of the writer.
 #[derive(Debug)]
 pub struct WriterCounters {
-    groups: AtomicU64,
-    transactions: AtomicU64,
-    rolled_back: AtomicU64,
-    groups_lost: AtomicU64,
-    checkpoints: AtomicU64,
+    counts: Mutex<Counts>,
     /// Highest event id that a commit made durable; 0 before the first one since the start.
     last_event_id: AtomicU64,
     /// Transactions in each commit.
@@ -110,11 +106,7 @@ pub struct WriterCounters {
 impl Default for WriterCounters {
     fn default() -> Self {
         Self {
-            groups: AtomicU64::default(),
-            transactions: AtomicU64::default(),
-            rolled_back: AtomicU64::default(),
-            groups_lost: AtomicU64::default(),
-            checkpoints: AtomicU64::default(),
+            counts: Mutex::default(),
             last_event_id: AtomicU64::default(),
             sizes: histograms::sizes(),
             seconds: histograms::short_times(),
@@ -123,7 +115,7 @@ impl Default for WriterCounters {
 }
 
 /// Snapshot of [`WriterCounters`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of commits.
     pub groups: u64,
@@ -145,13 +137,11 @@ impl WriterCounters {
 
     /// Snapshot of the counters.
     pub fn snapshot(&self) -> Counts {
-        Counts {
-            groups: self.groups.load(Ordering::Relaxed),
-            transactions: self.transactions.load(Ordering::Relaxed),
-            rolled_back: self.rolled_back.load(Ordering::Relaxed),
-            groups_lost: self.groups_lost.load(Ordering::Relaxed),
-            checkpoints: self.checkpoints.load(Ordering::Relaxed),
-        }
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -370,7 +360,7 @@ impl Writer {
             group.open.push((answer, place));
             return;
         };
-        self.counters.rolled_back.fetch_add(1, Ordering::Relaxed);
+        self.counters.lock().rolled_back += 1;
         group.failed.push((answer, place));
         if matches!(error, StoreError::Damaged { .. }) {
             // Stops writing to a corrupt b-tree: further writes spread the damage.
@@ -386,19 +376,18 @@ impl Writer {
 
     /// Finishes a group after COMMIT or its failure: publishes notifications, sends results, counts.
     fn settle(&self, group: Group, started: Instant) {
-        let count = |counter: &AtomicU64, by: usize| counter.fetch_add(by as u64, Ordering::Relaxed);
-        count(&self.counters.transactions, group.jobs);
+        self.counters.lock().transactions += group.jobs as u64;
         if let Some(error) = &group.lost {
             if !self.db.is_autocommit()
                 && let Some(error) = self.step("ROLLBACK")
             {
                 tracing::error!(%error, "rollback of failed transaction group failed");
             }
-            count(&self.counters.groups_lost, 1);
+            self.counters.lock().groups_lost += 1;
             self.health.set(StoreHealth::after(error));
             tracing::error!(%error, jobs = group.jobs, "transaction group commit failed");
         } else {
-            count(&self.counters.groups, 1);
+            self.counters.lock().groups += 1;
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
             self.health.set(StoreHealth::Well);
@@ -463,7 +452,7 @@ impl Writer {
         let done = self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
             Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
         });
-        self.counters.checkpoints.fetch_add(1, Ordering::Relaxed);
+        self.counters.lock().checkpoints += 1;
         match done {
             Ok((pages, moved)) => {
                 tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")

@@ -1,7 +1,5 @@
 //! The admin CLI against a running supervisor.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, marked, script, terminal};
 use crate::schema;
 use acp_shared::protocol::{Graces, LeaseState, Reply, Request, Spawn};
@@ -63,9 +61,7 @@ fn failures_have_codes() {
         (&["leases", "reap"], 2, "USAGE"),
         (&["--socket", "/nonexistent/socket", "status"], 3, "SUPERVISOR_UNAVAILABLE"),
     ] {
-        let mut with = args.to_vec();
-        with.push("--json");
-        let output = host.cli(&with);
+        let output = host.cli(&[args, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(exit), "{args:?}");
         let error: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((&error["type"], &error["code"]), (&"error".into(), &code.into()), "{args:?}");
@@ -106,9 +102,7 @@ async fn what_programs_read_is_documented() {
         &["leases", "show", "x"],
         &["--bad"],
     ] {
-        let mut with = args.to_vec();
-        with.push("--json");
-        let output = host.cli(&with);
+        let output = host.cli(&[args, &["--json"]].concat());
         let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         schema::check(&line);
         assert_eq!(output.status.success(), line["type"] != "error", "{args:?}: {line}");
@@ -129,9 +123,7 @@ async fn lists_are_filtered_sorted_and_weighed() {
     two.spawn(&big).await;
     one.state(ended.lease_id, LeaseState::Closed).await;
     let ids = |args: &[&str]| -> Vec<String> {
-        let mut with = vec!["leases", "list"];
-        with.extend(args);
-        let listed = host.json(&with);
+        let listed = host.json(&[&["leases", "list"], args].concat());
         listed.as_array().unwrap().iter().map(|l| l["lease_id"].as_str().unwrap().to_owned()).collect()
     };
     let [small_id, ended_id, big_id] = [&small, &ended, &big].map(|spec| spec.lease_id.to_string());

@@ -1,17 +1,17 @@
 //! A supervisor process in a directory of its own, and clients that speak its protocol.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
-
 pub(crate) use crate::probe::{can, say};
 use crate::rig_groups::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
-use acp_shared::launch::ExitStatus;
+use acp_shared::launch::{ENV_LEASE_ID, ExitStatus};
 use acp_shared::protocol::{
     Attached, Graces, Hello, Home, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply,
     Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
+pub(crate) use acp_testkit::processes::is_alive as runs;
+use acp_testkit::processes::{Killed, all_pids, has_env};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -69,23 +69,10 @@ pub(crate) fn program(package: &str, name: &str) -> PathBuf {
     path
 }
 
-/// Whether a process runs (a zombie does not).
-pub(crate) fn runs(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-}
-
 /// Every running process whose environment names this lease.
 pub(crate) fn marked(lease_id: LeaseId) -> Vec<i32> {
-    let needle = format!("OPENCLAW_ACPX_LEASE_ID={lease_id}");
-    let pids =
-        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| {
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        environ.split(|b| *b == 0).any(|entry| entry == needle.as_bytes()) && runs(*pid)
-    })
-    .collect()
+    let is_marked = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &lease_id.to_string()) && runs(*pid);
+    all_pids().into_iter().filter(is_marked).collect()
 }
 
 /// Sends a signal to a process that the test knows to be its own.
@@ -97,6 +84,8 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 
 /// A supervisor process. It is killed with the value, and its trees with it.
 pub(crate) struct Host {
+    /// The first field: it ends before its directory and its group do.
+    child: Option<Killed>,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
     /// The group that its leases have their groups in, where this machine gives one.
@@ -107,15 +96,17 @@ pub(crate) struct Host {
     pub(crate) wrapper: Option<PathBuf>,
     /// Its socket lies where every user gets, and its log is kept.
     public: bool,
-    child: Option<Child>,
 }
+
+/// What most tests are content with.
+pub(crate) const DEFAULTS: &str = "reap_term_ms = 300";
 
 /// Agents of tests may crash as often as they like.
 const PATIENT: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
 
 impl Host {
     pub(crate) fn new() -> Self {
-        Self::with_config("reap_term_ms = 300")
+        Self::with_config(DEFAULTS)
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
@@ -140,15 +131,8 @@ impl Host {
         let group = TestGroup::new();
         let root =
             group.as_ref().map(|group| format!("cgroup_root = {:?}\n", group.dir())).unwrap_or_default();
-        Self {
-            dir: tempfile::tempdir().unwrap(),
-            config: format!("{root}{config}"),
-            group,
-            before: None,
-            wrapper: None,
-            public: false,
-            child: None,
-        }
+        let (dir, config) = (tempfile::tempdir().unwrap(), format!("{root}{config}"));
+        Self { child: None, dir, config, group, before: None, wrapper: None, public: false }
     }
 
     /// One that other users reach.
@@ -242,21 +226,16 @@ impl Host {
 
     /// Takes a process that starts the supervisor in another way.
     pub(crate) fn hold(&mut self, child: Child) {
-        if let Some(mut before) = self.child.replace(child) {
-            before.kill().unwrap();
-            before.wait().unwrap();
-        }
+        self.child = Some(Killed(child));
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.as_ref().unwrap().id()).unwrap()
+        self.child.as_ref().unwrap().pid()
     }
 
     /// SIGKILL, as a crash would be.
     pub(crate) fn crash(&mut self) {
-        let mut child = self.child.take().unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
+        drop(self.child.take().unwrap());
     }
 
     /// SIGTERM, and the exit code.
@@ -277,23 +256,21 @@ impl Host {
 
     /// Runs an admin command.
     pub(crate) fn cli(&self, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-        command.args(args).arg("--state-dir").arg(self.state_dir());
-        if self.before.is_some() {
-            command.arg("--socket").arg(self.socket());
-        }
-        command.output().unwrap()
+        self.cli_command(args).output().unwrap()
     }
 
     /// Runs an admin command with `--json`, and takes the data out of its envelope.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
-        let mut with = args.to_vec();
-        with.push("--json");
-        let output = self.cli(&with);
+        let output = self.cli(&[args, &["--json"]].concat());
         assert!(output.status.success(), "{args:?}: {output:?}");
         let mut envelope: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(envelope["schema"], 1, "{envelope}");
         envelope["data"].take()
+    }
+
+    /// What `status` warns of.
+    pub(crate) fn warnings(&self) -> String {
+        self.json(&["status"])["warnings"].to_string()
     }
 
     /// A gateway's state as it would keep it.
@@ -304,15 +281,6 @@ impl Host {
             id: GatewayInstanceId::mint(),
             epoch: 1,
             home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
-        }
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
         }
     }
 }
@@ -376,26 +344,31 @@ impl Client {
     }
 
     pub(crate) async fn send(&mut self, body: Request) -> u64 {
+        self.try_send(body).await.expect("the connection is open")
+    }
+
+    /// Sends a request, and returns its number; a connection that has ended takes nothing.
+    pub(crate) async fn try_send(&mut self, body: Request) -> Option<u64> {
         let id = self.next;
         self.next += 1;
         let message = match self.epoch {
             Some(epoch) if body.changes_lease() => ToSupervisor::Act { id, epoch, body },
             Some(_) | None => ToSupervisor::Request { id, body },
         };
-        self.conn.sender.send(&message).await.unwrap();
-        id
-    }
-
-    async fn recv(&mut self) {
-        self.try_recv().await.expect("the connection is open, and its peer answers in turn");
+        self.conn.sender.send(&message).await.ok().map(|()| id)
     }
 
     pub(crate) async fn reply(&mut self, id: u64) -> Result<Reply, Refusal> {
+        self.try_reply(id).await.expect("the connection is open, and its peer answers in turn")
+    }
+
+    /// The answer to a request; `None` when the connection ends before that.
+    async fn try_reply(&mut self, id: u64) -> Option<Result<Reply, Refusal>> {
         loop {
             if let Some(at) = self.replies.iter().position(|(got, _)| *got == id) {
-                return self.replies.remove(at).unwrap().1;
+                return self.replies.remove(at).map(|(_, result)| result);
             }
-            self.recv().await;
+            self.try_recv().await?;
         }
     }
 
@@ -434,21 +407,8 @@ impl Client {
 
     /// What becomes of a request; `None` when the connection ends before that is known.
     pub(crate) async fn try_call(&mut self, body: Request) -> Option<Result<Reply, Refusal>> {
-        let id = self.next;
-        self.try_send(body).await;
-        loop {
-            if let Some(at) = self.replies.iter().position(|(got, _)| *got == id) {
-                return self.replies.remove(at).map(|(_, result)| result);
-            }
-            self.try_recv().await?;
-        }
-    }
-
-    /// Sends what nobody waits for; a connection that has ended takes nothing.
-    pub(crate) async fn try_send(&mut self, body: Request) {
-        let id = self.next;
-        self.next += 1;
-        drop(self.conn.sender.send(&ToSupervisor::Request { id, body }).await);
+        let id = self.try_send(body).await?;
+        self.try_reply(id).await
     }
 
     pub(crate) async fn spawn(&mut self, spec: &Spawn) -> LeaseInfo {
@@ -501,6 +461,19 @@ impl Client {
             let (at, bytes) = self.output(lease).await;
             assert_eq!(at, offset + all.len() as u64, "output out of order");
             all.extend(bytes);
+        }
+        all
+    }
+
+    /// The same, acknowledged piece by piece; no piece is larger than the credit.
+    pub(crate) async fn read_and_ack(&mut self, lease: LeaseId, offset: u64, count: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            let (at, bytes) = self.output(lease).await;
+            assert_eq!(at, offset + all.len() as u64, "output out of order");
+            assert!(bytes.len() as u64 <= self.welcome.credit_bytes, "more than the credit came at once");
+            all.extend(bytes);
+            self.ack(lease, offset + all.len() as u64).await;
         }
         all
     }

@@ -1,33 +1,25 @@
 //! Nothing outlives its lease, whatever is killed; and nothing else is touched.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, kill, marked, runs, script};
 use crate::start::{STUBBORN, await_gone, on_each_rung};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
+use acp_testkit::processes::{Killed, status_field};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use std::process::{Child, Command};
+use std::process::Command;
 
 /// A process that says it belongs to a lease, as one of another gateway would.
-pub(crate) struct Decoy(Child);
+pub(crate) struct Decoy(Killed);
 
 impl Decoy {
     pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
         command.arg("3600").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
-        Self(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap())
+        Self(Killed(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap()))
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.0.id()).unwrap()
-    }
-}
-
-impl Drop for Decoy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.pid()
     }
 }
 
@@ -71,10 +63,7 @@ async fn on_stopped_wrapper(rung: &str) {
     let Some(mut host) = Host::on(rung) else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
     let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
-    let mut infos = Vec::new();
-    for spec in [&plain, &stubborn] {
-        infos.push(gateway.spawn(spec).await);
-    }
+    let infos = [gateway.spawn(&plain).await, gateway.spawn(&stubborn).await];
     eventually("the grandchild is there", || marked(stubborn.lease_id).len() >= 4);
     for info in &infos {
         kill(info.wrapper_pid.unwrap(), Signal::STOP);
@@ -149,9 +138,8 @@ async fn on_lost_lease(rung: &str) {
     gateway.input(spec.lease_id, 1, b"x").await.unwrap();
     host.restart_after_crash();
     let mut gateway = identity.connect().await;
-    let request = acp_shared::protocol::Request::Attach { lease_id: spec.lease_id, from_offset: 0 };
-    let refusal = gateway.call(request).await.unwrap_err();
-    assert_eq!(refusal.code, acp_shared::protocol::RefusalCode::LeaseEnded);
+    let request = Request::Attach { lease_id: spec.lease_id, from_offset: 0 };
+    assert_eq!(gateway.call(request).await.unwrap_err().code, RefusalCode::LeaseEnded);
     assert_eq!(gateway.leases().await.remove(0).exit, None);
 }
 
@@ -163,9 +151,7 @@ async fn on_supervisor_killed_in_spawns(rung: &str) {
         let mut gateway = identity.connect().await;
         let specs: Vec<_> =
             (0..6).map(|i| if i % 2 == 0 { agent(&["cat"]) } else { script(STUBBORN) }).collect();
-        for spec in &specs {
-            gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;
-        }
+        gateway.send_spawns(&specs).await;
         // However slow the machine is, half of them are killed with something begun.
         if round >= 6 {
             let begun = |spec: &Spawn| !marked(spec.lease_id).is_empty();
@@ -190,33 +176,25 @@ async fn on_wrappers_killed_in_spawns(rung: &str) {
     let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
     for round in 0..20u64 {
         let spec = script(STUBBORN);
-        let id = gateway.send(acp_shared::protocol::Request::Spawn(spec.clone())).await;
-        let until = std::time::Instant::now() + std::time::Duration::from_millis(round * 2);
-        while std::time::Instant::now() < until {
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-        }
+        let id = gateway.send(Request::Spawn(spec.clone())).await;
+        tokio::time::sleep(std::time::Duration::from_millis(round * 2)).await;
         let path = format!("{}/acp-wrapper", spec.lease_id);
         for pid in marked(spec.lease_id) {
             let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else { continue };
             let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            let ppid = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            if exe.to_string_lossy().contains(&path) && ppid.contains(&format!("PPid:\t{}\n", host.pid())) {
+            let is_child = status_field(pid, "PPid").is_some_and(|ppid| ppid == host.pid().to_string());
+            if exe.to_string_lossy().contains(&path) && is_child {
                 // The supervisor may end a failed spawn first.
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             }
         }
         let spawned = gateway.reply(id).await.is_ok();
-        let kept = spawned && marked(spec.lease_id).iter().any(|pid| runs(*pid));
-        if kept {
+        if spawned && !marked(spec.lease_id).is_empty() {
             gateway.close(spec.lease_id).await;
         }
         eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
     }
-    let ended = |lease: &acp_shared::protocol::LeaseInfo| lease.state.is_ended();
-    let mut all = false;
-    while !all {
-        all = gateway.leases().await.iter().all(ended);
-    }
+    gateway.all_ended().await;
 }
 
 on_each_rung! {

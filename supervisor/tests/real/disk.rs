@@ -1,7 +1,5 @@
 //! Disks that are full, broken, read-only or hung: real ones, mounted for the supervisor alone.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, agent, can, eventually, marked, say, script, wrapper};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request};
@@ -71,7 +69,7 @@ async fn refused(gateway: &mut Client) -> String {
 }
 
 fn warned(host: &Host) -> bool {
-    host.json(&["status"])["warnings"].to_string().contains("the lease store cannot be written")
+    host.warnings().contains("the lease store cannot be written")
 }
 
 #[tokio::test]
@@ -202,4 +200,23 @@ async fn a_hung_disk_holds_up_no_end_and_lets_nothing_start() {
     // What waited for the disk goes on where it was.
     assert!(matches!(gateway.reply(spawn).await, Ok(Reply::Spawned(_))));
     assert_eq!(marked(next.lease_id).len(), 2);
+}
+
+/// Another program holds the write lock of the store: every commit fails for as long.
+#[tokio::test]
+async fn without_a_store_nothing_is_spawned_and_everything_can_still_be_ended() {
+    let (host, mut gateway) = Host::with_gateway().await;
+    let (living, next) = (agent(&["cat"]), agent(&["cat"]));
+    gateway.spawn(&living).await;
+    let blocked = host.rows();
+    blocked.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let refusal = gateway.call(Request::Spawn(next.clone())).await.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
+    assert!(marked(next.lease_id).is_empty());
+    // H19: processes come before records.
+    gateway.close(living.lease_id).await;
+    eventually("the tree is gone", || marked(living.lease_id).is_empty());
+    drop(blocked);
+    // Nothing was done the first time, so the same spawn is a new one.
+    assert_eq!(gateway.spawn(&next).await.state, LeaseState::Open);
 }

@@ -1,7 +1,5 @@
 //! `doctor`, with and without a running supervisor.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, wrapper};
 use crate::schema;
 use acp_shared::protocol::LeaseState;
@@ -118,10 +116,7 @@ async fn what_is_wrong_is_found() {
 fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
     let host = Host::new();
     let elsewhere = host.dir.path().join("no.sock");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
-    command
-        .args(["doctor", "--json", "--wrapper", "/nonexistent/wrapper", "--state-dir"])
-        .arg(host.state_dir());
+    let mut command = host.cli_command(&["doctor", "--json", "--wrapper", "/nonexistent/wrapper"]);
     let output = command.arg("--socket").arg(elsewhere).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -1,22 +1,14 @@
 //! What was said to be durable is there after any crash, and what cannot be believed is never acted on.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, runs, say, script};
 use crate::crash::Decoy;
-use crate::start::STUBBORN;
+use crate::start::{STUBBORN, await_gone};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use std::path::PathBuf;
 
 fn file(host: &Host, suffix: &str) -> PathBuf {
     host.state_dir().join(format!("supervisor.db{suffix}"))
-}
-
-/// The store's file, to be looked at or spoilt while no supervisor runs.
-#[expect(clippy::disallowed_methods, reason = "the test acts as another program")]
-fn open(host: &Host) -> rusqlite::Connection {
-    rusqlite::Connection::open(file(host, "")).unwrap()
 }
 
 /// Removes the store with its log, as far as they are there.
@@ -29,13 +21,9 @@ fn remove_store(host: &Host) {
 /// A supervisor that crashed after these were spawned, and whose wrappers are gone.
 async fn crashed(specs: &[Spawn]) -> Host {
     let (mut host, mut gateway) = Host::with_gateway().await;
-    for spec in specs {
-        gateway.spawn(spec).await;
-    }
+    gateway.spawn_all(specs).await;
     host.crash();
-    for spec in specs {
-        eventually("the tree is gone", || marked(spec.lease_id).is_empty());
-    }
+    await_gone(specs);
     host
 }
 
@@ -49,10 +37,6 @@ fn leases(host: &Host) -> Vec<(String, String, String)> {
 
 fn has(host: &Host, id: LeaseId) -> bool {
     leases(host).iter().any(|(lease, _, _)| *lease == id.to_string())
-}
-
-fn warnings(host: &Host) -> String {
-    host.json(&["status"])["warnings"].to_string()
 }
 
 #[tokio::test]
@@ -72,7 +56,7 @@ async fn records_before_a_torn_tail_are_used() {
         assert!(has(&host, spec.lease_id), "{tail}");
     }
     let mut host = crashed(std::slice::from_ref(&spec)).await;
-    open(&host).execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    host.rows().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let whole = std::fs::read(file(&host, "")).unwrap();
     std::fs::write(file(&host, ""), [&whole[..], &[0; 10_000]].concat()).unwrap();
     host.start();
@@ -85,7 +69,7 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
     for damage in ["empty", "garbage", "cut off", "overwritten", "gone but for its log"] {
         let mut host = crashed(std::slice::from_ref(&spec)).await;
         let kept = std::fs::read(file(&host, "-wal")).unwrap();
-        open(&host).execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+        host.rows().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
         let mut bytes = std::fs::read(file(&host, "")).unwrap();
         match damage {
             "empty" => bytes.clear(),
@@ -110,7 +94,7 @@ async fn a_damaged_store_is_refused_and_never_taken_for_an_empty_one() {
         // What the message says to do helps, and what is forgotten is said.
         remove_store(&host);
         host.start();
-        assert!(warnings(&host).contains(&spec.lease_id.to_string()), "{damage}: {}", warnings(&host));
+        assert!(host.warnings().contains(&spec.lease_id.to_string()), "{damage}: {}", host.warnings());
     }
 }
 
@@ -121,7 +105,7 @@ async fn rows_that_cannot_be_are_quarantined() {
     let own = i32::try_from(std::process::id()).unwrap();
     let specs: Vec<Spawn> = (0..7).map(|_| agent(&["cat"])).collect();
     let mut host = crashed(&specs).await;
-    let connection = open(&host);
+    let connection = host.rows();
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
     let changes = [
         "wrapper_pid = 0, sid = 0".to_owned(),
@@ -157,7 +141,7 @@ async fn a_store_that_is_deleted_or_replaced_is_written_anew() {
     remove_store(&host);
     eventually("it is written again without a request", || file(&host, "").exists());
     gateway.spawn(&second).await;
-    assert!(warnings(&host).contains("written again"), "{}", warnings(&host));
+    assert!(host.warnings().contains("written again"), "{}", host.warnings());
     std::fs::write(file(&host, ".other"), b"not even a database").unwrap();
     std::fs::rename(file(&host, ".other"), file(&host, "")).unwrap();
     gateway.spawn(&third).await;
@@ -178,7 +162,7 @@ async fn a_crash_at_any_page_of_a_checkpoint_leaves_one_version() {
     let mut host = crashed(&specs).await;
     let (before, log) =
         (std::fs::read(file(&host, "")).unwrap(), std::fs::read(file(&host, "-wal")).unwrap());
-    open(&host).execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    host.rows().execute_batch("PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let after = std::fs::read(file(&host, "")).unwrap();
     assert!(before != after);
     let pages = after.len() / 4_096;
@@ -200,7 +184,7 @@ async fn a_crash_while_the_store_is_written_anew_leaves_one_version() {
     for left in ["half a copy", "a copy without its name", "a copy beside another file"] {
         let mut host = crashed(std::slice::from_ref(&spec)).await;
         let part = file(&host, ".part");
-        open(&host).execute("VACUUM INTO ?1", [part.to_str().unwrap()]).unwrap();
+        host.rows().execute("VACUUM INTO ?1", [part.to_str().unwrap()]).unwrap();
         match left {
             "half a copy" => {
                 let whole = std::fs::read(&part).unwrap();
@@ -264,8 +248,8 @@ async fn with_a_newer_store_it_looks_and_signals_nothing() {
     let mut host = Host::new();
     let spec = script(STUBBORN);
     let left = orphaned(&mut host, &spec, false).await;
-    let version: i64 = open(&host).pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
-    open(&host).execute_batch("PRAGMA user_version = 99; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
+    let version: i64 = host.rows().pragma_query_value(None, "user_version", |row| row.get(0)).unwrap();
+    host.rows().execute_batch("PRAGMA user_version = 99; PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
     let before = std::fs::read(file(&host, "")).unwrap();
 
     host.start();
@@ -294,7 +278,7 @@ async fn with_a_newer_store_it_looks_and_signals_nothing() {
     assert!(left.iter().all(|pid| runs(*pid)), "no process was signalled at the end");
     assert!(std::fs::read(file(&host, "")).unwrap() == before, "nothing was written");
 
-    open(&host).pragma_update(None, "user_version", version).unwrap();
+    host.rows().pragma_update(None, "user_version", version).unwrap();
     host.start();
     assert!(!left.iter().any(|pid| runs(*pid)), "the newer version ends the remaining processes");
 }
@@ -320,13 +304,10 @@ async fn of_25_concurrent_writes_none_that_was_answered_is_lost() {
     for killed_after in 0..25 {
         let mut gateway = identity.connect().await;
         let specs: Vec<Spawn> = (0..25).map(|_| agent(&["true"])).collect();
-        let mut sent = Vec::new();
-        for spec in &specs {
-            sent.push((gateway.send(Request::Spawn(spec.clone())).await, spec.lease_id));
-        }
-        for (id, lease_id) in sent.into_iter().take(killed_after) {
+        let sent = gateway.send_spawns(&specs).await;
+        for (id, spec) in sent.into_iter().zip(&specs).take(killed_after) {
             gateway.reply(id).await.unwrap();
-            answered.push(lease_id);
+            answered.push(spec.lease_id);
         }
         host.restart_after_crash();
     }

@@ -1,11 +1,12 @@
 //! File requests: served by a helper process beside each lease, which outlives nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-use crate::common::{Client, Host, Identity, agent, eventually, kill, runs, say};
+use crate::common::{Client, Host, agent, eventually, kill, runs, say};
+use crate::upgrade::again;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_shared::launch::ENV_GATEWAY_INSTANCE_ID;
 use acp_shared::protocol::{RefusalCode, Reply, Request};
+use acp_testkit::processes::{all_pids, has_env, status_field};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::process::Signal;
 use std::os::unix::fs::symlink;
@@ -18,24 +19,18 @@ type Answer = Result<FilesReply, FilesError>;
 /// Running file helpers of a gateway. Their wrappers are told apart by their arguments, and tell of whom they are: a
 /// helper's own environment can be read by root alone.
 pub(crate) fn helpers(gateway: GatewayInstanceId) -> Vec<i32> {
-    let needle = format!("OPENCLAW_GATEWAY_INSTANCE_ID={gateway}");
-    let read = |pid: i32, file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let pids =
-        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| {
-        let is_helper = read(*pid, "cmdline").split(|b| *b == 0).any(|arg| arg == b"files-helper");
-        is_helper
+    let is_helper = |pid: &i32| {
+        let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        cmdline.split(|b| *b == 0).any(|arg| arg == b"files-helper")
             && runs(*pid)
-            && read(wrapper(*pid), "environ").split(|b| *b == 0).any(|var| var == needle.as_bytes())
-    })
-    .collect()
+            && has_env(wrapper(*pid), ENV_GATEWAY_INSTANCE_ID, &gateway.to_string())
+    };
+    all_pids().into_iter().filter(is_helper).collect()
 }
 
 /// The parent of a helper; 0 of none.
 fn wrapper(helper: i32) -> i32 {
-    let status = std::fs::read_to_string(format!("/proc/{helper}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-    line.map_or(0, |pid| pid.trim().parse().unwrap())
+    status_field(helper, "PPid").map_or(0, |pid| pid.parse().unwrap())
 }
 
 pub(crate) fn request(scope: FilesScope, root: &Path, op: FilesOp) -> Request {
@@ -189,8 +184,8 @@ async fn requests_with_other_roots_share_one_helper() {
 /// H3: while a helper is not known to be gone no other one is started for its lease, idle time or not.
 #[tokio::test]
 async fn no_helper_is_started_beside_one_that_does_not_end() {
-    let host = Host::with_config("files_request_ms = 1000\nfiles_idle_ms = 200");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "files_request_ms = 1000\nfiles_idle_ms = 200";
+    let (_host, identity, mut gateway) = Host::serving_identity(config).await;
     let session = Session::new(&mut gateway).await;
     let [first, second] = ["a", "b"].map(|name| session.write(name, "x"));
     // A stopped wrapper does not end its helper, as with a file system that does not answer.
@@ -275,15 +270,6 @@ async fn an_upgrade_ends_helpers_and_files_are_served_after_it() {
     let mut gateway = again(&identity).await;
     assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("old".into())));
     assert_eq!(helpers(identity.id).len(), 1);
-}
-
-async fn again(identity: &Identity) -> Client {
-    loop {
-        if let Ok(client) = identity.try_connect().await {
-            return client;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// 3,000 requests through the helper, while names change between a file and a link out of the root.

@@ -1,9 +1,7 @@
 //! Several gateways under one supervisor.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{DEADLINE, Host, agent, eventually, runs};
-use crate::start::refused;
+use crate::start::{refused, requests_about};
 use acp_shared::protocol::{FRAME_BYTES_MAX, Home, RefusalCode, Reply, Request, ToClient, ToSupervisor};
 use acp_shared::wire;
 use std::io::Write;
@@ -20,15 +18,7 @@ async fn a_gateway_sees_and_commands_its_own_only() {
     b.spawn(&of_b).await;
     assert_eq!(a.leases().await.iter().map(|l| l.lease_id).collect::<Vec<_>>(), [of_a.lease_id]);
     let lease_id = of_b.lease_id;
-    for body in [
-        Request::Attach { lease_id, from_offset: 0 },
-        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
-        Request::Ack { lease_id, offset: 0 },
-        Request::Tail { lease_id },
-        Request::CloseLease { lease_id, reason: "x".into() },
-        Request::Release { lease_id },
-        Request::Verify { lease_id },
-    ] {
+    for body in requests_about(lease_id) {
         assert_eq!(a.call(body.clone()).await.unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
     }
     // Even its id is not told apart from any other that is taken.

@@ -1,7 +1,6 @@
 //! What the cases of identity and visibility need beside a supervisor: orphans on demand, rows as they were written,
-//! supervisors in other surroundings, numbers given anew.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! supervisors in other surroundings, numbers given anew.
 
 use crate::common::{Host, Identity, eventually, kill, runs, wrapper};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -94,6 +93,11 @@ impl Host {
     pub(crate) fn settled(&self, lease_id: LeaseId) {
         let begun = ["reserved", "bound"];
         eventually("the lease is open on disk", || !begun.contains(&self.row(lease_id).0.as_str()));
+    }
+
+    /// Waits until the disk says that a lease has ended.
+    pub(crate) fn ended(&self, lease_id: LeaseId) {
+        eventually("the lease has ended", || ["closed", "lost"].contains(&self.row(lease_id).0.as_str()));
     }
 
     /// Gives another state directory what this one has on disk at one moment, as a snapshot of a volume would.

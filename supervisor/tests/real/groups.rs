@@ -1,7 +1,5 @@
 //! Trees that are held by a control group (rung R1), beside what the walk (R2) can and cannot do.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, say, script};
 use crate::crash::Decoy;
 use crate::rig_groups::{members, probe, put};
@@ -172,8 +170,7 @@ async fn a_fork_bomb_is_over_at_once() {
     spec.graces.eof_ms = 0;
     spec.graces.term_ms = 0;
     let Some(mut held) = Held::new(&spec).await else { return };
-    let other = agent(&["cat"]);
-    let bystander = held.gateway.spawn(&other).await;
+    let (_, bystander) = held.gateway.start_known(agent(&["cat"])).await;
     eventually("the tree has grown", || members(&held.leaf).len() > 200);
     let all = members(&held.leaf);
     let since = std::time::Instant::now();
@@ -213,8 +210,7 @@ async fn a_group_with_the_supervisor_in_it_is_walked_instead() {
 async fn the_root_of_another_lease_is_never_killed_with_a_group() {
     let spec = script("trap '' TERM; while :; do sleep 1; done");
     let Some(mut held) = Held::new(&spec).await else { return };
-    let other = agent(&["cat"]);
-    let bystander = held.gateway.spawn(&other).await;
+    let (other, bystander) = held.gateway.start_known(agent(&["cat"])).await;
     put(&held.leaf, bystander.wrapper_pid.unwrap());
     held.closed().await;
     assert!(runs(bystander.wrapper_pid.unwrap()) && runs(bystander.adapter_pid.unwrap()));
@@ -229,11 +225,9 @@ async fn the_root_of_another_lease_is_never_killed_with_a_group() {
 }
 
 /// Changes the group that the one lease of a dead supervisor names, and opens it again.
-#[expect(clippy::disallowed_methods, reason = "the store never writes this")]
 fn name_group(host: &Host, group: &str) {
-    let db = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
     let sql = "UPDATE leases SET cgroup_path = ?1, state = 'open', ended_at_ms = NULL";
-    assert_eq!(db.execute(sql, [group]).unwrap(), 1);
+    assert_eq!(host.rows().execute(sql, [group]).unwrap(), 1);
 }
 
 /// A lease that names somebody else's group, as a damaged or forged store would: nothing in there is touched.

@@ -1,13 +1,12 @@
 //! A supervisor without privileges, and a grandchild that became root: only the group can end it.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, eventually, kill, runs, script, wrapper};
 use crate::ground::under;
 use crate::rig_groups::probe;
 use acp_shared::protocol::LeaseState;
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
+use acp_testkit::processes::status_field;
 use rustix::process::Signal;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
@@ -25,9 +24,7 @@ fn as_user(program: &Path) -> Command {
 }
 
 fn uid_of(pid: i32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find(|line| line.starts_with("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    status_field(pid, "Uid")?.split_whitespace().next()?.parse().ok()
 }
 
 /// What the test stands on: a state directory and a group that belong to the user, and a program that makes root of
@@ -81,23 +78,15 @@ impl Ground {
 
     fn command(&self) -> Command {
         let inner = self.host.command();
-        let mut command = Command::new("/bin/sh");
         let group = self.host.group.as_ref().unwrap().dir().join("service");
         std::fs::create_dir(&group).unwrap();
         for name in ["", "cgroup.procs"] {
             chown(group.join(name), Some(UID), Some(UID)).unwrap();
         }
         let enter = format!("echo $$ > {}/cgroup.procs && exec \"$@\"", group.display());
-        let user = as_user(Path::new(inner.get_program()));
-        command
-            .arg("-c")
-            .arg(enter)
-            .arg("sh")
-            .arg(user.get_program())
-            .args(user.get_args())
-            .args(inner.get_args());
-        command.envs(inner.get_envs().filter_map(|(key, value)| Some((key, value?))));
-        command
+        let id = UID.to_string();
+        let user = ["setpriv", "--reuid", &id, "--regid", &id, "--clear-groups", "--"];
+        under(&[&["/bin/sh", "-c", &enter, "sh"][..], &user].concat(), &inner)
     }
 }
 

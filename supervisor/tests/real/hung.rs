@@ -1,25 +1,27 @@
 //! Directories that hang: whoever asks for anything in them is never answered. Only what needs such a directory waits.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
 use crate::files::{helpers, request};
 use crate::start::await_gone;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
+use acp_testkit::processes::Killed;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long anybody may wait who needs nothing of a directory that hangs.
 const SOON: Duration = Duration::from_secs(10);
 
+/// Mounts a file system that never answers.
+const MOUNT: &str =
+    "exec 3<>/dev/fuse; mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /mnt";
+
 /// A supervisor with a mount namespace of its own; `None`, with what was seen, where nothing can be made to hang.
 fn host(config: &str) -> Option<Host> {
-    let line = "exec 3<>/dev/fuse; mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none /mnt";
-    if !can("mount a file system that never answers", "unshare", &["-m", "sh", "-ec", line]) {
+    if !can("mount a file system that never answers", "unshare", &["-m", "sh", "-ec", MOUNT]) {
         return None;
     }
     let mut host = Host::idle(config);
@@ -28,31 +30,17 @@ fn host(config: &str) -> Option<Host> {
     Some(host)
 }
 
-/// A directory that hangs for the supervisor: a file system in user space without anybody who serves it. It answers
-/// with errors once this is dropped.
-struct Hung(Child);
-
-impl Hung {
-    fn new(host: &Host, dir: &Path) -> Self {
-        let text = format!(
-            "exec 3<>/dev/fuse; mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0 none {}; echo hangs; read _",
-            dir.display()
-        );
-        let mut command = Command::new("nsenter");
-        command.args(["-m", "-t", &host.pid().to_string(), "sh", "-ec", &text]);
-        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "hangs\n");
-        Self(holder)
-    }
-}
-
-impl Drop for Hung {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
+/// Has a directory hang for the supervisor: a file system in user space without anybody who serves it. It answers with
+/// errors once this is dropped.
+fn hang(host: &Host, dir: &Path) -> Killed {
+    let text = format!("{}; echo hangs; read _", MOUNT.replace("/mnt", &dir.display().to_string()));
+    let mut command = Command::new("nsenter");
+    command.args(["-m", "-t", &host.pid().to_string(), "sh", "-ec", &text]);
+    let mut holder = Killed(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "hangs\n");
+    holder
 }
 
 /// What is asked for is answered soon.
@@ -90,7 +78,7 @@ async fn a_hung_spool_holds_up_only_who_asks_for_it() {
     host.start();
     let mut gateway = identity.connect().await;
     let other = gateway.start(agent(&["cat"])).await;
-    let hung = Hung::new(&host, &host.state_dir().join("spool"));
+    let hung = hang(&host, &host.state_dir().join("spool"));
     let mut asked = Vec::new();
     for lease_id in &said[1..] {
         asked.push(gateway.send(Request::Attach { lease_id: *lease_id, from_offset: 0 }).await);
@@ -117,7 +105,7 @@ async fn a_hung_spool_holds_up_no_kill() {
     let mut gateway = host.gateway().connect().await;
     let specs: Vec<Spawn> = (0..6).map(|_| script("trap '' TERM; yes")).collect();
     gateway.spawn_all(&specs).await;
-    let hung = Hung::new(&host, &host.state_dir().join("spool"));
+    let hung = hang(&host, &host.state_dir().join("spool"));
     let began = Instant::now();
     for spec in &specs {
         gateway.close(spec.lease_id).await;
@@ -141,7 +129,7 @@ async fn a_hung_launch_directory_holds_up_nobody() {
     let specs: Vec<Spawn> = (0..6).map(|_| agent(&["cat"])).collect();
     gateway.spawn_all(&specs).await;
     let other = gateway.start(agent(&["cat"])).await;
-    let hung = Hung::new(&host, &host.state_dir().join("wrappers"));
+    let hung = hang(&host, &host.state_dir().join("wrappers"));
     for spec in &specs {
         gateway.close(spec.lease_id).await;
     }
@@ -170,7 +158,7 @@ async fn a_project_that_hangs_stalls_its_own_file_requests_only() {
     for dir in [&hung_dir, &dir] {
         std::fs::create_dir(dir).unwrap();
     }
-    let hung = Hung::new(&host, &hung_dir);
+    let hung = hang(&host, &hung_dir);
     let write = |dir: &Path| FilesOp::Write {
         path: dir.join("a").to_str().unwrap().to_owned(),
         content: b"x".to_vec(),

@@ -1,7 +1,5 @@
 //! Who a process is: numbers that were given anew, names that changed, other namespaces, other tenants.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, kill, marked, on_lower_rungs, runs, script};
 use crate::ground::{start_ticks, stranger, under};
 use crate::start::STUBBORN;

@@ -1,7 +1,5 @@
 //! A supervisor that has nothing to do does nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, say};
 use std::time::Duration;
 

@@ -1,34 +1,17 @@
 //! Records without a lease, and real processes.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{eventually, runs};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
+use acp_testkit::processes::Killed;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 
-/// A process of the test, killed and collected with the value.
-struct Process(Child);
-
-impl Process {
-    /// Starts a program that carries no mark of a lease, wherever this test runs.
-    fn start(program: &Path, args: &[&str]) -> Self {
-        let mut command = Command::new(program);
-        command.args(args).env_remove(ENV_LEASE_ID).env_remove(ENV_GATEWAY_INSTANCE_ID);
-        Self(command.spawn().unwrap())
-    }
-
-    fn pid(&self) -> i32 {
-        i32::try_from(self.0.id()).unwrap()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts a program that carries no mark of a lease, wherever this test runs.
+fn start(program: &Path, args: &[&str]) -> Killed {
+    let mut command = Command::new(program);
+    command.args(args).env_remove(ENV_LEASE_ID).env_remove(ENV_GATEWAY_INSTANCE_ID);
+    Killed(command.spawn().unwrap())
 }
 
 struct Place(tempfile::TempDir);
@@ -72,15 +55,14 @@ fn column<'a>(lines: &'a Value, key: &str) -> Vec<&'a str> {
 fn only_what_agrees_is_ended() {
     let place = Place::new();
     let (ours, theirs) = (place.wrapper("acpx"), place.wrapper("other"));
-    let mut wrapper = Process::start(&ours, &["301"]);
-    let mut command = Process::start(Path::new("/bin/sleep"), &["302"]);
-    let (other_root, reused) =
-        (Process::start(&theirs, &["303"]), Process::start(Path::new("/bin/sleep"), &["304"]));
-    let mut gone = Process::start(Path::new("/bin/true"), &[]);
-    gone.0.wait().unwrap();
+    let mut wrapper = start(&ours, &["301"]);
+    let mut command = start(Path::new("/bin/sleep"), &["302"]);
+    let (other_root, reused) = (start(&theirs, &["303"]), start(Path::new("/bin/sleep"), &["304"]));
+    let mut gone = start(Path::new("/bin/true"), &[]);
+    gone.wait().unwrap();
     let mut leased = Command::new("/bin/sleep");
     let leased =
-        Process(leased.arg("305").env(ENV_LEASE_ID, "x").env(ENV_GATEWAY_INSTANCE_ID, "y").spawn().unwrap());
+        Killed(leased.arg("305").env(ENV_LEASE_ID, "x").env(ENV_GATEWAY_INSTANCE_ID, "y").spawn().unwrap());
     let root = place.root("acpx");
     let records = json!([
         { "sessionKey": "wrapper", "rootPid": wrapper.pid(), "wrapperRoot": root, "command": "anything" },
@@ -105,7 +87,7 @@ fn only_what_agrees_is_ended() {
     assert_eq!(column(&lines, "verdict"), verdicts, "{lines:#}");
     for ended in [&mut wrapper, &mut command] {
         assert!(!runs(ended.pid()));
-        assert!(!ended.0.wait().unwrap().success());
+        assert!(!ended.wait().unwrap().success());
     }
     for left in [&other_root, &reused, &leased] {
         assert!(runs(left.pid()), "{lines:#}");
@@ -117,7 +99,7 @@ fn a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
     let place = Place::new();
     let pids = place.0.path().join("pids");
     let text = format!("trap '' TERM; sleep 306 & echo $! > {}; wait; wait; sleep 307", pids.display());
-    let root = Process::start(Path::new("/bin/sh"), &["-c", &text]);
+    let root = start(Path::new("/bin/sh"), &["-c", &text]);
     eventually("the child is there", || {
         std::fs::read_to_string(&pids).is_ok_and(|pid| pid.trim().parse::<i32>().is_ok())
     });
@@ -134,7 +116,7 @@ fn a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
 #[test]
 fn a_recorded_identity_must_be_the_living_one() {
     let place = Place::new();
-    let process = Process::start(Path::new("/bin/sleep"), &["308"]);
+    let process = start(Path::new("/bin/sleep"), &["308"]);
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
     let ticks: u64 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();

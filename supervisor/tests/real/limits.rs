@@ -1,7 +1,6 @@
 //! Limits of control groups. Whether they bite is seen where a group of version 2 has the controllers (`make test-vm`
-//! makes such a machine); that a limit without effect is said so, everywhere.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! makes such a machine); that a limit without effect is said so, everywhere.
 
 use crate::common::{Client, Host, agent, eventually, runs, script};
 use crate::rig_groups::{members, probe};

@@ -1,5 +1,6 @@
 //! The supervisor and the wrapper as real processes, driven over the socket as gateways and people do.
 
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 #![expect(clippy::print_stdout, reason = "a test prints probe results and measured figures")]
 
 mod admin;
@@ -35,7 +36,6 @@ mod spawn;
 mod spools;
 mod start;
 mod stop;
-mod store;
 mod tenants;
 mod terminal;
 mod trace;

@@ -1,8 +1,7 @@
 //! Case 71: SIGKILL to the supervisor, and separately to the wrapper, at both sides of every system call that marks
 //! a step of spawn, close and reap. The steps are the product's own enums; a step without a point fails, and so does
-//! a point that is not reached. In each run a neighbour's tree and processes with half of the right marker look on.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! a point that is not reached. In each run a neighbour's tree and processes with half of the right marker look on.
 
 use crate::common::{Client, Host, Identity, agent, eventually, kill, marked, runs, script};
 use crate::crash::Decoy;
@@ -219,9 +218,7 @@ impl Rig {
 
     /// After the wrapper's death: its supervisor lives on and leaves nothing of the tree.
     fn check_the_rest(&self, spec: &Spawn, decoys: &[Decoy], at: &Instance) {
-        eventually("the lease has ended", || {
-            ["closed", "lost"].contains(&self.host.row(spec.lease_id).0.as_str())
-        });
+        self.host.ended(spec.lease_id);
         let left = |pid: &i32| !decoys.iter().any(|decoy| decoy.pid() == *pid);
         assert!(!marked(spec.lease_id).iter().any(left), "something is left at {at:?}");
         assert!(self.supervisor.is_some_and(runs), "the supervisor died at {at:?}");
@@ -314,10 +311,7 @@ async fn the_wrapper_is_killed_at_each_step_of_a_spawn() {
     let from = SPAWN.iter().position(|point| point.1 == Wrapper).unwrap();
     for at in instances(&SPAWN[from..]) {
         // What was posted for the one before is on disk.
-        let until = Instant::now() + REACH;
-        while gateway.leases().await.iter().any(|lease| !lease.state.is_ended()) {
-            assert!(Instant::now() < until, "{:?}", gateway.leases().await);
-        }
+        gateway.all_ended().await;
         let spec = stubborn();
         let decoys = rig.decoys(spec.lease_id);
         tracer.arm(Some((at.clone(), Wrapper)));

@@ -3,7 +3,6 @@
 use std::process::Command;
 
 /// Says what a probe saw, or a figure.
-#[expect(clippy::print_stdout, reason = "a test prints its observations")]
 pub(crate) fn say(text: &str) {
     println!("{text}");
 }

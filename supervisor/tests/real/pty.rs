@@ -1,22 +1,22 @@
 //! A pseudo-terminal with a program in it: what it prints is read as it comes, keys are typed, and the settings of
+
 //! the terminal can be compared.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{DEADLINE, eventually};
+use acp_testkit::processes::Killed;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 pub(crate) struct Pty {
     master: File,
     /// Kept open, so that its settings can be read when the program has ended.
     slave: File,
-    child: Child,
+    child: Killed,
     seen: Arc<Mutex<String>>,
 }
 
@@ -31,7 +31,7 @@ impl Pty {
         command.stdin(end()).stdout(end()).stderr(end());
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env_remove("COLUMNS");
         tcsetwinsize(&slave, size(columns, rows)).unwrap();
-        let child = command.spawn().unwrap();
+        let child = Killed(command.spawn().unwrap());
         let master = File::from(master);
         let seen: Arc<Mutex<String>> = Arc::default();
         let (mut reader, heard) = (master.try_clone().unwrap(), Arc::clone(&seen));
@@ -48,7 +48,7 @@ impl Pty {
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap()
+        self.child.pid()
     }
 
     /// Everything that was printed so far.
@@ -91,14 +91,6 @@ impl Pty {
             status.is_some()
         });
         status.unwrap()
-    }
-}
-
-impl Drop for Pty {
-    fn drop(&mut self) {
-        // Our own child: the number is its own until it is waited for.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

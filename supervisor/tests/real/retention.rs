@@ -1,7 +1,5 @@
 //! What is kept of leases that have ended, and for how long; what is lost is looked at again (H23).
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, runs, script};
 use crate::durable::orphaned;
 use crate::start::{STUBBORN, refused};
@@ -10,10 +8,9 @@ use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 
 const QUICK: &str = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 300";
 
-/// The store's file, to be changed while no supervisor runs.
-#[expect(clippy::disallowed_methods, reason = "the test acts as another program")]
+/// Changes the store's file while no supervisor runs.
 fn change(host: &Host, sql: &str) {
-    let connection = rusqlite::Connection::open(host.state_dir().join("supervisor.db")).unwrap();
+    let connection = host.rows();
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
     assert!(connection.execute(sql, []).unwrap() > 0, "{sql}");
 }
@@ -21,10 +18,6 @@ fn change(host: &Host, sql: &str) {
 fn lease(host: &Host, id: LeaseId) -> Option<serde_json::Value> {
     let list = host.json(&["leases", "list"]);
     list.as_array().unwrap().iter().find(|l| l["lease_id"] == id.to_string()).cloned()
-}
-
-fn warnings(host: &Host) -> String {
-    host.json(&["status"])["warnings"].to_string()
 }
 
 /// A supervisor that was killed, and what is left of a tree whose wrapper was killed too.
@@ -46,10 +39,8 @@ async fn a_lost_lease_whose_tree_is_there_is_found_again_and_ended() {
 
 #[tokio::test]
 async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
-    let mut host = Host::with_config(QUICK);
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::serving(QUICK).await;
+    let spec = gateway.start(agent(&["cat"])).await;
     host.crash();
     eventually("the tree is gone", || marked(spec.lease_id).is_empty());
     // Seen from this namespace, nothing proves that it is gone.
@@ -58,7 +49,7 @@ async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
     eventually("the reason for keeping it is shown", || {
         lease(&host, spec.lease_id).unwrap()["state_reason"].to_string().contains("not proved gone")
     });
-    eventually("a warning is shown", || warnings(&host).contains("not proved gone"));
+    eventually("a warning is shown", || host.warnings().contains("not proved gone"));
     let doctor = host.cli(&["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("not proved gone"), "{doctor:?}");
     // One that is looked at where it was recorded is: its supervisor is dead, and nothing of its tree is there.
@@ -70,10 +61,9 @@ async fn a_lost_lease_expires_when_it_is_proved_gone_and_not_before() {
 
 #[tokio::test]
 async fn a_stale_lease_without_a_process_is_lost_and_forgotten_after_its_time() {
-    let mut host = Host::with_config("reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 4000");
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let config = "reap_term_ms = 200\nreap_every_ms = 200\nretention_ms = 4000";
+    let (mut host, mut gateway) = Host::serving(config).await;
+    let spec = gateway.start(agent(&["cat"])).await;
     host.crash();
     eventually("the tree is gone", || marked(spec.lease_id).is_empty());
     host.start();
@@ -91,7 +81,7 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
     change(&host, &format!("UPDATE homes SET uid = -5 WHERE gateway_instance_id = '{}'", damaged.id));
     change(&host, "INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)");
     host.start();
-    let told = warnings(&host);
+    let told = host.warnings();
     assert!(told.contains(&damaged.id.to_string()) && told.contains("no id"), "{told}");
     sound.connect().await;
     let refusal = refused(damaged.try_connect().await);
@@ -105,10 +95,8 @@ async fn a_damaged_home_is_kept_named_and_not_believed() {
 
 #[tokio::test]
 async fn a_spool_without_a_row_is_removed_and_nothing_else() {
-    let mut host = Host::new();
-    let spec = script("echo said; exec sleep 300");
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (mut host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(script("echo said; exec sleep 300")).await;
     gateway.end(spec.lease_id).await;
     assert_eq!(host.stop(), Some(0));
     let spool = host.state_dir().join("spool");
@@ -139,10 +127,8 @@ async fn after_an_orderly_end_the_store_is_one_file() {
 
 #[tokio::test]
 async fn what_a_peer_gives_as_a_reason_is_cut_and_harmless() {
-    let host = Host::new();
-    let spec = agent(&["cat"]);
-    let mut gateway = host.gateway().connect().await;
-    gateway.spawn(&spec).await;
+    let (host, mut gateway) = Host::with_gateway().await;
+    let spec = gateway.start(agent(&["cat"])).await;
     let reason = format!("\u{1b}[2J\nbecause {}", "x".repeat(100_000));
     gateway.call(Request::CloseLease { lease_id: spec.lease_id, reason }).await.unwrap();
     gateway.state(spec.lease_id, LeaseState::Closed).await;

@@ -1,7 +1,5 @@
 //! Control groups for tests: a group for each host, removed with it, and what is to be read in a lease's own.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::DEADLINE;
 use acp_shared::ids::LeaseId;
 use std::path::{Path, PathBuf};

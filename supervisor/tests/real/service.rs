@@ -1,7 +1,5 @@
 //! As a service: what the manager hears, the socket it hands over, and the files that are installed.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{DEADLINE, Host, agent, kill, say};
 use acp_shared::protocol::LeaseState;
 use rustix::process::Signal;

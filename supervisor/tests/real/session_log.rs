@@ -1,5 +1,4 @@
 //! Standard error of agents: in the log of the session, without configured secrets, and nowhere else.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::common::{Client, DEADLINE, Host, eventually, script};
 use acp_shared::ids::SessionKey;

@@ -1,7 +1,5 @@
 //! Hostile clients by the hundred, while an honest gateway is at work: it is served throughout.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{DEADLINE, Host, Identity, agent, eventually, say, script};
 use crate::soak::Size;
 use crate::start::refused;
@@ -11,6 +9,7 @@ use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToSuper
 use acp_shared::wire;
 use acp_testkit::ability::{self, Ability};
 use acp_testkit::possible;
+use acp_testkit::processes::Killed;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -283,12 +282,10 @@ async fn connections_without_hello_keep_nobody_out() {
     let (program, args) = holder(&host);
     let mut command = std::process::Command::new(program);
     command.args(args).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut holder = command.spawn().unwrap();
+    let mut holder = Killed(command.spawn().unwrap());
     let mut line = [0; 5];
     holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     assert_open_to_others(&host, identity, "connections without Hello").await;
-    holder.kill().unwrap();
-    holder.wait().unwrap();
 }
 
 /// H5: what was heard of an earlier handshake is of no use while the gateway is there.

@@ -3,9 +3,8 @@
 //! nothing is orphaned, no stranger dies, the table of leases says what runs, and a supervisor at rest is as small
 //! as it was.
 //!
-//! `ACP_SOAK_SECONDS` says how long (20 by default, 600 in `make nightly`); `ACP_SOAK_SEED` repeats the order.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! `ACP_SOAK_SECONDS` says how long (20 by default, 600 in `make nightly`); `ACP_SOAK_SEED` repeats the order.
 
 mod fleet;
 mod watch;

@@ -1,10 +1,10 @@
 //! Spawning: idempotence, conflicts, failures that leave nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, marked, script};
 use crate::start::await_gone;
+use crate::upgrade::descriptors;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
+use acp_testkit::processes::{Killed, children};
 
 #[tokio::test]
 async fn a_repeated_spawn_is_the_same_spawn() {
@@ -138,7 +138,7 @@ async fn a_start_without_descriptors_leaves_nothing() {
     let pid = rustix::process::Pid::from_raw(host.pid());
     let resource = rustix::process::Resource::Nofile;
     let before = rustix::process::getrlimit(resource);
-    let open = || std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count() as u64;
+    let open = || descriptors(&host) as u64;
     let (mut failed, mut ids) = (0, Vec::new());
     for free in 0..24 {
         let limit = rustix::process::Rlimit { current: Some(open() + free), ..before };
@@ -156,15 +156,8 @@ async fn a_start_without_descriptors_leaves_nothing() {
     for lease_id in ids {
         eventually("nothing runs", || marked(lease_id).is_empty());
     }
-    eventually("no child is left, dead or alive", || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten();
-        let lists = tasks.map(|t| std::fs::read_to_string(t.path().join("children")).unwrap_or_default());
-        lists.collect::<String>().trim().is_empty()
-    });
-    let until = std::time::Instant::now() + crate::common::DEADLINE;
-    while gateway.leases().await.iter().any(|l| !l.state.is_ended()) {
-        assert!(std::time::Instant::now() < until, "{:?}", gateway.leases().await);
-    }
+    eventually("no child is left, dead or alive", || children(host.pid()).is_empty());
+    gateway.all_ended().await;
 }
 
 /// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
@@ -176,7 +169,7 @@ async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
     host.wrapper = Some(liar);
     host.start();
     let mut gateway = host.gateway().connect().await;
-    let mut named = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+    let mut named = Killed(std::process::Command::new("sleep").arg("300").spawn().unwrap());
     let pid = named.id().to_string();
     for (what, why) in [
         ("wrapper", "reports another pid"),
@@ -197,12 +190,8 @@ async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
         assert!(gone || (!why.is_empty() && refusal.message.contains(why)), "{what}: {}", refusal.message);
         assert!(named.try_wait().unwrap().is_none(), "{what}");
         eventually("the liar is gone", || marked(spec.lease_id).is_empty());
-        eventually("the lease has ended", || {
-            ["closed", "lost"].contains(&host.row(spec.lease_id).0.as_str())
-        });
+        host.ended(spec.lease_id);
     }
-    named.kill().unwrap();
-    named.wait().unwrap();
 }
 
 /// Who got hold of a wrapper's control socket does not speak for it, and descriptors that anybody sends are closed.
@@ -212,14 +201,13 @@ async fn nobody_else_speaks_for_a_wrapper() {
     host.wrapper = Some(crate::common::program("acp-testkit", "lying-wrapper"));
     host.start();
     let mut gateway = host.gateway().connect().await;
-    let open = || std::fs::read_dir(format!("/proc/{}/fd", host.pid())).unwrap().count();
-    let before = open();
+    let before = descriptors(&host);
     let done = host.dir.path().join("done");
     let spec = gateway.start(agent(&["lie", "usurped", done.to_str().unwrap()])).await;
     eventually("all false messages are sent", || done.exists());
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.exit), (LeaseState::Open, None));
-    eventually("no descriptor is kept", || open() < before + 12);
+    eventually("no descriptor is kept", || descriptors(&host) < before + 12);
     gateway.end(spec.lease_id).await;
     assert!(marked(spec.lease_id).is_empty());
 }

@@ -1,12 +1,11 @@
 //! What many ended agents said: on disk until it is acknowledged, at the price of neither descriptors nor memory.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Client, Host, agent, eventually, script};
 use crate::upgrade::{again, descriptors};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Reply, Request};
+use acp_testkit::processes::status_field;
 use std::time::Duration;
 
 /// Each can be read, over an upgrade and in the next supervisor too, and none has a descriptor.
@@ -75,9 +74,7 @@ fn multiply(host: &Host, of: LeaseId, many: usize, bytes: u64) -> Vec<LeaseId> {
 
 /// Memory that is a process's own, in KiB.
 fn own_kib(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+    status_field(pid, "RssAnon").unwrap().trim_end_matches(" kB").parse().unwrap()
 }
 
 /// A gateway that comes back to a thousand dead leases and asks for all at once: what waits for it is a few pieces.
@@ -86,8 +83,8 @@ async fn a_thousand_ended_leases_are_attached_at_once() {
     const MANY: usize = 1_000;
     const EACH: u64 = 256 * 1024;
     const MORE_KIB: u64 = 48 * 1024;
-    let mut host = Host::with_config("credit_bytes = 65536\nspool_total_bytes_max = 1000000000");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "credit_bytes = 65536\nspool_total_bytes_max = 1000000000";
+    let (mut host, identity, mut gateway) = Host::serving_identity(config).await;
     let spec = gateway.start(script("echo x")).await;
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     drop(gateway);
@@ -118,12 +115,6 @@ async fn a_thousand_ended_leases_are_attached_at_once() {
     // The reader of a file has it open for a moment.
     eventually("none holds a descriptor", || descriptors(&host) <= open + 2);
     let last = *all.last().unwrap();
-    let (mut at, until) = (0, std::time::Instant::now() + crate::common::DEADLINE);
-    while at < EACH {
-        assert!(std::time::Instant::now() < until);
-        let (offset, bytes) = gateway.output(last).await;
-        assert_eq!(offset, at);
-        at += bytes.len() as u64;
-        gateway.ack(last, at).await;
-    }
+    let all = gateway.read_and_ack(last, 0, usize::try_from(EACH).unwrap());
+    tokio::time::timeout(crate::common::DEADLINE, all).await.unwrap();
 }

@@ -1,13 +1,12 @@
 //! Steps that most tests begin or end with: a host with its gateway, a lease that runs, the end of a lease.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
-use crate::common::{Client, Host, Identity, eventually, kill, marked, script};
+use crate::common::{Client, DEADLINE, DEFAULTS, Host, Identity, eventually, kill, marked, script};
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Reply, Request, Spawn, Tail};
 use rustix::process::Signal;
 use std::process::Command;
+use std::time::Instant;
 
 /// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
 pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
@@ -24,9 +23,7 @@ pub(crate) use on_each_rung;
 impl Host {
     /// A supervisor with defaults, and the connection of a gateway.
     pub(crate) async fn with_gateway() -> (Self, Client) {
-        let host = Self::new();
-        let gateway = host.gateway().connect().await;
-        (host, gateway)
+        Self::serving(DEFAULTS).await
     }
 
     /// The same with this configuration.
@@ -47,6 +44,9 @@ impl Host {
     pub(crate) fn cli_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
+        if self.before.is_some() {
+            command.arg("--socket").arg(self.socket());
+        }
         command
     }
 
@@ -59,9 +59,7 @@ impl Host {
 
     /// A supervisor with defaults and [`Host::connect_gateway`].
     pub(crate) async fn with_identity() -> (Self, Identity, Client) {
-        let host = Self::new();
-        let (identity, gateway) = host.connect_gateway().await;
-        (host, identity, gateway)
+        Self::serving_identity(DEFAULTS).await
     }
 
     /// The same with this configuration.
@@ -151,11 +149,32 @@ impl Client {
         (spec, info)
     }
 
+    /// Waits until every lease of the gateway has ended.
+    pub(crate) async fn all_ended(&mut self) {
+        let until = Instant::now() + 2 * DEADLINE;
+        while self.leases().await.iter().any(|lease| !lease.state.is_ended()) {
+            assert!(Instant::now() < until, "{:?}", self.leases().await);
+        }
+    }
+
     /// Closes a lease and waits until it is closed.
     pub(crate) async fn end(&mut self, lease_id: LeaseId) {
         self.close(lease_id).await;
         self.state(lease_id, LeaseState::Closed).await;
     }
+}
+
+/// Everything that a gateway may ask about a lease that it has.
+pub(crate) fn requests_about(lease_id: LeaseId) -> [Request; 7] {
+    [
+        Request::Attach { lease_id, from_offset: 0 },
+        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
+        Request::Ack { lease_id, offset: 0 },
+        Request::Tail { lease_id },
+        Request::CloseLease { lease_id, reason: "x".into() },
+        Request::Release { lease_id },
+        Request::Verify { lease_id },
+    ]
 }
 
 /// Waits until nothing runs of several leases.

@@ -1,15 +1,15 @@
 //! Gateways of several users under a supervisor that runs as root. Where this test does not, it says so and is left
-//! out.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! out.
 
 use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
 use crate::files::{helpers, request};
-use crate::start::refused;
+use crate::start::{refused, requests_about};
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, Spawn};
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
+use acp_testkit::processes::status_field;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -82,9 +82,7 @@ impl Tenant {
 }
 
 fn status(pid: i32, field: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap();
-    line.split_ascii_whitespace().map(str::to_owned).collect()
+    status_field(pid, field).unwrap().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
 /// Everything that one user's gateway may try against another's.
@@ -98,19 +96,11 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     let pid = b.spawn(&spec);
     // Nobody gets more than the gateway's user has: its group is the one that the gateway itself has.
     let group = vec![group_of(B).to_string(); 4];
-    assert_eq!((status(pid, "Uid:"), status(pid, "Gid:")), (vec![B.to_string(); 4], group));
-    assert!(status(pid, "Groups:").is_empty());
+    assert_eq!((status(pid, "Uid"), status(pid, "Gid")), (vec![B.to_string(); 4], group));
+    assert!(status(pid, "Groups").is_empty());
     let lease_id = spec.lease_id;
     assert_eq!(a.call(Request::ListLeases { detail: true }), Ok(Reply::Leases(vec![])));
-    for body in [
-        Request::Attach { lease_id, from_offset: 0 },
-        Request::Input { lease_id, seq: 1, bytes: b"x".to_vec() },
-        Request::CloseLease { lease_id, reason: "x".into() },
-        Request::Verify { lease_id },
-        Request::Tail { lease_id },
-        Request::Ack { lease_id, offset: 0 },
-        Request::Release { lease_id },
-    ] {
+    for body in requests_about(lease_id) {
         assert_eq!(a.call(body.clone()).unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
     }
     let taken = Spawn { lease_id, ..agent(&["cat"]) };
@@ -164,16 +154,13 @@ fn home_of(base: &Path, name: &str, uid: u32) -> PathBuf {
     dir
 }
 
-/// Whether this kernel can confine writes; else it says what it saw.
+/// Whether this kernel can confine writes, as it does since version 3 of Landlock; else it says what it saw.
 fn landlock() -> bool {
-    use landlock::{Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
-    let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
-    let made =
-        ruleset.handle_access(AccessFs::from_all(landlock::ABI::V3)).and_then(|ruleset| ruleset.create());
-    if let Err(error) = &made {
-        println!("probe: no Landlock that confines writes: {error}: its part is left out");
+    let abi = acp_testkit::sys::landlock_abi();
+    if !matches!(abi, Ok(3..)) {
+        println!("probe: no Landlock that confines writes: {abi:?}: its part is left out");
     }
-    made.is_ok()
+    matches!(abi, Ok(3..))
 }
 
 /// An agent that runs as another user, and writes only where its session works.
@@ -207,7 +194,7 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
     };
     let victim = within(agent(&["cat"]), &work_b);
     let victim_pid = b.spawn(&victim);
-    let wrapper_pid = status(victim_pid, "PPid:")[0].clone();
+    let wrapper_pid = status(victim_pid, "PPid")[0].clone();
     let probe = [
         "set +e; try() { name=$1; shift; if \"$@\" >/dev/null 2>&1; then echo \"$name yes\"; else echo \"$name no\"; fi; }",
         "try own_root touch inside",
@@ -314,8 +301,8 @@ fn files_are_written_as_the_tenants_user() {
     assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (RUNS_A, RUNS_A, 0o600));
     assert_eq!(std::fs::metadata(work.join("new")).unwrap().uid(), RUNS_A);
     let [helper] = helpers(identity.id)[..] else { panic!("one helper") };
-    assert_eq!(status(helper, "Uid:"), vec![RUNS_A.to_string(); 4]);
-    assert_eq!(status(helper, "NoNewPrivs:"), ["1"]);
+    assert_eq!(status(helper, "Uid"), vec![RUNS_A.to_string(); 4]);
+    assert_eq!(status(helper, "NoNewPrivs"), ["1"]);
     // Neither another tenant's directory nor a root outside of its own roots.
     let refused = ask(scope, &other, write(&other.join("x")));
     assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");

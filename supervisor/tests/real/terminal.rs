@@ -1,7 +1,5 @@
 //! Terminals (H16): one pipe, a tail, no back-pressure, and an end with their agent.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, marked, say, terminal};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
@@ -78,8 +76,8 @@ async fn terminals_are_bounded_for_each_agent() {
 
 #[tokio::test]
 async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
-    let host = Host::with_config("leases_per_gateway_max = 8\nterminals_per_agent_max = 100");
-    let mut gateway = host.gateway().connect().await;
+    let config = "leases_per_gateway_max = 8\nterminals_per_agent_max = 100";
+    let (_host, mut gateway) = Host::serving(config).await;
     let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..6 {
         gateway.spawn(&terminal(&parent, "sleep 300", 100)).await;

@@ -1,8 +1,7 @@
 //! Stops a supervisor and its wrappers at the system calls that mark the steps of their protocols, and kills one of
 //! them there: at a call's entry, before it has any effect, or at its exit, before anybody has acted on it. The
-//! programs under test know nothing of it.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+//! programs under test know nothing of it.
 
 use crate::common::{DEADLINE, runs};
 use acp_testkit::sys::{Boundary, boundary};

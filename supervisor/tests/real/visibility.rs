@@ -1,13 +1,12 @@
 //! What a supervisor cannot see or do: hidden and unreadable processes, refused system calls, nested namespaces.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, eventually, kill, marked, runs};
 use crate::crash::Decoy;
 use crate::ground::under;
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use acp_testkit::ability::{Ability, FOREIGN_UID};
 use acp_testkit::possible;
+use acp_testkit::processes::{Killed, all_pids, status_field};
 use nix::libc;
 use rustix::process::{Resource, Signal};
 use std::os::unix::fs::PermissionsExt;
@@ -92,8 +91,7 @@ async fn an_environment_is_hidden(hidden: Hidden) {
     let info = identity.connect().await.spawn(&spec).await;
     let environ = format!("/proc/{}/environ", info.adapter_pid.unwrap());
     if let Hidden::SetUserId = hidden {
-        let status = std::fs::read_to_string(environ.replace("environ", "status")).unwrap();
-        let uids = status.lines().find(|line| line.starts_with("Uid:")).unwrap().to_owned();
+        let uids = status_field(info.adapter_pid.unwrap(), "Uid").unwrap();
         if !uids.contains(&OWNER_UID.to_string()) {
             crate::common::say(&format!("probe: the set-user-id bit has no effect in {sealed}: {uids}"));
             return;
@@ -101,20 +99,14 @@ async fn an_environment_is_hidden(hidden: Hidden) {
     }
     let seen = under(&prefix, Command::new("cat").arg(&environ)).output().unwrap();
     assert!(!seen.status.success() && seen.stdout.is_empty(), "{seen:?}");
-    let mut look_alike = Command::new(&sealed)
-        .arg("300")
-        .env("OPENCLAW_ACPX_LEASE_ID", spec.lease_id.to_string())
-        .env("OPENCLAW_GATEWAY_INSTANCE_ID", identity.id.to_string())
-        .uid(FOREIGN_UID)
-        .gid(FOREIGN_UID)
-        .spawn()
-        .unwrap();
+    let mut look_alike = Command::new(&sealed);
+    look_alike.arg("300").env("OPENCLAW_ACPX_LEASE_ID", spec.lease_id.to_string());
+    look_alike.env("OPENCLAW_GATEWAY_INSTANCE_ID", identity.id.to_string());
+    let mut look_alike = Killed(look_alike.uid(FOREIGN_UID).gid(FOREIGN_UID).spawn().unwrap());
     host.leave_behind(&info);
     host.launch_ready(under(&prefix, &host.own_command()));
     assert!(!runs(info.wrapper_pid.unwrap()) && !runs(info.adapter_pid.unwrap()), "the inode proves these");
     assert!(look_alike.try_wait().unwrap().is_none(), "nothing proves this one");
-    look_alike.kill().unwrap();
-    look_alike.wait().unwrap();
     assert_eq!(host.row(spec.lease_id).0, "closed");
 }
 
@@ -211,14 +203,12 @@ async fn what_hides_in_a_nested_pid_namespace_goes_too() {
 
 /// Every process whose last argument is this.
 fn named(mark: &str) -> Vec<i32> {
-    let pids =
-        std::fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
-    pids.filter(|pid| {
+    let is_named = |pid: &i32| {
         let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let mut args = cmdline.split(|b| *b == 0);
         args.next().is_some_and(|name| name.ends_with(b"sleep")) && args.next() == Some(mark.as_bytes())
-    })
-    .collect()
+    };
+    all_pids().into_iter().filter(is_named).collect()
 }
 
 /// The process list cannot be read: nobody is signalled, no lease is judged, and the next start does the work.
@@ -316,7 +306,7 @@ async fn a_start_that_cannot_fork_leaves_nothing() {
     assert!(failed >= 2, "{failed}");
     for lease_id in &ids {
         eventually("nothing runs", || marked(*lease_id).is_empty());
-        eventually("no lease is left", || ["closed", "lost"].contains(&host.row(*lease_id).0.as_str()));
+        host.ended(*lease_id);
     }
     assert_eq!(gateway.spawn(&agent(&["cat"])).await.state, LeaseState::Open);
 }

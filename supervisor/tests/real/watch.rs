@@ -1,7 +1,5 @@
 //! `leases watch`: in a terminal a live view that gives the terminal back, else one line for each change.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use crate::common::{Host, agent, kill};
 use crate::pty::Pty;
 use crate::schema;

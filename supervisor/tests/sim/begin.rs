@@ -66,6 +66,12 @@ impl Stage {
         self.assert_ended(tree);
     }
 
+    /// Asks for the end of a lease, and waits for it.
+    pub(crate) async fn close_to_end(&mut self, id: LeaseId) {
+        self.close(id).await;
+        self.ends(id).await;
+    }
+
     /// Waits until a lease is closed; nothing of its tree runs then.
     pub(crate) async fn ends(&mut self, id: LeaseId) {
         self.reaches(id, LeaseState::Closed).await;

@@ -19,9 +19,7 @@ async fn an_orphaned_tree_is_ended_children_first() {
         let lines = s.reap().await;
         assert_eq!(lines[0].action, "signal");
         assert_eq!(lines[0].pids, [tree.child, tree.adapter, tree.wrapper]);
-        let order: Vec<i32> =
-            s.sent().iter().filter(|sent| sent.signal == Term).map(|sent| sent.pid).collect();
-        assert_eq!(order, [tree.child, tree.adapter, tree.wrapper]);
+        assert_eq!(s.got(Term), [tree.child, tree.adapter, tree.wrapper]);
         assert_eq!(s.state(&tree), Closed);
         assert!(s.kernel().alive(tree.lease).is_empty() && s.untouched(&other));
     }
@@ -39,8 +37,7 @@ async fn what_ignores_sigterm_gets_sigkill_after_the_grace_and_not_before() {
 #[tokio::test(start_paused = true)]
 async fn what_is_born_meanwhile_is_ended_too() {
     let (mut s, tree) = Stage::with_stubborn_orphan().await;
-    let now = s.kernel().now_ms();
-    s.kernel().at(now + 100, move |k| {
+    s.kernel().in_ms(100, move |k| {
         let late = k.fork(tree.child, "late");
         k.setsid(late);
         k.edit(late, |t| (t.on_term, t.environ) = (OnTerm::Ignores, Vec::new()));
@@ -51,11 +48,8 @@ async fn what_is_born_meanwhile_is_ended_too() {
 #[tokio::test(start_paused = true)]
 async fn a_stopped_tree_is_continued_so_that_it_can_end() {
     let (mut s, tree) = Stage::with_orphan(Open).await;
-    for pid in tree.pids() {
-        s.kernel().edit(pid, |t| t.state = State::Stopped);
-    }
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
+    s.edit_all(&tree, |t| t.state = State::Stopped);
+    s.reap_all_of(&tree).await;
     assert_eq!(s.sent_to(tree.child), [Term, Cont], "no SIGKILL was needed");
 }
 
@@ -63,9 +57,8 @@ async fn a_stopped_tree_is_continued_so_that_it_can_end() {
 #[tokio::test(start_paused = true)]
 async fn the_wrapper_is_killed_last() {
     let (mut s, tree) = Stage::with_stubborn_orphan().await;
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
-    let killed: Vec<i32> = s.sent().iter().filter(|sent| sent.signal == Kill).map(|sent| sent.pid).collect();
+    s.reap_all_of(&tree).await;
+    let killed = s.got(Kill);
     assert_eq!(killed.last(), Some(&tree.wrapper), "{killed:?}");
     assert_eq!(killed.iter().filter(|pid| **pid == tree.wrapper).count(), 1, "{killed:?}");
 }
@@ -97,8 +90,7 @@ async fn who_changes_identity_after_sigterm_gets_no_sigkill() {
             s.kernel().setsid(other);
             s.kernel().edit(other, |t| t.dies_with_parent = false);
         }
-        let now = s.kernel().now_ms();
-        s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.give_away(pid));
+        s.kernel().in_ms(REAP_TERM_MS / 2, move |k| k.give_away(pid));
         s.reap().await;
         assert_eq!(s.sent_to(pid), [Term, Cont], "root: {root}");
         assert_eq!(s.kernel().task(pid).name, "stranger");
@@ -122,8 +114,7 @@ async fn survivors_are_named_and_their_lease_is_not_closed() {
         } else {
             s.kernel().resume(tree.child);
         }
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed);
+        s.reap_all_of(&tree).await;
     }
 }
 
@@ -140,8 +131,7 @@ async fn the_dead_that_nobody_collects_are_dead() {
         // And those that the reaper makes.
         let tree = s.orphan(Open).await;
         s.harden(&tree);
-        s.reap().await;
-        assert_eq!(s.state(&tree), Closed);
+        s.reap_all_of(&tree).await;
     }
 }
 
@@ -216,8 +206,7 @@ async fn closing_twice_is_closing_once() {
         s.pass(40).await;
     }
     s.pass(100).await;
-    s.close(id).await;
-    s.reaches(id, Closed).await;
+    s.close_to_end(id).await;
     s.close(id).await;
     s.pass(1_000).await;
     assert_eq!(s.sent_to(tree.wrapper), [Term, Cont]);
@@ -244,7 +233,6 @@ async fn a_close_during_the_end_of_the_agent_signals_nobody_twice() {
 async fn a_close_that_ends_nothing_escalates_and_names_what_survives() {
     let (mut s, id, tree) = Stage::with_agent_under(Wrapper { deaf: true, ..Wrapper::default() }).await;
     s.harden(&tree);
-    s.kernel().edit(tree.wrapper, |t| t.on_term = OnTerm::Ignores);
     s.kernel().edit(tree.child, |t| t.state = State::Uninterruptible);
     s.close(id).await;
     s.until("it is stuck", |s| s.stuck.contains(&id)).await;
@@ -333,8 +321,7 @@ async fn a_lease_that_is_handed_over_keeps_the_timers_of_its_end() {
 #[tokio::test(start_paused = true)]
 async fn a_wrapper_that_dies_while_nobody_drives_its_lease_is_noticed() {
     let (mut s, id, tree) = Stage::with_agent().await;
-    let now = s.kernel().now_ms();
-    s.kernel().at(now + 50, move |k| k.deliver(tree.wrapper, Kill));
+    s.kernel().in_ms(50, move |k| k.deliver(tree.wrapper, Kill));
     s.hand_over(id, 100).await;
     s.reaches(id, Lost).await;
     assert!(s.kernel().alive(id).is_empty(), "{:?}", s.kernel().alive(id));
@@ -385,8 +372,7 @@ async fn strays_are_killed_and_collected_and_nobody_else() {
     look(&s);
     assert!(s.kernel().get(daemon).is_none(), "it was reaped");
     assert!(s.untouched(&tree));
-    s.close(id).await;
-    s.reaches(id, Closed).await;
+    s.close_to_end(id).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -394,9 +380,8 @@ async fn what_cannot_be_read_any_more_is_not_forgotten() {
     let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = false).await;
     s.harden(&tree);
     s.kernel().setsid(tree.child);
-    let now = s.kernel().now_ms();
     // It becomes another user's, and /proc shows nothing of it any more.
-    s.kernel().at(now + REAP_TERM_MS / 2, move |k| k.edit(tree.child, |t| (t.uid, t.hidden) = (0, true)));
+    s.kernel().in_ms(REAP_TERM_MS / 2, move |k| k.edit(tree.child, |t| (t.uid, t.hidden) = (0, true)));
     for _ in 0..2 {
         s.reap().await;
         // The wrapper, whose child it is by now, is spared for its sake.
@@ -404,8 +389,7 @@ async fn what_cannot_be_read_any_more_is_not_forgotten() {
         assert_eq!(s.state(&tree), Closing);
     }
     s.kernel().exit(tree.child, ExitStatus::Exited(0));
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
+    s.reap_all_of(&tree).await;
 }
 
 /// The leader of a group is dead and collected, and the group is not empty.

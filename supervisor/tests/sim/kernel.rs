@@ -201,9 +201,9 @@ impl Kernel {
         AGE_TICKS + self.now_ms() / TICK_MS
     }
 
-    /// Has something happen at a virtual time, seen by the next call from outside.
-    pub(crate) fn at(&mut self, at_ms: u64, script: impl FnOnce(&mut Self) + Send + 'static) {
-        self.events.push((at_ms, Box::new(script)));
+    /// Has something happen after so long in virtual time, seen by the next call from outside.
+    pub(crate) fn in_ms(&mut self, after_ms: u64, script: impl FnOnce(&mut Self) + Send + 'static) {
+        self.events.push((self.now_ms() + after_ms, Box::new(script)));
     }
 
     /// Has something happen right after the next call of this kind.

@@ -109,9 +109,7 @@ async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
         let row = s.leases[0].clone();
         s.save(row).await;
         s.kernel().ours.clear();
-        for pid in tree.pids() {
-            s.kernel().edit(pid, |t| t.tree = None);
-        }
+        s.edit_all(&tree, |t| t.tree = None);
         s.look_at_lost().await;
         assert!(
             matches!(s.lost_findings.get(&tree.lease), Some(LostFinding::Unproved(_))),
@@ -128,9 +126,7 @@ async fn a_lost_lease_that_proves_nothing_is_left_alone_and_kept() {
 async fn a_process_that_does_not_prove_to_be_ours_is_no_proof_that_ours_is_gone() {
     // Without inodes a process with number and start time as recorded, and another environment, may be a stranger.
     let (mut s, tree) = lost(|k| k.abilities.pidfs_inode = false).await;
-    for pid in tree.pids() {
-        s.kernel().edit(pid, |t| t.environ.clear());
-    }
+    s.edit_all(&tree, |t| t.environ.clear());
     s.kernel().ours.clear();
     s.look_at_lost().await;
     assert!(

@@ -86,8 +86,7 @@ async fn acpx_01_to_09() {
     for row in ROWS {
         let (mut s, tree) = Stage::with_stubborn_orphan().await;
         (row.before)(&mut s.kernel(), tree);
-        let (now, between) = (s.kernel().now_ms(), row.between);
-        s.kernel().at(now + REAP_TERM_MS / 2, move |k| between(k, tree));
+        s.kernel().in_ms(REAP_TERM_MS / 2, move |k| (row.between)(k, tree));
         let _ = s.try_reap().await;
         s.pass(REAP_TERM_MS).await;
         let seen = |pid| {
@@ -109,9 +108,7 @@ async fn acpx_10_a_pending_lease_of_another_gateway_signals_nobody() {
     let (mut s, tree) = Stage::with_orphan(Reserved).await;
     // The tree says that it is of this lease, and of another gateway.
     let foreign = crate::kernel::environ(tree.lease, GatewayInstanceId::mint());
-    for pid in tree.pids() {
-        s.kernel().edit(pid, |t| t.environ.clone_from(&foreign));
-    }
+    s.edit_all(&tree, |t| t.environ.clone_from(&foreign));
     s.kernel().ours.clear();
     s.reap().await;
     assert!(s.untouched(&tree));

@@ -171,9 +171,7 @@ async fn impossible_processes_are_rejected_when_a_row_is_loaded() {
         s.damage(&format!("UPDATE leases SET {columns}"));
         s.leases = s.stored().await;
         s.kernel().ours.clear();
-        for pid in tree.pids() {
-            s.kernel().edit(pid, |t| t.environ.clear());
-        }
+        s.edit_all(&tree, |t| t.environ.clear());
         s.reap().await;
         assert_eq!((s.state(&tree), s.lease(&tree).bound), (Lost, None), "{what}");
         assert!(s.untouched(&tree), "{what}");

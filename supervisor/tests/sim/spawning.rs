@@ -38,17 +38,6 @@ fn trigger(state: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_that_succeeds() {
-    let mut s = Stage::new().await;
-    let id = s.spawn().await;
-    assert!(s.refusals.is_empty(), "{:?}", s.refusals);
-    assert_eq!((s.by_id(id).state, s.kernel().execs), (Open, 1));
-    assert_eq!(s.stored().await[0].bound, s.by_id(id).bound);
-    s.close(id).await;
-    s.reaches(id, Closed).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn without_a_durable_reservation_nothing_is_started() {
     let mut s = Stage::new().await;
     s.damage(&trigger("reserved"));
@@ -70,9 +59,10 @@ async fn without_a_durable_binding_the_adapter_is_not_let_go() {
     // The disk has room again: so has the supervisor.
     s.damage("DROP TRIGGER full");
     let id = s.spawn().await;
-    assert_eq!(s.by_id(id).state, Open);
-    s.close(id).await;
-    s.reaches(id, Closed).await;
+    assert_eq!((s.by_id(id).state, s.kernel().execs), (Open, 1));
+    let rows = s.stored().await;
+    assert_eq!(rows.iter().find(|l| l.lease_id == id).unwrap().bound, s.by_id(id).bound);
+    s.close_to_end(id).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,8 +72,7 @@ async fn processes_are_ended_even_where_nothing_can_be_written() {
     // A start is answered before the disk says so.
     assert_eq!(s.stored().await[0].state, Open);
     s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
-    s.close(id).await;
-    s.ends(id).await;
+    s.close_to_end(id).await;
     assert_eq!(s.stored().await[0].state, Open, "a later supervisor checks it again");
 }
 
@@ -142,9 +131,8 @@ async fn a_hello_of_another_sender_is_not_believed() {
 async fn an_adapter_must_be_the_wrappers_own_group_in_its_session() {
     for what in 0..3 {
         let mut s = Stage::new().await;
-        let now = s.kernel().now_ms();
         s.sys.wrapper.lock().unwrap().hello = Hello::Later;
-        s.kernel().at(now + 50, move |k| {
+        s.kernel().in_ms(50, move |k| {
             let adapter = k.tasks().find(|t| t.dies_with_parent).map(|t| t.pid).unwrap();
             let wrapper = k.task(adapter).ppid;
             match what {

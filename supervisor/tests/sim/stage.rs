@@ -4,7 +4,7 @@
 //! Time goes on in steps, each once everything has been done that can be done without it. The store's thread is
 //! outside of the runtime, so the runtime itself cannot know when that is: it is kept from moving the clock.
 
-use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, environ};
+use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, Task, environ};
 use crate::sys::FakeSys;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
@@ -363,6 +363,11 @@ impl Stage {
         self.kernel().sent.iter().filter(|s| s.pid == pid).map(|s| s.signal).collect()
     }
 
+    /// Who got a signal, in order.
+    pub(crate) fn got(&self, signal: Signal) -> Vec<i32> {
+        self.kernel().sent.iter().filter(|s| s.signal == signal).map(|s| s.pid).collect()
+    }
+
     /// Everything that was sent.
     pub(crate) fn sent(&self) -> Vec<Sent> {
         self.kernel().sent.clone()
@@ -530,9 +535,14 @@ impl Stage {
 
     /// Makes a whole tree ignore SIGTERM.
     pub(crate) fn harden(&self, tree: &Tree) {
+        self.edit_all(tree, |t| t.on_term = OnTerm::Ignores);
+    }
+
+    /// Changes each process of a tree.
+    pub(crate) fn edit_all(&self, tree: &Tree, change: impl Fn(&mut Task)) {
         let mut kernel = self.kernel();
         for pid in tree.pids() {
-            kernel.edit(pid, |t| t.on_term = OnTerm::Ignores);
+            kernel.edit(pid, &change);
         }
     }
 }

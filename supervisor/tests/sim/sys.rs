@@ -127,15 +127,11 @@ impl FakeSys {
     }
 
     /// The process that a signal through this handle reaches.
-    fn target(
-        kernel: &Kernel,
-        handle: &FakeHandle,
-        proof: &Verified,
-    ) -> Result<Option<(i32, Serial)>, SignalError> {
+    fn target(kernel: &Kernel, handle: &FakeHandle, proof: &Verified) -> Result<Option<i32>, SignalError> {
         if proof.handle() != handle.id {
             return Err(SignalError::WrongProof);
         }
-        Ok(kernel.by_serial(handle.serial).map(|t| (t.pid, t.serial)))
+        Ok(kernel.by_serial(handle.serial).map(|t| t.pid))
     }
 }
 
@@ -218,7 +214,7 @@ impl Sys for FakeSys {
 
     fn signal(&self, handle: &FakeHandle, proof: &Verified, signal: Signal) -> Result<(), SignalError> {
         let mut kernel = self.kernel();
-        let (pid, _) = Self::target(&kernel, handle, proof)?.ok_or(SignalError::Gone)?;
+        let pid = Self::target(&kernel, handle, proof)?.ok_or(SignalError::Gone)?;
         if !kernel.may_signal(pid) {
             return Err(SignalError::Foreign);
         }

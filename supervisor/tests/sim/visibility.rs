@@ -1,6 +1,6 @@
 //! What cannot be seen is not touched. Cases 19 to 21, 23 and 25.
 
-use crate::kernel::{Kernel, OnTerm, environ};
+use crate::kernel::{Kernel, environ};
 use crate::stage::Stage;
 use crate::wrapper::Wrapper;
 use acp_shared::launch::ExitStatus;
@@ -15,15 +15,13 @@ async fn without_a_process_list_nothing_is_reaped_and_it_is_tried_again() {
     assert!(s.try_reap().await.is_err());
     s.assert_left_open(&tree);
     s.kernel().list_fails = false;
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
+    s.reap_all_of(&tree).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn without_a_process_list_an_own_child_is_killed_through_its_own_handle_and_the_lease_waits() {
     let (mut s, id, tree) = Stage::with_agent_under(Wrapper { deaf: true, ..Wrapper::default() }).await;
     s.harden(&tree);
-    s.kernel().edit(tree.wrapper, |t| t.on_term = crate::kernel::OnTerm::Ignores);
     s.kernel().list_fails = true;
     s.close(id).await;
     s.until("the wrapper is killed", |s| !s.kernel().runs(tree.wrapper)).await;
@@ -39,9 +37,7 @@ async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
     for inode in [true, false] {
         let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
         s.harden(&tree);
-        for pid in tree.pids() {
-            s.kernel().edit(pid, |t| t.hidden = true);
-        }
+        s.edit_all(&tree, |t| t.hidden = true);
         s.reap().await;
         if inode {
             s.assert_ended(&tree);
@@ -55,14 +51,13 @@ async fn hidden_processes_are_known_by_their_inode_or_not_at_all() {
 async fn an_unreadable_environment_matches_nothing_by_itself() {
     for inode in [true, false] {
         let (mut s, tree) = Stage::with_orphan_on(Open, |k| k.abilities.pidfs_inode = inode).await;
-        for pid in tree.pids() {
-            s.kernel().edit(pid, |t| t.environ_secret = true);
-        }
+        s.edit_all(&tree, |t| t.environ_secret = true);
         s.reap().await;
-        let (state, gone) = if inode { (Closed, true) } else { (Open, false) };
-        assert_eq!(s.state(&tree), state);
-        assert_eq!(s.kernel().alive(tree.lease).is_empty(), gone);
-        assert!(gone || s.untouched(&tree));
+        if inode {
+            s.assert_ended(&tree);
+        } else {
+            s.assert_left_open(&tree);
+        }
     }
     // Nor does that of a stranger.
     let (mut s, tree) = Stage::with_orphan(Open).await;
@@ -103,8 +98,7 @@ async fn the_right_marker_is_by_contract_in_the_tree() {
     let mut both = environ(tree.lease, tree.gateway);
     both.extend(environ(foreign.lease, tree.gateway));
     s.kernel().edit(twice, |t| t.environ = both);
-    s.reap().await;
-    assert_eq!(s.state(&tree), Closed);
+    s.reap_all_of(&tree).await;
     assert_eq!(s.sent_to(escaped), [Signal::Term, Signal::Cont][..1]);
     assert!(s.untouched(&foreign) && s.kernel().runs(twice));
 }
@@ -127,9 +121,7 @@ async fn an_ability_that_went_away_leaves_what_was_recorded_with_it_alone() {
         let (mut s, tree) = Stage::with_orphan(Open).await;
         s.kernel().abilities.pidfs_inode = false;
         s.kernel().abilities.pidfd = pidfd;
-        for pid in tree.pids() {
-            s.kernel().edit(pid, |t| t.environ.clear());
-        }
+        s.edit_all(&tree, |t| t.environ.clear());
         let lines = s.reap().await;
         assert_eq!(lines[0].why, "a pidfs inode was recorded and cannot be read now");
         s.assert_left_open(&tree);
@@ -156,7 +148,6 @@ async fn a_hidden_survivor_is_named_and_its_lease_stays_closing() {
         let id = s.spawn().await;
         let tree = s.grow(id);
         s.harden(&tree);
-        s.kernel().edit(tree.wrapper, |t| t.on_term = OnTerm::Ignores);
         let hidden = s.kernel().fork(tree.child, "sudo");
         s.kernel().setsid(hidden);
         s.kernel().edit(hidden, |t| (t.uid, t.hidden, t.environ) = (0, true, Vec::new()));

@@ -5,6 +5,7 @@ use acp_shared::launch::{
     CONTROL_BYTES_MAX, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
+use acp_testkit::processes::Killed;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 /// The only environment variable of the measured programs.
 const PATH: &str = "/usr/bin:/bin";
@@ -34,7 +35,7 @@ pub(crate) enum Above {
 /// A program that was started with one of these parents.
 #[derive(Debug)]
 pub(crate) struct Started {
-    child: Child,
+    child: Killed,
     /// The supervisor's end of the wrapper's control socket.
     control: Option<OwnedFd>,
 }
@@ -54,7 +55,7 @@ impl Above {
         command.args(arguments.concat()).env_clear().env("PATH", PATH).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        Started { child, control: None }
+        Started { child: Killed(child), control: None }
     }
 
     /// Creates the wrapper's launch directory, which [`Above::start`] needs. It is the supervisor's cost and
@@ -88,7 +89,7 @@ impl Above {
 impl Started {
     /// Pid of the parent, or of the program without one.
     pub(crate) fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
+        self.child.pid()
     }
 
     /// Reads the wrapper's remaining messages and waits for the exit.
@@ -102,14 +103,6 @@ impl Started {
     }
 }
 
-impl Drop for Started {
-    fn drop(&mut self) {
-        // A child of this process; if it was reaped already, nothing is signalled.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn wrapped(program: &Path, argv: &[&str], directory: &Path) -> Started {
     let flags = SocketFlags::CLOEXEC;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
@@ -118,6 +111,7 @@ fn wrapped(program: &Path, argv: &[&str], directory: &Path) -> Started {
     command.arg0("acp-wrapper").env_clear().current_dir("/");
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().unwrap_or_else(|e| panic!("{} {argv:?}: {e}", program.display()));
+    let child = Killed(child);
     drop(command);
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = OwnedFd::from(null.unwrap_or_else(|e| panic!("/dev/null: {e}")));

@@ -1,16 +1,17 @@
 //! The agent on a raw pipe, read by one thread as fast as possible: the baseline of every pair.
 
 use crate::turn::{Dialect, Turn, Watch};
+use acp_testkit::processes::Killed;
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
 /// An agent process with an open session.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    child: Child,
+    _child: Killed,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     line: String,
@@ -36,12 +37,13 @@ impl Pipe {
     pub(crate) fn of(mut command: Command, cwd: &Path) -> Self {
         command.current_dir(cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let mut child = Killed(command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")));
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             panic!("the agent has no pipes")
         };
         let stdout = BufReader::with_capacity(64 * 1024, stdout);
-        let mut pipe = Self { child, stdin, stdout, line: String::new(), session: String::new(), next_id: 1 };
+        let (line, session) = (String::new(), String::new());
+        let mut pipe = Self { _child: child, stdin, stdout, line, session, next_id: 1 };
         pipe.call("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}));
         let made = pipe.call("session/new", &json!({"cwd": cwd, "mcpServers": []}));
         pipe.session =
@@ -100,13 +102,5 @@ impl Pipe {
         let read =
             self.stdout.read_line(&mut self.line).unwrap_or_else(|e| panic!("the agent's output: {e}"));
         assert!(read > 0, "the agent exited");
-    }
-}
-
-impl Drop for Pipe {
-    fn drop(&mut self) {
-        // An unreaped child of this process: its pid cannot have been reused.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

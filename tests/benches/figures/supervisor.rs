@@ -7,11 +7,12 @@ use crate::proc::{Private, cpu_ms, sleeps};
 use crate::report::Report;
 use crate::stats::{Sample, count, ms};
 use acp_shared::protocol::{LeaseInfo, Reply, Request, Spawn};
+use acp_testkit::processes::Killed;
 use acp_tests::service::Service;
 use acp_tests::wait::LONG;
 use acp_tests::world::{SUPERVISOR_DB, World};
 use std::io::{Read as _, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -116,17 +117,11 @@ fn commits(world: &World) -> usize {
 }
 
 /// Starts the same program by fork and exec alone.
-fn plain(argv: &[&str]) -> Child {
+fn plain(argv: &[&str]) -> Killed {
     let mut command = Command::new(argv[0]);
     command.args(&argv[1..]).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command.spawn().unwrap_or_else(|e| panic!("{argv:?}: {e}"))
-}
-
-fn end(mut child: Child) {
-    // An unreaped child of this process: its pid cannot have been reused.
-    let _ = child.kill();
-    let _ = child.wait();
+    Killed(command.spawn().unwrap_or_else(|e| panic!("{argv:?}: {e}")))
 }
 
 /// Starts programs at the same time, each on a thread. Returns the time until the last one has called exec.
@@ -145,7 +140,7 @@ fn plain_at_once(number: usize) -> Duration {
         for one in started {
             let (child, at) = one.join().unwrap_or_else(|_| panic!("not started"));
             last = last.max(at);
-            end(child);
+            drop(child);
         }
         last - began
     })
@@ -172,7 +167,7 @@ fn starts(leases: &mut Leases, report: &mut Report) {
     }
 }
 
-fn pipes(child: &mut Child) -> (std::process::ChildStdin, ChildStdout) {
+fn pipes(child: &mut Killed) -> (std::process::ChildStdin, ChildStdout) {
     match (child.stdin.take(), child.stdout.take()) {
         (Some(stdin), Some(stdout)) => (stdin, stdout),
         _ => panic!("the agent has no pipes"),
@@ -205,7 +200,7 @@ fn echoes(leases: &mut Leases, report: &mut Report) {
         ours.push(ms(leases.drive(lease.lease_id, seq, LINE, offset, length)));
         offset += length;
     }
-    end(child);
+    drop(child);
     leases.close(&[lease]);
     for (name, sample) in [("pipe", &raw), ("relay", &ours)] {
         report.figure(&format!("{name}, median"), sample.median(), "ms");
@@ -241,7 +236,7 @@ fn floods(leases: &mut Leases, report: &mut Report) {
         let took = leases.drive(lease.lease_id, seq, b"\n", (seq - 1) * FLOOD_BYTES, FLOOD_BYTES);
         ours.push(rate(took));
     }
-    end(child);
+    drop(child);
     leases.close(&[lease]);
     report.figure("pipe", raw.median(), "MiB/s");
     report.figure("relay", ours.median(), "MiB/s");

@@ -5,6 +5,7 @@ use crate::peers::Above;
 use crate::proc::{Private, sleeps, usage_ms};
 use crate::report::{Limit, Report};
 use crate::stats::{Sample, count};
+use acp_testkit::processes::children;
 use acp_tests::wait::{SOON, eventually};
 use acp_tests::world::bin;
 use nix::sys::resource::UsageWho;
@@ -145,10 +146,7 @@ struct Sleeper {
 
 impl Sleeper {
     fn below(parent: i32) -> Self {
-        let children = format!("/proc/{parent}/task/{parent}/children");
-        let pid = eventually(SOON, "the parent has a child", || {
-            std::fs::read_to_string(&children).ok()?.split_whitespace().next()?.parse::<i32>().ok()
-        });
+        let pid = eventually(SOON, "the parent has a child", || children(parent).first().copied());
         let sleeper = Self { pid, link: format!("/proc/{pid}/exe") };
         eventually(SOON, "the child sleeps", || sleeper.sleeps().then_some(()));
         sleeper

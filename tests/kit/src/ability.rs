@@ -16,8 +16,6 @@ pub enum Ability {
     ChosenPid,
     /// A mount namespace with a `/proc` that hides the processes of others.
     HiddenProc,
-    /// User namespaces without privileges.
-    UserNamespace,
     /// A pid namespace with its own `/proc`.
     PidNamespace,
     /// A time namespace with another boot time.
@@ -26,16 +24,10 @@ pub enum Ability {
     Seccomp,
     /// One process can trace another.
     Ptrace,
-    /// cgroups of version 2 can be created.
-    CgroupV2,
     /// cgroups of version 2 can limit memory, processes and CPU time.
     CgroupLimits,
     /// cgroups can be frozen so that not even SIGKILL takes effect (version 1).
     CgroupFreezer,
-    /// Landlock.
-    Landlock,
-    /// A small file system in memory.
-    SmallTmpfs,
     /// Processes of another user can be created.
     ForeignUser,
 }
@@ -54,20 +46,12 @@ pub fn has(ability: Ability) -> Result<(), String> {
         Ability::HiddenProc => {
             run(&["unshare", "-m", "mount", "-t", "proc", "-o", "hidepid=2", "proc", "/proc"])
         }
-        Ability::UserNamespace => run(&["unshare", "-U", "-r", "true"]),
         Ability::PidNamespace => run(&["unshare", "-p", "-f", "--mount-proc", "true"]),
         Ability::TimeNamespace => run(&["unshare", "-T", "--boottime", "1000", "true"]),
         Ability::Seccomp => seccomp(),
         Ability::Ptrace => ptrace(),
-        Ability::CgroupV2 => cgroup_v2(),
         Ability::CgroupLimits => cgroup_limits(),
         Ability::CgroupFreezer => cgroup_freezer(),
-        Ability::Landlock => {
-            sys::landlock_abi().map(drop).map_err(|e| format!("landlock_create_ruleset: {e}"))
-        }
-        Ability::SmallTmpfs => {
-            run(&["unshare", "-m", "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"])
-        }
         Ability::ForeignUser => foreign_user(),
     }
 }
@@ -123,28 +107,15 @@ fn ptrace() -> Result<(), String> {
     seized.and(killed.map(drop))
 }
 
-/// Path of this process's own cgroup of version 2.
-///
-/// # Errors
-/// If cgroups of version 2 are not mounted.
-pub fn cgroup_v2_home() -> Result<PathBuf, String> {
-    let own = own_cgroup("0::")?;
-    Ok(mount_point("cgroup2", "")?.join(own.trim_start_matches('/')))
-}
-
 /// Path of this process's own cgroup of the version 1 freezer.
 ///
 /// # Errors
 /// If the freezer is not mounted.
 pub fn cgroup_freezer_home() -> Result<PathBuf, String> {
-    let own = own_cgroup(":freezer:")?;
-    Ok(mount_point("cgroup", "freezer")?.join(own.trim_start_matches('/')))
-}
-
-fn own_cgroup(mark: &str) -> Result<String, String> {
     let text = std::fs::read_to_string("/proc/self/cgroup").map_err(|e| format!("/proc/self/cgroup: {e}"))?;
-    let found = text.lines().find_map(|line| line.split_once(mark));
-    found.map(|(_, path)| path.to_owned()).ok_or(format!("no {mark} in /proc/self/cgroup"))
+    let found = text.lines().find_map(|line| line.split_once(":freezer:"));
+    let (_, own) = found.ok_or("no :freezer: in /proc/self/cgroup")?;
+    Ok(mount_point("cgroup", "freezer")?.join(own.trim_start_matches('/')))
 }
 
 fn mount_point(kind: &str, option: &str) -> Result<PathBuf, String> {
@@ -165,13 +136,6 @@ fn with_probe_dir(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -
     let seen = look(&dir);
     std::fs::remove_dir(&dir).map_err(|e| format!("rmdir {}: {e}", dir.display()))?;
     seen
-}
-
-fn cgroup_v2() -> Result<(), String> {
-    with_probe_dir(&cgroup_v2_home()?, |dir| {
-        let kill = dir.join("cgroup.kill");
-        if kill.exists() { Ok(()) } else { Err(format!("{} does not exist", kill.display())) }
-    })
 }
 
 /// Checks the controllers of a group below the root of the tree, where the tests create theirs: a test does
@@ -229,16 +193,12 @@ mod tests {
             Ability::Root,
             Ability::ChosenPid,
             Ability::HiddenProc,
-            Ability::UserNamespace,
             Ability::PidNamespace,
             Ability::TimeNamespace,
             Ability::Seccomp,
             Ability::Ptrace,
-            Ability::CgroupV2,
             Ability::CgroupLimits,
             Ability::CgroupFreezer,
-            Ability::Landlock,
-            Ability::SmallTmpfs,
             Ability::ForeignUser,
         ];
         for ability in all {

@@ -5,6 +5,7 @@
 
 pub mod ability;
 pub mod pace;
+pub mod processes;
 pub mod sys;
 
 /// Returns from a test when an [`ability::Ability`] is missing, and prints the result of the probe.

@@ -21,8 +21,7 @@ pub(crate) fn said(house: &House, key: &str, script: &str) -> Vec<String> {
 /// File content is transferred unchanged in both directions.
 #[test]
 fn files_are_read_and_written_as_asked() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let cwd = house.cwd();
     let odd = "one\n\ttwo \u{e9}\u{1f980} \"three\"\n\nno newline at the end";
     fs::write(cwd.join("odd.txt"), odd).unwrap();
@@ -53,8 +52,7 @@ fn files_are_read_and_written_as_asked() {
 /// Reads and writes that are impossible return errors, and the turn continues.
 #[test]
 fn unreadable_and_unwritable_paths_return_errors() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let cwd = house.cwd();
     fs::write(cwd.join("bytes"), [0xff, 0xfe, 0x00]).unwrap();
     fs::create_dir(cwd.join("dir")).unwrap();
@@ -72,8 +70,7 @@ fn unreadable_and_unwritable_paths_return_errors() {
 /// Static paths and links that lead outside of the roots are refused.
 #[test]
 fn paths_outside_the_roots_are_refused() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let cwd = house.cwd();
     let secret = house.world.write("work/secret.txt", "secret");
     let beside = house.world.write("work/project-not/secret.txt", "secret");
@@ -115,8 +112,7 @@ fn paths_outside_the_roots_are_refused() {
 #[test]
 fn heavy_a_link_swapped_between_check_and_open_stays_inside() {
     let mut seed = Seed::new();
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let cwd = house.cwd();
     let outside = house.world.dir("work/outside");
     fs::write(outside.join("file"), "outside").unwrap();
@@ -168,8 +164,7 @@ fn swap(one: &Path, other: &Path) {
 /// All `terminal/*` and `fs/*` requests are refused if the session's directory was removed.
 #[test]
 fn removed_working_directory_returns_errors() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     fs::remove_dir_all(house.cwd()).unwrap();
     let said = said(&house, &key, "fs_read a\nfs_write a x\nterminal echo hi\nsay alive");

@@ -1,8 +1,8 @@
 //! The permission mode governs file and terminal requests: no effect without permission, no question twice.
 
 use super::files::said;
-use acp_tests::cli::RunningCommand;
-use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::cli::{RunningCommand, run};
+use acp_tests::house::{House, Plan};
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ fn pending(house: &House, key: &str) -> Vec<Value> {
 
 /// Waits for the only pending permission request.
 fn question(house: &House, key: &str) -> Value {
-    let list = eventually(SOON, "a question waits", || Some(pending(house, key)).filter(|l| !l.is_empty()));
+    let list = eventually(SOON, "permission pending", || Some(pending(house, key)).filter(|l| !l.is_empty()));
     assert_eq!(list.len(), 1, "{list:?}");
     list[0].clone()
 }
@@ -38,8 +38,7 @@ fn effects(events: &[Value]) -> Vec<String> {
 
 #[test]
 fn deny_all_reads_writes_and_runs_nothing() {
-    let house = Plan::flags(&[]).permission("deny-all").build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).permission("deny-all").build().with_session();
     fs::write(house.cwd().join("there.txt"), "there").unwrap();
     let script =
         "fs_read there.txt\nfs_write new.txt x\nfs_write there.txt x\nterminal touch made\nsay alive";
@@ -57,8 +56,7 @@ fn deny_all_reads_writes_and_runs_nothing() {
 
 #[test]
 fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     fs::write(house.cwd().join("there.txt"), "old\n").unwrap();
     let turn =
         ask(&house, &key, "fs_read there.txt\nfs_write there.txt new\nterminal echo ran >made\nsay after");
@@ -70,7 +68,7 @@ fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
     assert_eq!((&change["oldText"], &change["newText"]), (&json!("old\n"), &json!("new")));
     assert_eq!(fs::read_to_string(&target).unwrap(), "old\n", "not written before it is allowed");
     answer(&house, &key, &first, "allow_once");
-    let second = eventually(SOON, "the next question", || {
+    let second = eventually(SOON, "next permission pending", || {
         pending(&house, &key).into_iter().find(|it| it["permission_id"] != first["permission_id"])
     });
     assert_eq!(second["subject"], "echo ran >made");
@@ -89,8 +87,7 @@ fn ask_mode_reads_without_asking_and_asks_before_write_and_command() {
 
 #[test]
 fn permission_asked_by_agent_covers_the_host_request() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     for (script, option, said) in [
         ("tool ask_write a.txt x", "allow_once", vec!["permission: selected allow_once", "fs_write: ok"]),
         ("tool ask_write a.txt y", "reject_once", vec!["permission: selected reject_once"]),
@@ -109,15 +106,12 @@ fn permission_asked_by_agent_covers_the_host_request() {
 /// The request's title is only `Bash`; the command stands in the earlier tool call.
 #[test]
 fn permission_request_shows_details_of_earlier_tool_call() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let turn = ask(&house, &key, "tool ask_run echo hi >made");
     let own = question(&house, &key);
     assert_eq!((&own["title"], &own["subject"]), (&json!("Bash"), &json!("echo hi >made")));
     assert_eq!(own["kind"], "execute");
-    let mut list = house.world.command("acp-gateway");
-    list.arg("--state-dir").arg(house.world.path(GATEWAY)).args(["permissions", "list", &key]);
-    let listed = acp_tests::cli::run(&mut list, LONG).ok().stdout;
+    let listed = run(&mut house.plain(&["permissions", "list", &key]), LONG).ok().stdout;
     for word in ["Bash", "echo hi >made", "allow_once (allow once)", "reject_always (reject always)"] {
         assert!(listed.contains(word), "{word}: {listed}");
     }
@@ -132,8 +126,7 @@ fn permission_request_shows_details_of_earlier_tool_call() {
 /// OpenCode writes the file itself and reports the content afterwards.
 #[test]
 fn unchanged_write_needs_no_permission() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     assert_eq!(said(&house, &key, "tool write a.txt x\nfs_write a.txt x"), ["fs_write: ok"]);
     let events = house.history(&key);
     assert_eq!(effects(&events), ["write allowed unchanged"]);
@@ -143,19 +136,16 @@ fn unchanged_write_needs_no_permission() {
 /// The gateway is killed while a request is pending and again after the answer: asked once, written once.
 #[test]
 fn host_permission_request_survives_gateway_kills() {
-    let mut house = House::new(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::new(&[]).with_session();
     for (n, option) in ["allow_once", "reject_once", "allow_always"].iter().enumerate() {
         let name = format!("{n}.txt");
         let turn = ask(&house, &key, &format!("fs_write {name} x"));
         let first = question(&house, &key);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         assert_eq!(question(&house, &key)["permission_id"], first["permission_id"], "the same question");
         assert!(!house.cwd().join(&name).exists(), "nothing is written before the answer");
         answer(&house, &key, &first, option);
-        house.kill_gateway();
-        house.start_gateway();
+        house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");
         let asked = events.iter().filter(|event| event["type"] == "permission").count();
@@ -188,8 +178,7 @@ fn host_permission_request_survives_gateway_kills() {
 #[test]
 fn unattended_sessions_allow_reads_only() {
     for mode in ["approve-reads", "ask"] {
-        let house = Plan::flags(&[]).permission(mode).build();
-        let key = house.spawn();
+        let (house, key) = Plan::flags(&[]).permission(mode).build().with_session();
         fs::write(house.cwd().join("there.txt"), "there").unwrap();
         let said = said(&house, &key, "fs_read there.txt\nfs_write new.txt x\nterminal touch made");
         let want = ["fs_read: there", "fs_write: error -32003", "terminal: terminal/create error -32003"];

@@ -3,18 +3,18 @@
 use crate::files::said;
 use acp_tests::house::House;
 use acp_tests::lease::Lease;
-use acp_tests::story::{check_turn, chunks};
-use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::seed::Seed;
+use acp_tests::story::{check_answer, check_turn, chunks};
+use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
+use std::time::{Duration, Instant};
 
 /// Code of the JSON-RPC error for a limit that is reached.
 const LIMIT_REACHED: i64 = -32005;
 
 /// The open terminal lease of a session.
 fn terminal(house: &House, key: &str) -> Lease {
-    eventually(SOON, "a terminal runs", || {
-        house.leases().into_iter().find(|lease| {
-            lease.text("session_key") == key && lease.text("kind") == "terminal" && lease.state() == "open"
-        })
+    eventually(SOON, "terminal running", || {
+        terminals(house, key).into_iter().find(|lease| lease.state() == "open")
     })
 }
 
@@ -26,30 +26,22 @@ fn terminals(house: &House, key: &str) -> Vec<Lease> {
 /// Create, wait, output and release report the command's output and exit status.
 #[test]
 fn terminal_reports_output_and_exit_status() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let script = "terminal echo out; echo err >&2; exit 3\nterminal pwd\nterminal true\nterminal kill -TERM $$\n\
                   terminal i=0; while [ $i -lt 200000 ]; do echo 0123456789; i=$((i+1)); done\nterminal cat";
     let said = said(&house, &key, script);
     assert_eq!(said.len(), 6, "{said:?}");
     assert_eq!(said[0], "terminal: exit=3 signal=null truncated=false output=out\nerr\n");
-    assert_eq!(
-        said[1],
-        format!(
-            "terminal: exit=0 signal=null truncated=false output={}\n",
-            house.cwd().canonicalize().unwrap().display()
-        )
-    );
-    assert_eq!(said[2], "terminal: exit=0 signal=null truncated=false output=");
+    let cwd = house.cwd().canonicalize().unwrap();
+    let empty = "terminal: exit=0 signal=null truncated=false output=";
+    assert_eq!(said[1], format!("{empty}{}\n", cwd.display()));
+    assert_eq!(said[2], empty);
     assert!(said[3].starts_with("terminal: exit=null signal=SIGTERM truncated=false"), "{}", said[3]);
     let (head, output) = said[4].split_once(" output=").unwrap();
     assert_eq!(head, "terminal: exit=0 signal=null truncated=true");
     assert!(output.len() <= 1024 * 1024 && output.len() > 1000 * 1024, "{} bytes are kept", output.len());
     assert!(output.ends_with("0123456789\n"), "the end of the output is kept");
-    assert_eq!(
-        said[5], "terminal: exit=0 signal=null truncated=false output=",
-        "its standard input is empty"
-    );
+    assert_eq!(said[5], empty, "its standard input is empty");
     until(LONG, "released terminals are closed", || {
         terminals(&house, &key).iter().all(|lease| lease.state() == "closed")
     });
@@ -62,8 +54,7 @@ fn terminal_reports_output_and_exit_status() {
 /// A terminal's lease names its kind and its parent; closing the session ends the terminal's whole tree.
 #[test]
 fn terminal_has_own_lease_and_ends_with_session() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     assert_eq!(agent.text("kind"), "agent");
     assert!(agent.0["parent_lease_id"].is_null());
@@ -76,7 +67,8 @@ fn terminal_has_own_lease_and_ends_with_session() {
         assert_eq!(shown[member], lease.0[member], "{member}");
     }
     assert_eq!(shown["kind"], "terminal");
-    let tree = eventually(SOON, "both sleeps run", || Some(lease.processes()).filter(|tree| tree.len() >= 4));
+    let tree =
+        eventually(SOON, "both sleeps running", || Some(lease.processes()).filter(|tree| tree.len() >= 4));
     assert!(tree.iter().any(|process| process.pid == lease.adapter_pid()), "{tree:#?}");
 
     let _ = house.verb(&["sessions", "close", &key]);
@@ -89,8 +81,7 @@ fn terminal_has_own_lease_and_ends_with_session() {
 /// A terminal ends when its agent's process ends.
 #[test]
 fn terminal_ends_with_its_agent_process() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     let turn = house.follow(&["prompt", &key, "terminal trap '' TERM; sleep 3600; true"]);
     let lease = terminal(&house, &key);
@@ -104,14 +95,13 @@ fn terminal_ends_with_its_agent_process() {
 /// `terminal/kill` ends the command and keeps its output; a cancel of the turn lets the agent release it.
 #[test]
 fn killed_terminal_ends_and_cancel_releases_terminal() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
-    let begun = std::time::Instant::now();
+    let (house, key) = House::with_approve_all(&[]).with_session();
+    let begun = Instant::now();
     let said = said(&house, &key, "terminal_kill sleep 3600");
     assert_eq!(said.len(), 1);
     assert!(said[0].starts_with("terminal: exit=null signal=SIG"), "{said:?}");
     assert!(begun.elapsed() < SOON, "the kill does not wait for the command");
-    until(LONG, "its tree is gone", || {
+    until(LONG, "terminal processes gone", || {
         terminals(&house, &key).iter().all(|lease| lease.processes().is_empty())
     });
 
@@ -127,8 +117,7 @@ fn killed_terminal_ends_and_cancel_releases_terminal() {
 /// H3: a wait for a command continues after a restart, even if the command ended in between.
 #[test]
 fn terminal_wait_in_flight_is_answered_after_restart() {
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let agent = house.lease(&key);
     for ends_while_dead in [false, true] {
         let script = "terminal echo begun; while [ ! -e go ]; do sleep 0.02; done; echo ended; exit 7";
@@ -138,7 +127,7 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
         let go = || std::fs::write(house.cwd().join("go"), "").unwrap();
         if ends_while_dead {
             go();
-            until(SOON, "the command has ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
+            until(SOON, "command ended", || !acp_tests::processes::is_alive(lease.adapter_pid()));
             house.start_gateway();
         } else {
             let go = house.cwd().join("go");
@@ -146,9 +135,10 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
             assert_eq!(terminal(&house, &key).id(), lease.id(), "the same command");
             std::fs::write(go, "").unwrap();
         }
-        let events = turn.finish(LONG).ok().lines();
-        check_turn(&events, "end_turn");
-        assert_eq!(chunks(&events), ["terminal: exit=7 signal=null truncated=false output=begun\nended\n"]);
+        check_answer(
+            &turn.finish(LONG).ok().lines(),
+            ["terminal: exit=7 signal=null truncated=false output=begun\nended\n"],
+        );
         std::fs::remove_file(house.cwd().join("go")).unwrap();
         assert_eq!(house.lease(&key).id(), agent.id());
     }
@@ -159,25 +149,19 @@ fn terminal_wait_in_flight_is_answered_after_restart() {
 /// H3: a command is started once although the gateway is killed around its creation.
 #[test]
 fn heavy_terminal_command_starts_once_across_gateway_kills() {
-    let mut seed = acp_tests::seed::Seed::new();
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let mut seed = Seed::new();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let rounds = 12;
     for n in 0..rounds {
         let script = format!("terminal echo {n} >> started; echo done {n}");
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent received the prompt", || house.prompts_received(&script) == 1);
-        acp_tests::wait::wait_until_instant(
-            std::time::Instant::now() + seed.time_below(std::time::Duration::from_millis(60)),
-        );
-        house.kill_gateway();
-        house.start_gateway();
+        until(SOON, "prompt received", || house.prompts_received(&script) == 1);
+        wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(60)));
+        house.restart_gateway();
         let events = turn.finish(LONG).ok().lines();
-        assert_eq!(
-            chunks(&events),
-            [format!("terminal: exit=0 signal=null truncated=false output=done {n}\n")]
-        );
+        let want = format!("terminal: exit=0 signal=null truncated=false output=done {n}\n");
+        assert_eq!(chunks(&events), [want]);
     }
     let started = std::fs::read_to_string(house.cwd().join("started")).unwrap();
     assert_eq!(started, (0..rounds).map(|n| format!("{n}\n")).collect::<String>(), "each command once");
@@ -188,8 +172,7 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
 /// room.
 #[test]
 fn terminals_of_an_agent_are_bounded() {
-    let house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (house, key) = House::with_approve_all(&[]).with_session();
     let refused = format!("terminal: terminal/create error {LIMIT_REACHED}");
     for _ in 0..2 {
         let said = said(&house, &key, "terminals 18 sleep 3600");

@@ -30,8 +30,7 @@ fn requests(house: &House, state: &str) -> i64 {
 #[test]
 fn heavy_write_is_never_repeated_after_gateway_kill() {
     let mut seed = Seed::new();
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let target = house.cwd().join("target.txt");
     let (mut between, mut before, mut answered) = (0, 0, 0);
@@ -41,7 +40,7 @@ fn heavy_write_is_never_repeated_after_gateway_kill() {
         let turn = house.follow(&["prompt", &key, &format!("fs_write target.txt {content}")]);
         if n % 3 == 2 {
             // At a random moment around the write.
-            until(SOON, "the agent has it", || house.agent_events("prompt").len() == n + 2);
+            until(SOON, "prompt received", || house.agent_events("prompt").len() == n + 2);
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(20)));
         } else {
             // The file is written, and the gateway is stopped before it can answer.
@@ -108,19 +107,17 @@ fn heavy_write_is_never_repeated_after_gateway_kill() {
 #[test]
 fn heavy_reads_in_flight_are_answered_after_a_restart() {
     let mut seed = Seed::new();
-    let mut house = House::with_approve_all(&[]);
-    let key = house.spawn();
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
     let _ = house.prompt(&key, "warm up");
     let content = "0123456789abcdef".repeat(4096);
     fs::write(house.cwd().join("big.txt"), &content).unwrap();
     for round in 1..=6_usize {
         let script = format!("# {round}\n{}", "fs_read big.txt\n".repeat(25));
         let turn = house.follow(&["prompt", &key, &script]);
-        until(SOON, "the agent has it", || house.prompts_received(&script) == 1);
+        until(SOON, "prompt received", || house.prompts_received(&script) == 1);
         for _ in 0..2 {
             wait_until_instant(Instant::now() + seed.time_below(Duration::from_millis(60)));
-            house.kill_gateway();
-            house.start_gateway();
+            house.restart_gateway();
         }
         let events = turn.finish(LONG).ok().lines();
         check_turn(&events, "end_turn");

@@ -49,7 +49,7 @@ impl Place {
         let mut keep = like(&world.command("acp-gateway"), "unshare", &world.path("work"));
         keep.args(["-m", "sh", "-ec", line, "sh", &format!("{DISK_MIB}m")]).arg(&dir).arg(&up);
         let keeper = keep.stdin(Stdio::null()).spawn().unwrap();
-        until(SOON, "the disk is there", || up.exists());
+        until(SOON, "disk mounted", || up.exists());
         Self { dir, keeper: Some(keeper) }
     }
 

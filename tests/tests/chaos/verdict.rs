@@ -36,7 +36,7 @@ pub(crate) fn settle(chaos: &Chaos, deadline: Duration) {
         rooms.map(|room| chaos.service.count_pending(&room)).sum::<usize>()
     };
     until(deadline, "every message is accepted", || taken() == 0);
-    until(deadline, "everything has settled", || {
+    until(deadline, "all work settled", || {
         // A copy of a database in use may be torn: then the next copy is read.
         let journal = chaos.place.journal(&chaos.world);
         OPEN.iter().all(|(_, sql)| texts(&journal, sql).is_ok_and(|open| open.is_empty()))
@@ -102,7 +102,7 @@ fn check_reached(journal: &Connection, kills: u64) {
 /// I8: closed leases have no process, and open leases have one.
 fn check_leases(chaos: &Chaos) {
     let socket = chaos.supervisor.as_ref().unwrap().socket();
-    until(LONG, "leases and processes are the same", || {
+    until(LONG, "leases match processes", || {
         chaos.world.leases(&socket).iter().all(|lease| {
             let is_over = matches!(lease.state(), "closed" | "lost");
             processes::list_of_lease(lease.id()).is_empty() == is_over

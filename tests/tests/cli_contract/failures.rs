@@ -1,7 +1,7 @@
 //! Error messages of failing commands, and processes that remain after a failure.
 
 use acp_tests::cli::{RunningCommand, run};
-use acp_tests::house::{GATEWAY, House, scripted};
+use acp_tests::house::{GATEWAY, House, Plan, scripted};
 use acp_tests::wait::{LONG, until};
 use acp_tests::world::{Agent, GATEWAY_DB, World};
 use rustix::process::Signal;
@@ -33,7 +33,7 @@ fn interrupted_up_leaves_no_process() {
         let world = World::new();
         let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
         // The gateway, and what will be its supervisor.
-        until(LONG, "the supervisor starts", || world.processes().len() >= 2);
+        until(LONG, "supervisor started", || world.processes().len() >= 2);
         assert!(up.signal(Signal::INT));
         let output = up.finish(LONG);
         assert_eq!(output.code, Some(0), "{output:#?}");
@@ -51,25 +51,21 @@ fn agent_exit_at_initialize_names_the_logs_command() {
             .to_vec(),
         ..scripted(&world, &[], "ask")
     };
-    world.configure(GATEWAY, "", &BTreeMap::from([("mute", mute)]));
-    let supervisor = world.supervisor();
-    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let house = Plan::default().build_in(world, &BTreeMap::from([("mute", mute)]));
     // Several times: standard error and the exit arrive over different pipes in any order.
     for n in 0..5 {
-        let key = world.spawn(GATEWAY, "mute", &format!("work/{n}"));
-        let output = world.cli(GATEWAY, &["prompt", &key, "hello"]);
+        let key = house.world.spawn(GATEWAY, "mute", &format!("work/{n}"));
+        let output = house.cli(&["prompt", &key, "hello"]);
         assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_SESSION_INIT_FAILED"));
         let message = output.error()["message"].as_str().unwrap().to_owned();
         assert!(message.contains("(exit code 3)") && !message.contains("MUTE_API_KEY"), "{message}");
         assert!(message.contains(&format!("`acp-gateway logs {key}`")), "{message}");
-        until(LONG, "the log has it", || {
-            let lines = world.cli(GATEWAY, &["logs", &key]).ok().lines();
+        until(LONG, "line in the log", || {
+            let lines = house.cli(&["logs", &key]).ok().lines();
             lines.iter().any(|line| line["from"] == "agent" && line["text"] == "set MUTE_API_KEY first")
         });
     }
-    assert_eq!(gateway.terminate(LONG), Some(0));
-    assert_eq!(supervisor.terminate(LONG), Some(0));
-    assert_eq!(world.processes(), []);
+    house.end();
 }
 
 /// Refusals name the next step.
@@ -77,33 +73,27 @@ fn agent_exit_at_initialize_names_the_logs_command() {
 fn refused_agent_error_names_the_next_step() {
     let world = World::new();
     let gone = Agent { command: vec!["/nonexistent/agent".to_owned()], ..scripted(&world, &[], "ask") };
-    world.configure(GATEWAY, "", &BTreeMap::from([("gone", gone)]));
-    let supervisor = world.supervisor();
-    let gateway = world.gateway(GATEWAY, &supervisor.socket());
+    let house = Plan::default().build_in(world, &BTreeMap::from([("gone", gone)]));
     for (agent, want) in [
         (&["--agent", "gone"][..], "/nonexistent/agent (agents.gone.command)"),
         (&["--agent", "gon"], "Did you mean gone? `acp-gateway agents --all`"),
         (&[], "name one with --agent"),
     ] {
-        let output = world.cli(GATEWAY, &[&["sessions", "spawn"], agent].concat());
+        let output = house.cli(&[&["sessions", "spawn"], agent].concat());
         assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_AGENT_NOT_ALLOWED"));
         let message = output.error()["message"].as_str().unwrap().to_owned();
         assert!(message.contains(want), "{want:?} is not in {message:?}");
     }
-    assert_eq!(gateway.terminate(LONG), Some(0));
-    assert_eq!(supervisor.terminate(LONG), Some(0));
+    house.end();
 }
 
 /// A history written to a file has both sides of the conversation, in order.
 #[test]
 fn history_in_file_has_prompts_and_answers() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "say forty two");
     let _ = house.prompt(&key, "say the end");
-    let mut command = house.world.command("acp-gateway");
-    command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(["sessions", "history", &key]);
-    let said = run(&mut command, LONG).ok();
+    let said = run(&mut house.plain(&["sessions", "history", &key]), LONG).ok();
     let lines: Vec<&str> = said.stdout.lines().collect();
     assert_eq!(lines, ["> say forty two", "forty two", "> say the end", "the end"], "{said:#?}");
     house.end();

@@ -4,7 +4,7 @@ use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::service::Service;
-use acp_tests::story::{check_turn, chunks};
+use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::World;
 use rustix::process::Signal;
@@ -30,6 +30,12 @@ fn pid(service: &Service, name: &str) -> i32 {
 
 fn socket(service: &Service, name: &str) -> PathBuf {
     PathBuf::from(service.ready[name].as_str().unwrap_or_else(|| panic!("no {name} in {}", service.ready)))
+}
+
+/// Ends `up` with Ctrl-C.
+fn interrupt(up: Service) {
+    assert!(up.signal(Signal::INT));
+    assert_eq!(up.wait(LONG), Some(0));
 }
 
 /// `serve` prints one ready line with pid and socket, its sockets are private, and SIGTERM shuts it down.
@@ -61,18 +67,8 @@ fn a_gateway_waits_for_its_supervisor() {
     let world = with_agent(GATEWAY);
     let socket = world.path("supervisor/supervisor.sock").to_string_lossy().into_owned();
     let config = world.path("gateway.toml").to_string_lossy().into_owned();
-    let dir = world.path(GATEWAY).to_string_lossy().into_owned();
-    let mut command = world.command("acp-gateway");
-    command.args([
-        "serve",
-        "--state-dir",
-        &dir,
-        "--config",
-        &config,
-        "--supervisor-socket",
-        &socket,
-        "--json",
-    ]);
+    let serve = ["serve", "--config", &config, "--supervisor-socket", &socket];
+    let command = world.gateway_verb(GATEWAY, &serve);
     let log = world.path("waiting.log");
     let mut shell = std::process::Command::new("sh");
     // Standard error goes to a file that can be read while the gateway runs.
@@ -80,9 +76,9 @@ fn a_gateway_waits_for_its_supervisor() {
     shell.env_clear().envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
     shell.env("LOG", &log).current_dir(world.path("work"));
     let mut waiting = RunningCommand::start(&mut shell);
-    until(SOON, "it says that it waits", || {
-        std::fs::read_to_string(&log)
-            .is_ok_and(|text| text.to_lowercase().contains("waiting for the supervisor"))
+    until(SOON, "gateway logs that it waits", || {
+        let text = std::fs::read_to_string(&log);
+        text.is_ok_and(|text| text.to_lowercase().contains("waiting for the supervisor"))
     });
     let supervisor = world.supervisor();
     let ready = waiting.event(SOON).unwrap();
@@ -100,7 +96,7 @@ fn a_waiting_gateway_ends_on_sigterm() {
     let world = with_agent(GATEWAY);
     let mut waiting =
         world.follow(GATEWAY, &["serve", "--supervisor-socket", "/nonexistent/supervisor.sock"]);
-    until(SOON, "it serves already", || world.path("gateway/gateway.sock").exists());
+    until(SOON, "gateway socket created", || world.path("gateway/gateway.sock").exists());
     assert!(waiting.signal(Signal::TERM));
     while waiting.line(LONG).is_some() {}
     assert_eq!(waiting.finish(LONG).code, Some(0));
@@ -109,8 +105,7 @@ fn a_waiting_gateway_ends_on_sigterm() {
 /// A second service on the same state directory is refused, and the first one is not affected.
 #[test]
 fn a_second_service_on_the_same_state_is_refused() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let socket = house.socket().to_string_lossy().into_owned();
     for verb in ["serve", "up"] {
         let second = house.cli(&[verb, "--supervisor-socket", &socket]);
@@ -142,7 +137,7 @@ fn gateway_shutdown_during_turn_loses_no_output() {
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
     events.extend(turn.finish(LONG).ok().lines());
     check_turn(&events, "end_turn");
-    acp_tests::story::check_chunks(&chunks(&events), 200, 16);
+    check_chunks(&chunks(&events), 200, 16);
     assert_eq!(gateway.terminate(LONG), Some(0));
     assert_eq!(supervisor.terminate(LONG), Some(0));
     assert_eq!(world.processes(), []);
@@ -155,17 +150,15 @@ fn up_starts_everything_and_ctrl_c_ends_it() {
     let up = world.up("home");
     assert_eq!(pid(&up, "gateway_pid"), up.pid());
     let supervisor = pid(&up, "supervisor_pid");
-    let read = processes::read(supervisor).unwrap();
-    assert_eq!(read.sid, supervisor, "H17: the supervisor is a session of its own, out of reach of Ctrl-C");
-    let leases = world.leases(&socket(&up, "supervisor_socket"));
-    assert_eq!(leases.len(), 0);
+    let sid = processes::read(supervisor).unwrap().sid;
+    assert_eq!(sid, supervisor, "H17: the supervisor is a session of its own, out of reach of Ctrl-C");
+    assert_eq!(world.leases(&socket(&up, "supervisor_socket")).len(), 0);
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");
     let mut turn =
         world.follow("home", &["prompt", &key, "spawn_setsid\nignore_term\nchunks 100000 pace_ms=10"]);
     let _ = turn.events_until(SOON, |event| event["text"].as_str().is_some_and(|t| t.starts_with("000002")));
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     turn.kill9();
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
@@ -185,9 +178,8 @@ fn up_finds_the_surviving_supervisor() {
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
     events.extend(turn.finish(LONG).ok().lines());
     check_turn(&events, "end_turn");
-    acp_tests::story::check_chunks(&chunks(&events), 300, 16);
-    assert!(up.signal(Signal::TERM));
-    assert_eq!(up.wait(LONG), Some(0));
+    check_chunks(&chunks(&events), 300, 16);
+    assert_eq!(up.terminate(LONG), Some(0));
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
@@ -202,12 +194,11 @@ fn up_replaces_a_supervisor_that_is_gone() {
     let old = supervisor.pid;
     up.kill9();
     assert!(supervisor.kill());
-    until(LONG, "its agents are gone, too", || world.processes().is_empty());
+    until(LONG, "agents gone", || world.processes().is_empty());
     let up = world.up("home");
     assert_ne!(pid(&up, "supervisor_pid"), old);
     check_turn(&world.prompt("home", &key, "two"), "end_turn");
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     assert_eq!(world.processes(), []);
 }
 
@@ -222,19 +213,17 @@ fn up_does_not_end_supervisor_in_use_by_others() {
     let key = world.spawn("guest", AGENT, "work/guest");
     check_turn(&world.prompt("guest", &key, "hello"), "end_turn");
     let lease = world.living_lease(&shared, &key).unwrap();
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     assert!(processes::is_alive(supervisor), "the guest's supervisor goes on");
     assert_eq!(world.living_lease(&shared, &key).map(|now| now.adapter_pid()), Some(lease.adapter_pid()));
     check_turn(&world.prompt("guest", &key, "still here"), "end_turn");
     let _ = world.cli("guest", &["sessions", "close", &key]).ok();
     assert_eq!(guest.terminate(LONG), Some(0));
     // The supervisor is unused now: the next `up` finds it and ends it.
-    until(LONG, "the guest's agent is gone", || lease.processes().is_empty());
+    until(LONG, "guest agent gone", || lease.processes().is_empty());
     let up = world.up("home");
     assert_eq!(pid(&up, "supervisor_pid"), supervisor);
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     assert_eq!(world.processes(), []);
 }
 
@@ -244,16 +233,13 @@ fn up_never_ends_a_supervisor_of_another_state_directory() {
     let world = with_agent("home");
     let supervisor = world.supervisor();
     let socket = supervisor.socket().to_string_lossy().into_owned();
-    let (dir, config) = (world.path("home"), world.path("home.toml"));
-    let mut command = world.command("acp-gateway");
-    command.arg("up").arg("--state-dir").arg(dir).arg("--config").arg(config);
-    command.args(["--supervisor-socket", &socket, "--json"]);
-    let up = world.start_command(command);
+    let config = world.path("home.toml").to_string_lossy().into_owned();
+    let args = ["up", "--config", &config, "--supervisor-socket", &socket];
+    let up = world.start_command(world.gateway_verb("home", &args));
     assert_eq!(pid(&up, "supervisor_pid"), supervisor.pid());
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     assert!(processes::is_alive(supervisor.pid()));
     assert_eq!(supervisor.terminate(LONG), Some(0));
     assert_eq!(world.processes(), [], "nothing is left alive");
@@ -274,8 +260,7 @@ fn up_ends_promptly_with_open_streams() {
     let _ = chat.events_until(SOON, |event| event["type"] == "text_delta");
     let mut follower = world.follow("home", &["sessions", "history", &key, "--follow"]);
     let start = Instant::now();
-    assert!(up.signal(Signal::INT));
-    assert_eq!(up.wait(LONG), Some(0));
+    interrupt(up);
     let took = start.elapsed();
     assert!(took < PROMPT, "it took {took:?}");
     for client in [&mut turn, &mut chat, &mut follower] {

@@ -3,7 +3,7 @@
 use acp_tests::cli::{Output, run};
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::story::{check_history, check_turn};
-use acp_tests::wait::{LONG, SOON, eventually};
+use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 
@@ -31,8 +31,7 @@ fn check_error(output: &Output, exit: i32, code: &str) -> Value {
 /// Exit codes: 0 done or cancelled, 1 failed, 2 usage, 3 timeout, 4 no such session, 5 permission denied.
 #[test]
 fn verbs_return_documented_exit_codes_and_error_lines() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     assert_eq!(house.cli(&["prompt", &key, "say done"]).code, Some(0));
     assert_eq!(house.cli(&["prompt", &key, "refuse"]).code, Some(0), "a refusal is an answer");
 
@@ -65,8 +64,7 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
         vec!["sessions", "show", "no key at all"],
         vec!["permissions", "answer", &key, "nothing", "allow_once"],
     ] {
-        let output = house.cli(&verb);
-        let _ = check_error(&output, 2, "USAGE");
+        let _ = check_error(&house.cli(&verb), 2, "USAGE");
     }
     let strange = house.cli(&["sessions", "spawn", "--agent", "no-such-agent"]);
     let _ = check_error(&strange, 1, "ACP_AGENT_NOT_ALLOWED");
@@ -85,13 +83,8 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
 /// Without `--json` a failure is text on standard error, and standard output is empty.
 #[test]
 fn output_without_json_is_plain_text() {
-    let house = House::new(&[]);
-    let key = house.spawn();
-    let plain = |args: &[&str]| {
-        let mut command = house.world.command("acp-gateway");
-        command.arg("--state-dir").arg(house.world.path(GATEWAY)).args(args);
-        run(&mut command, LONG)
-    };
+    let (house, key) = House::new(&[]).with_session();
+    let plain = |args: &[&str]| run(&mut house.plain(args), LONG);
     let said = plain(&["prompt", &key, "say forty two"]);
     assert_eq!((said.code, said.stdout.trim_end()), (Some(0), "forty two"));
     let failed = plain(&["prompt", "agent:none:acp:1", "hello"]);
@@ -108,19 +101,15 @@ fn output_without_json_is_plain_text() {
 /// The members of event lines.
 #[test]
 fn event_lines_have_documented_members() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let script = "thought hm\nplan a; b\nsay one\nchunks 3\ntool write x.txt y\npermission";
     let events = house.prompt(&key, script);
     check_turn(&events, "end_turn");
     for event in &events {
         assert_eq!(event["event_version"], 1, "{event}");
         assert_eq!(event["session_key"], key.as_str(), "{event}");
-        assert!(
-            event["session_seq"].is_u64() && event["run_id"].is_string() && event["seq"].is_u64(),
-            "{event}"
-        );
-        assert!(event["type"].is_string(), "{event}");
+        assert!(event["session_seq"].is_u64() && event["seq"].is_u64(), "{event}");
+        assert!(event["run_id"].is_string() && event["type"].is_string(), "{event}");
         let typed = match event["type"].as_str().unwrap_or_default() {
             "text_delta" => {
                 matches!(event["stream"].as_str(), Some("output" | "thought")) && event["text"].is_string()
@@ -174,11 +163,8 @@ fn state_directory_is_taken_from_flag_or_environment() {
         assert_eq!((output.code, output.json()), (Some(0), json!([])), "{args:?}");
     }
     let nowhere = house.world.path("nowhere").to_string_lossy().into_owned();
-    let error = check_error(
-        &ask(&["sessions", "list", "--state-dir", &nowhere, "--json"], None),
-        1,
-        "GATEWAY_UNAVAILABLE",
-    );
+    let refused = ask(&["sessions", "list", "--state-dir", &nowhere, "--json"], None);
+    let error = check_error(&refused, 1, "GATEWAY_UNAVAILABLE");
     assert_eq!(error["retryable"], true);
     let _ = check_error(&ask(&["sessions", "list", "--json"], None), 1, "GATEWAY_UNAVAILABLE");
     house.end();
@@ -196,8 +182,7 @@ fn idempotency_keys_replay_the_first_answer() {
     let prompt = ["prompt", &key, "only once", "--idempotency-key", "prompt-1"];
     let events = house.cli(&prompt).ok().lines();
     assert_eq!(house.cli(&prompt).ok().lines(), events, "the same events, from the first to the last");
-    house.kill_gateway();
-    house.start_gateway();
+    house.restart_gateway();
     assert_eq!(house.cli(&prompt).ok().lines(), events, "a restart forgets nothing");
     assert_eq!(house.verb(&spawn), first);
     assert_eq!(house.prompts_received("only once"), 1);
@@ -205,18 +190,7 @@ fn idempotency_keys_replay_the_first_answer() {
 
     let other = ["prompt", &key, "something else", "--idempotency-key", "prompt-1"];
     let _ = check_error(&house.cli(&other), 1, "ACP_IDEMPOTENCY_CONFLICT");
-    let other = [
-        "sessions",
-        "spawn",
-        "--agent",
-        AGENT,
-        "--cwd",
-        &cwd,
-        "--label",
-        "x",
-        "--idempotency-key",
-        "spawn-1",
-    ];
+    let other = [&spawn[..], &["--label", "x"]].concat();
     let _ = check_error(&house.cli(&other), 1, "ACP_IDEMPOTENCY_CONFLICT");
     // Many at once, from the first one on.
     let racing = ["prompt", &key, "race", "--idempotency-key", "race-1"];
@@ -227,9 +201,7 @@ fn idempotency_keys_replay_the_first_answer() {
     let cancel = ["sessions", "cancel", &key, "--idempotency-key", "cancel-1"];
     let nothing = house.verb(&cancel);
     let turn = house.follow(&["prompt", &key, "sleep 400\nsay not cancelled"]);
-    eventually(SOON, "it runs", || {
-        (house.verb(&["sessions", "show", &key])["state"] == "running").then_some(())
-    });
+    until(SOON, "turn running", || house.verb(&["sessions", "show", &key])["state"] == "running");
     assert_eq!(house.verb(&cancel), nothing, "an old cancel does not hit a new turn");
     check_turn(&turn.finish(LONG).ok().lines(), "end_turn");
     house.end();
@@ -238,8 +210,7 @@ fn idempotency_keys_replay_the_first_answer() {
 /// Every verb prints parseable JSON with the documented members.
 #[test]
 fn other_verbs_print_json() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.prompt(&key, "hello");
     let list = house.verb(&["sessions", "list"]);
     assert_eq!(list[0]["session_key"], key.as_str());
@@ -338,15 +309,4 @@ fn a_wrong_configuration_is_refused() {
     command.args(["serve", "--state-dir", &dir, "--config", &config, "--json"]);
     let error = check_error(&run(&mut command, SOON), 2, "CONFIG_INVALID");
     assert!(error["message"].as_str().is_some_and(|text| text.contains("leases_max")), "{error}");
-}
-
-/// The demo agent answers through all services, without credentials.
-#[test]
-fn the_demo_agent_answers() {
-    let house = House::new(&[]);
-    let key = house.world.spawn(GATEWAY, "demo", "work/demo");
-    let events = house.prompt(&key, "help");
-    assert!(!acp_tests::cli::output_text(&events).is_empty(), "{events:#?}");
-    assert_eq!(events.last().map(|event| event["type"].clone()), Some(json!("done")));
-    house.end();
 }

@@ -5,6 +5,7 @@ use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
+use std::mem::swap;
 
 /// Configuration of a second account, `second`, for these users.
 fn account(ground: &Ground<'_>, token: &str, people: &[Id]) -> String {
@@ -24,33 +25,34 @@ fn said_by(stage: &Stage, bot: &BotHandle, channel: Id) -> Vec<Message> {
     all.into_iter().filter(|message| message.author_id == bot.user).collect()
 }
 
-/// Swaps the stage's bot with the other one.
-fn swap(stage: &mut Stage, other: &mut BotHandle) {
-    std::mem::swap(&mut stage.bot, other);
-}
-
-#[test]
-fn two_bots_in_one_gateway_stay_separate() {
+/// Stage with a second bot, which is connected and has its commands. `people` may use it.
+fn two_bots(people: impl FnOnce(&Ground<'_>) -> Vec<Id>) -> (Stage, BotHandle) {
     let mut other = None;
-    let mut stage = Stage::on(&[], |ground| {
+    let stage = Stage::on(&[], |ground| {
         other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
-        account(ground, "second-token", &[ground.ann, ground.eve])
+        account(ground, "second-token", &people(ground))
     });
-    let mut other = other.unwrap_or_else(|| panic!("the configuration closure ran"));
-    until(SOON, "the second bot is there", || {
+    let other = other.unwrap_or_else(|| panic!("the configuration closure ran"));
+    until(SOON, "second bot ready", || {
         let commands = stage.fake.commands();
         stage.fake.is_connected(other.user)
             && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
     });
+    (stage, other)
+}
+
+#[test]
+fn two_bots_in_one_gateway_stay_separate() {
+    let (mut stage, mut other) = two_bots(|ground| vec![ground.ann, ground.eve]);
     // Each bot has its own thread in one channel that both see.
     let first = stage.spawn();
-    swap(&mut stage, &mut other);
+    swap(&mut stage.bot, &mut other);
     stage.ann = std::mem::replace(&mut stage.eve, stage.ann);
     let second = stage.spawn();
     let (eve, ann) = (stage.ann, stage.eve);
     stage.fake.post(eve, second, "say of the second");
     stage.answers(second, &["of the second"]);
-    swap(&mut stage, &mut other);
+    swap(&mut stage.bot, &mut other);
     (stage.ann, stage.eve) = (ann, eve);
     stage.fake.post(ann, first, "say of the first");
     stage.answers(first, &["of the first"]);
@@ -65,25 +67,21 @@ fn two_bots_in_one_gateway_stay_separate() {
         let said = texts(&stage.fake.transcript(stage.channel));
         said.iter().filter(|text| text.starts_with("Commands:")).count()
     };
-    until(SOON, "the command is answered", || answered(&stage) > 0);
+    until(SOON, "command answered", || answered(&stage) > 0);
     // After a kill each bot reads its own missed messages only.
     stage.house.kill_gateway();
     stage.fake.post(ann, first, "say missed by the first");
     stage.fake.post(eve, second, "say missed by the second");
     stage.house.start_gateway();
     stage.answers(first, &["of the first", "missed by the first"]);
-    swap(&mut stage, &mut other);
+    swap(&mut stage.bot, &mut other);
     stage.answers(second, &["of the second", "missed by the second"]);
-    swap(&mut stage, &mut other);
+    swap(&mut stage.bot, &mut other);
     let strange = [said_by(&stage, &other, first), said_by(&stage, &stage.bot, second)].concat();
     assert_eq!(texts(&strange), [""; 0], "neither speaks in the other one's thread");
     assert_eq!(stage.house.prompts_received("say eve in the first"), 0);
-    assert_eq!(
-        answered(&stage),
-        1,
-        "one of them answers: {:#?}",
-        texts(&stage.fake.transcript(stage.channel))
-    );
+    let told = texts(&stage.fake.transcript(stage.channel));
+    assert_eq!(answered(&stage), 1, "one of them answers: {told:#?}");
     stage.end();
 }
 
@@ -91,42 +89,27 @@ fn two_bots_in_one_gateway_stay_separate() {
 /// the first bot handles new commands, and not the refused one.
 #[test]
 fn command_for_bot_without_access_is_answered_by_other_bot() {
-    let mut other = None;
-    let mut stage = Stage::on(&[], |ground| {
-        other = Some(ground.fake.add_bot(ground.guild, "second", "second-token"));
-        account(ground, "second-token", &[ground.ann])
-    });
-    let mut other = other.unwrap_or_else(|| panic!("the configuration closure ran"));
-    until(SOON, "the second bot is there", || {
-        let commands = stage.fake.commands();
-        stage.fake.is_connected(other.user)
-            && commands.iter().any(|it| it.application_id == other.application && it.body["name"] == "acp")
-    });
-    swap(&mut stage, &mut other);
+    let (mut stage, mut other) = two_bots(|ground| vec![ground.ann]);
+    swap(&mut stage.bot, &mut other);
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    swap(&mut stage, &mut other);
-    let doctor = |stage: &Stage| {
-        let output = stage.house.cli(&["doctor"]).stdout;
-        output.lines().find(|line| line.contains("second: ")).unwrap_or_default().to_owned()
-    };
+    stage.exchange(thread, "say one", &["one"]);
+    swap(&mut stage.bot, &mut other);
     stage.fake.deny(other.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it may not read there", || doctor(&stage).contains("cannot be read"));
+    until(SOON, "second bot without access", || stage.doctor("second").contains("cannot be read"));
     let refused = stage.fake.post(stage.ann, thread, "/acp status");
     let said = stage.said(thread, "does not receive its messages");
     for part in ["\"second\"", "Nothing was done", "Next: "] {
         assert!(said.content.contains(part), "{part}: {}", said.content);
     }
     stage.fake.allow(other.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it reads again", || !doctor(&stage).contains("cannot be read"));
+    until(SOON, "second bot with access", || !stage.doctor("second").contains("cannot be read"));
     stage.was_read(thread, refused);
     stage.fake.post(stage.ann, thread, "/acp help");
     let commands = |bot: &BotHandle| {
         let said = texts(&said_by(&stage, bot, thread));
         said.iter().filter(|text| text.starts_with("Commands:") || text.contains("running turn")).count()
     };
-    until(SOON, "it does what is said now", || commands(&other) > 0);
+    until(SOON, "command answered", || commands(&other) > 0);
     assert_eq!((commands(&other), commands(&stage.bot)), (1, 0));
     stage.end();
 }
@@ -135,9 +118,8 @@ fn command_for_bot_without_access_is_answered_by_other_bot() {
 fn refused_token_of_one_account_leaves_others_running() {
     let mut stage = Stage::on(&[], |ground| account(ground, "no-bots-token", &[ground.ann]));
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    let lines = eventually(SOON, "doctor says how each account is", || {
+    stage.exchange(thread, "say one", &["one"]);
+    let lines = eventually(SOON, "doctor reports both accounts", || {
         let output = stage.house.cli(&["doctor"]).stdout;
         let of = |account: &str| output.lines().find(|line| line.contains(account)).map(str::to_owned);
         Some((of("main: ")?, of("second: ")?)).filter(|(_, second)| second.contains("token"))
@@ -148,22 +130,17 @@ fn refused_token_of_one_account_leaves_others_running() {
     stage.fake.post(stage.ann, thread, "say two");
     stage.house.start_gateway();
     stage.answers(thread, &["one", "two"]);
-    let before = stage.fake.tally().requests.get("GET /gateway/bot 401").copied();
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "two", "three"]);
-    assert_eq!(
-        stage.fake.tally().requests.get("GET /gateway/bot 401").copied(),
-        before,
-        "it is not asked again"
-    );
+    let refused = || stage.fake.tally().requests.get("GET /gateway/bot 401").copied();
+    let before = refused();
+    stage.exchange(thread, "say three", &["one", "two", "three"]);
+    assert_eq!(refused(), before, "it is not asked again");
     stage.end();
 }
 
 /// Autocomplete suggests only sessions of the user.
 #[test]
 fn suggestions_hide_sessions_of_other_users() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     for (who, count) in [(stage.ann, 1), (stage.boss, 0), (stage.eve, 0)] {
         let shown = stage.suggestions(who, stage.channel, "focus", ("session", ""));

@@ -34,23 +34,16 @@ fn spawn_without_binding_right_creates_no_thread() {
     assert!(said.contains("spawn_acp_sessions") && said.contains("Next: "), "{said}");
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 0);
     assert!(stage.told(stage.channel).len() <= before + 1, "at most the reply");
-    let used = stage.command(
-        stage.ann,
-        stage.channel,
-        "acp spawn",
-        &[("agent", json!(AGENT)), ("thread", json!("off"))],
-    );
-    let said = stage.answer(&used);
+    let options = [("agent", json!(AGENT)), ("thread", json!("off"))];
+    let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
     assert!(said.contains("bound to no conversation"), "{said}");
     stage.end();
 }
 
 #[test]
 fn idle_timeout_set_by_command_ends_binding_with_notice() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     let said = stage.answer(&stage.command(stage.ann, thread, "session max-age", &[("time", json!("2h"))]));
     assert!(said.contains("/session max-age is 2h"), "{said}");
     let refused = stage.answer(&stage.command(stage.boss, thread, "session idle", &[("time", json!("off"))]));
@@ -58,12 +51,12 @@ fn idle_timeout_set_by_command_ends_binding_with_notice() {
     let said = stage.answer(&stage.command(stage.ann, thread, "session idle", &[("time", json!("2s"))]));
     assert!(said.contains("/session idle is 2s"), "{said}");
     let count = stage.told(thread).len();
-    until(LONG, "the farewell", || stage.told(thread).len() > count);
+    until(LONG, "farewell shown", || stage.told(thread).len() > count);
     let farewell = texts(&stage.told(thread)).split_off(count).join("\n");
     assert!(farewell.contains("2s") && farewell.contains("/acp spawn"), "{farewell}");
     stage.fake.post(stage.ann, thread, "say too late");
     stage.fake.post(stage.ann, thread, "/acp sessions");
-    until(SOON, "the command is answered", || stage.told(thread).len() > count + 1);
+    until(SOON, "command answered", || stage.told(thread).len() > count + 1);
     assert_eq!(stage.house.prompts_received("say too late"), 0);
     stage.end();
 }
@@ -75,23 +68,11 @@ fn static_binding_added_by_reload_works_from_first_message() {
     stage.fake.post(stage.ann, stage.channel, "say not yet");
     // When this is answered, the message before it has been handled.
     stage.fake.post(stage.ann, stage.channel, "/acp sessions");
-    until(SOON, "the command is answered", || !stage.told(stage.channel).is_empty());
-    let path = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let entry = format!(
-        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
-         cwd = \"{cwd}\"\n",
-        stage.channel
-    );
-    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
-    stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
-    stage.fake.post(stage.ann, stage.channel, "say one");
-    stage.answers(stage.channel, &["one"]);
+    until(SOON, "command answered", || !stage.told(stage.channel).is_empty());
+    stage.bind_channel();
+    stage.exchange(stage.channel, "say one", &["one"]);
     let thread = stage.fake.make_thread(stage.ann, stage.channel, "a talk", None);
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["two"]);
+    stage.exchange(thread, "say two", &["two"]);
     assert_eq!(stage.house.received("session/new").len(), 1, "the thread joins its channel's session");
     let said = stage.answer(&stage.command(stage.ann, stage.channel, "unfocus", &[]));
     assert!(said.contains("configuration"), "{said}");

@@ -27,8 +27,7 @@ fn noise(stage: &Stage, other: &BotHandle, thread: Id, number: usize) {
     for (bot, who) in [(other, "a webhook"), (&stage.bot, "our webhook")] {
         let name = json!({"name": format!("hook {number}")});
         let hook = asked(stage, bot, &format!("/channels/{}/webhooks", stage.channel), &name);
-        let (id, token) =
-            (hook["id"].as_str().unwrap_or_default(), hook["token"].as_str().unwrap_or_default());
+        let [id, token] = ["id", "token"].map(|name| hook[name].as_str().unwrap_or_default());
         let path = format!("/webhooks/{id}/{token}?wait=true&thread_id={thread}");
         asked(stage, bot, &path, &line(who));
     }
@@ -46,11 +45,9 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
     let mut stage = Stage::new(&[], "");
     let other = stage.fake.add_bot(stage.guild, "other", "other-token");
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     noise(&stage, &other, thread, 1);
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     stage.house.kill_gateway();
     noise(&stage, &other, thread, 2);
     stage.fake.post(stage.ann, thread, "say three");
@@ -60,14 +57,11 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
     let key = stage.key(thread);
     stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     noise(&stage, &other, thread, 3);
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     noise(&stage, &other, thread, 4);
     stage.answer(&stage.command(stage.ann, thread, "focus", &[("session", json!(key))]));
     noise(&stage, &other, thread, 5);
-    stage.fake.post(stage.ann, thread, "say four");
-    stage.answers(thread, &["one", "two", "three", "four"]);
+    stage.exchange(thread, "say four", &["one", "two", "three", "four"]);
     let heard: Vec<Value> =
         stage.house.agent_events("prompt").into_iter().map(|it| it["text"].clone()).collect();
     assert_eq!(heard, ["say one", "say two", "say three", "say four"]);
@@ -78,16 +72,14 @@ fn messages_of_bots_and_webhooks_are_never_prompts() {
 /// Lost access to a channel: no session ends, `doctor` reports it, and messages are read after access returns.
 #[test]
 fn messages_during_lost_access_are_read_after_access_returns() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     // By channel permissions, by role permissions, and without an event when access returns.
     for (number, scope, is_told) in
         [(2, stage.channel, true), (3, stage.guild, true), (4, stage.channel, false)]
     {
         stage.fake.deny(stage.bot.user, scope, &["VIEW_CHANNEL"]);
-        until(SOON, "doctor says it", || {
+        until(SOON, "doctor reports the problem", || {
             stage.house.cli(&["doctor"]).stdout.contains("1 bound conversations cannot be read")
         });
         stage.fake.post(stage.ann, thread, &format!("say hidden {number}"));
@@ -97,13 +89,13 @@ fn messages_during_lost_access_are_read_after_access_returns() {
             }
         }
         stage.fake.allow(stage.bot.user, scope, &["VIEW_CHANNEL"]);
-        until(LONG, "it is read", || stage.finals(thread).contains(&format!("hidden {number}")));
+        until(LONG, "hidden message answered", || stage.finals(thread).contains(&format!("hidden {number}")));
         stage.fake.post(stage.ann, thread, &format!("say seen {number}"));
-        until(SOON, "it goes on", || stage.finals(thread).contains(&format!("seen {number}")));
+        until(SOON, "next message answered", || stage.finals(thread).contains(&format!("seen {number}")));
     }
     stage.fake.clear_faults();
     stage.answers(thread, &["one", "hidden 2", "seen 2", "hidden 3", "seen 3", "hidden 4", "seen 4"]);
-    until(SOON, "doctor says nothing of it", || {
+    until(SOON, "doctor reports no problem", || {
         !stage.house.cli(&["doctor"]).stdout.contains("cannot be read")
     });
     stage.end();
@@ -112,18 +104,16 @@ fn messages_during_lost_access_are_read_after_access_returns() {
 /// The deletion of a thread without access sends no event: it is found after access returns.
 #[test]
 fn thread_deleted_without_access_ends_its_session() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("bound conversation unreadable"));
+    until(SOON, "lost access logged", || stage.house.gateway_log().contains("bound conversation unreadable"));
     let state = || stage.house.verb(&["sessions", "show", &key])["state"].clone();
     assert_ne!(state(), "closed", "a refusal ends nothing");
     stage.fake.delete_channel(thread);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(LONG, "the session ends", || state() == "closed");
+    until(LONG, "session closed", || state() == "closed");
     stage.end();
 }
 
@@ -131,19 +121,16 @@ fn thread_deleted_without_access_ends_its_session() {
 #[test]
 fn server_outage_keeps_sessions_and_leaving_the_server_ends_them() {
     use acp_tests::fake_discord::core::stage::Order;
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     let guild = stage.guild;
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: true });
-    until(SOON, "it is noticed", || stage.house.gateway_log().contains("Discord server unavailable"));
+    until(SOON, "server outage logged", || stage.house.gateway_log().contains("Discord server unavailable"));
     let _: Value = stage.fake.order(&Order::GuildOutage { guild, begins: false });
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    stage.exchange(thread, "say two", &["one", "two"]);
     stage.fake.remove_member(guild, stage.bot.user);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("closed")).count(), 0);
     stage.house.end();
 }

@@ -1,7 +1,7 @@
 //! The built-in demo agent in a thread, from its spawn to its end, as docs/manual/discord.md describes it. The
 //! picture there shows this run: `make picture`.
 
-use crate::stage::{Stage, labels};
+use crate::stage::{LIVE, Stage, labels};
 use acp_tests::fake_discord::core::model::message_flag::{EPHEMERAL, LOADING};
 use acp_tests::fake_discord::core::model::message_kind::THREAD_STARTER;
 use acp_tests::fake_discord::core::model::{Id, Message};
@@ -12,7 +12,6 @@ use acp_tests::world::World;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 const CODE: &str = "What is no directive comes back as it is:\n\
     ```rust\nfn main() {\n    println!(\"Hello from a thread.\");\n}\n```";
 const ASKING: &str =
@@ -90,7 +89,7 @@ fn asks_and_waits(talk: &mut Talk<'_>) {
     stage.shows(&card, "Waiting for a permission: 2 tool calls (1 edit, 1 search)");
     stage.reacted(asking, thread, "👀");
     stage.reacted(waiting, thread, "⏳");
-    until(SOON, "it is said that it waits", || {
+    until(SOON, "queue notice shown", || {
         stage.told(thread).iter().any(|it| labels(it) == ["Steer now", "Drop"])
     });
     record_thread(stage, thread);
@@ -103,26 +102,21 @@ fn is_stopped_and_steered(talk: &mut Talk<'_>) {
     let (stage, thread) = (talk.stage, talk.thread);
     talk.say("Begun.\nslow 60000", "Begun.\n\nThe turn was cancelled. Send a message to continue.");
     let card = stage.said(thread, "Begun.");
+    assert_eq!(labels(&card), ["Stop"]);
     stage.press(stage.ann, &card, "Stop");
     talk.answered();
-    stage.shows(&card, "Cancelled");
+    assert!(labels(&stage.shows(&card, "Cancelled")).is_empty(), "nothing can be pressed any more");
     // Longer than the rate limit for new messages may delay a card.
     talk.say("slow 9000\nEnded.", "[steered: look here]\nEnded.");
     stage.said(thread, "Working");
-    let steered = stage.command(stage.ann, thread, "acp steer", &[("text", json!("look here"))]);
-    stage.answer(&steered);
+    stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("look here"))]));
     talk.answered();
 }
 
 #[test]
 fn demo_agent_works_in_a_thread() {
-    let plan = Plan::default();
-    let mut stage = Stage::of(
-        "demo",
-        |_| LIVE.to_owned(),
-        |toml| plan.gateway(toml).build_in(World::new(), &BTreeMap::new()),
-    );
-    let thread = stage.spawn();
+    let build = |toml: &str| Plan::default().gateway(toml).build_in(World::new(), &BTreeMap::new());
+    let (mut stage, thread) = Stage::of("demo", |_| LIVE.to_owned(), build).with_thread();
     let mut talk = Talk { stage: &stage, thread, want: Vec::new() };
     asks_and_waits(&mut talk);
     is_stopped_and_steered(&mut talk);
@@ -138,7 +132,7 @@ fn demo_agent_works_in_a_thread() {
     stage.house.start_gateway();
     stage.is_there();
     let number = want.len();
-    let failed = eventually(LONG, "that it failed", || stage.finals(thread).get(number).cloned());
+    let failed = eventually(LONG, "failure notice shown", || stage.finals(thread).get(number).cloned());
     assert!(failed.starts_with("Under way.") && failed.contains("The turn failed ("), "{failed}");
     want.push(failed);
     let mut talk = Talk { stage: &stage, thread, want };

@@ -1,24 +1,19 @@
 //! Faults of Discord and of the network while turns run: every answer is there once, whole and in order.
 
-use crate::stage::{Stage, untagged};
+use crate::stage::{CREATE, Stage, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
 use acp_tests::fake_discord::core::stage::SocketAct;
 
-const CREATE: &str = "POST /channels/{}/messages";
-
 /// Posts three messages under a fault and checks that each is answered once.
 fn check(break_it: impl Fn(&Stage, usize)) {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let texts = ["one", "two", "three"];
     for (number, text) in texts.iter().enumerate() {
         break_it(&stage, number);
-        stage.fake.post(stage.ann, thread, &format!("say {text}"));
-        stage.answers(thread, &texts[..=number]);
+        stage.exchange(thread, &format!("say {text}"), &texts[..=number]);
     }
     stage.fake.clear_faults();
-    stage.fake.post(stage.ann, thread, "say four");
-    stage.answers(thread, &[&texts[..], &["four"]].concat());
+    stage.exchange(thread, "say four", &[&texts[..], &["four"]].concat());
     for text in texts {
         assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
     }
@@ -31,19 +26,6 @@ fn answer_with_lost_receipt_appears_once() {
         let fate = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::LostBefore][number];
         stage.fake.rest_fault(CREATE, When::Next(1), fate);
     });
-}
-
-/// H12: an answer with the same text as the previous one is a message of its own.
-#[test]
-fn answer_equal_to_previous_one_is_sent_too() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say same");
-    stage.answers(thread, &["same"]);
-    stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
-    stage.fake.post(stage.ann, thread, "say same");
-    stage.answers(thread, &["same", "same"]);
-    stage.end();
 }
 
 #[test]
@@ -70,15 +52,12 @@ fn broken_gateway_session_loses_no_message() {
 /// A message event may be lost without notice. The next message triggers a backfill.
 #[test]
 fn message_without_event_is_found_by_next_message() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
     stage.fake.post(stage.ann, thread, "say two");
     assert_eq!(stage.fake.tally().event_faults.get("drop"), Some(&1));
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "three", "two"]);
+    stage.exchange(thread, "say three", &["one", "three", "two"]);
     for text in ["say one", "say two", "say three"] {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }
@@ -88,12 +67,10 @@ fn message_without_event_is_found_by_next_message() {
 /// H12: equal answers within a short time are told apart by tags.
 #[test]
 fn repeated_identical_answers_are_tagged_and_each_sent() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     for count in 1..=3 {
         stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostBefore);
-        stage.fake.post(stage.ann, thread, "say the same");
-        stage.answers(thread, &["the same"; 3][..count]);
+        stage.exchange(thread, "say the same", &["the same"; 3][..count]);
     }
     let told = stage.told(thread);
     let tagged = told.iter().filter(|it| untagged(&it.content) != it.content);
@@ -109,8 +86,7 @@ fn duplicate_interaction_event_runs_command_once() {
     let stage = Stage::new(&[], "");
     stage.fake.event_fault("INTERACTION_CREATE", When::Next(1), EventFate::Duplicate);
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     assert_eq!(stage.fake.tally().event_faults.get("duplicate"), Some(&1));
     assert_eq!(stage.fake.threads_of(stage.channel).len(), 1);
     stage.end();

@@ -2,7 +2,7 @@
 //! closed. Run by `make test-foreign`, which installs them. Judged from what Discord kept, and from what the model was
 //! asked.
 
-use crate::stage::{Stage, labels, style, texts, untagged, without_footer};
+use crate::stage::{LIVE, Stage, labels, style, texts, untagged, without_footer};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
@@ -14,8 +14,6 @@ use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Live cards with the shortest permitted interval.
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 /// The style of a button that allows something once.
 const SUCCESS: u64 = 3;
 /// Turn that is too long to wait for.
@@ -38,20 +36,12 @@ impl Visit {
         let model = FakeModel::start(&world);
         let profile = foreign::agent(&world, agent, model.url());
         let agents = BTreeMap::from([(agent, profile)]);
-        let stage = Stage::of(
-            agent,
-            |_| LIVE.to_owned(),
-            |toml| Plan::default().gateway(toml).build_in(world, &agents),
-        );
-        let (thread, other) = (stage.spawn(), stage.spawn());
+        let build = |toml: &str| Plan::default().gateway(toml).build_in(world, &agents);
+        let (stage, thread) = Stage::of(agent, |_| LIVE.to_owned(), build).with_thread();
+        let other = stage.spawn();
         assert_ne!(stage.key(thread), stage.key(other), "each thread has a session of its own");
-        Self {
-            stage,
-            model,
-            thread,
-            other,
-            want: BTreeMap::from([(thread, Vec::new()), (other, Vec::new())]),
-        }
+        let want = BTreeMap::from([(thread, Vec::new()), (other, Vec::new())]);
+        Self { stage, model, thread, other, want }
     }
 
     /// Posts a message whose answer will be `answer`.
@@ -63,7 +53,7 @@ impl Visit {
     /// Waits for the expected answers in both threads, each once, whole and in order.
     fn answered(&self) {
         for (thread, want) in &self.want {
-            until(LONG, "every answer", || self.whole(*thread).len() >= want.len());
+            until(LONG, "all answers shown", || self.whole(*thread).len() >= want.len());
             let got = self.whole(*thread);
             assert_eq!(got, *want, "{:#?}", texts(&self.stage.told(*thread)));
         }
@@ -89,7 +79,7 @@ impl Visit {
     fn under_way(&self, thread: Id, text: &str) -> Message {
         let before = self.stage.told(thread).len();
         self.stage.fake.post(self.stage.ann, thread, text);
-        eventually(LONG, "the card shows the turn", || {
+        eventually(LONG, "card shows the turn", || {
             let told = self.stage.told(thread);
             let card = told.into_iter().skip(before).find(|it| labels(it) == ["Stop"]);
             card.filter(|card| card.content.contains("w5 "))
@@ -135,7 +125,7 @@ fn speaks_and_writes(visit: &mut Visit) {
     visit.answered();
     let settled = visit.stage.shows(&asked, "Answered: ");
     assert!(settled.content.contains("boss"), "{}", settled.content);
-    until(SOON, "its buttons are gone", || labels(&visit.stage.message(asked.id, thread)).is_empty());
+    until(SOON, "buttons removed", || labels(&visit.stage.message(asked.id, thread)).is_empty());
     assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), Some("forty two"));
     visit.stage.reacted(prompt, thread, "✅");
     let asked = visit.asked(&script).unwrap_or_default();
@@ -155,7 +145,7 @@ fn is_stopped(visit: &mut Visit) {
             stage.answer(&stage.command(ann, thread, "acp cancel", &[]));
         }
         let number = visit.want[&thread].len();
-        let told = eventually(LONG, "that it was cancelled", || visit.whole(thread).get(number).cloned());
+        let told = eventually(LONG, "cancellation notice shown", || visit.whole(thread).get(number).cloned());
         let said = told.strip_suffix("\n\nThe turn was cancelled. Send a message to continue.");
         let said = said.unwrap_or_else(|| panic!("cancelled: {told}"));
         assert!(words(5_000).starts_with(said), "{said}");
@@ -176,8 +166,8 @@ fn is_steered(visit: &mut Visit) {
     visit.want.entry(thread).or_default().push(words(200));
     visit.under_way(thread, "[[chunks 200 20ms]]");
     let word = "[[say A word put in.]]";
-    let used = visit.stage.command(visit.stage.ann, thread, "acp steer", &[("text", json!(word))]);
-    let said = visit.stage.answer(&used);
+    let options = [("text", json!(word))];
+    let said = visit.stage.answer(&visit.stage.command(visit.stage.ann, thread, "acp steer", &options));
     assert!(said.contains("queue") || said.contains("next prompt"), "{said}");
     visit.want.entry(thread).or_default().push("A word put in.".to_owned());
     visit.answered();
@@ -214,7 +204,7 @@ fn outlives_everything(visit: &mut Visit) {
     let script = "[[say I remember.]]";
     let number = visit.want[&thread].len();
     visit.stage.fake.post(visit.stage.ann, thread, script);
-    until(LONG, "both answers", || visit.whole(thread).len() >= number + 2);
+    until(LONG, "both answers shown", || visit.whole(thread).len() >= number + 2);
     let finals = visit.whole(thread);
     let (failed, next) = (finals[number].clone(), finals[number + 1].clone());
     assert!(failed.contains("The turn failed (") && failed.starts_with("w1 w2 w3 w4 w5 "), "{failed}");
@@ -226,11 +216,8 @@ fn outlives_everything(visit: &mut Visit) {
     let after = visit.lease(thread);
     assert_ne!((after.id(), after.adapter_pid()), (before.id(), before.adapter_pid()), "another process");
     assert_eq!(visit.conversation(thread), conversation, "and the same conversation");
-    let heard = visit
-        .model
-        .log()
-        .into_iter()
-        .rfind(|line| line["script"].as_str().is_some_and(|it| it.ends_with(script)));
+    let is_last = |line: &Value| line["script"].as_str().is_some_and(|it| it.ends_with(script));
+    let heard = visit.model.log().into_iter().rfind(is_last);
     let remembered = heard.map(|line| line["scripts_before"].clone());
     assert!(remembered.as_ref().and_then(Value::as_u64).is_some_and(|n| n >= 7), "{remembered:?}");
     visit.say(visit.other, "[[say Here too.]]", "Here too.");
@@ -245,8 +232,7 @@ fn is_let_go_and_closed(visit: &mut Visit) {
     assert!(said.contains(&key), "{said}");
     let unheard = "[[say Nobody hears this.]]";
     visit.stage.fake.post(ann, thread, unheard);
-    let focus = visit.stage.command(ann, thread, "focus", &[("session", json!(key))]);
-    let said = visit.stage.answer(&focus);
+    let said = visit.stage.answer(&visit.stage.command(ann, thread, "focus", &[("session", json!(key))]));
     assert!(said.contains(&key), "{said}");
     visit.say(thread, "[[say Heard again.]]", "Heard again.");
     visit.answered();

@@ -16,10 +16,8 @@ const LOST: &str = "`/acp cancel` of “ann” was executed, but its reply may n
 const TOLD: &str = "`/acp cancel` of “ann” could only be executed now.";
 
 fn busy() -> (Stage, Id) {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, BUSY);
     (stage, thread)
 }
 
@@ -41,20 +39,15 @@ fn is_stopped(stage: &Stage) -> bool {
 
 /// Waits until an interaction is settled.
 fn settled(stage: &Stage, used: &Interaction) {
-    until(SOON, "it is settled", || state(stage, used).as_deref() == Some("routed"));
-}
-
-/// Waits until the turn is stopped and the thread has one late notice about it.
-fn is_told_once(stage: &Stage, thread: Id) {
-    is_told(stage, thread, TOLD);
+    until(SOON, "command settled", || state(stage, used).as_deref() == Some("routed"));
 }
 
 /// Waits until the turn is stopped and the thread has one notice with this text.
 fn is_told(stage: &Stage, thread: Id, words: &str) {
-    until(SOON, "the turn is stopped", || is_stopped(stage));
+    until(SOON, "turn stopped", || is_stopped(stage));
     stage.said(thread, words);
     stage.fake.post(stage.ann, thread, "say next");
-    until(SOON, "the next one is answered", || stage.finals(thread).last().is_some_and(|it| it == "next"));
+    until(SOON, "next message answered", || stage.finals(thread).last().is_some_and(|it| it == "next"));
     let told = stage.told(thread).iter().filter(|it| it.content.contains("`/acp cancel` of “ann”")).count();
     assert_eq!(told, 1);
 }
@@ -66,12 +59,12 @@ fn reserved_command_runs_once_after_kill() {
     let (mut stage, thread) = busy();
     stage.fake.rest_fault(CALLBACK, When::Next(1), RestFate::StallBefore { ms: None });
     let used = cancel(&stage, thread);
-    until(SOON, "it is kept", || state(&stage, &used).is_some());
+    until(SOON, "command stored", || state(&stage, &used).is_some());
     assert!(!is_stopped(&stage), "the command does not run before it is acknowledged");
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
-    is_told_once(&stage, thread);
+    is_told(&stage, thread, TOLD);
     settled(&stage, &used);
     stage.end();
 }
@@ -82,19 +75,16 @@ fn finished_command_is_reported_after_kill() {
     let (mut stage, thread) = busy();
     stage.fake.rest_fault(EDIT, When::Next(1), RestFate::StallBefore { ms: None });
     let used = stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the turn is stopped", || is_stopped(&stage));
-    until(SOON, "the answer is on its way", || stage.fake.tally().rest_faults.values().sum::<u64>() == 1);
+    until(SOON, "turn stopped", || is_stopped(&stage));
+    until(SOON, "reply pending", || stage.fake.tally().rest_faults.values().sum::<u64>() == 1);
     assert_eq!(state(&stage, &used).as_deref(), Some("received"), "the reply was not sent");
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
     is_told(&stage, thread, LOST);
     settled(&stage, &used);
-    assert_eq!(
-        stage.house.agent_events("turn_end").len(),
-        2,
-        "it was done once: the next turn ran to its end"
-    );
+    let ends = stage.house.agent_events("turn_end").len();
+    assert_eq!(ends, 2, "it was done once: the next turn ran to its end");
     stage.end();
 }
 
@@ -107,7 +97,7 @@ fn refused_reply_is_posted_in_the_thread() {
     is_told(&stage, thread, LOST);
     settled(&stage, &used);
     let original = stage.fake.interaction(used.id).original_id;
-    until(SOON, "nothing is left that still works on it", || {
+    until(SOON, "loading reply removed", || {
         let all = stage.fake.whole_transcript();
         !all.iter().any(|it| Some(it.id) == original && it.flags & LOADING != 0 && it.deleted_ms.is_none())
     });
@@ -127,7 +117,7 @@ fn reply_with_lost_receipt_is_repeated_and_loses_its_buttons() {
     assert_eq!(labels(&stage.message(original, thread)), ["Drop"]);
     settled(&stage, &used);
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "its buttons are gone", || labels(&stage.message(original, thread)).is_empty());
+    until(SOON, "buttons removed", || labels(&stage.message(original, thread)).is_empty());
     assert!(stage.told(thread).iter().all(|it| !it.content.contains("may not have been delivered")));
     stage.end();
 }
@@ -139,7 +129,7 @@ fn command_with_lost_acknowledgement_runs_once() {
         let (stage, thread) = busy();
         stage.fake.rest_fault(CALLBACK, When::Next(1), fate);
         let used = cancel(&stage, thread);
-        is_told_once(&stage, thread);
+        is_told(&stage, thread, TOLD);
         let original = stage.fake.interaction(used.id).original_id;
         let all = stage.fake.whole_transcript();
         let thinks =
@@ -155,11 +145,10 @@ fn command_with_failed_acknowledgement_does_not_run() {
     let (stage, thread) = busy();
     stage.fake.rest_fault(CALLBACK, When::Next(1), RestFate::ErrorBefore { status: 400 });
     let used = cancel(&stage, thread);
-    until(SOON, "it is taken back", || state(&stage, &used).as_deref() == Some("refused"));
+    until(SOON, "command refused", || state(&stage, &used).as_deref() == Some("refused"));
     assert!(!is_stopped(&stage) && stage.fake.interaction(used.id).answered.is_none());
-    let again = stage.command(stage.ann, thread, "acp cancel", &[]);
-    stage.answer(&again);
-    until(SOON, "the turn is stopped", || is_stopped(&stage));
+    stage.answer(&stage.command(stage.ann, thread, "acp cancel", &[]));
+    until(SOON, "turn stopped", || is_stopped(&stage));
     stage.end();
 }
 
@@ -174,7 +163,7 @@ fn command_without_reservation_is_refused_in_time() {
     drop(lock);
     let again = stage.command(stage.ann, thread, "acp cancel", &[]);
     stage.answer(&again);
-    until(SOON, "the turn is stopped", || is_stopped(&stage));
+    until(SOON, "turn stopped", || is_stopped(&stage));
     settled(&stage, &again);
     assert_eq!(state(&stage, &used), None);
     stage.end();

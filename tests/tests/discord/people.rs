@@ -28,8 +28,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     let (mut stage, roles) = staged();
     let eve = stage.eve;
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     let said = stage.private_answer(&stage.command(eve, stage.channel, "acp sessions", &[]));
     for part in [eve.to_string().as_str(), "allowed_users", "allowed_roles"] {
         assert!(said.contains(part), "{part}: {said}");
@@ -53,7 +52,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.press(eve, &asked, &shown[0]);
     let answered = stage.shows(&asked, "Answered: ");
     assert!(answered.content.contains("eve"), "{}", answered.content);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     // Neither any more.
     stage.fake.give_role(stage.guild, eve, roles.lead, false);
     stage.fake.give_role(stage.guild, eve, roles.crew, false);
@@ -66,7 +65,7 @@ fn current_roles_decide_who_may_prompt_and_approve() {
     stage.fake.give_role(stage.guild, eve, roles.crew, true);
     stage.fake.post(eve, thread, "say by role");
     stage.house.start_gateway();
-    until(SOON, "it is answered", || stage.finals(thread).last().is_some_and(|it| it == "by role"));
+    until(SOON, "answer shown", || stage.finals(thread).last().is_some_and(|it| it == "by role"));
     let heard =
         ["say nobody yet", "say nobody again", "say by role"].map(|it| stage.house.prompts_received(it));
     assert_eq!(heard, [0, 0, 1], "what was refused stays refused");
@@ -80,58 +79,65 @@ fn edit_by_revoked_user_does_not_change_queued_prompt() {
     let busy = "say Begun.\nwait_cancel";
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, true);
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, busy);
-    until(SOON, "the turn runs", || stage.house.prompts_received(busy) == 1);
+    stage.begin_turn(thread, busy);
     let waits = stage.fake.post(stage.eve, thread, "say first");
     stage.reacted(waits, thread, "⏳");
     stage.was_read(thread, waits);
     stage.fake.edit(waits, "say second");
     let log = |words: &str| stage.house.gateway_log().contains(words);
-    until(SOON, "one of the crew may", || log("edit processed"));
+    until(SOON, "edit processed", || log("edit processed"));
     stage.fake.give_role(stage.guild, stage.eve, roles.crew, false);
     stage.fake.edit(waits, "say third");
-    until(SOON, "nobody else may", || log("edit by unauthorized author ignored"));
+    until(SOON, "unauthorized edit ignored", || log("edit by unauthorized author ignored"));
     stage.house.kill_gateway();
     stage.fake.edit(waits, "say fourth");
     stage.house.start_gateway();
     // Each process has a log of its own.
     let words = "edit by unauthorized author ignored";
-    until(LONG, "it is found and not taken", || stage.house.gateway_log().contains(words));
+    until(LONG, "edit ignored", || stage.house.gateway_log().contains(words));
     stage.is_there();
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(LONG, "it is answered", || stage.finals(thread).contains(&"second".to_owned()));
+    until(LONG, "answer shown", || stage.finals(thread).contains(&"second".to_owned()));
     let heard = ["say first", "say second", "say third", "say fourth"];
     assert_eq!(heard.map(|text| stage.house.prompts_received(text)), [0, 1, 0, 0]);
     stage.end();
 }
 
-/// Messages in a server that is not configured are ignored, both live and by backfill.
-#[test]
-fn backfill_ignores_servers_not_configured() {
+/// Setting of an account that serves another server.
+const OTHER: &str = "guilds = [\"5\"]";
+
+/// Stage whose account serves its server alone, with a thread, and the setting.
+fn with_named_server() -> (Stage, u64, String) {
     let mut named = String::new();
-    let mut stage = Stage::on(&[], |ground| {
+    let stage = Stage::on(&[], |ground| {
         named = format!("guilds = [\"{}\"]", ground.guild);
         named.clone()
     });
     let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    (stage, thread, named)
+}
+
+fn commands_removed(stage: &Stage) {
+    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
+    until(SOON, "commands removed from unserved server", has_none);
+}
+
+/// Messages in a server that is not configured are ignored, both live and by backfill.
+#[test]
+fn backfill_ignores_servers_not_configured() {
+    let (mut stage, thread, named) = with_named_server();
+    stage.exchange(thread, "say one", &["one"]);
     stage.house.kill_gateway();
-    let text =
-        std::fs::read_to_string(stage.house.world.path("gateway.toml")).unwrap_or_else(|e| panic!("{e}"));
-    let other = text.replace(&named, "guilds = [\"5\"]");
-    stage.house.world.write("gateway.toml", &other);
+    stage.replace_in_config(&named, OTHER);
     stage.fake.post(stage.ann, thread, "say elsewhere");
     stage.house.start_gateway();
-    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
-    until(SOON, "its commands are gone from a server that is not served", has_none);
+    commands_removed(&stage);
     let still = stage.fake.post(stage.ann, thread, "say elsewhere still");
     stage.was_read(thread, still);
-    stage.house.world.write("gateway.toml", &text);
+    stage.replace_in_config(OTHER, &named);
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
-    stage.fake.post(stage.ann, thread, "say two");
-    stage.answers(thread, &["one", "two"]);
+    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.exchange(thread, "say two", &["one", "two"]);
     let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0, 0], "{:#?}", texts(&stage.told(thread)));
     stage.end();
@@ -141,21 +147,13 @@ fn backfill_ignores_servers_not_configured() {
 /// pending.
 #[test]
 fn button_in_unconfigured_server_is_refused() {
-    let mut named = String::new();
-    let stage = Stage::on(&[], |ground| {
-        named = format!("guilds = [\"{}\"]", ground.guild);
-        named.clone()
-    });
-    let thread = stage.spawn();
+    let (stage, thread, named) = with_named_server();
     stage.fake.post(stage.ann, thread, "permission Delete everything");
     let asked = stage.said(thread, "Delete everything");
     let shown = labels(&asked);
-    let file = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
-    stage.house.world.write("gateway.toml", &text.replace(&named, "guilds = [\"5\"]"));
+    stage.replace_in_config(&named, OTHER);
     stage.reload();
-    let has_none = || stage.fake.commands().iter().all(|it| it.application_id != stage.bot.application);
-    until(SOON, "its commands are gone from a server that is not served", has_none);
+    commands_removed(&stage);
     for who in [stage.boss, stage.ann, stage.eve] {
         let said = stage.private_answer(&stage.press(who, &asked, &shown[0]));
         assert_eq!(said, "This gateway does not serve this server.");
@@ -163,12 +161,12 @@ fn button_in_unconfigured_server_is_refused() {
     assert_eq!(stage.house.agent_events("turn_end").len(), 0, "nobody has answered");
     assert_eq!(labels(&stage.message(asked.id, thread)), shown, "it can still be answered");
     // Served again, the same button counts.
-    stage.house.world.write("gateway.toml", &text);
+    stage.replace_in_config(OTHER, &named);
     stage.reload();
     stage.is_there();
     stage.press(stage.boss, &asked, &shown[0]);
     assert!(stage.shows(&asked, "Answered: ").content.contains("boss"));
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     stage.end();
 }
 
@@ -179,12 +177,8 @@ fn approver_may_also_prompt() {
     let thread = stage.spawn();
     stage.fake.post(stage.boss, thread, "say from the boss");
     stage.answers(thread, &["from the boss"]);
-    let said = stage.answer(&stage.command(
-        stage.boss,
-        thread,
-        "acp close",
-        &[("session", json!(stage.key(thread)))],
-    ));
+    let session = [("session", json!(stage.key(thread)))];
+    let said = stage.answer(&stage.command(stage.boss, thread, "acp close", &session));
     assert!(said.contains("ACP_NOT_OWNER") && said.contains("Next: "), "{said}");
     stage.end();
 }

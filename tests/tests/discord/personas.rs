@@ -42,16 +42,13 @@ fn executed(stage: &Stage, status: u16) -> u64 {
 /// after a restart. Webhook messages are never prompts, not even in an unbound thread.
 #[test]
 fn persona_messages_carry_agent_name_and_are_no_prompts() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     let other = stage.spawn_of(stage.agent, &[("label", json!("my own"))]);
     answered(&stage, other, 1);
     assert_eq!(names(&stage, thread), named(1));
     assert_eq!(names(&stage, other), [Some("my own".to_owned())]);
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    stage.restart_gateway();
     answered(&stage, thread, 2);
     assert_eq!(names(&stage, thread), named(2));
     let hooks = stage.fake.webhooks();
@@ -60,7 +57,7 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
     stage.answer(&stage.command(stage.ann, thread, "unfocus", &[]));
     let path = format!("/webhooks/{}/{}?wait=true&thread_id={thread}", hooks[0].id, hooks[0].token);
     let echo = json!({"content": "say an echo", "allowed_mentions": {"parse": []}});
-    let said = eventually(SOON, "it is said", || {
+    let said = eventually(SOON, "message shown", || {
         let said = stage.fake.rest(&stage.bot.token, "POST", &path, Some(&echo));
         Some(said.unwrap_or_else(|e| panic!("{e}"))).filter(|said| said.status != 429)
     });
@@ -81,11 +78,10 @@ fn persona_messages_carry_agent_name_and_are_no_prompts() {
 /// An answer of several messages is sent under the persona, whole and in order.
 #[test]
 fn long_answer_is_sent_whole_under_persona() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     let before = stage.told(thread).len();
     stage.fake.post(stage.ann, thread, "chunks 100 size=60");
-    until(SOON, "the answer", || names(&stage, thread).len() == 1);
+    until(SOON, "answer shown", || names(&stage, thread).len() == 1);
     let told = stage.told(thread);
     let parts: Vec<&Message> = told[before..].iter().filter(|it| it.webhook_id.is_some()).collect();
     assert!(parts.len() > 2, "{:#?}", texts(&told));
@@ -102,8 +98,7 @@ fn long_answer_is_sent_whole_under_persona() {
 /// Neither a lost response nor a message that arrives seconds later is duplicated, by webhook or bot.
 #[test]
 fn persona_message_with_lost_response_appears_once() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     let fates = [RestFate::LostAfter, RestFate::ErrorAfter { status: 502 }, RestFate::Late { ms: 4_000 }];
     for (number, fate) in fates.into_iter().enumerate() {
         stage.fake.rest_fault(EXECUTE, When::Next(1), fate);
@@ -118,8 +113,7 @@ fn persona_message_with_lost_response_appears_once() {
 /// A message that the webhook certainly refused is sent by the bot at once.
 #[test]
 fn message_refused_by_webhook_is_sent_by_bot() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 400 });
     answered(&stage, thread, 2);
@@ -146,7 +140,7 @@ fn bot_answers_when_webhook_list_stalls() {
         }
     }
     let is_told = |thread: &Id| names(&stage, *thread) == [None, None];
-    until(LONG, "every answer", || threads.iter().all(is_told));
+    until(LONG, "all answers shown", || threads.iter().all(is_told));
     stage.fake.clear_faults();
     stage.end();
 }
@@ -154,8 +148,7 @@ fn bot_answers_when_webhook_list_stalls() {
 /// A temporary refusal creates no second webhook: a channel can have fifteen.
 #[test]
 fn refused_but_listed_webhook_is_not_created_again() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     answered(&stage, thread, 2);
@@ -168,12 +161,11 @@ fn refused_but_listed_webhook_is_not_created_again() {
 /// The gateway is killed between the stored message and its receipt.
 #[test]
 fn kill_between_persona_message_and_receipt_repeats_nothing() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallAfter { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
-    until(SOON, "Discord kept it", || names(&stage, thread).len() == 2);
+    until(SOON, "message stored", || names(&stage, thread).len() == 2);
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     stage.house.start_gateway();
@@ -195,12 +187,11 @@ fn a_minute_ago(file: &Path) {
 /// The gateway is killed before Discord handles the request: once it can no longer arrive, the bot sends the message.
 #[test]
 fn message_lost_by_kill_is_sent_by_bot_later() {
-    let mut stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     stage.fake.rest_fault(EXECUTE, When::Next(1), RestFate::StallBefore { ms: None });
     stage.fake.post(stage.ann, thread, "say 2");
-    until(SOON, "it is on its way", || !stage.fake.tally().rest_faults.is_empty());
+    until(SOON, "webhook request pending", || !stage.fake.tally().rest_faults.is_empty());
     stage.house.kill_gateway();
     stage.fake.clear_faults();
     a_minute_ago(&stage.house.world.path(GATEWAY).join(GATEWAY_DB));
@@ -214,8 +205,7 @@ fn message_lost_by_kill_is_sent_by_bot_later() {
 /// A rotated token is read again after one refusal; a deleted webhook is created again after one refusal.
 #[test]
 fn rotated_webhook_token_is_found_and_deleted_webhook_recreated() {
-    let stage = Stage::new(&[], ON);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], ON).with_thread();
     answered(&stage, thread, 1);
     let hook = stage.fake.webhooks()[0].id;
     stage.fake.rotate_webhook(hook);
@@ -249,9 +239,9 @@ fn bot_answers_without_webhook_permission_and_doctor_reports_it() {
     let log = stage.house.gateway_log();
     assert_eq!(log.matches("webhook unavailable; agents send as the bot").count(), 1, "{log}");
     let doctor = || stage.house.cli(&["doctor"]).stdout;
-    until(SOON, "doctor says it", || doctor().contains("in 1 channels agents post as the bot"));
+    until(SOON, "doctor reports the problem", || doctor().contains("in 1 channels agents post as the bot"));
     stage.fake.allow(stage.bot.user, stage.channel, &["MANAGE_WEBHOOKS"]);
-    until(SOON, "doctor says nothing of it", || !doctor().contains("agents post as the bot"));
+    until(SOON, "doctor reports no problem", || !doctor().contains("agents post as the bot"));
     answered(&stage, thread, 3);
     assert_eq!(names(&stage, thread), [&[None, None], &named(1)[..]].concat());
     stage.end();

@@ -1,12 +1,10 @@
 //! Permission requests in a thread: the planned action, the approvers, and the outcome, once.
 
-use crate::stage::{Stage, labels};
+use crate::stage::{LIVE, Stage, labels};
 use acp_tests::fake_discord::core::model::message_flag::EPHEMERAL;
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::wait::{SOON, until};
 use serde_json::json;
-
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 
 /// Public messages that show the outcome of a permission request.
 fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
@@ -19,14 +17,13 @@ fn ends(stage: &Stage, thread: Id) -> Vec<Id> {
 fn is_over(stage: &Stage, asked: &Message, says: &str) {
     let shown = stage.shows(asked, says);
     assert!(!shown.content.contains("Waits for"), "{}", shown.content);
-    until(SOON, "its buttons are gone", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
+    until(SOON, "buttons removed", || labels(&stage.message(asked.id, asked.channel_id)).is_empty());
 }
 
 /// Answered by button, slash command, typed command and command line, or cancelled: the request shows its outcome, once.
 #[test]
 fn permission_outcome_is_shown_once_for_every_way_to_answer() {
-    let stage = Stage::new(&[], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], LIVE).with_thread();
     let key = stage.key(thread);
     let mut asked_for = Vec::new();
     for (number, says) in (1..).zip([
@@ -57,24 +54,21 @@ fn permission_outcome_is_shown_once_for_every_way_to_answer() {
         }
         is_over(&stage, &asked, says);
         asked_for.push(asked.id);
-        until(SOON, "the turn is over", || stage.finals(thread).len() == number);
+        until(SOON, "turn ended", || stage.finals(thread).len() == number);
     }
     assert_eq!(ends(&stage, thread), asked_for, "each once");
-    until(SOON, "nothing can be pressed any more", || {
-        stage.told(thread).iter().all(|it| labels(it).is_empty())
-    });
+    until(SOON, "all buttons removed", || stage.told(thread).iter().all(|it| labels(it).is_empty()));
     stage.end();
 }
 
 /// An unanswered request shows the timeout as its outcome; its deadline is shown from the beginning.
 #[test]
 fn unanswered_permission_request_shows_timeout() {
-    let stage = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "[permission]\ntimeout_ms = 3000\n").with_thread();
     stage.fake.post(stage.ann, thread, "permission Step 1");
     let asked = stage.said(thread, "Step 1");
     is_over(&stage, &asked, "Nobody answered in time: “reject once”.");
-    until(SOON, "the turn is over", || stage.finals(thread).len() == 1);
+    until(SOON, "turn ended", || stage.finals(thread).len() == 1);
     assert_eq!(ends(&stage, thread), [asked.id]);
     stage.end();
 }
@@ -82,11 +76,9 @@ fn unanswered_permission_request_shows_timeout() {
 /// A prompt queued by command has a button while it waits; a dropped or started one has none.
 #[test]
 fn queued_prompt_loses_drop_button_when_turn_begins() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let turn = "say Begun.\nwait_cancel";
-    stage.fake.post(stage.ann, thread, turn);
-    until(SOON, "the turn runs", || stage.house.prompts_received(turn) == 1);
+    stage.begin_turn(thread, turn);
     let queued = |text: &str| {
         let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!(text))]);
         let said = stage.answer(&used);
@@ -103,11 +95,11 @@ fn queued_prompt_loses_drop_button_when_turn_begins() {
     let next = "say Again.\nwait_cancel";
     let begun = queued(next);
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the next turn runs", || stage.house.prompts_received(next) == 1);
+    until(SOON, "next turn running", || stage.house.prompts_received(next) == 1);
     let shown = stage.shows(&begun, "It has started.");
     assert!(labels(&shown).is_empty(), "{shown:?}");
-    until(SOON, "the first turn is told, and the second one still runs", || stage.finals(thread).len() == 1);
+    until(SOON, "first turn answered", || stage.finals(thread).len() == 1);
     stage.command(stage.ann, thread, "acp cancel", &[]);
-    until(SOON, "the turns are over", || stage.finals(thread).len() == 2);
+    until(SOON, "turns ended", || stage.finals(thread).len() == 2);
     stage.end();
 }

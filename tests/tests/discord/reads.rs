@@ -28,8 +28,7 @@ fn database(stage: &Stage) -> Connection {
 fn crowded() -> (Stage, Vec<Id>) {
     let mut stage = Stage::new(&[], "");
     let first = stage.spawn();
-    stage.fake.post(stage.ann, first, "say one");
-    stage.answers(first, &["one"]);
+    stage.exchange(first, "say one", &["one"]);
     stage.house.kill_gateway();
     let others = (1..MANY).map(|n| stage.fake.make_thread(stage.ann, stage.channel, &format!("t{n}"), None));
     let others: Vec<Id> = others.collect();
@@ -37,7 +36,7 @@ fn crowded() -> (Stage, Vec<Id>) {
     stage.house.start_gateway();
     stage.is_there();
     let threads: Vec<Id> = [vec![first], others].concat();
-    until(LONG, "they are read after the start", || reads(&stage) >= MANY as u64);
+    until(LONG, "threads read after start", || reads(&stage) >= MANY as u64);
     settles(&stage);
     (stage, threads)
 }
@@ -69,7 +68,7 @@ fn reads(stage: &Stage) -> u64 {
 fn settles(stage: &Stage) {
     let all = || reads(stage) + stage.fake.tally().requests_to("GET /channels/{}");
     let mut last = (all(), Instant::now());
-    until(LONG, "nothing is read any more", || {
+    until(LONG, "no more history reads", || {
         if all() != last.0 {
             last = (all(), Instant::now());
         }
@@ -94,7 +93,7 @@ fn many_role_changes_cause_one_backfill() {
     let (stage, threads) = crowded();
     let before = reads(&stage);
     change_roles(&stage, 30);
-    until(LONG, "they are read", || reads(&stage) >= before + MANY as u64);
+    until(LONG, "threads read", || reads(&stage) >= before + MANY as u64);
     // New messages are answered at once, not after the reads.
     stage.fake.post(stage.ann, threads[0], "say two");
     stage.answers(threads[0], &["one", "two"]);
@@ -111,7 +110,7 @@ fn many_unreadable_threads_do_not_block_other_requests() {
     let (stage, threads) = crowded();
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
     change_roles(&stage, 4);
-    until(SOON, "doctor says it", || {
+    until(SOON, "doctor reports the problem", || {
         stage.house.cli(&["doctor"]).stdout.contains(&format!("{MANY} bound conversations cannot be read"))
     });
     change_roles(&stage, 4);
@@ -124,7 +123,7 @@ fn many_unreadable_threads_do_not_block_other_requests() {
     // Refusals of the slow probe, and one or two of each round.
     assert!(tally.invalid <= 40, "{}: {:?}", tally.invalid, tally.refusals);
     stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(LONG, "it is read", || stage.finals(last).contains(&"hidden".to_owned()));
-    until(LONG, "all of them are read", || !stage.house.cli(&["doctor"]).stdout.contains("cannot be read"));
+    until(LONG, "hidden message answered", || stage.finals(last).contains(&"hidden".to_owned()));
+    until(LONG, "all threads readable", || !stage.house.cli(&["doctor"]).stdout.contains("cannot be read"));
     stage.end();
 }

@@ -19,7 +19,7 @@ fn places(stage: &Stage, left: Option<Id>) -> BTreeSet<Option<Id>> {
 fn stand(stage: &Stage, left: Option<Id>, want: &[Option<Id>]) {
     let want: BTreeSet<Option<Id>> = want.iter().copied().collect();
     let deadline = std::time::Instant::now() + SOON;
-    until(2 * SOON, "the commands stand there", || {
+    until(2 * SOON, "commands registered as configured", || {
         places(stage, left) == want || std::time::Instant::now() > deadline
     });
     assert_eq!(places(stage, left), want, "{}", stage.house.gateway_log());
@@ -31,15 +31,7 @@ fn name_guilds(stage: &Stage, from: &[Id], to: &[Id]) {
         let ids: Vec<String> = ids.iter().map(|id| format!("\"{id}\"")).collect();
         format!("guilds = [{}]", ids.join(", "))
     };
-    let file = stage.house.world.path("gateway.toml");
-    let before = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
-    assert!(before.contains(&text(from)), "{before}");
-    stage.house.world.write("gateway.toml", &before.replace(&text(from), &text(to)));
-}
-
-fn doctor(stage: &Stage) -> String {
-    let output = stage.house.cli(&["doctor"]).stdout;
-    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
+    stage.replace_in_config(&text(from), &text(to));
 }
 
 /// Registration of commands is retried until it succeeds, and commands are removed where they are no longer configured:
@@ -66,8 +58,9 @@ fn slash_commands_are_registered_where_configured() {
     name_guilds(&stage, &[other], &[guild]);
     stage.reload();
     stand(&stage, Some(other), &[Some(guild)]);
-    until(SOON, "nothing is wrong", || !doctor(&stage).contains("slash commands"));
-    assert!(doctor(&stage).contains("main: connected"), "{}", doctor(&stage));
+    until(SOON, "no warning about slash commands", || !stage.doctor("main").contains("slash commands"));
+    let doctor = stage.doctor("main");
+    assert!(doctor.contains("main: connected"), "{doctor}");
     // A start with another list finds the registrations of the previous process.
     stage.house.kill_gateway();
     name_guilds(&stage, &[guild], &[]);
@@ -79,8 +72,7 @@ fn slash_commands_are_registered_where_configured() {
 /// The token is reset repeatedly while users write: each message is answered once and in order.
 #[test]
 fn messages_during_token_renewal_are_answered_once() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
     let mut said: Vec<String> = Vec::new();
     for round in 0..3 {
         let mut say = |stage: &Stage, when: &str| {
@@ -98,7 +90,7 @@ fn messages_during_token_renewal_are_answered_once() {
         stage.reload();
         say(&stage, "at once after");
         stage.bot = BotHandle { token, ..stage.bot };
-        until(SOON, "it is read anew", || read(&stage) > before);
+        until(SOON, "configuration reloaded", || read(&stage) > before);
         say(&stage, "after");
     }
     let want: Vec<&str> = said.iter().map(String::as_str).collect();
@@ -112,6 +104,6 @@ fn messages_during_token_renewal_are_answered_once() {
     let answered = |stage: &Stage| {
         texts(&stage.told(stage.channel)).iter().filter(|text| text.starts_with("Commands:")).count()
     };
-    until(SOON, "the command is answered", || answered(&stage) > 0);
+    until(SOON, "command answered", || answered(&stage) > 0);
     stage.end_and_look(|_| {});
 }

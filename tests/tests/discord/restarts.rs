@@ -6,26 +6,21 @@ use acp_tests::wait::{SOON, until};
 
 const SLOW: &str = "say begun\nsleep 3000\nsay -ended";
 
-fn begin(stage: &Stage) -> u64 {
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+fn begin() -> (Stage, u64) {
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.post(stage.ann, thread, SLOW);
     // The beginning must be journaled: a supervisor kill loses unread output.
     let key = stage.key(thread);
-    let is_kept = || {
-        let rows = stage.house.history(&key);
-        rows.iter().any(|row| row["text"] == "begun")
-    };
-    until(SOON, "the turn runs and its beginning is kept", is_kept);
-    thread
+    let is_kept = || stage.house.history(&key).iter().any(|row| row["text"] == "begun");
+    until(SOON, "beginning of the turn journaled", is_kept);
+    (stage, thread)
 }
 
 /// H8: messages of the outage are read, each once, and the running turn continues.
 #[test]
 fn killed_gateway_resumes_turn_and_reads_missed_messages() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.house.kill_gateway();
     let missed: Vec<u64> =
         (1..=3).map(|number| stage.fake.post(stage.ann, thread, &format!("say missed {number}"))).collect();
@@ -33,8 +28,7 @@ fn killed_gateway_resumes_turn_and_reads_missed_messages() {
     stage.is_there();
     let all = ["one", "begun-ended", "missed 1", "missed 2", "missed 3"];
     stage.answers(thread, &all);
-    stage.fake.post(stage.ann, thread, "say last");
-    stage.answers(thread, &[&all[..], &["last"]].concat());
+    stage.exchange(thread, "say last", &[&all[..], &["last"]].concat());
     for text in ["say one", SLOW, "say missed 1", "say missed 2", "say missed 3", "say last"] {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }
@@ -54,7 +48,7 @@ fn gateway_shutdown_loses_no_message() {
             stage.fake.post(stage.ann, thread, &text(round));
         }
         // A later moment in each round: from no effect of the messages to most of them.
-        until(SOON, "so much was begun", || {
+        until(SOON, "enough rows written", || {
             let db = stage.house.world.journal(GATEWAY);
             let sql = "SELECT (SELECT count(*) FROM acp_inbox) + (SELECT count(*) FROM acp_delivery_part)";
             let want = 3 + 6 * round + round;
@@ -76,14 +70,11 @@ fn gateway_shutdown_loses_no_message() {
 /// Agents end with their supervisor: the failed turn is announced once, and the session continues.
 #[test]
 fn supervisor_kill_fails_only_the_running_turn() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.house.kill_supervisor();
     stage.fake.post(stage.ann, thread, "say meanwhile");
     stage.house.start_supervisor();
-    until(SOON, "the next one is answered", || {
-        stage.finals(thread).last().is_some_and(|it| it == "meanwhile")
-    });
+    until(SOON, "next message answered", || stage.finals(thread).last().is_some_and(|it| it == "meanwhile"));
     let finals = stage.finals(thread);
     assert_eq!((finals.len(), finals[0].as_str()), (3, "one"), "{finals:#?}");
     assert!(finals[1].starts_with("begun") && finals[1].contains("The turn failed"), "{finals:#?}");
@@ -94,10 +85,9 @@ fn supervisor_kill_fails_only_the_running_turn() {
 
 #[test]
 fn discord_outage_repeats_and_loses_no_message() {
-    let mut stage = Stage::new(&[], "");
-    let thread = begin(&stage);
+    let (mut stage, thread) = begin();
     stage.fake.kill();
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     stage.fake.restart();
     stage.fake.post(stage.ann, thread, "say meanwhile");
     stage.is_there();

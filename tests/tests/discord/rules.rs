@@ -1,7 +1,7 @@
 //! Rules of Discord, kept by the whole product: no request is refused for its form, and no answer is lost by Discord's
 //! own rules. The table is in docs/design/requirements.md.
 
-use crate::stage::{Stage, labels, texts};
+use crate::stage::{CREATE, LIVE, Stage, labels, texts};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, Scope, When};
 use acp_tests::fake_discord::core::model::{Id, Interaction};
 use acp_tests::fake_discord::core::permissions::ALL;
@@ -11,25 +11,13 @@ use acp_tests::house::AGENT;
 use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
-const CREATE: &str = "POST /channels/{}/messages";
 const PAGE: &str = "GET /channels/{}/messages";
 const REACT: &str = "PUT /channels/{}/messages/{}/reactions/{}/@me";
-const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 const HOUR_MS: u64 = 3_600_000;
-
-/// Starts a session in a new thread, with a label.
-fn spawn_called(stage: &Stage, label: &str) -> Id {
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let options =
-        [("agent", json!(AGENT)), ("cwd", json!(cwd)), ("thread", json!("auto")), ("label", json!(label))];
-    stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
-    let thread = || stage.fake.threads_of(stage.channel).first().map(|thread| thread.id);
-    eventually(SOON, "the thread is there", thread)
-}
 
 /// What a bot suggested.
 fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
-    let answered = eventually(SOON, "suggestions", || stage.fake.interaction(used.id).answered);
+    let answered = eventually(SOON, "suggestions answered", || stage.fake.interaction(used.id).answered);
     assert_eq!(answered.kind, 8, "{answered:?}");
     let choices = answered.data["choices"].as_array().cloned().unwrap_or_default();
     choices.iter().filter_map(|choice| Some(choice["name"].as_str()?.to_owned())).collect()
@@ -38,7 +26,7 @@ fn suggested(stage: &Stage, used: &Interaction) -> Vec<String> {
 /// Waits `ms` by the service's clock.
 fn pass(stage: &Stage, ms: u64) {
     let end = stage.fake.now() + ms;
-    until(2 * SOON, "time passes", || stage.fake.now() >= end);
+    until(2 * SOON, "service clock advanced", || stage.fake.now() >= end);
 }
 
 /// Advances the service's clock without enforcing heartbeats.
@@ -52,7 +40,7 @@ fn later(stage: &Stage, ms: u64) {
 fn wide_characters_never_exceed_discord_limits() {
     let stage = Stage::new(&[], LIVE);
     let label = "😀".repeat(80);
-    let thread = spawn_called(&stage, &label);
+    let thread = stage.spawn_of(AGENT, &[("label", json!(label))]);
     assert!(stage.fake.channel(thread).name.starts_with("😀"), "{:?}", stage.fake.channel(thread));
     let archive = stage.fake.channel(thread).thread.map(|thread| thread.auto_archive_minutes);
     assert_eq!(archive, Some(10_080));
@@ -62,10 +50,9 @@ fn wide_characters_never_exceed_discord_limits() {
     let fence = format!("say ```text\\n{}\\n```", "🦀".repeat(900));
     let steps = [fence.as_str(), "say Wait.", "sleep 2500", &fence, &fence].join("\n");
     stage.fake.post(stage.ann, thread, &steps);
-    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     // The card is folded after the answer is sent; until then it shows a part of it.
-    let folded = || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done"));
-    until(SOON, "the card is folded", folded);
+    until(SOON, "card folded", || texts(&stage.told(thread)).iter().any(|text| text.starts_with("Done")));
     let crabs = |text: &str| text.matches('🦀').count();
     let parts = texts(&stage.told(thread));
     let answer: Vec<&String> = parts.iter().filter(|text| !text.starts_with("Done")).collect();
@@ -75,7 +62,7 @@ fn wide_characters_never_exceed_discord_limits() {
     let asked = stage.said(thread, "The agent asks");
     assert_eq!(labels(&asked).len(), 4);
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 2);
     let tally = stage.fake.tally();
     assert_eq!((tally.refusals.len(), tally.rate_limited), (0, 0), "{tally:?}");
     stage.end();
@@ -96,14 +83,13 @@ fn documented_permissions_are_sufficient() {
     let guild = stage.fake.channel(stage.channel).guild_id;
     stage.fake.deny(stage.bot.user, guild, &others);
     let thread = stage.spawn();
-    let first = stage.fake.post(stage.ann, thread, "say Begun.\nsleep 2500\nsay \\nOver.");
-    stage.answers(thread, &["Begun.\nOver."]);
+    let first = stage.exchange(thread, "say Begun.\nsleep 2500\nsay \\nOver.", &["Begun.\nOver."]);
     stage.reacted(first, thread, "✅");
     stage.fake.post(stage.ann, thread, "permission Write");
     let asked = stage.said(thread, "Write");
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 2);
-    until(SOON, "the buttons are gone", || labels(&stage.message(asked.id, thread)).is_empty());
+    until(SOON, "answer shown", || stage.finals(thread).len() == 2);
+    until(SOON, "buttons removed", || labels(&stage.message(asked.id, thread)).is_empty());
     stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
     stage.said(thread, "session is closed");
     let tally = stage.fake.tally();
@@ -114,13 +100,11 @@ fn documented_permissions_are_sufficient() {
 /// Refusals for missing permissions count towards the ban of the address, so they must not recur with every message.
 #[test]
 fn refused_reaction_is_not_retried_with_each_message() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.deny(stage.bot.user, stage.channel, &["ADD_REACTIONS"]);
     let answers = ["0", "1", "2", "3", "4"];
     for (number, answer) in answers.iter().enumerate() {
-        stage.fake.post(stage.ann, thread, &format!("say {answer}"));
-        stage.answers(thread, &answers[..=number]);
+        stage.exchange(thread, &format!("say {answer}"), &answers[..=number]);
     }
     // Reactions come after their answers.
     pass(&stage, 3_000);
@@ -139,10 +123,9 @@ fn denied_channel_is_retried_by_one_thread_at_a_time() {
     for thread in &threads {
         stage.fake.post(stage.ann, *thread, "sleep 1500\nsay one");
     }
-    let runs = || stage.house.prompts_received("sleep 1500\nsay one") == threads.len();
-    until(SOON, "the turns run", runs);
+    until(SOON, "all turns running", || stage.house.prompts_received("sleep 1500\nsay one") == threads.len());
     stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
-    until(SOON, "the turns end", || stage.house.agent_events("turn_end").len() == threads.len());
+    until(SOON, "turns ended", || stage.house.agent_events("turn_end").len() == threads.len());
     pass(&stage, 12_000);
     let refused = stage.fake.tally().refused_with(&[50001]);
     // Each thread once, with a reaction of each kind and a check before the first message; then one after 2, 4 and 8 s.
@@ -162,7 +145,7 @@ fn commands_are_acknowledged_while_a_request_hangs() {
     stage.fake.rest_fault("GET /channels/{}", When::Next(1), RestFate::StallBefore { ms: Some(8_000) });
     stage.fake.post(stage.ann, elsewhere, "is this for an agent?");
     let stalled = || stage.fake.tally().rest_faults.contains_key("stall_before");
-    until(SOON, "it is asked what the channel hangs from", stalled);
+    until(SOON, "channel request stalled", stalled);
     stage.answer(&stage.command(stage.ann, stage.channel, "agents", &[]));
     assert_eq!(stage.fake.tally().late_responses, 0);
     stage.end();
@@ -171,17 +154,13 @@ fn commands_are_acknowledged_while_a_request_hangs() {
 /// D7: answers pending when a token is refused are sent with the next token.
 #[test]
 fn answer_waits_for_accepted_token() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::ErrorBefore { status: 401 });
     stage.fake.post(stage.ann, thread, "say two");
-    until(SOON, "it is refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
-    until(SOON, "that is said", || stage.house.gateway_log().contains("part deferred by rate limit"));
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    stage.is_there();
+    until(SOON, "request refused", || stage.fake.tally().requests.contains_key(&format!("{CREATE} 0")));
+    until(SOON, "deferral logged", || stage.house.gateway_log().contains("part deferred by rate limit"));
+    stage.restart_gateway();
     stage.answers(thread, &["one", "two"]);
     stage.end();
 }
@@ -190,34 +169,29 @@ fn answer_waits_for_accepted_token() {
 #[test]
 fn rate_limited_answer_does_not_unarchive_thread() {
     const LIMIT_MS: u64 = 5_000;
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     let fate = RestFate::RateLimited { retry_after_ms: LIMIT_MS, scope: Scope::User };
     stage.fake.rest_fault(CREATE, When::Next(1), fate);
     stage.fake.post(stage.ann, thread, "say two");
-    until(SOON, "it waits", || stage.fake.tally().rest_faults.contains_key("rate_limited"));
+    until(SOON, "delivery rate limited", || stage.fake.tally().rest_faults.contains_key("rate_limited"));
     stage.fake.archive(thread, true);
     pass(&stage, LIMIT_MS + 2_000);
     assert_eq!(stage.finals(thread), ["one"]);
-    assert!(stage.fake.channel(thread).thread.is_some_and(|thread| thread.archived));
+    assert!(stage.is_archived(thread));
     stage.fake.archive(thread, false);
     stage.answers(thread, &["one", "two"]);
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "two", "three"]);
+    stage.exchange(thread, "say three", &["one", "two", "three"]);
     stage.end();
 }
 
 /// A locked thread accepts no message; pending answers are sent after it is unlocked.
 #[test]
 fn answer_for_locked_thread_is_sent_after_unlock() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.lock(thread, true);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     assert_eq!(stage.finals(thread), [""; 0]);
     stage.fake.lock(thread, false);
     stage.answers(thread, &["one"]);
@@ -227,20 +201,16 @@ fn answer_for_locked_thread_is_sent_after_unlock() {
 /// H12: a message that arrived and was deleted by a person is not sent again, although its receipt was lost.
 #[test]
 fn deleted_message_with_lost_receipt_is_not_sent_again() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.rest_fault(PAGE, When::Next(1), RestFate::StallBefore { ms: Some(2_000) });
     stage.fake.rest_fault(CREATE, When::Next(1), RestFate::LostAfter);
-    stage.fake.post(stage.ann, thread, "sleep 500\nsay two");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 500\nsay two") == 1);
+    stage.begin_turn(thread, "sleep 500\nsay two");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);
-    until(SOON, "it arrives", || stage.finals(thread).len() == 2);
+    until(SOON, "message stored", || stage.finals(thread).len() == 2);
     let lost = stage.told(thread).pop().unwrap_or_else(|| panic!("nothing is there"));
     stage.fake.delete(lost.id);
-    stage.fake.post(stage.ann, thread, "say three");
-    stage.answers(thread, &["one", "three"]);
+    stage.exchange(thread, "say three", &["one", "three"]);
     let again = stage.fake.tally().refusals.get(&format!("{CREATE} 10008")).copied();
     assert_eq!(again, Some(1), "it was asked again with its nonce");
     let told = texts(&stage.told(thread));
@@ -251,10 +221,8 @@ fn deleted_message_with_lost_receipt_is_not_sent_again() {
 /// URLs of attachments expire after a day; prompts queued for longer keep their attachments.
 #[test]
 fn attachment_is_kept_after_its_url_expires() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say Begun.\nwait_cancel");
-    until(SOON, "the turn runs", || stage.house.prompts_received("say Begun.\nwait_cancel") == 1);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.begin_turn(thread, "say Begun.\nwait_cancel");
     let bytes = b"what-is-in-the-file".to_vec();
     let file = PersonFile { filename: "notes.txt".into(), content_type: Some("text/plain".into()), bytes };
     let with = stage.fake.post_with(stage.ann, thread, "say read", vec![file]);
@@ -271,13 +239,12 @@ fn attachment_is_kept_after_its_url_expires() {
 /// Interaction tokens expire after fifteen minutes: answers of turns do not use them.
 #[test]
 fn answer_outlives_expired_interaction_token() {
-    let stage = Stage::new(&["--steer"], LIVE);
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&["--steer"], LIVE).with_thread();
     stage.fake.post(stage.ann, thread, "say Begun.\nsleep 4000\nsay \\nOver.");
     let card = stage.said(thread, "Begun.");
     stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say more"))]));
     later(&stage, HOUR_MS / 3);
-    until(SOON, "the answer", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     stage.shows(&card, "Done");
     let tally = stage.fake.tally();
     assert_eq!(tally.refused_with(&[10015, 10062, 50027]), 0, "{tally:?}");
@@ -287,10 +254,8 @@ fn answer_outlives_expired_interaction_token() {
 /// More messages were posted during the outage than one page holds.
 #[test]
 fn backfill_reads_all_pages() {
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.house.kill_gateway();
     stage.fake.post(stage.ann, thread, "say first");
     for number in 0..210 {
@@ -314,10 +279,9 @@ fn thread_is_created_once_server_has_room() {
     let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &options));
     assert!(said.contains("160006") || said.contains("Maximum number of active threads"), "{said}");
     stage.fake.configure(json!({"active_threads_max": 10}));
-    until(2 * SOON, "the thread is made", || !stage.fake.threads_of(stage.channel).is_empty());
+    until(2 * SOON, "thread created", || !stage.fake.threads_of(stage.channel).is_empty());
     let thread = stage.fake.threads_of(stage.channel)[0].id;
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.end();
 }
 
@@ -329,18 +293,17 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
     let (gone, away) = (stage.spawn(), stage.spawn());
     let key = stage.key(gone);
     let text = "sleep 2500\nsay one";
-    stage.fake.post(stage.ann, away, text);
-    until(SOON, "the turn runs", || stage.house.prompts_received(text) == 1);
+    stage.begin_turn(away, text);
     stage.house.kill_gateway();
     stage.fake.delete_channel(gone);
     stage.fake.archive(away, true);
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 1);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 1);
     stage.house.start_gateway();
     stage.is_there();
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     pass(&stage, 2_000);
     assert_eq!(stage.finals(away), [""; 0]);
-    assert!(stage.fake.channel(away).thread.is_some_and(|thread| thread.archived));
+    assert!(stage.is_archived(away));
     stage.fake.archive(away, false);
     stage.answers(away, &["one"]);
     stage.end();
@@ -349,32 +312,27 @@ fn missed_thread_deletion_and_archiving_are_noticed() {
 /// D3: a thread deletion may send no event; the next message to it finds out.
 #[test]
 fn thread_deleted_without_event_ends_its_session() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
-    stage.fake.post(stage.ann, thread, "sleep 1500\nsay one");
-    until(SOON, "the turn runs", || stage.house.prompts_received("sleep 1500\nsay one") == 1);
+    stage.begin_turn(thread, "sleep 1500\nsay one");
     stage.fake.event_fault("THREAD_DELETE", When::Next(1), EventFate::Drop);
     stage.fake.delete_channel(thread);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     stage.end();
 }
 
 #[test]
 fn a_thread_outlives_its_first_message() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.delete(thread);
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    stage.exchange(thread, "say one", &["one"]);
     stage.end();
 }
 
 /// Typing indicators last ten seconds: they are repeated while the agent works, and not while it waits for an answer.
 #[test]
 fn typing_indicator_follows_agent_activity() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     stage.fake.post(stage.ann, thread, "sleep 10000\npermission Write");
     let typed = || stage.fake.tally().typing.get(&thread.to_string()).copied().unwrap_or_default();
     let asked = stage.said(thread, "Write");
@@ -383,6 +341,6 @@ fn typing_indicator_follows_agent_activity() {
     pass(&stage, 10_000);
     assert_eq!(typed(), before, "it waits for a person");
     stage.press(stage.boss, &asked, &labels(&asked)[0]);
-    until(SOON, "it is answered", || stage.finals(thread).len() == 1);
+    until(SOON, "answer shown", || stage.finals(thread).len() == 1);
     stage.end();
 }

@@ -29,15 +29,14 @@ fn events_of_two_shards_are_handled_once() {
         stage.fake.add_member(other.get(), user);
     }
     // The second one begins five seconds after the first.
-    until(SOON, "both shards are there", || stage.fake.tally().identifies == 2);
+    until(SOON, "both shards connected", || stage.fake.tally().identifies == 2);
     let mut threads = Vec::new();
     for channel in [here, there] {
         stage.channel = channel;
         threads.push(stage.spawn());
     }
     for (number, thread) in threads.iter().enumerate() {
-        stage.fake.post(stage.ann, *thread, &format!("say shard {number}"));
-        stage.answers(*thread, &[&format!("shard {number}")]);
+        stage.exchange(*thread, &format!("say shard {number}"), &[&format!("shard {number}")]);
     }
     // Both shards start again, and missed messages are read.
     stage.house.kill_gateway();

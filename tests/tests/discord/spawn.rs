@@ -34,7 +34,7 @@ fn thread(stage: &Stage) -> u64 {
 
 fn works(stage: &Stage, at: u64, text: &str) {
     stage.fake.post(stage.ann, at, &format!("say {text}"));
-    until(SOON, "it is answered", || stage.finals(at).contains(&text.to_owned()));
+    until(SOON, "answer shown", || stage.finals(at).contains(&text.to_owned()));
     assert_eq!(stage.house.prompts_received(&format!("say {text}")), 1, "{text}");
 }
 
@@ -120,12 +120,9 @@ fn thread_is_created_once_despite_losses_and_kills() {
         let cwd = stage.house.world.dir("work/project").display().to_string();
         let options = [("agent", json!(AGENT)), ("cwd", json!(cwd))];
         stage.command(stage.ann, stage.channel, "acp spawn", &options);
-        until(SOON, "the thread is asked for", || {
-            stage.fake.tally().rest_faults.values().sum::<u64>() > seen
-        });
-        stage.house.kill_gateway();
-        stage.house.start_gateway();
-        until(SOON, "the thread is there", || stage.fake.threads_of(stage.channel).len() == number + 2);
+        until(SOON, "thread requested", || stage.fake.tally().rest_faults.values().sum::<u64>() > seen);
+        stage.house.restart_gateway();
+        until(SOON, "thread created", || stage.fake.threads_of(stage.channel).len() == number + 2);
         works(&stage, thread(&stage), &format!("after a kill {number}"));
     }
     let starters = texts(&stage.told(stage.channel));
@@ -145,9 +142,8 @@ fn thread_creation_is_retried_when_server_has_room() {
     works(&stage, first, "meanwhile");
     stage.fake.configure(json!({"active_threads_max": 2}));
     // Creation is retried every half minute and at a start.
-    stage.house.kill_gateway();
-    stage.house.start_gateway();
-    until(LONG, "the thread is there", || stage.fake.threads_of(stage.channel).len() == 2);
+    stage.house.restart_gateway();
+    until(LONG, "thread created", || stage.fake.threads_of(stage.channel).len() == 2);
     works(&stage, thread(&stage), "at last");
     stage.end();
 }

@@ -12,7 +12,14 @@ use acp_tests::world::GATEWAY_DB;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
+
+/// Live cards with the shortest permitted interval.
+pub const LIVE: &str =
+    "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
+/// Route of new messages.
+pub const CREATE: &str = "POST /channels/{}/messages";
 
 const TOKEN: &str = "discord-token";
 /// Refusals that only invalid requests cause: bad form, empty, a foreign message, edits of old messages.
@@ -97,6 +104,52 @@ impl Stage {
         assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
     }
 
+    /// Replaces `from` in the gateway's configuration file.
+    pub fn replace_in_config(&self, from: &str, to: &str) {
+        let file = self.house.world.path("gateway.toml");
+        let text = std::fs::read_to_string(file).unwrap_or_else(|e| panic!("{e}"));
+        assert!(text.contains(from), "{text}");
+        self.house.world.write("gateway.toml", &text.replace(from, to));
+    }
+
+    /// Binds the channel in the configuration file, and reloads it.
+    pub fn bind_channel(&self) {
+        let cwd = self.house.world.dir("work/project").display().to_string();
+        let entry = format!(
+            "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\n\
+             agent = \"{AGENT}\"\ncwd = \"{cwd}\"\n",
+            self.channel
+        );
+        self.replace_in_config("[log]", &format!("{entry}[log]"));
+        self.reload();
+        until(SOON, "configuration reloaded", || self.house.gateway_log().contains("configuration reloaded"));
+    }
+
+    /// Line of `doctor` about an account.
+    pub fn doctor(&self, account: &str) -> String {
+        let (output, start) = (self.house.cli(&["doctor"]).stdout, format!("{account}: "));
+        output.lines().find(|line| line.contains(&start)).unwrap_or_default().to_owned()
+    }
+
+    /// Waits until a thread's binding has this status in the journal: Discord does not show a parked binding.
+    pub fn binding_becomes(&self, deadline: Duration, thread: Id, want: &str) {
+        let sql = "SELECT status FROM acp_bindings WHERE thread_id = ?1";
+        until(deadline, want, || {
+            let db = self.house.world.journal(GATEWAY);
+            db.query_row(sql, [thread.to_string()], |row| row.get::<_, String>(0)).is_ok_and(|is| is == want)
+        });
+    }
+
+    /// True if a thread is archived.
+    pub fn is_archived(&self, thread: Id) -> bool {
+        self.fake.channel(thread).thread.is_some_and(|thread| thread.archived)
+    }
+
+    /// State of the session with this key.
+    pub fn session_state(&self, key: &str) -> Value {
+        self.house.verb(&["sessions", "show", key])["state"].clone()
+    }
+
     /// Locks the database: the gateway cannot commit until the lock is dropped.
     pub fn locked(&self) -> DatabaseLock {
         let file = self.house.world.path(GATEWAY).join(GATEWAY_DB);
@@ -106,9 +159,28 @@ impl Stage {
     /// Waits until the bot is connected and its commands are registered.
     pub fn is_there(&self) {
         let is_own = |command: &Command| command.application_id == self.bot.application;
-        until(SOON, "the bot is there", || {
+        until(SOON, "bot connected with commands", || {
             self.fake.is_connected(self.bot.user) && self.fake.commands().iter().any(is_own)
         });
+    }
+
+    /// Kills the gateway and starts another one, and waits until the bot is connected again.
+    pub fn restart_gateway(&mut self) {
+        self.house.restart_gateway();
+        self.is_there();
+    }
+
+    /// Posts a message of `ann` and waits until the answers in the thread are these; returns the message.
+    pub fn exchange(&self, thread: Id, text: &str, want: &[&str]) -> Id {
+        let message = self.fake.post(self.ann, thread, text);
+        self.answers(thread, want);
+        message
+    }
+
+    /// Posts a message of `ann` and waits until the agent has received it.
+    pub fn begin_turn(&self, thread: Id, text: &str) {
+        self.fake.post(self.ann, thread, text);
+        until(SOON, "prompt received", || self.house.prompts_received(text) == 1);
     }
 
     /// Uses a command and returns the interaction with its acknowledgement, which must be in time.
@@ -151,7 +223,7 @@ impl Stage {
 
     /// Final reply of a command.
     pub fn answer(&self, interaction: &Interaction) -> String {
-        eventually(SOON, "the command is answered", || {
+        eventually(SOON, "command answered", || {
             let original = self.fake.interaction(interaction.id).original_id?;
             let all = self.fake.whole_transcript();
             let message = all.into_iter().find(|message| message.id == original)?;
@@ -176,6 +248,12 @@ impl Stage {
         self.spawn_of(self.agent, &[])
     }
 
+    /// Starts a session in a new thread, and returns the stage with that thread.
+    pub fn with_thread(self) -> (Self, Id) {
+        let thread = self.spawn();
+        (self, thread)
+    }
+
     /// Starts a session of another agent with additional options in a new thread.
     pub fn spawn_of(&self, agent: &str, more: &[(&str, Value)]) -> Id {
         self.spawned("work/project", agent, more)
@@ -197,7 +275,7 @@ impl Stage {
         let threads = self.fake.threads_of(self.channel);
         assert_eq!(threads.len(), before + 1, "{said}");
         let thread = threads.iter().map(|thread| thread.id).max().unwrap_or_default();
-        until(SOON, "the thread is begun", || !self.told(thread).is_empty());
+        until(SOON, "first message in thread", || !self.told(thread).is_empty());
         thread
     }
 
@@ -229,7 +307,7 @@ impl Stage {
     /// Waits until the answers in a thread are these, each once and in this order.
     pub fn answers(&self, thread: Id, want: &[&str]) {
         let deadline = std::time::Instant::now() + 2 * SOON;
-        until(3 * SOON, "the answers", || {
+        until(3 * SOON, "expected answers shown", || {
             self.finals(thread).len() >= want.len() || std::time::Instant::now() > deadline
         });
         assert_eq!(self.finals(thread), want, "{:#?}", texts(&self.told(thread)));
@@ -239,7 +317,7 @@ impl Stage {
     pub fn said(&self, channel: Id, part: &str) -> Message {
         let mut seen = Vec::new();
         let end = std::time::Instant::now() + SOON;
-        let found = eventually(2 * SOON, "it is said", || {
+        let found = eventually(2 * SOON, "message shown", || {
             let told = self.told(channel);
             seen = texts(&told);
             let found = told.into_iter().rfind(|message| message.content.contains(part));
@@ -265,7 +343,7 @@ impl Stage {
     /// Waits until the gateway has read a thread up to this message.
     pub fn was_read(&self, thread: Id, message: Id) {
         let sql = "SELECT backfilled_through FROM acp_bindings WHERE thread_id = ?1 AND status <> 'ended'";
-        until(SOON, "it is read", || {
+        until(SOON, "message read", || {
             let db = self.house.world.journal(GATEWAY);
             let mark = db.query_row(sql, [thread.to_string()], |row| row.get::<_, Option<String>>(0));
             mark.ok().flatten().and_then(|mark| mark.parse::<Id>().ok()).is_some_and(|mark| mark >= message)

@@ -40,13 +40,8 @@ fn agents_sessions_and_options_are_suggested() {
     stage.answers(thread, &["one"]);
     let cwd = stage.house.world.dir("work/project").display().to_string();
     let label = "a name of words ".repeat(4);
-    let options = [
-        ("agent", json!(AGENT)),
-        ("cwd", json!(cwd)),
-        ("label", json!(label.trim())),
-        ("thread", json!("off")),
-    ];
-    stage.answer(&stage.command(ann, channel, "acp spawn", &options));
+    let options = [("agent", AGENT), ("cwd", &cwd), ("label", label.trim()), ("thread", "off")];
+    stage.answer(&stage.command(ann, channel, "acp spawn", &options.map(|(name, text)| (name, json!(text)))));
     let found = suggested(ann, channel, "acp status", ("session", ""));
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(values(&found).contains(&key.as_str()));
@@ -63,18 +58,15 @@ fn agents_sessions_and_options_are_suggested() {
 /// Duplicated interactions run once: a command that starts a run, and one that closes the session.
 #[test]
 fn duplicate_interactions_start_and_close_once() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let key = stage.key(thread);
     stage.fake.event_fault("INTERACTION_CREATE", When::Next(3), EventFate::Duplicate);
-    let used = stage.command(stage.ann, thread, "acp steer", &[("text", json!("say once"))]);
-    stage.answer(&used);
+    stage.answer(&stage.command(stage.ann, thread, "acp steer", &[("text", json!("say once"))]));
     stage.answers(thread, &["once"]);
     assert_eq!(stage.house.prompts_received("say once"), 1);
     stage.suggestions(stage.ann, thread, "focus", ("session", ""));
-    let used = stage.command(stage.ann, thread, "acp close", &[]);
-    stage.answer(&used);
-    until(SOON, "the session ends", || stage.house.verb(&["sessions", "show", &key])["state"] == "closed");
+    stage.answer(&stage.command(stage.ann, thread, "acp close", &[]));
+    until(SOON, "session closed", || stage.session_state(&key) == "closed");
     stage.said(thread, "session is closed");
     let farewells = stage.told(thread).into_iter().filter(|it| it.content.contains("session is closed"));
     assert_eq!(farewells.count(), 1);

@@ -7,31 +7,22 @@ use acp_tests::fake_discord::core::gateway::intent;
 use acp_tests::fake_discord::core::stage::SocketAct;
 use acp_tests::wait::{SOON, until};
 
-/// Line of `doctor` about the account.
-fn doctor(stage: &Stage) -> String {
-    let output = stage.house.cli(&["doctor"]).stdout;
-    output.lines().find(|line| line.contains("main: ")).unwrap_or_default().to_owned()
-}
-
 fn doctor_says(stage: &Stage, part: &str) {
-    until(SOON, part, || doctor(stage).contains(part));
+    until(SOON, part, || stage.doctor("main").contains(part));
 }
 
 #[test]
 fn reload_applies_new_token_and_pending_answers_come_once() {
     const SLOW: &str = "sleep 2500\nsay two";
-    let mut stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
-    stage.fake.post(stage.ann, thread, SLOW);
-    until(SOON, "the turn runs", || stage.house.prompts_received(SLOW) == 1);
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
+    stage.begin_turn(thread, SLOW);
     stage.fake.set_token(stage.bot.user, "another-token");
-    until(SOON, "the turn ends", || stage.house.agent_events("turn_end").len() == 2);
+    until(SOON, "turn ended", || stage.house.agent_events("turn_end").len() == 2);
     doctor_says(&stage, "Discord refuses the token");
     // The old token is not used again, and a reload without a new token only tries it once more.
     stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
     stage.fake.post(stage.ann, thread, "say three");
     assert_eq!(stage.finals(thread), ["one"]);
     let refused = |stage: &Stage| stage.fake.tally().invalid;
@@ -42,8 +33,7 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     stage.answers(thread, &["one", "two", "three"]);
     stage.is_there();
     doctor_says(&stage, "main: connected");
-    stage.fake.post(stage.ann, thread, "say four");
-    stage.answers(thread, &["one", "two", "three", "four"]);
+    stage.exchange(thread, "say four", &["one", "two", "three", "four"]);
     for text in [SLOW, "say three", "say four"] {
         assert_eq!(stage.house.prompts_received(text), 1, "{text}");
     }
@@ -55,14 +45,12 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
 /// Without the Message Content intent `doctor` names the setting; after it is enabled, a reload is enough.
 #[test]
 fn missing_intent_is_explained_and_fixed_by_reload() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
-    stage.fake.post(stage.ann, thread, "say one");
-    stage.answers(thread, &["one"]);
+    let (stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
     stage.fake.set_privileged_intents(stage.bot.user, 0);
     stage.fake.sockets(None, SocketAct::InvalidSession { resumable: false });
     doctor_says(&stage, "4014");
-    let line = doctor(&stage);
+    let line = stage.doctor("main");
     for part in ["developer portal", "Privileged Gateway Intents", "Message Content Intent", "reload"] {
         assert!(line.contains(part), "{part}: {line}");
     }
@@ -78,21 +66,16 @@ fn missing_intent_is_explained_and_fixed_by_reload() {
 /// A changed allow-list applies to the next message.
 #[test]
 fn reload_applies_changed_allow_list() {
-    let stage = Stage::new(&[], "");
-    let thread = stage.spawn();
+    let (stage, thread) = Stage::new(&[], "").with_thread();
     let early = stage.fake.post(stage.eve, thread, "say too early");
     stage.was_read(thread, early);
     let let_in = |from: u64, to: u64| {
-        let path = stage.house.world.path("gateway.toml");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-        let (from, to) = (format!("allowed_users = [\"{from}\"]"), format!("allowed_users = [\"{to}\"]"));
-        let before = stage.house.gateway_log().matches("configuration reloaded").count();
-        assert!(text.contains(&from), "{text}");
-        stage.house.world.write("gateway.toml", &text.replace(&from, &to));
+        let reloads = || stage.house.gateway_log().matches("configuration reloaded").count();
+        let users = |id: u64| format!("allowed_users = [\"{id}\"]");
+        let before = reloads();
+        stage.replace_in_config(&users(from), &users(to));
         stage.reload();
-        until(SOON, "it is read anew", || {
-            stage.house.gateway_log().matches("configuration reloaded").count() > before
-        });
+        until(SOON, "configuration reloaded", || reloads() > before);
     };
     let_in(stage.ann, stage.eve);
     let said = stage.private_answer(&stage.command(stage.ann, stage.channel, "acp sessions", &[]));
@@ -101,8 +84,7 @@ fn reload_applies_changed_allow_list() {
     stage.fake.post(stage.eve, thread, "say let in");
     stage.answers(thread, &["let in"]);
     let_in(stage.eve, stage.ann);
-    stage.fake.post(stage.ann, thread, "say back");
-    stage.answers(thread, &["let in", "back"]);
+    stage.exchange(thread, "say back", &["let in", "back"]);
     assert_eq!(["say too early", "say shut out"].map(|text| stage.house.prompts_received(text)), [0, 0]);
     assert_eq!(texts(&stage.told(thread)).iter().filter(|text| text.contains("may not")).count(), 0);
     stage.end();

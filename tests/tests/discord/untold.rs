@@ -2,8 +2,8 @@
 
 use crate::stage::{Stage, texts, untagged};
 use acp_tests::fake_discord::core::faults::{EventFate, RestFate, When};
-use acp_tests::house::{AGENT, GATEWAY};
-use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::house::GATEWAY;
+use acp_tests::wait::{LONG, until};
 
 const BUSY: &str = "say Begun.\nwait_cancel";
 
@@ -22,8 +22,7 @@ fn settled(stage: &Stage) {
 fn thread_refusing_messages_blocks_nothing_else() {
     let stage = Stage::new(&[], "");
     let [thread, other] = [stage.spawn(), stage.spawn()];
-    stage.fake.post(stage.ann, thread, BUSY);
-    until(SOON, "the turn runs", || stage.house.prompts_received(BUSY) == 1);
+    stage.begin_turn(thread, BUSY);
     let create = format!("POST /channels/{thread}/messages");
     stage.fake.rest_fault(&create, When::Chance(1.0), RestFate::ErrorBefore { status: 503 });
     let [withdrawn, _kept] = ["say withdrawn", "say kept"].map(|text| {
@@ -32,18 +31,17 @@ fn thread_refusing_messages_blocks_nothing_else() {
         id
     });
     stage.fake.delete(withdrawn);
-    until(LONG, "it is taken back", || stage.house.gateway_log().contains("deletion processed"));
-    stage.fake.post(stage.ann, other, "say elsewhere");
-    stage.answers(other, &["elsewhere"]);
+    until(LONG, "deletion processed", || stage.house.gateway_log().contains("deletion processed"));
+    stage.exchange(other, "say elsewhere", &["elsewhere"]);
     stage.fake.post(stage.ann, thread, "/acp cancel");
-    until(LONG, "the next turn runs", || stage.house.prompts_received("say kept") == 1);
-    until(LONG, "it ends", || stage.house.agent_events("turn_end").len() == 3);
+    until(LONG, "next turn running", || stage.house.prompts_received("say kept") == 1);
+    until(LONG, "turn ended", || stage.house.agent_events("turn_end").len() == 3);
     let replies = ["queued behind 1", "queued behind 2", "was asked to stop"];
     let told = texts(&stage.told(thread));
     let is_reply = |text: &String| replies.iter().any(|part| text.contains(part));
     assert!(!told.iter().any(is_reply), "replies cannot be sent there: {told:#?}");
     stage.fake.clear_faults();
-    until(LONG, "it is answered", || stage.finals(thread).iter().any(|text| text == "kept"));
+    until(LONG, "answer shown", || stage.finals(thread).iter().any(|text| text == "kept"));
     settled(&stage);
     let mut told: Vec<String> =
         texts(&stage.told(thread)).iter().map(|text| untagged(text).to_owned()).collect();
@@ -63,17 +61,7 @@ fn thread_refusing_messages_blocks_nothing_else() {
 #[test]
 fn message_right_after_first_bound_message_is_not_lost() {
     let stage = Stage::new(&[], "");
-    let path = stage.house.world.path("gateway.toml");
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{e}"));
-    let cwd = stage.house.world.dir("work/project").display().to_string();
-    let entry = format!(
-        "[[bindings]]\nchannel = \"discord\"\naccount = \"main\"\nconversation = \"{}\"\nagent = \"{AGENT}\"\n\
-         cwd = \"{cwd}\"\n",
-        stage.channel
-    );
-    stage.house.world.write("gateway.toml", &format!("{entry}{text}"));
-    stage.reload();
-    until(SOON, "it is read anew", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.bind_channel();
     let lock = stage.locked();
     stage.fake.post(stage.ann, stage.channel, "say one");
     stage.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::Drop);

@@ -18,7 +18,7 @@ fn read_channels(stage: &Stage, count: usize) -> Vec<Result<(), RestError>> {
         (0..count).map(|n| Snowflake(stage.fake.add_channel(guild, &format!("c{n}")))).collect();
     let rest = &stage.rest;
     let reads = channels.into_iter().map(|channel| async move { rest.channel(channel).await.map(drop) });
-    stage.runtime.block_on(futures_util::future::join_all(reads))
+    stage.run(futures_util::future::join_all(reads))
 }
 
 /// Discord permits 50 requests a second for the whole bot; the client makes 40.
@@ -28,11 +28,8 @@ fn global_rate_limit_is_kept_without_429() {
     let read = read_channels(&stage, 150);
     assert!(read.iter().all(Result::is_ok), "{read:?}");
     let tally = stage.fake.tally();
-    assert_eq!(
-        (tally.rate_limited, tally.requests.get("GET /channels/{} 200")),
-        (0, Some(&150)),
-        "{tally:?}"
-    );
+    let counts = (tally.rate_limited, tally.requests.get("GET /channels/{} 200"));
+    assert_eq!(counts, (0, Some(&150)), "{tally:?}");
 }
 
 /// Too many refusals ban the address: all requests stop before that, valid ones too.
@@ -69,7 +66,7 @@ fn nonce_identifies_one_message_until_it_expires() {
 #[test]
 fn sixteenth_webhook_of_channel_is_refused() {
     let stage = stage(|_| ());
-    let make = || stage.runtime.block_on(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
+    let make = || stage.run(stage.rest.create_webhook(stage.here(), "Agent", FINAL));
     for _ in 0..15 {
         assert!(make().is_ok());
     }
@@ -112,7 +109,7 @@ fn interaction_response_is_accepted_once_and_in_time() {
     let stage = stage(|_| ());
     let application = Snowflake(stage.bot.application);
     let commands = [json!({"name": "ping", "description": "says so", "type": 1})];
-    let put = stage.runtime.block_on(stage.rest.put_commands(application, None, &commands));
+    let put = stage.run(stage.rest.put_commands(application, None, &commands));
     assert_eq!(put, Ok(()));
     let used = || {
         let used = stage.fake.command(stage.ann, stage.channel, &stage.bot, "ping", &[]);
@@ -120,21 +117,18 @@ fn interaction_response_is_accepted_once_and_in_time() {
         (Snowflake(used.id), Secret::new(used.token))
     };
     let answer = |(id, token): &(Snowflake, Secret), callback: &Callback| {
-        stage.runtime.block_on(stage.rest.callback(*id, token, callback))
+        stage.run(stage.rest.callback(*id, token, callback))
     };
     let later = Callback::Deferred { flags: 0 };
     let first = used();
-    assert_eq!(
-        meaning(answer(&first, &Callback::DeferredUpdate)),
-        Some(RejectionKind::Invalid),
-        "deferred updates are for buttons"
-    );
+    let unfit = meaning(answer(&first, &Callback::DeferredUpdate));
+    assert_eq!(unfit, Some(RejectionKind::Invalid), "deferred updates are for buttons");
     assert_eq!(answer(&first, &later), Ok(()));
     assert_eq!(meaning(answer(&first, &later)), Some(RejectionKind::AlreadyAnswered));
     let edit = |text: &str| {
         let body = MessageBody::text(text);
         let edited = stage.rest.edit_original(application, &first.1, &body);
-        stage.runtime.block_on(edited).map(drop)
+        stage.run(edited).map(drop)
     };
     assert_eq!(edit("done"), Ok(()));
     let late = used();
@@ -155,7 +149,7 @@ fn history_is_read_until_a_page_is_not_full() {
         (0..205).map(|n| Snowflake(stage.fake.post(stage.ann, stage.channel, &n.to_string()))).collect();
     let (mut after, mut read, mut sizes) = (start, Vec::new(), Vec::new());
     loop {
-        let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::After(after), PAGE_MAX));
+        let page = stage.run(stage.rest.messages(stage.here(), Page::After(after), PAGE_MAX));
         let mut page: Vec<_> =
             page.unwrap_or_else(|fault| panic!("{fault}")).iter().map(|message| message.id).collect();
         assert!(page.is_sorted_by(|a, b| a > b), "the newest first");
@@ -176,7 +170,7 @@ fn content_is_empty_without_intent_and_missing_message_is_gone() {
     let stage = stage(|_| ());
     stage.fake.post(stage.ann, stage.channel, "secret");
     let texts = || {
-        let page = stage.runtime.block_on(stage.rest.messages(stage.here(), Page::Newest, 10));
+        let page = stage.run(stage.rest.messages(stage.here(), Page::Newest, 10));
         let page = page.unwrap_or_else(|fault| panic!("{fault}"));
         page.into_iter().map(|message| message.text).collect::<Vec<_>>()
     };
@@ -185,7 +179,7 @@ fn content_is_empty_without_intent_and_missing_message_is_gone() {
     assert_eq!(texts(), [""]);
     stage.fake.disable_rules(&[Rule::MessageContentIntent]);
     assert_eq!(texts(), ["secret"]);
-    let hook = stage.runtime.block_on(stage.rest.add_reaction(stage.here(), Snowflake(1), "👀", PATIENT));
+    let hook = stage.run(stage.rest.add_reaction(stage.here(), Snowflake(1), "👀", PATIENT));
     assert_eq!(meaning(hook), Some(RejectionKind::Gone(ResourceKind::Message)));
     assert_eq!(stage.fake.tally().requests_to(CREATE), 0);
 }
@@ -196,7 +190,7 @@ fn auto_archived_thread_is_unarchived_by_next_message() {
     let stage = stage(|_| ());
     let thread = stage.thread("n1").unwrap_or_else(|fault| panic!("{fault}"));
     let is_away = || {
-        let channel = stage.runtime.block_on(stage.rest.channel(thread));
+        let channel = stage.run(stage.rest.channel(thread));
         channel.ok().and_then(|channel| channel.thread_metadata).is_some_and(|state| state.archived)
     };
     stage.fake.advance(10_079 * 60_000);

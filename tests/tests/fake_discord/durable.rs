@@ -50,8 +50,7 @@ fn killed_fake_restores_everything_accepted() {
     assert!(before.iter().all(|message| message.id < newest), "ids go on upwards");
 
     let (session, seq) = wire.drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     match wire.next() {
         Got::Payload(payload) => assert_eq!((&payload["op"], &payload["d"]), (&json!(9), &json!(false))),
         other => panic!("{other:?}"),
@@ -61,7 +60,7 @@ fn killed_fake_restores_everything_accepted() {
 #[test]
 fn accepted_message_is_kept_when_response_is_lost() {
     let mut ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     for n in 0..5 {
         let body = json!({"content": n.to_string(), "nonce": n.to_string(), "enforce_nonce": true});
         ground.fake.rest_fault("POST /channels/{}/messages", When::Next(1), RestFate::LostAfter);

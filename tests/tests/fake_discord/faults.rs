@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const POST: &str = "POST /channels/{}/messages";
 
 fn post(ground: &Ground, content: &str) -> Option<u16> {
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let answer = ground.fake.rest("TOKEN", "POST", &path, Some(&json!({"content": content})));
     answer.ok().map(|answer| answer.status)
 }
@@ -49,15 +49,13 @@ fn responses_can_be_lost_before_or_after_processing() {
 #[test]
 fn repeated_request_with_nonce_returns_first_message() {
     let ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let body = json!({"content": "once", "nonce": "n", "enforce_nonce": true});
     ground.fake.rest_fault(POST, When::Next(1), RestFate::LostAfter);
     assert!(ground.fake.rest("TOKEN", "POST", &path, Some(&body)).is_err());
     let found = id(&ground.done("POST", &path, &body));
-    assert_eq!(
-        ground.fake.transcript(ground.channel).iter().map(|message| message.id).collect::<Vec<_>>(),
-        [found]
-    );
+    let ids: Vec<_> = ground.fake.transcript(ground.channel).iter().map(|message| message.id).collect();
+    assert_eq!(ids, [found]);
 }
 
 #[test]
@@ -91,20 +89,17 @@ fn held_response_waits_for_release_or_disconnect() {
     let held = || ground.fake.underway().held.first().copied();
     ground.fake.hold_answer(true);
     let stream = send_and_wait(&ground, &body("gone"));
-    until(SOON, "it is held", || held().is_some());
+    until(SOON, "response held", || held().is_some());
     let gone = held().unwrap_or_default();
     assert_eq!(said(&ground), ["gone"], "it is kept");
     assert_eq!(ground.fake.underway().unreceived, [].into());
     drop(stream);
-    until(SOON, "nobody waits for it", || ground.fake.underway().unreceived.contains(&gone));
+    until(SOON, "client disconnected", || ground.fake.underway().unreceived.contains(&gone));
     // Only responses to new messages are held, and only one.
     ground.fake.hold_answer(true);
-    assert_eq!(
-        id(&ground.done("POST", &format!("/channels/{}/messages", ground.channel), &body("gone"))),
-        gone
-    );
+    assert_eq!(id(&ground.done("POST", &ground.posts(), &body("gone"))), gone);
     let mut stream = send_and_wait(&ground, &body("heard"));
-    until(SOON, "it is held", || held().is_some());
+    until(SOON, "response held", || held().is_some());
     assert_eq!(post(&ground, "another one"), Some(200));
     ground.fake.hold_answer(false);
     let mut answer = String::new();
@@ -120,7 +115,7 @@ fn late_request_takes_effect_and_forgotten_one_does_not() {
     ground.fake.rest_fault(POST, When::Next(1), RestFate::Late { ms: 200 });
     assert_eq!(post(&ground, "late"), None);
     assert_eq!((said(&ground), ground.fake.underway().late), (vec![], 1));
-    until(SOON, "it arrives", || said(&ground) == ["late"]);
+    until(SOON, "message stored", || said(&ground) == ["late"]);
     assert_eq!(ground.fake.underway().late, 0);
     ground.fake.rest_fault(POST, When::Next(1), RestFate::Forgotten);
     assert_eq!(post(&ground, "forgotten"), Some(200));
@@ -166,8 +161,7 @@ fn events_can_be_dropped_duplicated_and_reordered() {
     post(&ground, "alone");
     assert_eq!(contents(1), ["alone"], "it comes a little later");
     let (session, seq) = wire.drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     wire.event("RESUMED");
     assert_eq!(ground.fake.tally().event_faults.len(), 3);
     assert_eq!(said(&ground).len(), 6, "what was dropped is there all the same");
@@ -193,16 +187,14 @@ fn connections_are_reset_around_an_event() {
     ground.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::ResetInstead);
     post(&ground, "waits for resume");
     assert_eq!(wire.next(), Got::Gone);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "waits for resume");
     wire.event("RESUMED");
     let seq = wire.seq;
     ground.fake.event_fault("MESSAGE_CREATE", When::Next(1), EventFate::ResetAfter);
     post(&ground, "comes again");
     assert_eq!(wire.end(), None);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "comes again");
 }
 
@@ -210,8 +202,7 @@ fn connections_are_reset_around_an_event() {
 fn invalid_sessions_are_sent_as_often_as_configured() {
     let ground = Ground::new();
     ground.fake.refuse_sessions(1);
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.identify("TOKEN", INTENTS);
+    let mut wire = Wire::identified(&ground, INTENTS);
     assert_eq!((wire.payload()["op"].clone(), ground.fake.is_connected(ground.bot.user)), (json!(9), false));
     wire.identify("TOKEN", INTENTS);
     wire.event("READY");
@@ -226,10 +217,9 @@ fn the_whole_service_goes_away_and_comes_back() {
     assert_eq!(wire.end(), None);
     assert_eq!(post(&ground, "nobody hears"), Some(503));
     assert!(TcpStream::connect(ground.fake.address()).is_ok(), "the port answers");
-    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
+    until(SOON, "bot disconnected", || !ground.fake.is_connected(ground.bot.user));
     ground.fake.set_unavailable(false);
     assert_eq!(post(&ground, "back"), Some(200));
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session.0, session.1);
+    let mut wire = Wire::resumed(&ground, &session.0, session.1);
     assert_eq!(wire.event("MESSAGE_CREATE")["content"], "back");
 }

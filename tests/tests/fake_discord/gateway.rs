@@ -26,11 +26,11 @@ fn identify_returns_ready_guilds_and_events() {
     assert!(ground.fake.is_connected(ground.bot.user));
     assert_eq!(ground.get("/gateway/bot").json()["session_start_limit"]["remaining"], 999);
     let post = json!({"content": "mine", "nonce": "n"});
-    ground.done("POST", &format!("/channels/{}/messages", ground.channel), &post);
+    ground.done("POST", &ground.posts(), &post);
     assert_eq!(wire.event("MESSAGE_CREATE")["nonce"], "n", "own messages come back, with their nonce");
     assert_eq!(wire.seq, 3);
     wire.close(1000);
-    until(SOON, "the bot is gone", || !ground.fake.is_connected(ground.bot.user));
+    until(SOON, "bot disconnected", || !ground.fake.is_connected(ground.bot.user));
 }
 
 #[test]
@@ -42,16 +42,14 @@ fn resume_replays_missed_events_in_order() {
     for text in &sent {
         ground.fake.post(ground.user, ground.channel, text);
     }
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq);
+    let mut wire = Wire::resumed(&ground, &session, seq);
     let missed: Vec<Value> = (0..5).map(|_| wire.event("MESSAGE_CREATE")["content"].clone()).collect();
     assert_eq!(json!(missed), json!(sent));
     wire.event("RESUMED");
     assert_eq!(wire.seq, seq + 6);
     // A resume from an earlier sequence number replays everything after it.
     wire.drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq + 3);
+    let mut wire = Wire::resumed(&ground, &session, seq + 3);
     assert_eq!(wire.names(3), ["MESSAGE_CREATE", "MESSAGE_CREATE", "RESUMED"]);
     assert_eq!(ground.fake.tally().resumes, 2);
 }
@@ -60,8 +58,7 @@ fn resume_replays_missed_events_in_order() {
 fn invalid_resumes_are_refused() {
     let ground = Ground::new();
     let refused = |session: &str, seq: u64| {
-        let mut wire = Wire::connect(ground.fake.address());
-        wire.resume("TOKEN", session, seq);
+        let mut wire = Wire::resumed(&ground, session, seq);
         match wire.next() {
             Got::Payload(payload) => payload["op"] == 9 && payload["d"] == false,
             _ => false,
@@ -78,8 +75,7 @@ fn invalid_resumes_are_refused() {
     ground.fake.advance(180_001);
     assert!(refused(&session, seq), "too late");
     let (session, seq) = Wire::ready(&ground).drop_it();
-    let mut wire = Wire::connect(ground.fake.address());
-    wire.resume("TOKEN", &session, seq + 10);
+    let mut wire = Wire::resumed(&ground, &session, seq + 10);
     assert_eq!(wire.end(), Some(4007), "a number that was never sent");
 }
 
@@ -132,8 +128,7 @@ fn missing_heartbeat_closes_connection() {
 fn intents_filter_events_and_content() {
     let ground = Ground::new();
     let connect = |intents: u64| {
-        let mut wire = Wire::connect(ground.fake.address());
-        wire.identify("TOKEN", intents);
+        let mut wire = Wire::identified(&ground, intents);
         wire.event("READY");
         wire
     };

@@ -55,18 +55,19 @@ impl Ground {
     /// Sends a request that must succeed.
     pub(crate) fn done(&self, method: &str, path: &str, body: &Value) -> Value {
         let answer = self.api(method, path, body);
-        assert!(
-            (200..300).contains(&answer.status),
-            "{method} {path} {body}: {} {}",
-            answer.status,
-            answer.json()
-        );
-        answer.json()
+        let (status, json) = (answer.status, answer.json());
+        assert!((200..300).contains(&status), "{method} {path} {body}: {status} {json}");
+        json
     }
 
     /// The JSON error code; 0 with a success.
     pub(crate) fn code(&self, method: &str, path: &str, body: &Value) -> (u16, u64) {
         code(&self.api(method, path, body))
+    }
+
+    /// Path of the channel's messages.
+    pub(crate) fn posts(&self) -> String {
+        format!("/channels/{}/messages", self.channel)
     }
 
     /// A message of the bot.

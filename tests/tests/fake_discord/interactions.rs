@@ -14,25 +14,18 @@ fn command_carries_options_and_accepts_responses() {
     let used = used.unwrap_or_else(|e| panic!("{e}"));
     let event = wire.event("INTERACTION_CREATE");
     assert_eq!((id(&event), &event["type"], &event["token"]), (used.id, &json!(2), &json!(used.token)));
-    assert_eq!(
-        event["data"]["options"][0]["options"][0],
-        json!({"name": "agent", "type": 3, "value": "qwen"})
-    );
+    let option = json!({"name": "agent", "type": 3, "value": "qwen"});
+    assert_eq!(event["data"]["options"][0]["options"][0], option);
     for member in ["locale", "entitlements", "member", "channel", "attachment_size_limit", "version"] {
         assert!(event.get(member).is_some(), "{member}: {event}");
     }
     let hooks = format!("/webhooks/{}/{}", ground.bot.application, used.token);
-    assert_eq!(
-        ground.code("POST", &hooks, &json!({"content": "early"})),
-        (404, 10015),
-        "not before the first response"
-    );
+    let early = ground.code("POST", &hooks, &json!({"content": "early"}));
+    assert_eq!(early, (404, 10015), "not before the first response");
     assert_eq!(ground.respond(&used, &json!({"type": 5})), (204, 0));
     let thinking = wire.event("MESSAGE_CREATE");
-    assert_eq!(
-        (&thinking["flags"], &thinking["interaction_metadata"]["name"]),
-        (&json!(128), &json!("acp spawn"))
-    );
+    assert_eq!(thinking["flags"], 128);
+    assert_eq!(thinking["interaction_metadata"]["name"], "acp spawn");
     let first = ground.done("POST", &hooks, &json!({"content": "done"}));
     assert_eq!(id(&first), id(&thinking), "the first follow-up takes the place of the thinking");
     wire.event("MESSAGE_UPDATE");

@@ -32,10 +32,7 @@ fn message_pages_are_newest_first_for_every_cursor() {
 fn messages_are_hidden_without_read_permissions() {
     let ground = Ground::new();
     let message = ground.say(ground.channel, "x");
-    let (list, one) = (
-        format!("/channels/{}/messages", ground.channel),
-        format!("/channels/{}/messages/{message}", ground.channel),
-    );
+    let (list, one) = (ground.posts(), format!("{}/{message}", ground.posts()));
     ground.fake.deny(ground.bot.user, ground.channel, &["READ_MESSAGE_HISTORY"]);
     assert_eq!(ground.get(&list).json(), json!([]), "an empty page, and no error");
     assert_eq!(ground.code("GET", &one, &Value::Null), (403, 50013));
@@ -62,26 +59,21 @@ fn enforced_nonce_is_scoped_to_author_and_time() {
     assert_eq!((id(&again), &again["content"]), (id(&first), &json!("one")), "the first message comes back");
     let elsewhere = post("TOKEN", other_channel, "three", true);
     assert_eq!(id(&elsewhere), id(&first), "in another channel too");
-    assert_ne!(
-        id(&post("OTHER", ground.channel, "four", true)),
-        id(&first),
-        "{other_bot:?} is another author"
-    );
+    let other = post("OTHER", ground.channel, "four", true);
+    assert_ne!(id(&other), id(&first), "{other_bot:?} is another author");
     assert_ne!(id(&post("TOKEN", ground.channel, "five", false)), id(&first), "nothing is enforced");
     ground.fake.advance(180_000);
     assert_ne!(id(&post("TOKEN", ground.channel, "six", true)), id(&first), "it is forgotten");
     assert_eq!(ground.fake.tally().deduplicated, 2);
-    let listed = ground.get(&format!("/channels/{}/messages", ground.channel)).json();
-    assert!(
-        listed.as_array().is_some_and(|all| all.iter().all(|one| one.get("nonce").is_none())),
-        "{listed}"
-    );
+    let listed = ground.get(&ground.posts()).json();
+    let has_none = |all: &Vec<Value>| all.iter().all(|one| one.get("nonce").is_none());
+    assert!(listed.as_array().is_some_and(has_none), "{listed}");
 }
 
 #[test]
 fn content_is_counted_in_utf16_and_trimmed() {
     let ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let wide = "🦀".repeat(1000);
     assert_eq!(ground.done("POST", &path, &json!({"content": wide}))["content"], wide);
     assert_eq!(ground.code("POST", &path, &json!({"content": format!("{wide}x")})), (400, 50035));
@@ -101,7 +93,7 @@ fn pings_follow_allowed_mentions_and_permissions() {
     let ground = Ground::new();
     let role = ground.fake.add_role(ground.guild, "team", false, &[ground.user]);
     let text = format!("@everyone <@{}> <@&{role}>", ground.user);
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let silent = json!({"parse": [], "replied_user": false});
     let post = |body: Value| id(&ground.done("POST", &path, &body));
     let of = |id: Id| {
@@ -128,7 +120,7 @@ fn pings_follow_allowed_mentions_and_permissions() {
 #[test]
 fn attachments_can_be_sent_edited_and_refused() {
     let ground = Ground::new();
-    let path = format!("/channels/{}/messages", ground.channel);
+    let path = ground.posts();
     let form =
         json!({"content": "two", "attachments": [{"id": 1, "filename": "renamed.diff", "description": "d"}]});
     let files = [("a.txt", b"first".as_slice()), ("b.txt", b"second".as_slice())];
@@ -143,11 +135,8 @@ fn attachments_can_be_sent_edited_and_refused() {
     let edited =
         ground.upload("PATCH", &format!("{path}/{}", kept.id), &stays, &[("c.txt", b"third".as_slice())]);
     assert_eq!(edited.status, 200, "{}", edited.json());
-    let names: Vec<String> = ground.fake.transcript(ground.channel)[0]
-        .attachments
-        .iter()
-        .map(|file| file.filename.clone())
-        .collect();
+    let edited = ground.fake.transcript(ground.channel).remove(0);
+    let names: Vec<&str> = edited.attachments.iter().map(|file| file.filename.as_str()).collect();
     assert_eq!(names, ["renamed.diff", "c.txt"]);
     // A URL with a changed expiry is invalid.
     let url = sent["attachments"][0]["url"].as_str().unwrap_or_default();
@@ -157,8 +146,7 @@ fn attachments_can_be_sent_edited_and_refused() {
     assert_eq!(fetch(path).body, b"first");
     assert_eq!(fetch(&path.replace("ex=", "ex=f")).status, 404);
     ground.fake.deny(ground.bot.user, ground.guild, &["ATTACH_FILES"]);
-    let refused =
-        ground.upload("POST", &format!("/channels/{}/messages", ground.channel), &json!({}), &files);
+    let refused = ground.upload("POST", &ground.posts(), &json!({}), &files);
     assert_eq!((refused.status, &refused.json()["code"]), (403, &json!(50013)));
 }
 
@@ -192,9 +180,6 @@ fn edits_and_deletes_send_events_and_reactions_are_kept() {
     let path = format!("/channels/{}/messages/{theirs}", ground.channel);
     assert_eq!(ground.code("DELETE", &path, &Value::Null), (403, 50013));
     let kept = ground.fake.transcript(ground.channel);
-    assert_eq!(
-        (kept[0].edits, kept[0].deleted_ms.is_some()),
-        (1, true),
-        "what was deleted stays in the transcript"
-    );
+    let state = (kept[0].edits, kept[0].deleted_ms.is_some());
+    assert_eq!(state, (1, true), "what was deleted stays in the transcript");
 }

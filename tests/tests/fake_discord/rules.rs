@@ -21,12 +21,8 @@ fn felt(rule: Rule, ground: &Ground) -> bool {
     found.unwrap_or_else(|| panic!("{rule:?} has no check"))
 }
 
-fn posts(ground: &Ground) -> String {
-    format!("/channels/{}/messages", ground.channel)
-}
-
 fn of_messages(rule: Rule, ground: &Ground) -> Option<bool> {
-    let path = posts(ground);
+    let path = ground.posts();
     let refused = |body: &Value, expected: (u16, u64)| ground.code("POST", &path, body) == expected;
     let form = (400, 50035);
     let felt = match rule {
@@ -79,7 +75,7 @@ fn of_requests(rule: Rule, ground: &Ground) -> Option<bool> {
             code(&bare.unwrap_or_else(|e| panic!("{e}"))) == (403, 40333)
         }
         Rule::RouteBuckets => {
-            (0..6).any(|_| ground.api("POST", &posts(ground), &json!({"content": "x"})).status == 429)
+            (0..6).any(|_| ground.api("POST", &ground.posts(), &json!({"content": "x"})).status == 429)
         }
         Rule::GlobalLimit => {
             ground.fake.configure(json!({"global_per_second": 2}));
@@ -96,17 +92,17 @@ fn of_requests(rule: Rule, ground: &Ground) -> Option<bool> {
         Rule::OldEdits => {
             let message = ground.say(ground.channel, "old");
             ground.fake.advance(HOUR_MS + 1);
-            let path = format!("{}/{message}", posts(ground));
+            let path = format!("{}/{message}", ground.posts());
             let mut edits = (0..4).map(|n| ground.code("PATCH", &path, &json!({"content": n.to_string()})));
             edits.any(|edit| edit == (429, 30046))
         }
         Rule::Permissions => {
             ground.fake.deny(ground.bot.user, ground.channel, &["SEND_MESSAGES"]);
-            ground.code("POST", &posts(ground), &json!({"content": "x"})) == (403, 50013)
+            ground.code("POST", &ground.posts(), &json!({"content": "x"})) == (403, 50013)
         }
         Rule::CdnExpiry => {
             let sent =
-                ground.upload("POST", &posts(ground), &json!({}), &[("a.txt", b"abc".as_slice())]).json();
+                ground.upload("POST", &ground.posts(), &json!({}), &[("a.txt", b"abc".as_slice())]).json();
             let url = sent["attachments"][0]["url"].as_str().unwrap_or_default().to_owned();
             let path = url.strip_prefix(&ground.fake.url()).unwrap_or_else(|| panic!("{sent}")).to_owned();
             let fetch =
@@ -123,7 +119,7 @@ fn of_requests(rule: Rule, ground: &Ground) -> Option<bool> {
 fn of_threads(rule: Rule, ground: &Ground) -> Option<bool> {
     let start = |form: &Value| {
         let message = ground.say(ground.channel, "start");
-        ground.code("POST", &format!("{}/{message}/threads", posts(ground)), form)
+        ground.code("POST", &format!("{}/{message}/threads", ground.posts()), form)
     };
     let form = (400, 50035);
     let felt = match rule {
@@ -149,7 +145,7 @@ fn of_threads(rule: Rule, ground: &Ground) -> Option<bool> {
         }
         Rule::OneThreadPerMessage => {
             let thread = ground.thread();
-            let path = format!("{}/{thread}/threads", posts(ground));
+            let path = format!("{}/{thread}/threads", ground.posts());
             ground.code("POST", &path, &json!({"name": "again"})) == (400, 160_004)
         }
         Rule::ActiveThreads => {
@@ -295,5 +291,5 @@ fn message_restarts_auto_archive_timer() {
     let archived = || ground.fake.channel(thread).thread.is_some_and(|thread| thread.archived);
     assert!(!archived());
     ground.fake.advance(2000);
-    until(acp_tests::wait::SOON, "it is archived", archived);
+    until(acp_tests::wait::SOON, "thread archived", archived);
 }

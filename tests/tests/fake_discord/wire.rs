@@ -49,10 +49,23 @@ impl Wire {
         Self { socket, session: String::new(), seq: 0, interval_ms: 0 }
     }
 
+    /// Connects and sends RESUME.
+    pub(crate) fn resumed(ground: &Ground, session: &str, seq: u64) -> Self {
+        let mut wire = Self::connect(ground.fake.address());
+        wire.send(&json!({"op": 6, "d": {"token": ground.bot.token, "session_id": session, "seq": seq}}));
+        wire
+    }
+
+    /// Connects and sends IDENTIFY.
+    pub(crate) fn identified(ground: &Ground, intents: u64) -> Self {
+        let mut wire = Self::connect(ground.fake.address());
+        wire.identify(&ground.bot.token, intents);
+        wire
+    }
+
     /// Connects and identifies; READY and the guilds are read.
     pub(crate) fn ready(ground: &Ground) -> Self {
-        let mut wire = Self::connect(ground.fake.address());
-        wire.identify(&ground.bot.token, INTENTS);
+        let mut wire = Self::identified(ground, INTENTS);
         wire.event("READY");
         wire.event("GUILD_CREATE");
         wire
@@ -61,10 +74,6 @@ impl Wire {
     pub(crate) fn identify(&mut self, token: &str, intents: u64) {
         let properties = json!({"os": "linux", "browser": "t", "device": "t"});
         self.send(&json!({"op": 2, "d": {"token": token, "intents": intents, "properties": properties}}));
-    }
-
-    pub(crate) fn resume(&mut self, token: &str, session: &str, seq: u64) {
-        self.send(&json!({"op": 6, "d": {"token": token, "session_id": session, "seq": seq}}));
     }
 
     pub(crate) fn send(&mut self, payload: &Value) {

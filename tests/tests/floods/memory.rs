@@ -33,19 +33,18 @@ fn reader(house: &House, key: &str) {
 
 /// Floods a gateway with an agent's scripted output, and returns peak and remaining memory in KiB.
 fn flood(name: &str, script: &str) -> (u64, u64) {
-    let house = Plan::flags(&[]).build();
-    let key = house.spawn();
+    let (house, key) = Plan::flags(&[]).build().with_session();
     let _ = house.prompt(&key, "say warm");
     reader(&house, &key);
     let before = status(&house, "RssAnon");
     std::fs::write(format!("/proc/{}/clear_refs", house.gateway().pid()), "5").unwrap();
     assert_eq!(house.cli(&["prompt", &key, script, "--no-wait"]).code, Some(0));
-    until(10 * LONG, "the turn is over", || {
+    until(10 * LONG, "turn ended", || {
         let state = house.verb(&["sessions", "show", &key])["state"].clone();
         state != "running" && state != "starting"
     });
     let peak = status(&house, "VmHWM");
-    until(LONG, "memory is given back", || {
+    until(LONG, "memory released", || {
         status(&house, "RssAnon") <= before + KEPT_KIB || std::env::var_os("ACP_MEMORY_FIGURES").is_some()
     });
     let kept = status(&house, "RssAnon");

@@ -26,24 +26,23 @@ fn state(house: &House, key: &str) -> String {
 fn check_short_requests(house: &House, key: &str) {
     let ask = house.cli(&["prompt", key, "permission Delete", "--no-wait", "--interactive"]);
     assert_eq!(ask.code, Some(0), "{ask:?}");
-    let id = eventually(SOON, "a permission waits", || {
+    let id = eventually(SOON, "permission pending", || {
         let list = house.verb(&["permissions", "list", key]);
         Some(list[0]["permission_id"].as_str()?.to_owned())
     });
     assert_eq!(house.cli(&["permissions", "answer", key, &id, "allow_once"]).code, Some(0));
-    until(SOON, "the turn ends", || state(house, key) == "idle");
+    until(SOON, "turn ended", || state(house, key) == "idle");
     assert_eq!(house.cli(&["prompt", key, "wait_cancel", "--no-wait"]).code, Some(0));
-    until(SOON, "the turn runs", || state(house, key) == "running");
+    until(SOON, "turn running", || state(house, key) == "running");
     assert_eq!(house.cli(&["sessions", "cancel", key]).code, Some(0));
-    until(SOON, "the turn is cancelled", || state(house, key) == "idle");
+    until(SOON, "turn cancelled", || state(house, key) == "idle");
     let doctor = house.cli(&["doctor"]);
     assert!(doctor.stdout.contains("gateway"), "{doctor:?}");
 }
 
 #[test]
 fn stalled_readers_do_not_block_short_requests() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     let _ = house.cli(&["prompt", &key, "chunks 2000 size=2000"]).ok();
     let ask =
         format!("GET /v1/sessions/{key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
@@ -51,14 +50,13 @@ fn stalled_readers_do_not_block_short_requests() {
     check_short_requests(&house, &key);
     drop(held);
     // After they are closed, a prompt can be followed again.
-    until(LONG, "a stream finds a place", || house.cli(&["prompt", &key, "say on"]).code == Some(0));
+    until(LONG, "event stream accepted", || house.cli(&["prompt", &key, "say on"]).code == Some(0));
     house.end();
 }
 
 #[test]
 fn unfinished_requests_do_not_block_others() {
-    let house = House::new(&[]);
-    let key = house.spawn();
+    let (house, key) = House::new(&[]).with_session();
     for request in [
         "GET /v1/health HTTP/1.1\r\nhost:",
         "POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{",

@@ -1,7 +1,7 @@
 //! Documents that must agree with the code.
 
 use crate::assert_none;
-use crate::source::{files_below, product, relative};
+use crate::source::{files_below, product, quoted, relative};
 use acp_shared::codes::Code;
 use acp_shared::refusal::RefusalCode;
 use acp_tests::world::repository;
@@ -22,8 +22,9 @@ fn sections(text: &str) -> BTreeMap<&str, String> {
     let mut heading = None;
     for line in text.lines() {
         if let Some(title) = line.strip_prefix("## ") {
-            heading = Some(title.trim().trim_matches('`'));
-            found.insert(title.trim().trim_matches('`'), String::new());
+            let title = title.trim().trim_matches('`');
+            heading = Some(title);
+            found.insert(title, String::new());
         } else if let Some(section) = heading.and_then(|title| found.get_mut(title)) {
             section.push_str(line);
             section.push('\n');
@@ -96,11 +97,6 @@ fn listed_log_messages_are_logged() {
         absent.map(move |program| format!("{program} never logs `{message}`"))
     });
     assert_none(&format!("{LOGS} lists messages that the programs log"), &missing.collect::<Vec<_>>());
-}
-
-/// Texts between backticks on one line.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 /// True if a quoted text looks like a path of this repository: it starts with one of its directories, or has a known

@@ -111,7 +111,7 @@ fn own_module(named: &Named, depth: usize) -> Option<&str> {
 }
 
 fn upward_imports(source: &Source) -> Vec<String> {
-    let package = source.path.split_once("/src/").map_or("", |(package, _)| package);
+    let package = source.package();
     let modules = module_of(&source.path);
     let Some(top) = modules.first() else { return Vec::new() };
     if TEST_SUPPORT.contains(top) {
@@ -178,7 +178,7 @@ fn core_is_pure() {
 fn packages_name_only_packages_below_them() {
     let mut violations = Vec::new();
     for source in product() {
-        let package = source.path.split_once("/src/").map_or("", |(package, _)| package);
+        let package = source.package();
         let below = below(package);
         for named in source.named() {
             let Some(first) = named.segments.first() else { continue };
@@ -194,12 +194,7 @@ fn packages_name_only_packages_below_them() {
 
 #[test]
 fn import_checks_detect_violations() {
-    let seen = |path: &str, text: &str| -> Vec<String> {
-        let tokens = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}"));
-        let source = Source { path: path.to_owned(), text: text.to_owned(), tokens, file };
-        upward_imports(&source)
-    };
+    let seen = |path: &str, text: &str| upward_imports(&Source::parse(path, text));
     for (path, text, violations) in [
         ("gateway/src/session/task.rs", "use crate::conversation::inbound;", 1),
         ("gateway/src/session/task.rs", "use crate::metrics::Metrics; use super::manager;", 0),

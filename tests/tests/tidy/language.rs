@@ -3,7 +3,7 @@
 use crate::assert_none;
 use crate::source::{Source, product};
 use std::collections::{BTreeMap, BTreeSet};
-use syn::visit::{self, Visit};
+use syn::visit::Visit;
 
 /// Maximum share of doc comments that open with one of [`OPENERS`], in percent.
 const OPENERS_MAX: usize = 8;
@@ -151,10 +151,6 @@ impl<'ast> Visit<'ast> for TypeNames {
     }
 
     fn visit_item_mod(&mut self, _: &'ast syn::ItemMod) {}
-
-    fn visit_block(&mut self, block: &'ast syn::Block) {
-        visit::visit_block(self, block);
-    }
 }
 
 fn is_product(source: &Source) -> bool {

@@ -64,11 +64,6 @@ fn gateway_does_not_access_project_files() {
 
 #[test]
 fn file_access_checks_detect_violations() {
-    let source = |path: &str, text: &str| {
-        let tokens = text.parse().unwrap_or_else(|e| panic!("{e}"));
-        let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{e}"));
-        Source { path: path.to_owned(), text: text.to_owned(), tokens, file }
-    };
     for (path, text, violations) in [
         ("gateway/src/runtime/agents.rs", "use std::fs;", 1),
         ("gateway/src/runtime/agents.rs", "use acp_shared::probe;", 1),
@@ -78,17 +73,14 @@ fn file_access_checks_detect_violations() {
         ("gateway/src/runtime/agents.rs", "#[cfg(test)] mod tests { use std::fs; }", 0),
         ("gateway/src/cli/up.rs", "use std::fs;", 0),
     ] {
-        assert_eq!(file_accesses(&source(path, text)).len(), violations, "{path}: {text}");
+        assert_eq!(file_accesses(&Source::parse(path, text)).len(), violations, "{path}: {text}");
     }
     for (path, violations) in [
         ("gateway/src/session/manager.rs", 1),
         ("gateway/src/cli/up.rs", 0),
         ("gateway/src/session/manager_tests.rs", 0),
     ] {
-        assert_eq!(
-            local_lookups(&source(path, "use crate::runtime::local_lookup;")).len(),
-            violations,
-            "{path}"
-        );
+        let source = Source::parse(path, "use crate::runtime::local_lookup;");
+        assert_eq!(local_lookups(&source).len(), violations, "{path}");
     }
 }

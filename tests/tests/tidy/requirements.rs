@@ -1,6 +1,6 @@
 //! The requirements page names existing tests, and each requirement has a test or a reason for none.
 
-use crate::source::sources;
+use crate::source::{quoted, sources};
 use crate::test_names::names_of_tests;
 use crate::{REQUIREMENTS, assert_none, requirements};
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ fn rows(text: &str) -> Vec<(String, &str)> {
 fn judge_rows(rows: &[(String, &str)], known: &BTreeSet<String>) -> Vec<String> {
     let mut violations = Vec::new();
     for (number, line) in rows {
-        let named: Vec<&str> = line.split('`').skip(1).step_by(2).collect();
+        let named: Vec<&str> = quoted(line).collect();
         if named.is_empty() && !line.contains("| Not ") {
             violations.push(format!("case {number} names no test"));
         }

@@ -1,7 +1,7 @@
 //! The table of Discord's rules: each row names existing tests or a reason for none; each rule that the fake can disable
 //! has a row.
 
-use crate::source::sources;
+use crate::source::{quoted, sources};
 use crate::test_names::names_of_tests;
 use crate::{REQUIREMENTS, assert_none, requirements};
 use acp_tests::fake_discord::core::settings::Rule;
@@ -16,10 +16,6 @@ struct Row<'a> {
     says_not: bool,
 }
 
-fn quoted(cell: &str) -> Vec<&str> {
-    cell.split('`').skip(1).step_by(2).collect()
-}
-
 fn rows(text: &str) -> Vec<Row<'_>> {
     let lines = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Rule |"));
     lines
@@ -27,7 +23,7 @@ fn rows(text: &str) -> Vec<Row<'_>> {
             let mut cells = line.trim_matches('|').split('|').map(str::trim);
             let (rule, switches, tests) = (cells.next()?, cells.next()?, cells.next()?);
             let says_not = tests.starts_with("Not ");
-            Some(Row { rule, switches: quoted(switches), tests: quoted(tests), says_not })
+            Some(Row { rule, switches: quoted(switches).collect(), tests: quoted(tests).collect(), says_not })
         })
         .collect()
 }

@@ -94,12 +94,27 @@ pub(crate) fn product() -> Vec<Source> {
 fn read(path: &Path) -> Source {
     let name = relative(path);
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let tokens = TokenStream::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let file = syn::parse_file(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
-    Source { path: name, text, tokens, file }
+    Source::parse(&name, &text)
+}
+
+/// Texts between backticks on one line.
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.lines().flat_map(|line| line.split('`').skip(1).step_by(2))
 }
 
 impl Source {
+    /// Parses the text of a file.
+    pub(crate) fn parse(path: &str, text: &str) -> Self {
+        let tokens = TokenStream::from_str(text).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let file = syn::parse_file(text).unwrap_or_else(|e| panic!("{path}: {e}"));
+        Self { path: path.to_owned(), text: text.to_owned(), tokens, file }
+    }
+
+    /// The package of the file, by its directory.
+    pub(crate) fn package(&self) -> &str {
+        self.path.split_once("/src/").map_or("", |(package, _)| package)
+    }
+
     /// Whether a line is compiled for tests only: by the file's name (`by_hand.rs` is a port as the simulation holds it, `fuzzing.rs` an entry point of fuzz targets)
     /// or package, or inside of a test module.
     pub(crate) fn is_test(&self, line: usize) -> bool {
@@ -163,14 +178,12 @@ impl Source {
 
     /// Whether this file declares a module without a body, by its name or by the path of its file.
     pub(crate) fn declares(&self, module: &str) -> bool {
-        let by_path = |attr: &syn::Attribute| match &attr.meta {
-            syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
-                syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) => {
-                    text.value() == format!("{module}.rs")
-                }
-                _ => false,
-            },
-            _ => false,
+        let by_path = |attr: &syn::Attribute| {
+            let syn::Meta::NameValue(pair) = &attr.meta else { return false };
+            let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &pair.value else {
+                return false;
+            };
+            pair.path.is_ident("path") && text.value() == format!("{module}.rs")
         };
         self.file.items.iter().any(|item| match item {
             syn::Item::Mod(declared) if declared.content.is_none() => {

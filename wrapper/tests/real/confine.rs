@@ -14,9 +14,7 @@ const UID: u32 = 64_123;
 const GID: u32 = 64_124;
 
 fn confined(text: &str, confine: Confine) -> Launch {
-    let mut launch = script(text);
-    launch.confine = confine;
-    launch
+    Launch { confine, ..script(text) }
 }
 
 fn writes(roots: &[&Path], scope: bool) -> Confine {
@@ -97,9 +95,8 @@ fn umask_limits_and_no_new_privs() {
 #[test]
 fn the_wrapper_itself_is_not_confined() {
     possible!(Ability::Root);
-    let mut confine = user(UID, GID);
-    confine.no_new_privs = true;
-    confine.limits = vec![ResourceLimit { resource: Resource::OpenFiles, soft: 5, hard: 5 }];
+    let limits = vec![ResourceLimit { resource: Resource::OpenFiles, soft: 5, hard: 5 }];
+    let confine = Confine { no_new_privs: true, limits, ..user(UID, GID) };
     let mut rig = Rig::running(&confined("echo up; read x", confine));
     rig.read_until("up");
     let of_wrapper = |name| status_field(rig.wrapper_pid(), name).unwrap();
@@ -248,10 +245,7 @@ fn the_whole_tree_of_another_user_ends() {
     let mut launch = confined(&text, confine);
     launch.term_grace_ms = 200;
     let mut rig = Rig::running(&launch);
-    let mut seen = 0;
-    while seen < 3 {
-        seen += rig.read_until("up.").matches("up.").count();
-    }
+    rig.read_until_times("up.", 3);
     let tree = rig.below();
     assert!(tree.len() >= 3, "{tree:?}");
     drop(rig.control.take());
@@ -278,7 +272,8 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink("/", &link).unwrap();
-    let mut table: Vec<(&str, Confine, i32)> = vec![
+    let limit = ResourceLimit { resource: Resource::OpenFiles, soft: 2, hard: 1 };
+    for (name, confine, errno) in [
         ("umask", Confine { umask: Some(0o1000), ..Confine::default() }, libc::EINVAL),
         ("score", Confine { oom_score_adj: Some(1001), ..Confine::default() }, libc::EINVAL),
         ("nobody's id", user(u32::MAX, GID), libc::EINVAL),
@@ -286,10 +281,8 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
         ("relative root", writes(&[Path::new("tmp")], false), libc::EINVAL),
         ("no such root", writes(&[Path::new("/no/such/root")], false), libc::ENOENT),
         ("a root that became a link", writes(&[&link], false), libc::ELOOP),
-    ];
-    let limit = ResourceLimit { resource: Resource::OpenFiles, soft: 2, hard: 1 };
-    table.push(("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL));
-    for (name, confine, errno) in table {
+        ("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL),
+    ] {
         let mut rig = Rig::start(&confined("exit 0", confine));
         assert_eq!(rig.refused(), errno, "{name}");
     }
@@ -325,12 +318,10 @@ fn only_root_runs_as_another_user() {
     let mut rig = Rig::start_as(UID, &launch);
     rig.go();
     assert_eq!(rig.read_all(), format!("{UID}\n0077\n"));
-    let none = ResourceLimit { resource: Resource::Core, soft: 0, hard: 0 };
-    let more = ResourceLimit { resource: Resource::Core, soft: 0, hard: 1 };
-    launch.confine.limits = vec![none, more];
+    launch.confine.limits =
+        [0, 1].map(|hard| ResourceLimit { resource: Resource::Core, soft: 0, hard }).to_vec();
     let rig = Rig::start_as(UID, &launch);
-    let stage = "setrlimit".to_owned();
-    assert_eq!(rig.hear_failed_exec(), (libc::EPERM, stage));
+    assert_eq!(rig.hear_failed_exec(), (libc::EPERM, "setrlimit".to_owned()));
 }
 
 /// The kernel takes only so many rulesets on top of each other: what cannot be enforced does not run.

@@ -116,13 +116,8 @@ fn only_stdio_is_open_and_no_signal_is_blocked_or_ignored() {
 #[test]
 fn a_dirty_inheritance_is_not_passed_on() {
     let launch = script("exec sleep 60");
-    let mut rig = Rig::start_by(&launch, |wrapper| {
-        let mut command = std::process::Command::new("/bin/sh");
-        command
-            .args(["-c", "trap '' HUP INT USR1 CHLD TERM; exec 7</ 8<&0 9>/dev/null; exec \"$0\""])
-            .arg(wrapper);
-        command
-    });
+    let dirty = "trap '' HUP INT USR1 CHLD TERM; exec 7</ 8<&0 9>/dev/null; exec \"$0\"";
+    let mut rig = Rig::start_under(&launch, &["/bin/sh", "-c", dirty]);
     rig.go();
     let adapter = rig.only();
     crate::rig::eventually("the shell has become sleep", || {

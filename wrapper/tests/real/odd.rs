@@ -5,27 +5,12 @@ use crate::rig::{Rig, await_state, eventually, is_alive, program, script, script
 use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
 use acp_testkit::ability::Ability;
 use acp_testkit::possible;
+use acp_testkit::processes::Killed;
 use nix::libc;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-
-/// A process that the test started and ends.
-struct Started(Child);
-
-impl Started {
-    fn pid(&self) -> i32 {
-        self.0.id().cast_signed()
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::{Command, Stdio};
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 /// How often a number is asked for: others fork in between.
@@ -34,7 +19,7 @@ const TRIES: usize = 200;
 /// Who has a number that another process had before.
 enum Stranger {
     /// A leader of its own session, which the test started for this.
-    Ours(Started),
+    Ours(Killed),
     /// Somebody who was faster.
     Another,
 }
@@ -47,7 +32,7 @@ fn stranger_with(number: i32) -> Option<Stranger> {
         let mut command = Command::new("setsid");
         let child =
             command.args(["sleep", "300"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let started = Started(child);
+        let started = Killed(child);
         if started.pid() == number {
             let leads = || status_field(number, "NSpgid").is_some_and(|group| group == number.to_string());
             eventually("the foreign process leads its group", leads);
@@ -148,9 +133,9 @@ fn a_tracer_is_stuck() {
     rig.read_until("up");
     let mut command = Command::new(helper.path());
     let child = command.args(["trace", &adapter.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut tracer = Started(child);
+    let mut tracer = Killed(child);
     let mut said = String::new();
-    BufReader::new(tracer.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    BufReader::new(tracer.stdout.take().unwrap()).read_line(&mut said).unwrap();
     if said != "traced\n" {
         println!("probe: PTRACE_SEIZE: {said}: left out");
         return;
@@ -201,13 +186,23 @@ impl Drop for MemoryLimit {
 }
 
 fn hungry(helper: &Helper) -> Launch {
-    let mut launch = program(&[&helper.text(), "eat"]);
-    launch.confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
-    launch
+    let confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
+    Launch { confine, ..program(&[&helper.text(), "eat"]) }
 }
 
 fn score(pid: i32) -> i32 {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
+}
+
+/// Limits the memory of these processes and has the adapter ask for more.
+fn starve(rig: &mut Rig, pids: [i32; 2]) -> Option<MemoryLimit> {
+    let limit = MemoryLimit::make(32 << 20)?;
+    for pid in pids {
+        std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
+    }
+    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
+    Some(limit)
 }
 
 #[test]
@@ -217,12 +212,7 @@ fn the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
     let (wrapper, adapter) = rig.release();
     rig.read_until("hungry");
     assert!(score(adapter) == 700 && score(wrapper) < 700, "{} {}", score(adapter), score(wrapper));
-    let Some(limit) = MemoryLimit::make(32 << 20) else { return };
-    for pid in [wrapper, adapter] {
-        std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-    assert_eq!(rig.hear(), FromWrapper::Running);
-    rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
+    let Some(_limit) = starve(&mut rig, [wrapper, adapter]) else { return };
     rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
@@ -239,12 +229,7 @@ fn the_wrapper_is_ended_when_memory_runs_out() {
     // As much as the whole group may have, and what it really has: more than the adapter can get.
     std::fs::write(format!("/proc/{wrapper}/oom_score_adj"), "1000").unwrap();
     assert_eq!((score(wrapper), score(adapter)), (1000, 0));
-    let Some(limit) = MemoryLimit::make(32 << 20) else { return };
-    for pid in [wrapper, adapter] {
-        std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-    assert_eq!(rig.hear(), FromWrapper::Running);
-    rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
+    let Some(_limit) = starve(&mut rig, [wrapper, adapter]) else { return };
     assert_eq!(rig.hear_all(), Vec::new(), "it had no time to send a message");
     assert_eq!(rig.exit_code(), 1000 + libc::SIGKILL);
     eventually("the adapter has died with its wrapper", || !is_alive(adapter));
@@ -257,15 +242,12 @@ fn without_landlock_nothing_runs() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
     launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
-    let start = |wrapper: &Path| {
-        let mut command = Command::new(helper.path());
-        command.arg("without-landlock").arg(wrapper);
-        command
-    };
-    let mut rig = Rig::start_by(&launch, start);
+    let helper = helper.text();
+    let prefix = [helper.as_str(), "without-landlock"];
+    let mut rig = Rig::start_under(&launch, &prefix);
     assert_eq!(rig.refused(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
-    let mut rig = Rig::start_by(&launch, start);
+    let mut rig = Rig::start_under(&launch, &prefix);
     rig.go();
     assert_eq!(rig.exit_code(), 0);
 }
@@ -287,13 +269,10 @@ fn the_parent_is_killed_in_a_pid_namespace() {
     possible!(Ability::Root);
     let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
     let launch = script_with_grace(200, text);
-    let mut rig = Rig::start_by(&launch, |wrapper| {
-        let mut command = Command::new("unshare");
-        // The first process reaps and stays; its child is the wrapper's parent.
-        let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
-        command.args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first]).arg(wrapper);
-        command
-    });
+    // The first process reaps and stays; its child is the wrapper's parent.
+    let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
+    let prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first];
+    let mut rig = Rig::start_under(&launch, &prefix);
     let (wrapper_pid, _) = rig.greeted();
     assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
     rig.say(&acp_shared::launch::ToWrapper::Go);

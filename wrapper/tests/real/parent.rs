@@ -1,12 +1,10 @@
 //! The supervisor goes away, or the wrapper itself does.
 
-use crate::rig::{PATIENCE, Rig, await_state, is_alive, script, script_with_grace};
+use crate::rig::{Rig, await_state, is_alive, is_readable, script, script_with_grace, status_field};
 use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
 use acp_testkit::pace::Delays;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::Signal;
 use std::os::fd::OwnedFd;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 const GRACE_MS: u64 = 300;
@@ -15,13 +13,6 @@ const GRACE_MS: u64 = 300;
 fn stubborn_tree() -> Launch {
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
     script_with_grace(GRACE_MS, &format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"))
-}
-
-fn all_three_are_up(rig: &mut Rig) {
-    let mut seen = 0;
-    while seen < 3 {
-        seen += rig.read_until("up.").matches("up.").count();
-    }
 }
 
 /// What a tree may take beyond its grace.
@@ -41,17 +32,14 @@ struct Clock {
 
 impl Clock {
     fn of(wrapper_pid: i32) -> Self {
-        let wrapper = pidfd_open(Pid::from_raw(wrapper_pid).unwrap(), PidfdFlags::empty()).unwrap();
-        Self { delays: Delays::watch(), wrapper }
+        Self { delays: Delays::watch(), wrapper: acp_testkit::sys::open(wrapper_pid).unwrap() }
     }
 
     /// The parent was gone `since`: nobody is left after the grace. Whether that was not much later, on a machine that
     /// lets nobody wait: how long it did let somebody wait meanwhile is granted for each time that somebody had to be
     /// woken.
     fn ends_in_time(self, rig: &Rig, since: Instant) -> bool {
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-        let mut ended = [PollFd::new(&self.wrapper, PollFlags::IN)];
-        assert_eq!(rustix::event::poll(&mut ended, Some(&patience)), Ok(1), "the wrapper does not end");
+        assert!(is_readable(&self.wrapper), "the wrapper does not end");
         let (took, delay) = (since.elapsed(), self.delays.worst());
         assert_eq!(rig.living(), Vec::<i32>::new());
         let grace = Duration::from_millis(GRACE_MS);
@@ -71,7 +59,7 @@ fn once_in_time(attempt: impl Fn() -> bool) {
 fn the_control_socket_closes() {
     once_in_time(|| {
         let mut rig = Rig::running(&stubborn_tree());
-        all_three_are_up(&mut rig);
+        rig.read_until_times("up.", 3);
         let clock = Clock::of(rig.wrapper_pid());
         let since = Instant::now();
         drop(rig.control.take());
@@ -92,7 +80,7 @@ fn the_parent_is_killed() {
         assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
         rig.say(&ToWrapper::Go);
         assert_eq!(rig.hear(), FromWrapper::Running);
-        all_three_are_up(&mut rig);
+        rig.read_until_times("up.", 3);
         let clock = Clock::of(wrapper_pid);
         let since = Instant::now();
         rig.signal(Signal::KILL);
@@ -120,8 +108,7 @@ fn the_parent_is_killed_before_go() {
 fn the_parent_dies_above_a_stopped_tree() {
     let mut rig = Rig::running(&script("setsid sh -c 'kill -STOP $$' & kill -STOP $$"));
     crate::rig::eventually("both are stopped", || {
-        let stopped =
-            |pid: &i32| crate::rig::status_field(*pid, "State").is_some_and(|state| state.starts_with('T'));
+        let stopped = |pid: &i32| status_field(*pid, "State").is_some_and(|state| state.starts_with('T'));
         rig.living().iter().filter(|pid| stopped(pid)).count() == 2
     });
     drop(rig.control.take());
@@ -167,13 +154,9 @@ fn the_parent_dies_before_the_wrapper_begins() {
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let launch = script(&format!("touch {}", ran.display()));
-    let mut rig = Rig::start_by(&launch, |wrapper| {
-        let mut command = Command::new("/bin/sh");
-        // The forked shell becomes the wrapper once the gate opens.
-        let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
-        command.args(["-c", &text]).arg(wrapper);
-        command
-    });
+    // The forked shell becomes the wrapper once the gate opens.
+    let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
+    let mut rig = Rig::start_under(&launch, &["/bin/sh", "-c", &text]);
     rig.launch();
     rig.say(&ToWrapper::Go);
     crate::rig::eventually("the shell has forked", || rig.below().len() == 1);

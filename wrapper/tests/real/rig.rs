@@ -7,17 +7,19 @@ use acp_shared::launch::{
     RunAs, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
+use acp_testkit::processes::{all_pids, has_env};
+pub(crate) use acp_testkit::processes::{is_alive, status_field};
 use landlock::{CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, Signal};
-use std::io::{IoSlice, Read, Write};
+use rustix::process::{Pid, Signal};
+use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -109,10 +111,9 @@ fn launch_directory_in(place: &Path, launch_json: &[u8], mode: u32) -> (tempfile
         // Copied by another process: while this one holds it open for writing, a fork elsewhere would make exec fail.
         assert!(Command::new("cp").arg(built).arg(&wrapper).status().unwrap().success());
     }
-    let mut options = std::fs::OpenOptions::new();
-    let mut file =
-        options.write(true).create_new(true).mode(mode).open(directory.path().join(LAUNCH_FILE)).unwrap();
-    file.write_all(launch_json).unwrap();
+    let launch = directory.path().join(LAUNCH_FILE);
+    std::fs::write(&launch, launch_json).unwrap();
+    std::fs::set_permissions(&launch, std::fs::Permissions::from_mode(mode)).unwrap();
     (directory, wrapper)
 }
 
@@ -130,8 +131,16 @@ impl Rig {
         })
     }
 
-    /// The same by this command for the wrapper.
-    pub(crate) fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
+    /// The same by a command that starts the wrapper, whose path is its last argument.
+    pub(crate) fn start_under(launch: &Launch, prefix: &[&str]) -> Self {
+        Self::start_by(launch, |wrapper| {
+            let mut command = Command::new(prefix[0]);
+            command.args(&prefix[1..]).arg(wrapper);
+            command
+        })
+    }
+
+    fn start_by(launch: &Launch, command: impl FnOnce(&Path) -> Command) -> Self {
         Self::start_with(launch.lease_id, &serde_json::to_vec(launch).unwrap(), 0o600, command)
     }
 
@@ -185,11 +194,7 @@ impl Rig {
 
     /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
     pub(crate) fn below_a_shell(launch: &Launch) -> Self {
-        Self::start_by(launch, |wrapper| {
-            let mut command = Command::new("/bin/sh");
-            command.args(["-c", "\"$0\"; exit $?"]).arg(wrapper);
-            command
-        })
+        Self::start_under(launch, &["/bin/sh", "-c", "\"$0\"; exit $?"])
     }
 
     /// Starts it below as many rulesets as the kernel takes, so that it can enforce no more.
@@ -311,36 +316,38 @@ impl Rig {
 
     /// The next message of the wrapper.
     pub(crate) fn hear(&self) -> FromWrapper {
-        self.listen().expect_message()
+        self.listen().unwrap_or_else(|| panic!("the wrapper closed the control socket"))
     }
 
     /// Everything that the wrapper says until it closes the socket.
     pub(crate) fn hear_all(&self) -> Vec<FromWrapper> {
-        std::iter::from_fn(|| self.listen().0).collect()
+        std::iter::from_fn(|| self.listen()).collect()
     }
 
-    fn listen(&self) -> Heard {
+    /// The next message; `None` when the wrapper has closed the socket.
+    fn listen(&self) -> Option<FromWrapper> {
         let control = self.control.as_ref().unwrap();
-        let mut ready = [PollFd::new(control, PollFlags::IN)];
-        let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-        assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "the wrapper sends nothing");
+        assert!(is_readable(control), "the wrapper sends nothing");
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
         match rustix::net::recv(control, &mut bytes[..], RecvFlags::empty()) {
-            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => Heard(None),
-            Ok((length, _)) => Heard(Some(wire::decode(&bytes[..length]).unwrap())),
+            Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => None,
+            Ok((length, _)) => Some(wire::decode(&bytes[..length]).unwrap()),
             Err(e) => panic!("{e}"),
         }
     }
 
     /// Waits until the adapter has written `text`, then returns all it wrote so far.
     pub(crate) fn read_until(&mut self, text: &str) -> String {
+        self.read_until_times(text, 1)
+    }
+
+    /// The same, for a text that comes several times.
+    pub(crate) fn read_until_times(&mut self, text: &str, times: usize) -> String {
         let mut seen = String::new();
-        while !seen.contains(text) {
+        while seen.matches(text).count() < times {
             let mut bytes = [0; 4096];
             let stdout = self.stdout.as_mut().unwrap();
-            let mut ready = [PollFd::new(stdout, PollFlags::IN)];
-            let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
-            assert_eq!(rustix::event::poll(&mut ready, Some(&patience)), Ok(1), "only {seen:?} so far");
+            assert!(is_readable(stdout), "only {seen:?} so far");
             let length = stdout.read(&mut bytes).unwrap();
             assert!(length > 0, "it ended after {seen:?}");
             seen.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
@@ -368,12 +375,8 @@ impl Rig {
 
     /// The living processes of the lease, found by their environment.
     pub(crate) fn living(&self) -> Vec<i32> {
-        let mark = format!("{ENV_LEASE_ID}={}", self.lease);
-        let marked = |pid: i32| {
-            std::fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|env| env.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes()))
-        };
-        all_pids().into_iter().filter(|pid| marked(*pid) && is_alive(*pid)).collect()
+        let is_ours = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &self.lease.to_string()) && is_alive(*pid);
+        all_pids().into_iter().filter(is_ours).collect()
     }
 
     /// The one living process of the lease, once there is just one: while a program takes the place of another, its
@@ -415,14 +418,6 @@ impl Rig {
     }
 }
 
-struct Heard(Option<FromWrapper>);
-
-impl Heard {
-    fn expect_message(self) -> FromWrapper {
-        self.0.unwrap_or_else(|| panic!("the wrapper closed the control socket"))
-    }
-}
-
 impl Drop for Rig {
     fn drop(&mut self) {
         drop(self.control.take());
@@ -437,8 +432,7 @@ impl Drop for Rig {
                 return;
             }
             for pid in living {
-                if let Ok(pidfd) =
-                    rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty())
+                if let Ok(pidfd) = acp_testkit::sys::open(pid)
                     && self.living().contains(&pid)
                 {
                     let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
@@ -448,9 +442,15 @@ impl Drop for Rig {
     }
 }
 
+/// Whether there is something to be read within [`PATIENCE`]; of a pidfd, whether its process ends.
+pub(crate) fn is_readable(fd: &impl AsFd) -> bool {
+    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    rustix::event::poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&patience)) == Ok(1)
+}
+
 /// Sends a signal to a process that is the one that is meant, as `is_it` says once a handle on it is open.
 pub(crate) fn signal_verified(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) {
-    let pidfd = rustix::process::pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
+    let pidfd = acp_testkit::sys::open(pid).unwrap();
     assert!(is_it(), "{pid} is another process");
     rustix::process::pidfd_send_signal(&pidfd, signal).unwrap();
 }
@@ -460,25 +460,8 @@ pub(crate) fn kill_verified(pid: i32, is_it: impl FnOnce() -> bool) {
     signal_verified(pid, Signal::KILL, is_it);
 }
 
-fn all_pids() -> Vec<i32> {
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
-/// Whether a process is there and no zombie.
-pub(crate) fn is_alive(pid: i32) -> bool {
-    status_field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
-}
-
 /// Waits until a process is in this state, as `/proc` says it.
 pub(crate) fn await_state(pid: i32, state: char) {
     let is_there = || status_field(pid, "State").is_some_and(|now| now.starts_with(state));
     eventually(&format!("process {pid} is in state {state}"), is_there);
-}
-
-/// A field of /proc/PID/status.
-pub(crate) fn status_field(pid: i32, name: &str) -> Option<String> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    Some(line.trim().to_owned())
 }

@@ -2,16 +2,13 @@
 
 use crate::rig::{Rig, is_alive, script, script_with_grace, status_field};
 use acp_shared::launch::{ExitStatus, FromWrapper};
+use acp_testkit::processes::{Killed, children};
 use nix::libc;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// Ignores SIGTERM, says who it is, and stays.
 const STUBBORN: &str = "trap \"\" TERM; echo \"pid $$.\"; while :; do sleep 0.05; done";
-
-fn done(status: ExitStatus) -> FromWrapper {
-    FromWrapper::Done { status, survivors: Vec::new() }
-}
 
 /// Runs an adapter that leaves something behind and exits with 4 when its stdin closes.
 fn leaves_behind(text: &str, expected: usize) {
@@ -73,12 +70,9 @@ fn who_is_left_behind_is_asked_first() {
         "setsid sh -c 'trap \"echo bye.; exit\" TERM; echo up.; while :; do sleep 0.05; done' & \
          sh -c 'trap \"echo bye.; exit\" TERM; echo up.; while :; do sleep 0.05; done' & read x; exit 0",
     ));
-    let mut seen = String::new();
-    while seen.matches("up.").count() < 2 {
-        seen.push_str(&rig.read_until("up."));
-    }
+    rig.read_until_times("up.", 2);
     drop(rig.stdin.take());
-    seen = rig.read_all();
+    let seen = rig.read_all();
     assert_eq!(seen.matches("bye.").count(), 2, "{seen}");
     assert_eq!(rig.exit_code(), 0);
 }
@@ -113,26 +107,12 @@ fn a_hundred_orphans_that_end_at_once_are_all_reaped() {
         "i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done; echo up; read x; exit 6",
     ));
     rig.read_until("up");
-    let sleeping = |rig: &Rig| {
-        let is_sleep = |pid: &i32| status_field(*pid, "Name").is_some_and(|name| name == "sleep");
-        rig.living().iter().filter(|pid| is_sleep(pid)).count()
-    };
-    let children = || {
-        let pid = rig.wrapper_pid();
-        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
-            .unwrap()
-            .split_whitespace()
-            .count()
-    };
+    let is_sleep = |pid: &i32| status_field(*pid, "Name").is_some_and(|name| name == "sleep");
+    let sleeping = |rig: &Rig| rig.living().iter().filter(|pid| is_sleep(pid)).count();
+    let children = || children(rig.wrapper_pid()).len();
     crate::rig::eventually("the orphans are there", || children() == 101 && sleeping(&rig) == 100);
-    for pid in rig.living() {
-        if status_field(pid, "Name").is_some_and(|name| name == "sleep") {
-            let pidfd = rustix::process::pidfd_open(
-                rustix::process::Pid::from_raw(pid).unwrap(),
-                rustix::process::PidfdFlags::empty(),
-            );
-            let _ = rustix::process::pidfd_send_signal(pidfd.unwrap(), Signal::KILL);
-        }
+    for pid in rig.living().into_iter().filter(is_sleep) {
+        let _ = rustix::process::pidfd_send_signal(acp_testkit::sys::open(pid).unwrap(), Signal::KILL);
     }
     crate::rig::eventually("only the adapter is left", || children() == 1);
     drop(rig.stdin.take());
@@ -142,14 +122,7 @@ fn a_hundred_orphans_that_end_at_once_are_all_reaped() {
 /// A hundred living orphans at the adapter's end: all get their signals, none survives.
 #[test]
 fn a_hundred_orphans_at_the_end() {
-    let mut rig = Rig::running(&script(
-        "i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done; echo up; read x; exit 6",
-    ));
-    rig.read_until("up");
-    crate::rig::eventually("they are there", || rig.living().len() > 100);
-    drop(rig.stdin.take());
-    rig.adapter_ends(ExitStatus::Exited(6));
-    assert_eq!(rig.living(), Vec::<i32>::new());
+    leaves_behind("i=0; while [ $i -lt 100 ]; do (setsid sleep 300 &) ; i=$((i+1)); done", 101);
 }
 
 /// The adapter's own dead children, which it never waited for, hold nothing up.
@@ -167,7 +140,7 @@ fn zombies_are_dead() {
 /// processes one by one, ten times. Whoever else is there stays.
 #[test]
 fn a_bounded_fork_bomb_is_extinct_soon() {
-    let mut bystander = std::process::Command::new("sleep").arg("300").spawn().unwrap();
+    let mut bystander = Killed(std::process::Command::new("sleep").arg("300").spawn().unwrap());
     for how in ["setsid", ""] {
         let mut launch = script(&format!(
             "bomb() {{ i=0; while [ $i -lt 150 ]; do {how} sh -c 'trap \"\" TERM; sleep 300; sleep 300' & i=$((i+1)); done; wait; }}; \
@@ -179,15 +152,14 @@ fn a_bounded_fork_bomb_is_extinct_soon() {
         crate::rig::eventually("it has grown", || rig.living().len() > 100);
         drop(rig.stdin.take());
         let since = Instant::now();
-        assert_eq!(rig.hear_all().last(), Some(&done(ExitStatus::Exited(0))));
+        let done = FromWrapper::Done { status: ExitStatus::Exited(0), survivors: Vec::new() };
+        assert_eq!(rig.hear_all().last(), Some(&done));
         let (took, pace) = (since.elapsed(), acp_testkit::pace::to_end(150).unwrap());
         println!("extinct after {took:?}; 150 idle processes end in {pace:?}");
         assert!(took < Duration::from_secs(5) + 10 * pace, "{took:?}, with {pace:?} for idle ones");
         assert_eq!(rig.living(), Vec::<i32>::new());
     }
     assert_eq!(bystander.try_wait().unwrap(), None, "the bystander lives");
-    bystander.kill().unwrap();
-    bystander.wait().unwrap();
 }
 
 /// Nobody above reaps strangers here: what the wrapper leaves behind would stay for ever.
@@ -201,18 +173,12 @@ fn no_zombie_is_left_to_a_parent_that_does_not_reap() {
     crate::rig::eventually("they are there", || rig.living().len() == 6);
     rig.signal(Signal::TERM);
     rig.hear_all();
-    let me = std::process::id();
-    let children = || -> Vec<String> {
-        let tasks = std::fs::read_dir(format!("/proc/{me}/task")).unwrap().flatten();
-        let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-        lists.flat_map(|list| list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
-    };
     // Under `cargo test` other tests run in this process, so only those without a living session are counted.
-    let left: Vec<String> = children()
+    let left: Vec<i32> = children(std::process::id().cast_signed())
         .into_iter()
-        .filter(|pid| status_field(pid.parse().unwrap(), "NSsid") == Some(rig.wrapper_pid().to_string()))
-        .filter(|pid| *pid != rig.wrapper_pid().to_string())
+        .filter(|pid| status_field(*pid, "NSsid") == Some(rig.wrapper_pid().to_string()))
+        .filter(|pid| *pid != rig.wrapper_pid())
         .collect();
-    assert_eq!(left, Vec::<String>::new());
+    assert_eq!(left, Vec::<i32>::new());
     rig.exit_code();
 }

@@ -4,6 +4,7 @@ use super::input::LeaseEvent;
 use super::turn::RunOutcome;
 use super::{Actor, ActorEffect, StepOutput};
 use crate::backend::BackendStep;
+use crate::config::McpServer;
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::mcp;
@@ -28,20 +29,19 @@ impl Actor {
         }
     }
 
+    /// Returns the MCP servers of the agent: the profile's and the session's own.
+    pub(super) fn mcp_servers(&self) -> Vec<McpServer> {
+        mcp::merge_servers([&self.profile.mcp_servers[..], &self.session.options.mcp_servers[..]])
+    }
+
     /// Removes the secrets of MCP servers from the agent's error texts.
     fn redact(&self, step: &mut BackendStep) {
-        let servers = || {
-            mcp::merge_servers([
-                self.profile.mcp_servers.as_slice(),
-                self.session.options.mcp_servers.as_slice(),
-            ])
-        };
         match step {
             BackendStep::Failed(failure) | BackendStep::TurnFailed { failure, .. } => {
-                mcp::redact_failure(failure, &servers());
+                mcp::redact_failure(failure, &self.mcp_servers());
             }
             BackendStep::Log(text) | BackendStep::OptionAnswered { text, .. } => {
-                mcp::redact_text(text, &servers());
+                mcp::redact_text(text, &self.mcp_servers());
             }
             _ => {}
         }
@@ -93,18 +93,7 @@ impl Actor {
             BackendStep::CloseAnswered => self.on_backend_closed(out),
             BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),
             BackendStep::LineFault(what) => out.effects.push(ActorEffect::LineFault(what)),
-            BackendStep::TurnDone { .. }
-            | BackendStep::TurnFailed { .. }
-            | BackendStep::Event(_)
-            | BackendStep::Ready { .. }
-            | BackendStep::OptionAnswered { .. }
-            | BackendStep::SettingsReported(_)
-            | BackendStep::Failed(_)
-            | BackendStep::Steered { .. }
-            | BackendStep::Request(_)
-            | BackendStep::RequestWithdrawn { .. }
-            | BackendStep::AskGuarantee(_)
-            | BackendStep::ProbeAnswered => {}
+            _ => {}
         }
     }
 
@@ -134,9 +123,10 @@ impl Actor {
         if self.session.state == SessionState::Creating {
             self.session_event(SessionEvent::Opened, out);
         }
-        let payload =
-            json!({ "status": "agent_ready", "text": "The agent is ready.", "resumable": resumable });
-        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+        self.report(
+            json!({ "status": "agent_ready", "text": "The agent is ready.", "resumable": resumable }),
+            out,
+        );
     }
 
     fn on_turn_done(&mut self, run_id: RunId, stop_reason: String, result: String, out: &mut StepOutput) {
@@ -180,8 +170,7 @@ impl Actor {
         }
         if due(&mut self.timers.cancel_ms) {
             let text = "The agent did not stop after the cancel request; its process is being ended.";
-            let payload = json!({ "status": "cancel_stuck", "text": text });
-            out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+            self.report(json!({ "status": "cancel_stuck", "text": text }), out);
             self.close_lease("the agent did not complete a cancel in time", out);
         }
         if due(&mut self.timers.close_ms) {
@@ -279,8 +268,7 @@ impl Actor {
         self.unreachable_notified = true;
         let text = "The agent cannot be reached: the supervisor does not respond. Queued prompts wait until \
                     it does; run `acp-gateway doctor` for details, or cancel a prompt to withdraw it.";
-        let payload = json!({ "status": "agent_away", "text": text }).to_string();
-        out.event(&mut self.session, None, EventKind::Status, payload);
+        self.report(json!({ "status": "agent_away", "text": text }), out);
     }
 
     /// Arms the liveness probe of an idle agent.
@@ -307,8 +295,7 @@ impl Actor {
             self.timers.alive_ms = None;
             let text =
                 "The agent no longer responds; its process is being ended. The next prompt starts it again.";
-            let payload = json!({ "status": "unresponsive", "text": text }).to_string();
-            out.event(&mut self.session, None, EventKind::Status, payload);
+            self.report(json!({ "status": "unresponsive", "text": text }), out);
             self.close_lease("the idle agent does not answer", out);
         }
     }

@@ -111,8 +111,7 @@ impl Actor {
                      again.",
                     self.session.session_key
                 );
-                let payload = json!({ "status": "unbound", "text": text, "binding_id": binding_id });
-                out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+                self.report(json!({ "status": "unbound", "text": text, "binding_id": binding_id }), out);
             }
         }
         CommandReply::Session(self.status())
@@ -155,9 +154,10 @@ impl Actor {
             self.session.last_error = None;
             self.session_event(SessionEvent::Renewed, out);
         }
-        let payload =
-            json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." });
-        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+        self.report(
+            json!({ "status": "new_conversation", "text": "The next prompt starts a new conversation." }),
+            out,
+        );
     }
 
     pub(super) fn status(&self) -> SessionStatus {

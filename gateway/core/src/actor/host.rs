@@ -7,6 +7,7 @@
 use super::{Actor, ActorEffect, StepOutput};
 use crate::backend::{AgentRequest, AgentRequestKind, RpcError};
 use crate::event::EventKind;
+use crate::hex::hex;
 use crate::host::{
     DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, command_line,
     decide_effect,
@@ -196,7 +197,7 @@ impl Actor {
     fn start_request(&mut self, at: u64, out: &mut StepOutput) {
         let Some(row) = self.requests.get_mut(&at) else { return };
         row.intent = match &row.request.what {
-            AgentRequestKind::FsWrite { content, .. } => Some(hex(&Sha256::digest(content.as_bytes()))),
+            AgentRequestKind::FsWrite { content, .. } => Some(hex(Sha256::digest(content.as_bytes()))),
             AgentRequestKind::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
             _ => None,
         };
@@ -255,8 +256,4 @@ impl Actor {
         let run_id = row.request.run_id;
         self.run_event(run_id, EventKind::HostRequest, payload, out);
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,6 @@
 //! End of an idle agent's process. The session stays open, and its next prompt starts the agent again.
 
 use super::{Actor, StepOutput};
-use crate::event::EventKind;
 use crate::session::SessionState;
 use crate::timeouts::format_duration;
 use serde_json::json;
@@ -16,8 +15,7 @@ impl Actor {
             "The agent was stopped after {} without work. The next prompt starts it again.",
             format_duration(self.limits.runtime_idle_ms)
         );
-        let payload = json!({ "status": "agent_rests", "text": text }).to_string();
-        out.event(&mut self.session, None, EventKind::Status, payload);
+        self.report(json!({ "status": "agent_rests", "text": text }), out);
         self.close_lease("the agent was idle", out);
     }
 

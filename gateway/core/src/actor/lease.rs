@@ -34,8 +34,7 @@ impl Actor {
             &self.session.cwd,
             [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
         );
-        let mcp_servers =
-            mcp::merge_servers([self.profile.mcp_servers.as_slice(), own.mcp_servers.as_slice()]);
+        let mcp_servers = self.mcp_servers();
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),
@@ -46,31 +45,10 @@ impl Actor {
             roots: std::iter::once(&self.session.cwd).chain(&directories).cloned().collect(),
             graces: self.profile.graces,
         };
-        let row = LeaseRow {
-            lease_id,
-            session_key: self.session.session_key.clone(),
-            spawn: spawn.clone(),
-            usage: LeaseStatus::Intended,
-            stdout_offset: 0,
-            next_stdin_seq: 1,
-            link_state: String::new(),
-            broken: false,
-        };
+        let row = LeaseRow::new(spawn.clone());
         out.writes.push(Write::NewLease(Box::new(row.clone())));
-        self.lease = Some(Lease {
-            row,
-            attached: false,
-            closing: false,
-            outbox: VecDeque::new(),
-            sent_seq: 0,
-            written_seq: 0,
-            written_dirty: false,
-            ended: None,
-            lines: LineSplitter::new(0, self.limits.line_bytes_max),
-            tail_committed: false,
-            backend_dirty: true,
-            start_delay_reported: false,
-        });
+        let lines = LineSplitter::new(0, self.limits.line_bytes_max);
+        self.lease = Some(Lease { backend_dirty: true, ..Lease::new(row, lines, VecDeque::new()) });
         self.session.lease_id = Some(lease_id);
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
@@ -122,8 +100,7 @@ impl Actor {
         if let Some(end) = &lease.ended {
             // Its last output may have been in transit when the connection broke (H1).
             if lease.lines.next_offset() < end.end_offset {
-                let from_offset = lease.row.stdout_offset;
-                out.effects.push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset });
+                out.effects.push(lease.attach());
             }
             return;
         }
@@ -132,10 +109,7 @@ impl Actor {
             self.timers.retry_ms = None;
             out.effects.push(ActorEffect::Spawn(Box::new(lease.row.spawn.clone())));
         } else {
-            out.effects.push(ActorEffect::Attach {
-                lease_id: lease.row.lease_id,
-                from_offset: lease.row.stdout_offset,
-            });
+            out.effects.push(lease.attach());
         }
         if lease.closing {
             let reason = "close repeated after a reconnect".to_owned();
@@ -149,8 +123,7 @@ impl Actor {
             lease.row.usage = LeaseStatus::Open;
             out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
         }
-        out.effects
-            .push(ActorEffect::Attach { lease_id: lease.row.lease_id, from_offset: lease.row.stdout_offset });
+        out.effects.push(lease.attach());
     }
 
     fn on_spawn_refused(
@@ -189,8 +162,7 @@ impl Actor {
             return;
         }
         let text = format!("The agent is not started yet: {message}");
-        let payload = json!({ "status": "agent_waits", "text": text, "code": code.as_str(), "retry_after_ms": wait_ms });
-        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+        self.report(json!({ "status": "agent_waits", "text": text, "code": code.as_str(), "retry_after_ms": wait_ms }), out);
     }
 
     fn on_attached(&mut self, attached: &Attached, out: &mut StepOutput) {
@@ -361,10 +333,7 @@ impl Actor {
     fn on_changed(&mut self, out: &mut StepOutput) {
         let Some(lease) = &self.lease else { return };
         if lease.ended.is_none() && lease.row.usage != LeaseStatus::Intended {
-            out.effects.push(ActorEffect::Attach {
-                lease_id: lease.row.lease_id,
-                from_offset: lease.row.stdout_offset,
-            });
+            out.effects.push(lease.attach());
         }
     }
 

@@ -3,7 +3,6 @@
 use super::turn::RunOutcome;
 use super::{Actor, ActorEffect, LeaseEnd, StepOutput};
 use crate::backend::InputKind;
-use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::rows::{AutoResolution, LeaseStatus, RunMode};
 use crate::run::RunEvent;
@@ -79,8 +78,7 @@ impl Actor {
             }
             None => {
                 let text = format!("The agent exited ({status}). {log}");
-                let payload = json!({ "status": "agent_exited", "text": text });
-                out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+                self.report(json!({ "status": "agent_exited", "text": text }), out);
             }
         }
         for (run_id, delivery) in steers {
@@ -199,8 +197,7 @@ impl Actor {
             self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure.clone()), out);
         }
         self.fail_queue(failure, out);
-        let payload = json!({ "status": "agent_failed", "text": failure.message, "code": failure.code });
-        out.event(&mut self.session, None, EventKind::Status, payload.to_string());
+        self.report(json!({ "status": "agent_failed", "text": failure.message, "code": failure.code }), out);
         if self.session.state != SessionState::Error {
             self.session_event(SessionEvent::Faulted, out);
         }

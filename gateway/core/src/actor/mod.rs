@@ -62,6 +62,31 @@ struct Lease {
     start_delay_reported: bool,
 }
 
+impl Lease {
+    /// Creates the state of a lease that is not attached, with these unconfirmed messages.
+    fn new(row: crate::rows::LeaseRow, lines: LineSplitter, outbox: VecDeque<OutboxRow>) -> Self {
+        Self {
+            attached: false,
+            closing: row.usage == LeaseStatus::Closing,
+            sent_seq: 0,
+            written_seq: outbox.front().map_or(row.next_stdin_seq, |first| first.seq) - 1,
+            outbox,
+            written_dirty: false,
+            ended: None,
+            lines,
+            tail_committed: false,
+            backend_dirty: false,
+            start_delay_reported: false,
+            row,
+        }
+    }
+
+    /// Returns the request for the output from the committed offset on.
+    const fn attach(&self) -> ActorEffect {
+        ActorEffect::Attach { lease_id: self.row.lease_id, from_offset: self.row.stdout_offset }
+    }
+}
+
 /// Exit of an adapter process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LeaseEnd {
@@ -136,21 +161,7 @@ impl Actor {
         let ActorSnapshot { session, lease, tail, runs, outbox, requests, permissions } = snapshot;
         let lease = lease.map(|row| {
             let lines = restore_lines(row.stdout_offset, &tail, limits.line_bytes_max);
-            let written_seq = outbox.first().map_or(row.next_stdin_seq - 1, |first| first.seq - 1);
-            Lease {
-                attached: false,
-                closing: row.usage == LeaseStatus::Closing,
-                outbox: outbox.into(),
-                sent_seq: 0,
-                written_seq,
-                written_dirty: false,
-                ended: None,
-                tail_committed: !tail.is_empty(),
-                lines,
-                backend_dirty: false,
-                start_delay_reported: false,
-                row,
-            }
+            Lease { tail_committed: !tail.is_empty(), ..Lease::new(row, lines, outbox.into()) }
         });
         let mut runs: VecDeque<RunRow> = runs.into();
         if let Some(at) = runs.iter().position(|run| run.state == RunState::Running)

@@ -153,7 +153,7 @@ impl StepOutput {
     /// filled in the row. Returns `None`, without a change, if the transition table has no such pair.
     pub(super) fn run_event(&mut self, run: &mut RunRow, event: RunEvent) -> Option<RunState> {
         let from = run.state;
-        let Ok(to) = from.on(event) else {
+        let Some(to) = from.on(event) else {
             let (from, event) = (from.as_str(), event.as_str());
             self.transitions.push(Transition::Refused { run_id: Some(run.run_id), from, event });
             return None;

@@ -2,7 +2,7 @@
 
 use super::input::{CommandReply, IdempotencyRecord};
 use super::{Actor, ActorEffect, StepOutput};
-use crate::backend::{AgentRequest, AgentRequestKind, RequestReply, RpcError};
+use crate::backend::{AgentRequest, AgentRequestKind, RequestReply, RpcError, RpcOutcome};
 use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::jsonrpc::{INTERNAL_ERROR, REFUSED};
@@ -27,12 +27,7 @@ impl Actor {
         }
     }
 
-    pub(super) fn on_request_done(
-        &mut self,
-        at: u64,
-        outcome: Result<String, RpcError>,
-        out: &mut StepOutput,
-    ) {
+    pub(super) fn on_request_done(&mut self, at: u64, outcome: RpcOutcome, out: &mut StepOutput) {
         if let Err(error) = &outcome {
             self.journal_failure(at, error, out);
         }
@@ -40,12 +35,7 @@ impl Actor {
     }
 
     /// Answers a request; its row and the answer are committed in one transaction.
-    pub(super) fn finish_request(
-        &mut self,
-        at: u64,
-        outcome: Result<String, RpcError>,
-        out: &mut StepOutput,
-    ) {
+    pub(super) fn finish_request(&mut self, at: u64, outcome: RpcOutcome, out: &mut StepOutput) {
         let Some(mut row) = self.requests.remove(&at) else { return };
         row.state = RequestState::Answered;
         out.writes.push(Write::Request(Box::new(row)));
@@ -324,6 +314,11 @@ impl Actor {
             }
             self.resolve_permission(row, option, &ResolvedBy::Auto(AutoResolution::Deadline), out);
         }
+    }
+
+    /// Journals a status of the session.
+    pub(super) fn report(&mut self, status: serde_json::Value, out: &mut StepOutput) {
+        out.event(&mut self.session, None, EventKind::Status, status.to_string());
     }
 
     pub(super) fn run_event(

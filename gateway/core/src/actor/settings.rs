@@ -5,7 +5,6 @@
 use super::input::{CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
 use crate::backend::{AskGuarantee, OptionChange};
-use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::options::Setting;
 use crate::request::{SessionStatus, SettingResult};
@@ -182,8 +181,7 @@ impl Actor {
             }
             _ => return,
         };
-        let payload = json!({ "status": "asking_not_ensured", "text": text }).to_string();
-        out.event(&mut self.session, None, EventKind::Status, payload);
+        self.report(json!({ "status": "asking_not_ensured", "text": text }), out);
     }
 
     /// Checks that the agent can be ended and started again without loss.

@@ -299,7 +299,7 @@ impl Actor {
     /// table lacks changes nothing and is logged as an error.
     pub(super) fn session_event(&mut self, event: SessionEvent, out: &mut StepOutput) {
         let from = self.session.state;
-        let Ok(to) = from.on(event) else {
+        let Some(to) = from.on(event) else {
             out.transitions.push(Transition::Refused {
                 run_id: None,
                 from: from.as_str(),

@@ -48,10 +48,8 @@ pub struct PromptBody {
     /// Text of the prompt.
     pub text: String,
     /// Turn or steer; absent means a turn.
-    #[serde(default)]
     pub mode: Option<RunMode>,
     /// Display name of the author; absent takes the name of the connecting user.
-    #[serde(default)]
     pub author: Option<String>,
     /// True if a person can answer permission requests in this run.
     #[serde(default)]
@@ -160,6 +158,5 @@ pub struct AnswerBody {
     /// Id of one of the agent's options.
     pub option_id: String,
     /// Display name of the person who answers; absent takes the name of the connecting user.
-    #[serde(default)]
     pub by: Option<String>,
 }

@@ -123,7 +123,6 @@ pub struct SessionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Expiry>,
     /// Running turn.
-    #[serde(default)]
     pub active_run: Option<RunId>,
     /// Number of queued runs.
     #[serde(default)]
@@ -320,13 +319,7 @@ impl From<PermissionRow> for PermissionView {
         let (title, kind, options) = match row.request.what {
             AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
             // Only permission requests are stored as pending permissions. Without options nobody could answer the others.
-            AgentRequestKind::FsRead { .. }
-            | AgentRequestKind::FsWrite { .. }
-            | AgentRequestKind::TerminalCreate { .. }
-            | AgentRequestKind::TerminalOutput { .. }
-            | AgentRequestKind::TerminalWait { .. }
-            | AgentRequestKind::TerminalKill { .. }
-            | AgentRequestKind::TerminalRelease { .. } => (row.request.method, None, Vec::new()),
+            _ => (row.request.method, None, Vec::new()),
         };
         Self {
             permission_id,

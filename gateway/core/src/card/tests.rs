@@ -1,4 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::config::Separator;
 use crate::message_split::Unit;
@@ -271,15 +270,13 @@ fn a_card_that_is_made_again_says_the_same() {
 /// edited.
 #[test]
 fn a_card_that_may_have_been_sent_is_not_sent_as_another_one() {
-    let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
-    let mut it = Scene::of(Card::new(style(), PACE, true, Some(known), 0));
+    let mut it = Scene::of(Card::new(style(), PACE, true, Some(CardRecord::default()), 0));
     it.say("One. ").wait(5_000);
     assert!(matches!(it.done[0].1, CardUpdate::Post { number: 0, .. }), "{:?}", it.done);
     assert!(it.is_edit(1, "Working\n\nOne."), "{:?}", it.done);
     assert_eq!(it.done.len(), 2);
     // The run has ended by then: the card is searched for, and folded.
-    let known = CardRecord { message_id: None, number: 0, through: 0, posted_at_ms: None };
-    let mut card = Card::new(style(), PACE, true, Some(known), 0);
+    let mut card = Card::new(style(), PACE, true, Some(CardRecord::default()), 0);
     card.push(0, &row(1, EventKind::Done, &json!({"stop_reason": "end_turn"})));
     assert_eq!(card.closing_edit(), None);
     card.set_message_id("7".to_owned());

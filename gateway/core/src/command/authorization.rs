@@ -50,31 +50,19 @@ pub struct Requester<'a> {
     pub approves: ApprovalScope,
 }
 
-/// Requirement of a command on the requester.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessRequirement {
-    /// None; lists are limited to the requester's own sessions.
-    Anyone,
-    /// Owner of the session.
-    Owner,
-    /// Owner of the session, unless the channel names the approvers.
-    Approver,
-    /// Creator of the binding.
-    Binder,
-    /// Owner of the session, and creator of the binding that is replaced.
-    Focus,
-}
-
-impl AccessRequirement {
-    /// Description for the manual.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Anyone => "everyone",
-            Self::Owner => "owner of the session",
-            Self::Approver => "owner of the session, or approver of the channel",
-            Self::Binder => "creator of the binding",
-            Self::Focus => "owner of the session, unless another person bound the conversation",
-        }
+named! {
+    /// Requirement of a command on the requester, with the description for the manual.
+    pub enum AccessRequirement {
+        /// None; lists are limited to the requester's own sessions.
+        Anyone = "everyone",
+        /// Owner of the session.
+        Owner = "owner of the session",
+        /// Owner of the session, unless the channel names the approvers.
+        Approver = "owner of the session, or approver of the channel",
+        /// Creator of the binding.
+        Binder = "creator of the binding",
+        /// Owner of the session, and creator of the binding that is replaced.
+        Focus = "owner of the session, unless another person bound the conversation",
     }
 }
 

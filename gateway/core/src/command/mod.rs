@@ -155,18 +155,7 @@ pub struct AnswerArgs {
 impl SessionAction {
     /// True for an action that changes something; repeated deliveries of such a command are deduplicated.
     pub const fn changes(&self) -> bool {
-        match self {
-            Self::Cancel
-            | Self::CancelRun(_)
-            | Self::Drop(_)
-            | Self::SteerRun(_)
-            | Self::Steer(_)
-            | Self::Close { .. }
-            | Self::New
-            | Self::Set(_)
-            | Self::Answer(_) => true,
-            Self::Status | Self::Permissions => false,
-        }
+        !matches!(self, Self::Status | Self::Permissions)
     }
 }
 
@@ -180,27 +169,11 @@ impl ChatCommand {
             | Self::Unfocus
             | Self::Window { change: Some(_), .. }
             | Self::Verbosity { change: Some(_) } => false,
-            Self::On { act, .. } => match act {
-                SessionAction::Close { .. }
-                | SessionAction::New
-                | SessionAction::Set(_)
-                | SessionAction::Steer(_) => false,
-                SessionAction::Cancel
-                | SessionAction::CancelRun(_)
-                | SessionAction::Drop(_)
-                | SessionAction::SteerRun(_)
-                | SessionAction::Status
-                | SessionAction::Permissions
-                | SessionAction::Answer(_) => true,
-            },
-            Self::Sessions
-            | Self::Agents
-            | Self::Doctor
-            | Self::Install
-            | Self::Help
-            | Self::Window { change: None, .. }
-            | Self::Verbosity { change: None }
-            | Self::Misused { .. } => true,
+            Self::On { act, .. } => {
+                use SessionAction::{Close, New, Set, Steer};
+                !matches!(act, Close { .. } | New | Set(_) | Steer(_))
+            }
+            _ => true,
         }
     }
 }

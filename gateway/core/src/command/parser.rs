@@ -109,11 +109,7 @@ pub(super) fn cancel(args: &str) -> ParseResult {
 }
 
 pub(super) fn drop_run(args: &str) -> ParseResult {
-    let given = parse_args(args)?;
-    let Some((id, rest)) = given.words.split_first() else {
-        return Err("Missing argument: a run id.".to_owned());
-    };
-    Ok(ChatCommand::On { target: session_arg(&given, rest)?, act: SessionAction::Drop(run(id)?) })
+    value_command(args, "a run id", |id| Ok(SessionAction::Drop(run(id)?)))
 }
 
 fn run(id: &str) -> Result<RunId, String> {

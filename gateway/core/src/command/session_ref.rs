@@ -88,7 +88,6 @@ pub fn default_session(here: Route, requester: Option<&SessionKey>) -> Result<Se
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::route::UnboundDestination;
     use acp_shared::ids::BindingId;

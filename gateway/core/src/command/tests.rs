@@ -1,5 +1,4 @@
 //! Valid and invalid forms of every row of the grammar, and texts that are no gateway commands.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use proptest::prelude::*;
 
@@ -156,7 +155,7 @@ fn good() -> Vec<(&'static str, ChatCommand)> {
 const BOTH: &str = "--thread and --bind set the same option: use only one of them.";
 
 /// Invalid inputs and the expected errors.
-const BAD: [(&str, &str); 54] = [
+const BAD: [(&str, &str); 55] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
     ("/acp spawn a b", "Unexpected argument \"b\": the command takes one agent."),
@@ -164,6 +163,7 @@ const BAD: [(&str, &str); 54] = [
     ("/acp spawn --cwd", "--cwd requires a value."),
     ("/acp spawn --cwd --label x", "--cwd requires a value."),
     ("/acp spawn --cwd=", "--cwd requires a value."),
+    ("/acp spawn --cwd ''", "--cwd requires a value."),
     ("/acp spawn --cwd /a --cwd /b", "--cwd is given twice."),
     ("/acp spawn --mode eternal", "--mode must be persistent or oneshot."),
     ("/acp spawn --permission yes", "--permission must be ask, approve-reads, approve-all or deny-all."),

@@ -1,7 +1,7 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{FilesConfig, ThreadBindings};
-use super::{AgentConfig, Channels, Config, bindings, mcp};
+use super::{AgentConfig, Backend, Channels, Config, bindings, mcp};
 use std::path::Path;
 
 /// Maximum of duration settings: 7 days.
@@ -137,13 +137,15 @@ fn check_backend(found: &mut KeyProblems, config: &Config) {
     let direct = &config.backends.direct;
     let at = |name: &str| owned(&["backends", "direct"], &[name]);
     allow_list(found, at("env_allow"), &direct.env_allow);
-    for (name, value, bounds) in [
-        ("init_ms", direct.init_ms, INIT_MS),
-        ("eof_ms", direct.eof_ms, GRACE_MS),
-        ("term_ms", direct.term_ms, GRACE_MS),
-        ("kill_ms", direct.kill_ms, KILL_MS),
-        ("queue_runs_max", direct.queue_runs_max, QUEUE_RUNS),
-    ] {
+    let Backend { init_ms, eof_ms, term_ms, kill_ms, queue_runs_max, .. } = *direct;
+    check_limits(found, at, [init_ms, eof_ms, term_ms, kill_ms, queue_runs_max]);
+}
+
+/// Checks the limits that agents and backends have in common.
+fn check_limits(found: &mut KeyProblems, at: impl Fn(&str) -> Vec<String>, values: [Option<u64>; 5]) {
+    let names = ["init_ms", "eof_ms", "term_ms", "kill_ms", "queue_runs_max"];
+    let bounds = [INIT_MS, GRACE_MS, GRACE_MS, KILL_MS, QUEUE_RUNS];
+    for ((name, value), bounds) in names.into_iter().zip(values).zip(bounds) {
         optional(found, at(name), value, bounds);
     }
 }
@@ -213,10 +215,8 @@ fn check_agent(found: &mut KeyProblems, above: &[String], agent: &AgentConfig) {
             found.push((at("command"), "must name a program".to_owned()));
         }
         if command.first().is_some_and(|program| program.contains('/') && !program.starts_with('/')) {
-            found.push((
-                at("command"),
-                "must name a program by an absolute path, or by its name on PATH".to_owned(),
-            ));
+            let text = "must name a program by an absolute path, or by its name on PATH";
+            found.push((at("command"), text.to_owned()));
         }
         if command.iter().any(|part| part.contains('\0')) {
             found.push((at("command"), "must not contain a NUL byte".to_owned()));
@@ -238,13 +238,6 @@ fn check_agent(found: &mut KeyProblems, above: &[String], agent: &AgentConfig) {
         absolute(found, at("additional_directories"), Some(dir));
     }
     allow_list(found, at("env_allow"), &agent.env_allow);
-    for (name, value, bounds) in [
-        ("eof_ms", agent.eof_ms, GRACE_MS),
-        ("term_ms", agent.term_ms, GRACE_MS),
-        ("kill_ms", agent.kill_ms, KILL_MS),
-        ("init_ms", agent.init_ms, INIT_MS),
-        ("queue_runs_max", agent.queue_runs_max, QUEUE_RUNS),
-    ] {
-        optional(found, at(name), value, bounds);
-    }
+    let AgentConfig { init_ms, eof_ms, term_ms, kill_ms, queue_runs_max, .. } = *agent;
+    check_limits(found, at, [init_ms, eof_ms, term_ms, kill_ms, queue_runs_max]);
 }

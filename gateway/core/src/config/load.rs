@@ -3,6 +3,7 @@
 
 use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
+use crate::hex::hex;
 use acp_shared::redact::hide_value;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -46,8 +47,7 @@ pub struct LoadedFile {
 impl LoadedFile {
     /// Record of a file with this text.
     pub fn new(path: &Path, text: &str) -> Self {
-        let sha256 = Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { path: path.to_path_buf(), sha256 }
+        Self { path: path.to_path_buf(), sha256: hex(Sha256::digest(text.as_bytes())) }
     }
 }
 

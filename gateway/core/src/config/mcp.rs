@@ -24,27 +24,18 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Transport between an agent and an MCP server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum McpTransport {
-    /// The agent starts the server and uses its standard input and output.
-    Stdio,
-    /// Streamable HTTP.
-    #[serde(alias = "streamable-http", alias = "streamableHttp")]
-    Http,
-    /// HTTP with server-sent events.
-    Sse,
-}
-
-impl McpTransport {
-    /// The name in configuration and in ACP.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdio => "stdio",
-            Self::Http => "http",
-            Self::Sse => "sse",
-        }
+named! {
+    /// Transport between an agent and an MCP server, named as in configuration and in ACP.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum McpTransport {
+        /// The agent starts the server and uses its standard input and output.
+        Stdio = "stdio",
+        /// Streamable HTTP.
+        #[serde(alias = "streamable-http", alias = "streamableHttp")]
+        Http = "http",
+        /// HTTP with server-sent events.
+        Sse = "sse",
     }
 }
 

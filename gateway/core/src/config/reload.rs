@@ -81,7 +81,6 @@ fn differing_keys(one: &BTreeMap<String, Value>, other: &BTreeMap<String, Value>
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::super::load::{Inputs, load};
     use super::*;
     use std::path::Path;
@@ -95,10 +94,8 @@ mod tests {
         let started = loaded("");
         let first = loaded("[acp]\nenabled = false\n[log]\nformat = \"json\"\n");
         let names = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
-        assert_eq!(
-            changes(&started, &started, &first).unwrap(),
-            ReloadChanges { applied: names(&["acp.enabled"]), after_restart: names(&["log.format"]) }
-        );
+        let want = ReloadChanges { applied: names(&["acp.enabled"]), after_restart: names(&["log.format"]) };
+        assert_eq!(changes(&started, &started, &first).unwrap(), want);
         let second = loaded("[log]\nformat = \"json\"\n[agents.a]\ncommand = [\"a\"]\nenv = { K = \"v\" }\n");
         let got = changes(&started, &first, &second).unwrap();
         assert_eq!(got.after_restart, ["log.format"]);

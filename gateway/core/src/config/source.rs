@@ -42,8 +42,7 @@ impl fmt::Display for Source {
             Self::Default => f.write_str("default"),
             Self::BuiltIn => f.write_str("table of built-in agents"),
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
-            Self::Env { name } => f.write_str(name),
-            Self::Flag { name } => f.write_str(name),
+            Self::Env { name } | Self::Flag { name } => f.write_str(name),
         }
     }
 }
@@ -157,21 +156,13 @@ pub struct ShownValue {
 ///
 /// # Errors
 /// The configuration cannot be serialized as JSON: a bug in this program.
-pub fn shown(
-    config: &Config,
-    sources: &BTreeMap<Vec<String>, Source>,
-) -> Result<Vec<ShownValue>, serde_json::Error> {
+pub fn shown(config: &Config, sources: &Sources) -> Result<Vec<ShownValue>, serde_json::Error> {
     let mut rows = Vec::new();
     flatten(&mut Vec::new(), serde_json::to_value(config)?, sources, &mut rows);
     Ok(rows)
 }
 
-fn flatten(
-    path: &mut Vec<String>,
-    value: Value,
-    sources: &BTreeMap<Vec<String>, Source>,
-    rows: &mut Vec<ShownValue>,
-) {
+fn flatten(path: &mut Vec<String>, value: Value, sources: &Sources, rows: &mut Vec<ShownValue>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
             for (key, value) in map {

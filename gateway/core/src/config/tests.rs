@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::load::{ConfigError, Inputs, LoadedConfig, load};
 use super::source::{Source, schema, shown};
 use super::{Config, Durability, NonInteractive, PermissionMode};
@@ -332,11 +330,8 @@ fn mistakes_of_bindings_name_their_line() {
         let said = message(file(&text));
         assert!(said.contains(&format!("{FILE}:{line}: ")) && said.contains(want), "{text}: {said}");
     }
-    assert_eq!(
-        file(&after("account = \"main\"\n")).unwrap().config.bindings.len(),
-        2,
-        "different accounts may have the same conversation"
-    );
+    let got = file(&after("account = \"main\"\n")).unwrap().config.bindings.len();
+    assert_eq!(got, 2, "different accounts may have the same conversation");
 }
 
 #[test]

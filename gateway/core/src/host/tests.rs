@@ -1,5 +1,4 @@
 //! Tables over the policy, the grants and the questions.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use acp_shared::ids::RunId;

@@ -10,9 +10,8 @@ mod resolve;
 mod tests;
 
 pub use denials::{ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, SESSIONS_MAX, SPAWN_NOT_ALLOWED};
-pub use resolve::LIVE_COALESCE_MS_MIN;
+pub use resolve::{LIVE_COALESCE_MS_MIN, effective_policy, stream_policy};
 
-use crate::config::load::LoadedConfig;
 use crate::config::source::Source;
 use crate::config::{DeliveryMode, NonInteractive, PermissionMode, Separator};
 use crate::rows::ConversationRef;
@@ -216,16 +215,6 @@ pub struct RecoveryPolicy {
     pub eager_actors: Effective<u64>,
     /// Time after which a run whose agent stays out of reach is failed.
     pub reconcile_running_after_ms: Effective<u64>,
-}
-
-/// Resolves all settings in effect in a scope.
-pub fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
-    resolve::effective_policy(loaded, scope)
-}
-
-/// Resolves only the settings for an agent's output in a channel.
-pub fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
-    resolve::stream_policy(loaded, scope)
 }
 
 /// Returns the shortest timeout that is set, the earlier one of two equal ones. Returns the last element if none is set.

@@ -40,6 +40,8 @@ const TAGS: [(&str, bool); 14] = [
 ];
 
 type KeyPath = Vec<String>;
+/// Getter of an optional limit.
+type Limit<T> = fn(&T) -> Option<u64>;
 
 fn key(segments: &[&str]) -> KeyPath {
     segments.iter().map(|&segment| segment.to_owned()).collect()
@@ -162,23 +164,14 @@ impl Resolver<'_> {
             let source = if value == get(&DEFAULT) { Source::Default } else { Source::BuiltIn };
             Effective { value, key: join(&key(&["agents", name, setting])), source, note: None }
         };
+        let time = |name: &str, of_agent: Limit<AgentConfig>, of_backend: Limit<Backend>, of_preset| {
+            self.pick(self.agent_or_backend(name, of_agent, of_backend), last(name, of_preset))
+        };
         AgentTimeouts {
-            init_ms: self.pick(
-                self.agent_or_backend("init_ms", |it| it.init_ms, |it| it.init_ms),
-                last("init_ms", |it| it.init_ms),
-            ),
-            eof_ms: self.pick(
-                self.agent_or_backend("eof_ms", |it| it.eof_ms, |it| it.eof_ms),
-                last("eof_ms", |it| it.eof_ms),
-            ),
-            term_ms: self.pick(
-                self.agent_or_backend("term_ms", |it| it.term_ms, |it| it.term_ms),
-                last("term_ms", |it| it.term_ms),
-            ),
-            kill_ms: self.pick(
-                self.agent_or_backend("kill_ms", |it| it.kill_ms, |it| it.kill_ms),
-                last("kill_ms", |_| KILL_MS),
-            ),
+            init_ms: time("init_ms", |it| it.init_ms, |it| it.init_ms, |it| it.init_ms),
+            eof_ms: time("eof_ms", |it| it.eof_ms, |it| it.eof_ms, |it| it.eof_ms),
+            term_ms: time("term_ms", |it| it.term_ms, |it| it.term_ms, |it| it.term_ms),
+            kill_ms: time("kill_ms", |it| it.kill_ms, |it| it.kill_ms, |_| KILL_MS),
         }
     }
 
@@ -276,13 +269,13 @@ fn set(count: u64, unit: u64) -> Option<u64> {
     (count > 0).then(|| count.saturating_mul(unit))
 }
 
-/// Resolves the settings for an agent's output in a channel.
-pub(super) fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
+/// Resolves only the settings for an agent's output in a channel.
+pub fn stream_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> StreamPolicy {
     Resolver { loaded, scope }.stream()
 }
 
 /// Resolves all settings in effect in a scope.
-pub(super) fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
+pub fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> EffectivePolicy {
     let it = Resolver { loaded, scope };
     let config = &loaded.config;
     let acp = &config.acp;

@@ -1,8 +1,7 @@
 //! Precedence of configuration levels, as tables over whole values.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::config::load::{Inputs, load};
+use crate::config::load::{Inputs, LoadedConfig, load};
 use acp_shared::codes::Code;
 use proptest::prelude::*;
 use std::path::Path;

@@ -181,7 +181,6 @@ fn differing(old: &str, new: &str) -> (usize, usize) {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use proptest::prelude::*;
     use serde_json::json;

@@ -4,8 +4,8 @@
 //! conversation may have the same text: a part that would repeat an earlier one gets a few letters of its
 //! nonce as a tag. The decision is made before the first attempt to send, and stored with the part.
 
+use crate::hex::hex;
 use sha2::{Digest as _, Sha256};
-use std::fmt::Write as _;
 
 /// Tag lengths that are tried in turn, in letters of the nonce.
 const LETTERS: [usize; 4] = [6, 10, 16, 24];
@@ -25,12 +25,7 @@ fn fingerprint(text: &str) -> String {
     for c in text.chars().filter(|c| !c.is_whitespace() && !c.is_control()) {
         hash.update(c.encode_utf8(&mut buffer).as_bytes());
     }
-    let mut out = String::with_capacity(2 * PRINT_BYTES);
-    for byte in hash.finalize().iter().take(PRINT_BYTES) {
-        // Writing into a String cannot fail.
-        let _ = write!(out, "{byte:02x}");
-    }
-    out
+    hex(hash.finalize().into_iter().take(PRINT_BYTES))
 }
 
 /// Chooses the tag of a part, `None` if the text is unique, and returns it with the fingerprint of the tagged

@@ -172,10 +172,8 @@ fn how_a_question_ended_is_said_in_words() {
 #[test]
 fn names_are_no_markup() {
     let by = ResolvedBy::Person("_ann_ <@1>".to_owned());
-    assert_eq!(
-        resolution_text(Some("**Yes**"), &by, true),
-        "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”)."
-    );
+    let want = "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”).";
+    assert_eq!(resolution_text(Some("**Yes**"), &by, true), want);
     assert_eq!(resolution_text(Some("**Yes**"), &by, false), "Answered: “**Yes**” (by “_ann_ <@1>”).");
 }
 

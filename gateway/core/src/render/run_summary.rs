@@ -28,23 +28,19 @@ impl RunDigest {
     /// Creates a digest. `started` is false for a run that never left the queue; `style` is the one in effect
     /// at the run's final row.
     pub fn new(mode: RunMode, started: bool, style: Style) -> Self {
-        let (has_footer, output_chars_max, files) =
-            (style.footer, style.output_chars_max, style.files.clone());
         // A file holds more than messages.
-        let kept =
-            files.as_ref().filter(|files| files.long_final_parts > 0).map_or(0, |files| files.bytes_max);
-        let body = RunOutput::new(Style { output_chars_max: output_chars_max.max(kept), ..style });
-        let (footer, changes) = (Footer::default(), FileChanges::default());
+        let kept = style.files.as_ref().filter(|files| files.long_final_parts > 0);
+        let kept = kept.map_or(0, |files| files.bytes_max);
         Self {
             mode,
             started,
-            has_footer,
-            output_chars_max,
-            files,
+            has_footer: style.footer,
+            output_chars_max: style.output_chars_max,
+            files: style.files.clone(),
             author_elsewhere: None,
-            footer,
-            body,
-            changes,
+            footer: Footer::default(),
+            body: RunOutput::new(Style { output_chars_max: style.output_chars_max.max(kept), ..style }),
+            changes: FileChanges::default(),
         }
     }
 

@@ -162,23 +162,12 @@ impl StyleHistory {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::message_split::Unit;
 
     fn style(max: usize) -> Style {
-        Style {
-            limit: MessageLimit::new(Unit::Bytes, max),
-            output_chars_max: 1,
-            line_chars_max: 1,
-            separator: Separator::None,
-            repeat_suppression: true,
-            tags: BTreeMap::from([("plan".to_owned(), false)]),
-            footer: false,
-            files: None,
-            verbosity: None,
-            shows: ChannelFeatures::default(),
-        }
+        let (limit, tags) = (MessageLimit::new(Unit::Bytes, max), [("plan".to_owned(), false)].into());
+        Style { limit, tags, ..crate::render::tests::style() }
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! What every backend's machine must do, whatever it speaks. A [`Peer`] plays the agent of a backend; the suite
-//! knows neither messages nor methods.
+//! What every backend's machine must do, whatever it speaks. A [`Peer`] plays the agent; the suite knows
+//! neither messages nor methods.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-use super::{Runtime, direct};
+use super::Runtime as _;
+use super::direct::{self, DirectRuntime};
 use crate::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
@@ -10,31 +11,66 @@ use crate::event::EventKind;
 use crate::permission;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
+use serde_json::{Value, json};
 
-/// The agent of a backend, as a script.
-pub(super) trait Peer {
-    /// The backend.
-    fn runtime(&self) -> Box<dyn Runtime>;
-    /// Says whether the agent can go on with an old conversation.
-    fn set_resumable(&mut self, resumable: bool);
+/// The agent of the direct backend, which does what the protocol says.
+#[derive(Default)]
+struct Peer {
+    forgetful: bool,
+}
+
+impl Peer {
     /// What the agent answers at once: handshake, settings, probes.
-    fn answers(&self, sent: &str) -> Vec<String>;
-    /// Whether this message would begin a new conversation.
-    fn begins_conversation(&self, sent: &str) -> bool;
+    fn answers(&self, sent: &str) -> Vec<String> {
+        let sent: Value = serde_json::from_str(sent).unwrap();
+        let mut body = match sent["method"].as_str() {
+            Some("initialize") => json!({ "result": {
+                "protocolVersion": 1,
+                "agentCapabilities": { "loadSession": !self.forgetful },
+            }}),
+            Some("session/new") => json!({ "result": { "sessionId": "s1" } }),
+            Some("session/load") => json!({ "result": null }),
+            Some("_acp_host/ping") => json!({ "error": { "code": -32601, "message": "Method not found" } }),
+            _ => return Vec::new(),
+        };
+        body["jsonrpc"] = "2.0".into();
+        body["id"] = sent["id"].clone();
+        vec![body.to_string()]
+    }
+
     /// A piece of the agent's message.
-    fn says(&self, text: &str) -> String;
+    fn says(&self, text: &str) -> String {
+        json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "update": {
+            "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text },
+        }}})
+        .to_string()
+    }
+
     /// A permission request under this id of the agent.
-    fn asks(&self, id: u64) -> String;
+    fn asks(&self, id: u64) -> String {
+        json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
+            "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
+        }})
+        .to_string()
+    }
+
     /// The end of a turn.
-    fn ends(&self, run_id: RunId, stop_reason: &str) -> String;
+    fn ends(&self, run_id: RunId, stop_reason: &str) -> String {
+        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
+            .to_string()
+    }
+
     /// The failure of a turn.
-    fn fails(&self, run_id: RunId) -> String;
+    fn fails(&self, run_id: RunId) -> String {
+        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "error": { "code": -32603, "message": "m" } })
+            .to_string()
+    }
 }
 
 /// A backend's machine with its agent, restored from its saved text before every call when `restarts`.
 struct Rig {
-    peer: Box<dyn Peer>,
-    runtime: Box<dyn Runtime>,
+    peer: Peer,
+    runtime: DirectRuntime,
     link: Box<dyn BackendMachine>,
     restarts: bool,
     at: u64,
@@ -42,8 +78,8 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(peer: Box<dyn Peer>, restarts: bool) -> Self {
-        let runtime = peer.runtime();
+    fn new(peer: Peer, restarts: bool) -> Self {
+        let runtime = DirectRuntime::default();
         let link = runtime.machine(None).unwrap();
         Self { peer, runtime, link, restarts, at: 0, log: Vec::new() }
     }
@@ -130,10 +166,6 @@ fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
     steps.iter().filter_map(end).collect()
 }
 
-fn peer() -> Box<dyn Peer> {
-    Box::new(direct::tests::DemoPeer::default())
-}
-
 /// The whole life of a session, each promise checked where it falls due. Returns everything the machine did.
 fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
     assert!(!rig.link.can_steer());
@@ -202,30 +234,28 @@ fn a_whole_life() {
     let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
         log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
     };
-    let straight = comparable(life(Rig::new(peer(), false), lease, &runs));
-    let restarted = comparable(life(Rig::new(peer(), true), lease, &runs));
+    let straight = comparable(life(Rig::new(Peer::default(), false), lease, &runs));
+    let restarted = comparable(life(Rig::new(Peer::default(), true), lease, &runs));
     assert_eq!(straight, restarted, "a machine that is restored before every call does the same");
 }
 
 #[test]
 fn it_never_begins_a_new_conversation_by_itself() {
-    let mut peer = peer();
-    peer.set_resumable(false);
-    let mut rig = Rig::new(peer, true);
+    let mut rig = Rig::new(Peer { forgetful: true }, true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
     let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
     assert!(steps.iter().any(refused), "{steps:?}");
     for step in &steps {
         assert!(!matches!(step, BackendStep::Ready { .. }));
         if let BackendStep::Send { bytes, .. } = step {
-            assert!(!rig.peer.begins_conversation(std::str::from_utf8(bytes).unwrap()), "{step:?}");
+            assert!(!std::str::from_utf8(bytes).unwrap().contains("session/new"), "{step:?}");
         }
     }
 }
 
 #[test]
 fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
-    let mut rig = Rig::new(peer(), true);
+    let mut rig = Rig::new(Peer::default(), true);
     let steps = rig.open(LeaseId::mint(), Some("old"));
     let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
     assert!(steps.iter().any(ready), "{steps:?}");
@@ -238,7 +268,7 @@ fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
 
 #[test]
 fn another_process_starts_from_nothing() {
-    let mut rig = Rig::new(peer(), true);
+    let mut rig = Rig::new(Peer::default(), true);
     rig.open(LeaseId::mint(), None);
     let run_id = RunId::mint();
     rig.submit(run_id, false);
@@ -252,6 +282,6 @@ fn another_process_starts_from_nothing() {
 #[test]
 fn state_of_something_else_is_refused() {
     for text in ["{", "[1]", "7", "\"x\""] {
-        assert!(peer().runtime().machine(Some(text)).is_err(), "{text}");
+        assert!(DirectRuntime::default().machine(Some(text)).is_err(), "{text}");
     }
 }

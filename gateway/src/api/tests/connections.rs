@@ -1,7 +1,7 @@
 //! Connections of the local interface: slow, idle, half-closed and refused ones.
 
 use super::*;
-use crate::tests::eventually;
+use crate::tests::{LogLines, eventually};
 
 #[tokio::test]
 async fn slow_and_vanishing_clients_cost_nothing() {
@@ -121,19 +121,8 @@ async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
 
 #[tokio::test]
 async fn refusals_are_logged_a_few_times_and_then_counted() {
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            std::io::Write::write(&mut *self.0.lock().unwrap(), bytes)
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let lines = Lines::default();
-    let sink = lines.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || sink.clone()).finish();
+    let lines = LogLines::default();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.writer()).finish();
     // The runtime of a test has one thread.
     let logging = tracing::subscriber::set_default(subscriber);
     let (dir, _fake, server) = served(ApiLimits { head_ms: 60_000, ..LIMITS });
@@ -152,7 +141,7 @@ async fn refusals_are_logged_a_few_times_and_then_counted() {
     }
     server.end().await;
     drop(logging);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let text = lines.text();
     let written = text.lines().filter(|line| line.contains("too many connections; ")).count();
     assert_eq!(written as u64, acp_shared::log_limit::LINES_MAX, "{text}");
     assert!(text.contains(&format!("left_out={}", beyond - written)), "{text}");

@@ -1,6 +1,7 @@
 //! Output of `chat`: a stream for scripts, and for a person lines above the one that is being edited.
 
 use crate::cli::chat::input::Printer;
+use crate::cli::follow::plan_lines;
 use crate::cli::output::{CliResult, Out, name};
 use acp_core::permission::kind_note;
 use acp_core::render::tool_preview;
@@ -120,7 +121,10 @@ impl<'a> ChatScreen<'a> {
             "tool_call_update" if matches!(text("status"), "completed" | "failed") => {
                 self.line(&tool_line(event))
             }
-            "plan" => self.plan(event),
+            "plan" => {
+                self.line("[plan]")?;
+                plan_lines(event).try_for_each(|line| self.line(&format!("  {line}")))
+            }
             "permission" => self.permission(event),
             "permission_settled" => {
                 let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
@@ -138,19 +142,6 @@ impl<'a> ChatScreen<'a> {
             "closed" => self.line(&format!("[session closed: {}]", word("reason"))),
             _ => Ok(()),
         }
-    }
-
-    fn plan(&mut self, event: &Value) -> CliResult {
-        self.line("[plan]")?;
-        for entry in event["entries"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            let mark = match entry["status"].as_str() {
-                Some("completed") => "x",
-                Some("in_progress") => "~",
-                _ => " ",
-            };
-            self.line(&format!("  [{mark}] {}", name(entry["content"].as_str().unwrap_or_default())))?;
-        }
-        Ok(())
     }
 
     fn host_request(&mut self, event: &Value) -> CliResult {

@@ -22,7 +22,6 @@ use acp_core::rows::{ConversationRef, PermissionRow, RunRow, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::RunId;
-use acp_store::sessions::SessionFilter;
 use std::collections::BTreeMap;
 use std::sync::Mutex as StdMutex;
 use tokio::sync::watch;

@@ -9,14 +9,14 @@ use crate::runtime::agent_host::terminal;
 use crate::runtime::agent_host::terminal::{
     SupervisorCalls, TerminalCommand, TerminalContext, TerminalError, rpc,
 };
-use crate::supervisor::{CallError, FeedItem, SupervisorClient, SupervisorStatus};
+use crate::supervisor::{CallError, SupervisorClient};
 use acp_core::backend::{AgentRequestKind, RpcError};
 use acp_core::host::{DecisionReason, Inspection};
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use acp_core::rows::AgentRequestRow;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
-use acp_shared::protocol::{LeaseKind, RefusalCode, Reply, Request, Spawn};
+use acp_shared::protocol::{LeaseKind, Notice, RefusalCode, Reply, Request, Spawn};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,7 +210,7 @@ async fn release_after_exit<S: SupervisorCalls>(supervisor: S, lease_id: LeaseId
 
 impl SupervisorCalls for SupervisorClient {
     fn is_connected(&self) -> bool {
-        matches!(*self.status().borrow(), SupervisorStatus::Up { .. })
+        self.status().borrow().is_up()
     }
 
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
@@ -237,7 +237,7 @@ impl SupervisorCalls for SupervisorClient {
                 biased;
                 items = feed.next() => {
                     for item in items {
-                        if let FeedItem::Exited { status, .. } = item {
+                        if let Notice::Exited { status, .. } = item {
                             return Ok(Some(status));
                         }
                     }

@@ -1,9 +1,12 @@
 -- Order of insertion as a column, the rest of a notification in the journal, and indexes for the sessions in use.
 
+-- Columns named ord are the order of insertion over all tables; acp_ord has one row, the last number.
 CREATE TABLE acp_ord (
   last INTEGER NOT NULL
 ) STRICT;
 
+-- payload_json is the update of a session/update notification, extra_json the members of its params beside sessionId
+-- and update.
 ALTER TABLE acp_events ADD COLUMN extra_json TEXT;
 
 ALTER TABLE acp_sessions ADD COLUMN ord INTEGER NOT NULL DEFAULT 0;

@@ -1,20 +1,23 @@
 //! Rows to test with.
 
+use crate::bindings::new_row;
 use crate::{Durability, GroupBounds, SpawnTx, Store, StoreError};
 use acp_core::agent_settings::AgentSettings;
 use acp_core::backend::{AgentRequest, AgentRequestKind, InputKind};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
+use acp_core::policy::BindingTimeouts;
+use acp_core::request::PromptRequest;
 use acp_core::rows::{
-    AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, LeaseStatus, NonInteractive,
-    OutboxRow, PermissionMode, PermissionRow, PermissionState, RequestState, RunMode, RunRow, SessionMode,
-    SessionOptions, SessionRow, TargetKind,
+    AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, NonInteractive, OutboxRow,
+    PermissionMode, PermissionRow, PermissionState, RequestState, RunRow, SessionMode, SessionOptions,
+    SessionRow,
 };
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::writes::Write;
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, Spawn};
 use tempfile::TempDir;
 
@@ -64,7 +67,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             timeout_s: Some(60),
             config: vec![("effort".into(), "low".into())],
             grants: acp_core::host::Grants::default(),
-            agent: AgentSettings::new(),
+            agent: AgentSettings::default(),
             mcp_servers: vec![acp_core::config::McpServer { name: "files".into(), ..Default::default() }],
             additional_directories: vec!["/more".into()],
             asking: None,
@@ -77,71 +80,37 @@ pub(super) fn session(name: &str) -> SessionRow {
 }
 
 pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
-    RunRow {
-        run_id: RunId::mint(),
-        session_key: session.clone(),
-        mode: RunMode::Prompt,
-        state,
+    let request = PromptRequest {
         text: "hello\nworld ✓".into(),
-        files: None,
         author: "ann".into(),
         interactive: true,
         requester_message_id: Some("m1".into()),
-        idempotency_key: IdempotencyKey::mint(),
-        last_seq: 0,
-        stop_reason: None,
-        usage: None,
-        error: None,
-        created_at_ms: 20,
-        started_at_ms: None,
-        ended_at_ms: None,
-    }
+        ..PromptRequest::default()
+    };
+    RunRow { state, ..request.into_run(RunId::mint(), session, IdempotencyKey::mint(), 20) }
 }
 
 pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingStatus) -> BindingRow {
-    BindingRow {
-        binding_id: BindingId::mint(),
-        conversation: ConversationRef {
-            channel: "console".into(),
-            account_id: "default".into(),
-            conversation_id: conversation.into(),
-            parent_conversation_id: Some("lobby".into()),
-        },
-        session_key: session.clone(),
-        target_kind: TargetKind::Session,
-        status,
-        bound_by: "ann".into(),
-        bound_at_ms: 30,
-        last_activity_at_ms: 31,
-        idle_ms: Some(1_000),
-        max_age_ms: None,
-        metadata: "{\"a\":1}".into(),
-        verbosity: None,
-        end_reason: None,
-    }
+    let parent_conversation_id = Some("lobby".into());
+    let at = ConversationRef::new("console", "default", conversation);
+    let at = ConversationRef { parent_conversation_id, ..at };
+    let timeouts = BindingTimeouts { idle_ms: Some(1_000), max_age_ms: None };
+    let (last_activity_at_ms, metadata) = (31, "{\"a\":1}".into());
+    BindingRow { status, last_activity_at_ms, metadata, ..new_row(at, session, "ann", timeouts, 30) }
 }
 
 pub(super) fn lease(session: &SessionKey) -> LeaseRow {
-    let lease_id = LeaseId::mint();
-    LeaseRow {
-        lease_id,
+    let spawn = Spawn {
+        lease_id: LeaseId::mint(),
         session_key: session.clone(),
-        spawn: Spawn {
-            lease_id,
-            session_key: session.clone(),
-            kind: LeaseKind::Agent,
-            argv: vec!["agent".into(), "--acp".into()],
-            env: vec![("TOKEN".into(), "secret".into())],
-            cwd: "/tmp".into(),
-            roots: vec!["/tmp".into()],
-            graces: Graces::default(),
-        },
-        usage: LeaseStatus::Intended,
-        stdout_offset: 0,
-        next_stdin_seq: 1,
-        link_state: "{}".into(),
-        broken: false,
-    }
+        kind: LeaseKind::Agent,
+        argv: vec!["agent".into(), "--acp".into()],
+        env: vec![("TOKEN".into(), "secret".into())],
+        cwd: "/tmp".into(),
+        roots: vec!["/tmp".into()],
+        graces: Graces::default(),
+    };
+    LeaseRow { link_state: "{}".into(), ..LeaseRow::new(spawn) }
 }
 
 pub(super) fn ask(at: u64, run_id: Option<RunId>) -> AgentRequest {

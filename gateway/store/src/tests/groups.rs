@@ -74,22 +74,6 @@ async fn groups_are_bounded_by_count_and_size() {
     assert_eq!(store.counts().groups - after.groups, 2, "every second transaction reaches 8 MiB");
 }
 
-#[tokio::test]
-async fn commit_group_closes_at_event_limit() {
-    for (events_max, want) in [(8, 5), (4, 10), (1_000, 1)] {
-        let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
-        let before = store.counts();
-        let append = |_| {
-            store.write("append", |tx| {
-                tx.appended(4);
-                Ok(())
-            })
-        };
-        queued_behind(&store, join_all((0..10).map(append))).await;
-        assert_eq!(store.counts().groups - before.groups, want, "{events_max} events in a commit");
-    }
-}
-
 /// Bounds are no quotas: what is alone is committed alone, and answered then.
 #[tokio::test]
 async fn lone_write_is_committed_at_once() {
@@ -105,18 +89,23 @@ async fn lone_write_is_committed_at_once() {
 /// The journal's own rows are what counts.
 #[tokio::test]
 async fn journal_events_count_towards_group_limit() {
-    let (_dir, store) = open_with(GroupBounds { events_max: 2, open_ms: 600_000 });
-    let mut fences = Vec::new();
-    for name in ["a", "b", "c", "d"] {
-        let row = spawned(&store, name).await;
-        fences.push(store.claim(row.session_key).await.unwrap().1);
+    // Two events of each of four sessions.
+    for (events_max, want) in [(4, 2), (3, 2), (2, 4), (1, 4), (1_000, 1)] {
+        let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
+        let mut fences = Vec::new();
+        for name in ["a", "b", "c", "d"] {
+            let row = spawned(&store, name).await;
+            fences.push(store.claim(row.session_key).await.unwrap().1);
+        }
+        let before = store.counts();
+        let commits =
+            fences.into_iter().map(|fence| store.commit(fence, vec![event(1, None), event(2, None)]));
+        for done in queued_behind(&store, join_all(commits)).await {
+            done.unwrap();
+        }
+        // The transaction before them appends nothing.
+        assert_eq!(store.counts().groups - before.groups, want, "{events_max} events in a commit");
     }
-    let before = store.counts();
-    let commits = fences.into_iter().map(|fence| store.commit(fence, vec![event(1, None)]));
-    for done in queued_behind(&store, join_all(commits)).await {
-        done.unwrap();
-    }
-    assert_eq!(store.counts().groups - before.groups, 2, "four events, two in a commit");
 }
 
 #[tokio::test]

@@ -8,4 +8,3 @@ mod interleaved;
 mod opening;
 mod round_trip;
 mod safety;
-mod speed;

@@ -4,9 +4,10 @@ use super::fleet::Fleet;
 use crate::common::{eventually, runs};
 use crate::crash::Decoy;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
+use acp_testkit::processes::{Killed, all_pids, status_field};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::{HashMap, VecDeque};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Between two looks at all processes.
@@ -34,12 +35,8 @@ impl Size {
     pub(crate) const RSS_KIB_MORE_MAX: u64 = 8 * 1024;
 
     pub(crate) fn of(pid: i32) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        Self {
-            fds: std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
-            rss_kib: rss.trim().trim_end_matches(" kB").parse().unwrap(),
-        }
+        let rss_kib = status_field(pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap();
+        Self { fds: std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(), rss_kib }
     }
 }
 
@@ -48,7 +45,7 @@ pub(crate) struct Watch {
     /// Strangers that live to the end.
     lasting: Vec<Decoy>,
     /// One that looks like an agent in all but its marks.
-    twin: Child,
+    twin: Killed,
     /// Strangers that carry the id of a lease that there is.
     disguised: VecDeque<Decoy>,
     /// When all processes were last looked at.
@@ -61,7 +58,7 @@ impl Watch {
         let foreign = Decoy::new(LeaseId::mint(), GatewayInstanceId::mint());
         let unknown = gateways.iter().map(|id| Decoy::new(LeaseId::mint(), *id));
         let lasting = unknown.chain([foreign]).collect();
-        let twin = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let twin = Killed(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         let gateways = gateways.iter().map(ToString::to_string).collect();
         Self { gateways, lasting, twin, disguised: VecDeque::new(), last: Instant::now(), looks: 0 }
     }
@@ -88,9 +85,7 @@ impl Watch {
     /// Every process that says it is of one of our gateways, strangers left out.
     pub(crate) fn ours(&self) -> Vec<Marked> {
         let strangers: Vec<i32> = self.lasting.iter().chain(&self.disguised).map(Decoy::pid).collect();
-        let entries = std::fs::read_dir("/proc").unwrap().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        let marked = pids.filter(|pid| !strangers.contains(pid)).filter_map(marks);
+        let marked = all_pids().into_iter().filter(|pid| !strangers.contains(pid)).filter_map(marks);
         marked.filter(|one| self.gateways.contains(&one.gateway) && runs(one.pid)).collect()
     }
 
@@ -151,8 +146,6 @@ fn marks(pid: i32) -> Option<Marked> {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let _ = self.twin.kill();
-        let _ = self.twin.wait();
         // What a failed run leaves, stopped wrappers above all. Each is looked at again through its handle.
         for one in self.ours() {
             let Some(Ok(pidfd)) = Pid::from_raw(one.pid).map(|pid| pidfd_open(pid, PidfdFlags::empty()))

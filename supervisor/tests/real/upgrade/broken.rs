@@ -1,13 +1,12 @@
 //! A new program that is none, or fails at any step: the old one goes on and nothing is lost.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::{
     Reader, again, assert_failed, binary, counting, descriptors, lines, program, settled, try_upgrade,
     upgrade,
 };
 use crate::common::{Host, agent, eventually, script, terminal};
 use acp_shared::protocol::Reply;
+use acp_testkit::processes::children;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
@@ -46,18 +45,10 @@ async fn a_program_that_cannot_take_over_does_not() {
     assert_eq!(gateway.input(spec.lease_id, 2, b"after").await, Ok(Reply::Written { seq: 2 }));
     assert_eq!(gateway.read(spec.lease_id, 6, 5).await, b"after");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
-    eventually("no program is left", || children(&host) == vec![info.wrapper_pid.unwrap()]);
+    eventually("no program is left", || children(host.pid()) == [info.wrapper_pid.unwrap()]);
     upgrade(&host);
     let mut gateway = again(&identity).await;
     assert_eq!(gateway.attach(spec.lease_id, 11).await.stdin_written, 2);
-}
-
-fn children(host: &Host) -> Vec<i32> {
-    let tasks = std::fs::read_dir(format!("/proc/{}/task", host.pid())).unwrap().flatten();
-    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
-    lists
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<i32>>())
-        .collect()
 }
 
 /// A program that passes the trial and fails afterwards: everything was frozen already.

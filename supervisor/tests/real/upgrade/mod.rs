@@ -1,7 +1,5 @@
 //! The planned restart (H14, case 72): another program goes on in the same process, and nobody notices.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 mod broken;
 mod kept;
 
@@ -42,12 +40,12 @@ fn settled(host: &Host, want: usize) {
 
 /// Connects again as a gateway does: until it is let in.
 pub(crate) async fn again(identity: &Identity) -> Client {
-    let mut client = None;
-    while client.is_none() {
-        client = identity.try_connect().await.ok();
+    loop {
+        if let Ok(client) = identity.try_connect().await {
+            return client;
+        }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    client.unwrap()
 }
 
 /// Reads a lease's output from `from` on and acknowledges it, over however many connections that takes.
@@ -153,22 +151,17 @@ async fn input_that_is_half_in_the_pipe_is_written_once() {
     let large: Vec<u8> = (0..200_000).map(|i| b'a' + u8::try_from(i % 23).unwrap()).collect();
     gateway.send(Request::Input { lease_id: id, seq: 2, bytes: large.clone() }).await;
     gateway.send(Request::Input { lease_id: id, seq: 3, bytes: b"third\n".to_vec() }).await;
-    let mut accepted = 0;
-    while accepted < 3 {
-        accepted = gateway.attach(id, 0).await.stdin_accepted;
-    }
+    while gateway.attach(id, 0).await.stdin_accepted < 3 {}
     upgrade(&host);
 
     let mut gateway = again(&identity).await;
     let attached = gateway.attach(id, 0).await;
     assert_eq!((attached.stdin_written, attached.stdin_accepted), (1, 3));
     // The numbers keep their hashes, and what was accepted is known.
-    let conflict = gateway.input(id, 1, b"other\n").await.unwrap_err();
-    assert_eq!(conflict.code, RefusalCode::SeqConflict);
+    assert_eq!(gateway.input(id, 1, b"other\n").await.unwrap_err().code, RefusalCode::SeqConflict);
     assert_eq!(gateway.input(id, 1, b"first\n").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(gateway.input(id, 3, b"thirst\n").await.unwrap_err().code, RefusalCode::SeqConflict);
-    let gap = gateway.input(id, 5, b"x").await.unwrap_err();
-    assert_eq!(gap.code, RefusalCode::SeqGap);
+    assert_eq!(gateway.input(id, 5, b"x").await.unwrap_err().code, RefusalCode::SeqGap);
     std::fs::write(&flag, "").unwrap();
     assert_eq!(gateway.input(id, 2, &large).await, Ok(Reply::Written { seq: 2 }));
     assert_eq!(gateway.input(id, 3, b"third\n").await, Ok(Reply::Written { seq: 3 }));
@@ -207,17 +200,14 @@ async fn an_end_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn what_an_ended_lease_said_is_still_there() {
-    let host = Host::with_config("ring_bytes_max = 8192\nreap_term_ms = 300");
-    let (identity, mut gateway) = host.connect_gateway().await;
+    let config = "ring_bytes_max = 8192\nreap_term_ms = 300";
+    let (host, identity, mut gateway) = Host::serving_identity(config).await;
     let long = gateway.start(script("seq -w 1 9999; echo last words >&2; exit 7")).await;
     let short = gateway.start(script("echo bye; exit 3")).await;
     gateway.attach(long.lease_id, 0).await;
     gateway.read(long.lease_id, 0, 8192).await;
     gateway.ack(long.lease_id, 5_000).await;
-    let mut all_closed = false;
-    while !all_closed {
-        all_closed = gateway.leases().await.iter().all(|lease| lease.state == LeaseState::Closed);
-    }
+    while gateway.leases().await.iter().any(|lease| lease.state != LeaseState::Closed) {}
     upgrade(&host);
     let mut gateway = again(&identity).await;
     let attached = gateway.attach(long.lease_id, 5_000).await;
@@ -226,13 +216,7 @@ async fn what_an_ended_lease_said_is_still_there() {
         (LeaseState::Closed, 5_000, true)
     );
     let want: String = (1..=9_999).map(|i| format!("{i:04}\n")).collect();
-    let mut all = Vec::new();
-    while all.len() < want.len() - 5_000 {
-        let (offset, bytes) = gateway.output(long.lease_id).await;
-        assert_eq!(offset, 5_000 + all.len() as u64);
-        all.extend(bytes);
-        gateway.ack(long.lease_id, 5_000 + all.len() as u64).await;
-    }
+    let all = gateway.read_and_ack(long.lease_id, 5_000, want.len() - 5_000).await;
     assert!(all == want.as_bytes()[5_000..]);
     assert_eq!(gateway.exited(long.lease_id).await, (ExitStatus::Exited(7), 49_995));
     gateway.log_with(&long.session_key, "| last words\n").await;
@@ -288,17 +272,12 @@ async fn a_gateway_that_is_away_has_its_grace() {
 async fn spawns_on_their_way_are_waited_for() {
     let (host, identity, mut gateway) = Host::with_identity().await;
     let specs: Vec<_> = (0..8).map(|_| agent(&["cat"])).collect();
-    for spec in &specs {
-        gateway.send(Request::Spawn(spec.clone())).await;
-    }
+    gateway.send_spawns(&specs).await;
     upgrade(&host);
     // What was refused meanwhile is tried again, under the same ids: no tree is started twice or without a lease.
     for spec in &specs {
-        let mut spawned = false;
-        while !spawned {
-            let mut gateway = again(&identity).await;
-            spawned = matches!(gateway.call(Request::Spawn(spec.clone())).await, Ok(Reply::Spawned(_)));
-        }
+        let spawn = async || again(&identity).await.call(Request::Spawn(spec.clone())).await;
+        while !matches!(spawn().await, Ok(Reply::Spawned(_))) {}
         assert_eq!(marked(spec.lease_id).len(), 2, "one wrapper, one agent");
     }
     let mut gateway = again(&identity).await;
@@ -321,11 +300,8 @@ async fn a_wrapper_that_dies_in_the_pause_is_noticed() {
     assert!(output.status.success(), "{output:?}");
     let mut gateway = again(&identity).await;
     eventually("its tree is ended", || marked(dies.lease_id).is_empty());
-    let mut state = LeaseState::Open;
-    while !state.is_ended() {
-        state = gateway.attach(dies.lease_id, 0).await.state;
-    }
-    assert_eq!(state, LeaseState::Lost);
+    while !gateway.attach(dies.lease_id, 0).await.state.is_ended() {}
+    assert_eq!(gateway.attach(dies.lease_id, 0).await.state, LeaseState::Lost);
     assert_eq!(marked(lives.lease_id).len(), 2);
 }
 
@@ -397,19 +373,18 @@ fn descriptors_of(pid: i32, max: usize) -> usize {
 
 #[tokio::test]
 async fn nothing_of_a_handover_reaches_an_agent() {
-    let host = Host::new();
-    let identity = host.gateway();
-    identity.connect().await.spawn(&agent(&["cat"])).await;
+    let (host, identity, mut gateway) = Host::with_identity().await;
+    gateway.spawn(&agent(&["cat"])).await;
     upgrade(&host);
     let mut gateway = again(&identity).await;
     let (_, info) = gateway.start_known(agent(&["cat"])).await;
     let open = |pid: i32| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-        let mut all: Vec<i32> = all.map(|e| e.file_name().to_str().unwrap().parse().unwrap()).collect();
+        let mut all: Vec<_> = all.map(|e| e.file_name()).collect();
         all.sort_unstable();
         all
     };
-    assert_eq!(open(info.adapter_pid.unwrap()), [0, 1, 2]);
+    assert_eq!(open(info.adapter_pid.unwrap()), ["0", "1", "2"]);
     let memory = |pid: i32| {
         let all = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
         let links = all.filter_map(|e| std::fs::read_link(e.path()).ok());

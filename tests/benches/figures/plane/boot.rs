@@ -7,6 +7,7 @@ use crate::api::Api;
 use crate::proc::{Private, cpu_ms, read_bytes};
 use crate::report::{Limit, Report};
 use crate::stats::{Sample, ms};
+use acp_testkit::processes::Killed;
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::World;
@@ -14,7 +15,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
@@ -74,8 +75,8 @@ impl Starts {
         self.count.push(ms(count));
         self.scan.push(ms(scan));
         let supervisor = world.supervisor();
-        let mut gateway = Started::start(world, &supervisor.socket());
-        let pid = gateway.pid();
+        let gateway = Started::start(world, &supervisor.socket());
+        let pid = gateway.child.pid();
         self.ready.push(ms(gateway.ready));
         self.ready_of_scan.push(ms(gateway.ready) / ms(scan));
         self.cpu.push(cpu_ms(pid));
@@ -95,7 +96,7 @@ impl Starts {
         self.cpu_later.push(cpu_ms(pid));
         self.memory.push(Private::of(pid).dirty_kib / 1024.0);
         drop(journal);
-        gateway.end();
+        drop(gateway);
         let _ = supervisor.terminate(SOON);
     }
 
@@ -150,7 +151,8 @@ fn read_plainly(path: &Path) -> (Duration, Duration) {
 
 /// A gateway whose ready line is read as soon as it is written.
 struct Started {
-    child: Child,
+    /// Killed at the end: the supervisor ends its agents and the file is replaced.
+    child: Killed,
     began: Instant,
     ready: Duration,
     socket: PathBuf,
@@ -165,7 +167,8 @@ impl Started {
         let log = world.path("log/boot.stderr");
         let log = fs::File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
         let began = Instant::now();
-        let mut child = command.stderr(log).spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        let child = command.stderr(log).spawn();
+        let mut child = Killed(child.unwrap_or_else(|e| panic!("{command:?}: {e}")));
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("the gateway has no standard output"));
         let _ = BufReader::new(stdout)
@@ -175,23 +178,5 @@ impl Started {
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}"));
         let socket = PathBuf::from(said["socket"].as_str().unwrap_or_else(|| panic!("no socket: {said}")));
         Self { child, began, ready, socket }
-    }
-
-    fn pid(&self) -> i32 {
-        self.child.id().cast_signed()
-    }
-
-    /// Kills the gateway. The supervisor ends its agents and the file is replaced, so an orderly exit is not
-    /// needed.
-    fn end(&mut self) {
-        // A child of this process; if it was reaped already, nothing is signalled.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.end();
     }
 }

@@ -9,6 +9,7 @@ const PARENT: Id = 10;
 const ONE: Id = 11;
 const TWO: Id = 12;
 const LINE: &str = "\n-# scripted · 2s";
+const FAILURE: &str = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.";
 
 /// Messages of a run: `tok-1-1` to `tok-1-3` in the first thread, `tok-2-1` in the second.
 fn case() -> Case {
@@ -50,9 +51,14 @@ fn answer(channel_id: Id, token: &str) -> Message {
     message(channel_id, &format!("{token} begins\n{token} ends{LINE}"))
 }
 
+/// Answer to a message of the first thread.
+fn one(number: u64) -> Message {
+    answer(ONE, &format!("tok-1-{number}"))
+}
+
 /// Transcript of a run without errors.
 fn good() -> Vec<Message> {
-    vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-2"), answer(ONE, "tok-1-3"), answer(TWO, "tok-2-1")]
+    vec![one(1), one(2), one(3), answer(TWO, "tok-2-1")]
 }
 
 /// Valid transcript with tagged answers and an answer in two parts.
@@ -84,10 +90,15 @@ fn verdict(case: &Case, transcript: Vec<Message>) -> Verdict {
     judge(case, &kept(transcript))
 }
 
-fn replaced(at: usize, with: Vec<Message>) -> Vec<Message> {
+fn replaced(at: usize, with: impl IntoIterator<Item = Message>) -> Vec<Message> {
     let mut all = good();
     all.splice(at..=at, with);
     all
+}
+
+/// Valid transcript with another message at its end.
+fn also(message: Message) -> Vec<Message> {
+    [good(), vec![message]].concat()
 }
 
 /// Settled permission request without buttons.
@@ -113,9 +124,7 @@ fn with_button(message: Message) -> Message {
 }
 
 fn failed(told: &str) -> Message {
-    let text =
-        format!("{told}The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.{LINE}");
-    message(ONE, text.trim_start())
+    message(ONE, format!("{told}{FAILURE}{LINE}").trim_start())
 }
 
 #[test]
@@ -131,12 +140,12 @@ fn judge_accepts_valid_transcripts() {
         (
             "a line about the turn alone",
             vec![],
-            replaced(1, vec![message(ONE, "tok-1-2 begins\ntok-1-2 ends"), message(ONE, "-# scripted")]),
+            replaced(1, [message(ONE, "tok-1-2 begins\ntok-1-2 ends"), message(ONE, "-# scripted")]),
             (4, 0),
         ),
-        ("that a message waits", vec![], replaced(1, vec![waits, answer(ONE, "tok-1-2")]), (4, 0)),
-        ("a failure with a beginning", vec![strike], replaced(1, vec![failed("tok-1-2 begins\n\n")]), (3, 1)),
-        ("a failure with nothing before it", vec![all], replaced(0, vec![failed("")]), (3, 1)),
+        ("that a message waits", vec![], replaced(1, [waits, one(2)]), (4, 0)),
+        ("a failure with a beginning", vec![strike], replaced(1, [failed("tok-1-2 begins\n\n")]), (3, 1)),
+        ("a failure with nothing before it", vec![all], replaced(0, [failed("")]), (3, 1)),
         (
             "two failures with nothing before them",
             vec![all, strike],
@@ -146,32 +155,26 @@ fn judge_accepts_valid_transcripts() {
         (
             "that an agent ended",
             vec![strike],
-            replaced(1, vec![message(ONE, "The agent exited (killed by signal 9)."), answer(ONE, "tok-1-2")]),
+            replaced(1, [message(ONE, "The agent exited (killed by signal 9)."), one(2)]),
             (4, 0),
         ),
         (
             "a card that is over, and a question that was answered",
             vec![],
-            replaced(1, vec![message(ONE, "Done: 1 tool call"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
+            replaced(1, [message(ONE, "Done: 1 tool call"), question("tok-1-2"), one(2)]),
             (4, 0),
         ),
         (
             "that a press was done late",
             vec![],
-            replaced(1, vec![question("tok-1-2"), late_press(ONE), answer(ONE, "tok-1-2")]),
+            replaced(1, [question("tok-1-2"), late_press(ONE), one(2)]),
             (4, 0),
         ),
+        ("what a person said", vec![], also(Message { author_id: ANN, ..message(PARENT, "hello") }), (4, 0)),
         (
-            "what a person said or took away",
+            "what was taken away",
             vec![],
-            [
-                good(),
-                vec![
-                    Message { author_id: ANN, ..message(PARENT, "hello") },
-                    Message { deleted_ms: Some(9), ..message(PARENT, "gone") },
-                ],
-            ]
-            .concat(),
+            also(Message { deleted_ms: Some(9), ..message(PARENT, "gone") }),
             (4, 0),
         ),
     ] {
@@ -187,87 +190,67 @@ fn judge_rejects_invalid_transcripts() {
     let disordered =
         |token: &str, before: &str| Wrong::Disordered { token: token.to_owned(), before: before.to_owned() };
     let elsewhere = |text: &str| Wrong::Elsewhere { text: text.to_owned() };
+    let unstruck = |text: &str| Wrong::Unstruck { text: text.to_owned() };
+    let open = |text: &str| Wrong::Open { text: text.to_owned() };
     let unknown = |text: &str| Wrong::Unknown { text: text.to_owned() };
     let incomplete =
         |token: &str, text: &str| Wrong::Incomplete { token: token.to_owned(), text: text.to_owned() };
     let whole = format!("tok-1-2 begins\ntok-1-2 ends{LINE}");
     let bare = "tok-1-2 begins\ntok-1-2 ends";
-    let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.";
-    let same =
-        |number: u64| Message { nonce: Some(json!("same")), ..answer(ONE, &format!("tok-1-{number}")) };
+    let same = |number: u64| Message { nonce: Some(json!("same")), ..one(number) };
     let both = format!("{bare}\ntok-1-3 begins\ntok-1-3 ends");
     let two = "tok-2-1 begins\ntok-2-1 ends";
     for (what, transcript, want) in [
         ("lost", good().split_off(1), vec![lost("tok-1-1")]),
         ("all lost", vec![], vec![lost("tok-1-1"), lost("tok-1-2"), lost("tok-1-3"), lost("tok-2-1")]),
-        (
-            "twice, under another nonce",
-            replaced(1, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-2")]),
-            vec![twice("tok-1-2")],
-        ),
-        (
-            "twice, under one nonce",
-            replaced(1, vec![same(2), same(2)]),
-            vec![twice("tok-1-2"), twice(&whole)],
-        ),
-        ("one nonce for two answers", replaced(1, vec![same(1), same(2)]).split_off(1), vec![twice(&whole)]),
+        ("twice, under another nonce", replaced(1, [one(2), one(2)]), vec![twice("tok-1-2")]),
+        ("twice, under one nonce", replaced(1, [same(2), same(2)]), vec![twice("tok-1-2"), twice(&whole)]),
+        ("one nonce for two answers", replaced(1, [same(1), same(2)]).split_off(1), vec![twice(&whole)]),
         (
             "out of order",
-            replaced(0, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")]),
+            replaced(0, [one(2), one(1)]),
             vec![twice("tok-1-2"), disordered("tok-1-2", "tok-1-1")],
         ),
         (
             "swapped",
-            [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat(),
+            [vec![one(2), one(1)], good().split_off(2)].concat(),
             vec![disordered("tok-1-2", "tok-1-1")],
         ),
-        (
-            "in another thread",
-            replaced(3, vec![answer(ONE, "tok-2-1")]),
-            vec![lost("tok-2-1"), elsewhere(two)],
-        ),
-        ("in another thread too", [good(), vec![answer(ONE, "tok-2-1")]].concat(), vec![elsewhere(two)]),
-        ("in a channel of nobody's", [good(), vec![message(99, "hello")]].concat(), vec![elsewhere("hello")]),
+        ("in another thread", replaced(3, [answer(ONE, "tok-2-1")]), vec![lost("tok-2-1"), elsewhere(two)]),
+        ("in another thread too", also(answer(ONE, "tok-2-1")), vec![elsewhere(two)]),
+        ("in a channel of nobody's", also(message(99, "hello")), vec![elsewhere("hello")]),
         (
             "in the channel above",
-            [good(), vec![answer(PARENT, "tok-1-2")]].concat(),
+            also(answer(PARENT, "tok-1-2")),
             vec![Wrong::InParent { text: whole.clone() }],
         ),
         (
             "without its end",
-            replaced(1, vec![message(ONE, &format!("tok-1-2 begins{LINE}"))]),
+            replaced(1, [message(ONE, &format!("tok-1-2 begins{LINE}"))]),
             vec![incomplete("tok-1-2", "tok-1-2 begins")],
         ),
         (
             "with a part twice",
-            replaced(1, vec![message(ONE, "tok-1-2 begins"), answer(ONE, "tok-1-2")]),
+            replaced(1, [message(ONE, "tok-1-2 begins"), one(2)]),
             vec![incomplete("tok-1-2", &format!("tok-1-2 begins\n{bare}"))],
         ),
-        (
-            "without its last message",
-            [good(), vec![message(TWO, "tok-2-9 begins")]].concat(),
-            vec![unknown("tok-2-9 begins\n")],
-        ),
+        ("without its last message", also(message(TWO, "tok-2-9 begins")), vec![unknown("tok-2-9 begins\n")]),
         (
             "two answers in one",
-            replaced(1, vec![message(ONE, bare), answer(ONE, "tok-1-3")]),
+            replaced(1, [message(ONE, bare), one(3)]),
             vec![incomplete("tok-1-2", &both), elsewhere(&both)],
         ),
-        (
-            "a failure of nothing",
-            replaced(1, vec![failed("")]),
-            vec![Wrong::Unstruck { text: failure.to_owned() }],
-        ),
-        ("a failure beside the answers", [good(), vec![failed("")]].concat(), vec![twice(failure)]),
+        ("a failure of nothing", replaced(1, [failed("")]), vec![unstruck(FAILURE)]),
+        ("a failure beside the answers", also(failed("")), vec![twice(FAILURE)]),
         (
             "an end of nothing",
-            [good(), vec![message(ONE, "The agent exited (killed by signal 9).")]].concat(),
-            vec![Wrong::Unstruck { text: "an agent of 11 ended".to_owned() }],
+            also(message(ONE, "The agent exited (killed by signal 9).")),
+            vec![unstruck("an agent of 11 ended")],
         ),
         (
             "a card that goes on",
-            [good(), vec![message(ONE, "Working\n\ntok-1-3 begins")]].concat(),
-            vec![Wrong::Open { text: "Working\n\ntok-1-3 begins".to_owned() }],
+            also(message(ONE, "Working\n\ntok-1-3 begins")),
+            vec![open("Working\n\ntok-1-3 begins")],
         ),
         (
             "too many cards",
@@ -276,34 +259,30 @@ fn judge_rejects_invalid_transcripts() {
         ),
         (
             "something to press on what is over",
-            replaced(1, vec![with_button(question("tok-1-2")), answer(ONE, "tok-1-2")]),
-            vec![Wrong::Open { text: question("tok-1-2").content }],
+            replaced(1, [with_button(question("tok-1-2")), one(2)]),
+            vec![open(&question("tok-1-2").content)],
         ),
         (
             "a question twice",
-            replaced(1, vec![question("tok-1-2"), question("tok-1-2"), answer(ONE, "tok-1-2")]),
+            replaced(1, [question("tok-1-2"), question("tok-1-2"), one(2)]),
             vec![twice("The agent asks for a permission: tok-1-2")],
         ),
         (
             "a question of nobody's",
-            [good(), vec![question("tok-1-3")]].concat(),
+            also(question("tok-1-3")),
             vec![unknown("The agent asks for a permission: tok-1-3")],
         ),
         (
             "more said of presses than there were",
-            replaced(1, vec![late_press(ONE), late_press(ONE), answer(ONE, "tok-1-2")]),
+            replaced(1, [late_press(ONE), late_press(ONE), one(2)]),
             vec![unknown("`/acp answer` of : 2 times in 11")],
         ),
         (
             "a press of another thread",
-            [good(), vec![late_press(TWO)]].concat(),
+            also(late_press(TWO)),
             vec![unknown("`/acp answer` of : 1 times in 12")],
         ),
-        (
-            "what nobody is owed",
-            [good(), vec![message(ONE, &format!("hello{LINE}"))]].concat(),
-            vec![unknown("hello")],
-        ),
+        ("what nobody is owed", also(message(ONE, &format!("hello{LINE}"))), vec![unknown("hello")]),
     ] {
         let mut want = want;
         want.sort();
@@ -314,7 +293,7 @@ fn judge_rejects_invalid_transcripts() {
 /// A failure repeats the answer so far, and is valid only if agents died while the message was pending.
 #[test]
 fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
-    let failure = || replaced(1, vec![failed("tok-1-2 begins\n\n")]);
+    let failure = || replaced(1, [failed("tok-1-2 begins\n\n")]);
     let at = |thread, from_ms, until_ms| Strike { thread, from_ms, until_ms };
     for (strike, may) in [
         (at(Some(ONE), 900, 1_000), true),
@@ -328,17 +307,17 @@ fn failure_is_valid_only_after_agent_kill_in_its_thread_and_time() {
         assert_eq!(verdict.wrong.is_empty(), may, "{strike:?}: {:?}", verdict.wrong);
     }
     let always = || Case { strikes: vec![at(None, 0, 9_000)], ..case() };
-    let said_otherwise = verdict(&always(), replaced(1, vec![failed("tok-1-2 ends\n\n")]));
+    let said_otherwise = verdict(&always(), replaced(1, [failed("tok-1-2 ends\n\n")]));
     assert!(matches!(&said_otherwise.wrong[..], [Wrong::Incomplete { .. }]), "{said_otherwise:?}");
     let said_twice =
-        verdict(&always(), replaced(1, vec![failed("tok-1-2 begins\n\nThe turn failed (X): y\n\n")]));
+        verdict(&always(), replaced(1, [failed("tok-1-2 begins\n\nThe turn failed (X): y\n\n")]));
     assert!(matches!(&said_twice.wrong[..], [Wrong::Twice { .. }]), "{said_twice:?}");
 }
 
 /// Only messages with late events may be answered late, and none early.
 #[test]
 fn late_event_may_be_answered_out_of_order() {
-    let swapped = || [vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-1")], good().split_off(2)].concat();
+    let swapped = || [vec![one(2), one(1)], good().split_off(2)].concat();
     let mut first = case();
     first.said[0].may_be_late = true;
     assert_eq!(verdict(&first, swapped()).wrong, []);
@@ -391,14 +370,14 @@ fn deleted_message_is_answered_or_never_received() {
         let text = format!("A queued prompt was cancelled before its turn.: {times} times in 11");
         vec![Wrong::Unknown { text }]
     };
-    let failure = "The turn failed (ACP_TURN_FAILED): The agent exited.\nNext: send it again.".to_owned();
+    let twice = |what: &str| vec![Wrong::Twice { what: what.to_owned() }];
     for (what, case, transcript, want) in [
         ("answered", deleted(&heard), good(), (vec![], (4, 0, 0))),
-        ("not heard, and nothing said", deleted(&[]), replaced(1, vec![]), (vec![], (3, 0, 1))),
+        ("not heard, and nothing said", deleted(&[]), replaced(1, []), (vec![], (3, 0, 1))),
         ("not heard, and dropped aloud", deleted(&[]), replaced(1, dropped()), (vec![], (3, 0, 1))),
         ("dropped twice", deleted(&[]), [dropped(), replaced(1, dropped())].concat(), (drops(2), (3, 0, 1))),
         ("dropped and answered", deleted(&heard), [dropped(), good()].concat(), (drops(1), (4, 0, 0))),
-        ("heard, and nothing said", deleted(&heard), replaced(1, vec![]), (lost("tok-1-2"), (3, 0, 0))),
+        ("heard, and nothing said", deleted(&heard), replaced(1, []), (lost("tok-1-2"), (3, 0, 0))),
         (
             "answered and never heard",
             deleted(&[]),
@@ -408,41 +387,31 @@ fn deleted_message_is_answered_or_never_received() {
         (
             "another one has nothing",
             struck(deleted(&[])),
-            replaced(1, vec![]).split_off(1),
+            replaced(1, []).split_off(1),
             (lost("tok-1-1"), (2, 0, 1)),
         ),
         (
             // The failure is of the first one, which was not taken back.
             "another one failed",
             struck(deleted(&[])),
-            [vec![failed("")], replaced(1, vec![]).split_off(1)].concat(),
+            [vec![failed("")], replaced(1, []).split_off(1)].concat(),
             (vec![], (2, 1, 1)),
         ),
         // Its turn was next when its agent could not be started.
-        (
-            "failed before it was heard",
-            struck(deleted(&[])),
-            replaced(1, vec![failed("")]),
-            (vec![], (3, 1, 0)),
-        ),
+        ("failed before it was heard", struck(deleted(&[])), replaced(1, [failed("")]), (vec![], (3, 1, 0))),
         (
             "two failures for one",
             struck(deleted(&[])),
-            replaced(1, vec![failed(""), failed("")]),
-            (vec![Wrong::Twice { what: failure.clone() }], (3, 1, 0)),
+            replaced(1, [failed(""), failed("")]),
+            (twice(FAILURE), (3, 1, 0)),
         ),
         (
             "a failure of nothing",
             deleted(&[]),
-            replaced(1, vec![failed("")]),
-            (vec![Wrong::Unstruck { text: failure.clone() }], (3, 0, 0)),
+            replaced(1, [failed("")]),
+            (vec![Wrong::Unstruck { text: FAILURE.to_owned() }], (3, 0, 0)),
         ),
-        (
-            "answered twice",
-            deleted(&heard),
-            replaced(1, vec![answer(ONE, "tok-1-2"), answer(ONE, "tok-1-2")]),
-            (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0, 0)),
-        ),
+        ("answered twice", deleted(&heard), replaced(1, [one(2), one(2)]), (twice("tok-1-2"), (4, 0, 0))),
     ] {
         let Verdict { wrong, answered, failed, withdrawn, .. } = verdict(&case, transcript);
         assert_eq!((wrong, (answered, failed, withdrawn)), want, "{what}");
@@ -460,31 +429,26 @@ fn edited_message_is_answered_once_as_before_or_after() {
     let mixed = "tok-1-2 begins\ntok-1-2-anew ends";
     for (what, received, transcript, want) in [
         ("as it was", vec![old], good(), (vec![], (4, 0))),
-        ("as it is", vec![new], replaced(1, vec![now()]), (vec![], (4, 1))),
+        ("as it is", vec![new], replaced(1, [now()]), (vec![], (4, 1))),
         ("as it was, and the other one was heard", vec![new], good(), (heard(1), (4, 0))),
         ("both heard", vec![old, new], good(), (heard(2), (4, 0))),
         (
             "both answered",
             vec![old],
-            replaced(1, vec![answer(ONE, "tok-1-2"), now()]),
+            replaced(1, [one(2), now()]),
             (vec![Wrong::Twice { what: "tok-1-2".to_owned() }], (4, 0)),
         ),
         (
             "some of both",
             vec![new],
-            replaced(1, vec![message(ONE, &format!("{mixed}{LINE}"))]),
+            replaced(1, [message(ONE, &format!("{mixed}{LINE}"))]),
             (incomplete(mixed), (3, 0)),
         ),
-        (
-            "not at all",
-            vec![],
-            replaced(1, vec![]),
-            (vec![Wrong::Lost { token: "tok-1-2".to_owned() }], (3, 0)),
-        ),
+        ("not at all", vec![], replaced(1, []), (vec![Wrong::Lost { token: "tok-1-2".to_owned() }], (3, 0))),
         (
             "in another thread",
             vec![new],
-            replaced(1, vec![Message { channel_id: TWO, ..now() }]),
+            replaced(1, [Message { channel_id: TWO, ..now() }]),
             (
                 vec![
                     Wrong::Lost { token: "tok-1-2".to_owned() },
@@ -504,8 +468,7 @@ fn edited_message_is_answered_once_as_before_or_after() {
 fn anonymous_failure_is_not_ordered_when_a_message_was_deleted() {
     let always = vec![Strike { thread: None, from_ms: 0, until_ms: 9_000 }];
     let deleted = Case { strikes: always.clone(), ..amended(Amended::Deleted, &[]) };
-    let told =
-        || [vec![answer(ONE, "tok-1-1"), answer(ONE, "tok-1-3"), failed("")], good().split_off(3)].concat();
+    let told = || [vec![one(1), one(3), failed("")], good().split_off(3)].concat();
     assert_eq!(verdict(&deleted, told()).wrong, []);
     let kept = Case { strikes: always, ..case() };
     let disordered = Wrong::Disordered { token: "tok-1-3".to_owned(), before: "tok-1-2".to_owned() };

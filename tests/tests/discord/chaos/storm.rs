@@ -2,7 +2,7 @@
 
 use super::judge::{ASKS, Amended, Case, Said, Strike, is_open};
 use super::plan::{self, Blow, Change, Step, Turn, Which, anew, token};
-use crate::stage::{Stage, button, labels};
+use crate::stage::{CREATE, Stage, button, labels};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::{Id, Message};
 use acp_tests::fake_discord::core::stage::SocketAct;
@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-const CREATE: &str = "POST /channels/{}/messages";
 const MORE: &str = "[acp]\nmax_concurrent_sessions = 20\nmax_concurrent_sessions_per_account = 20\n\
     [acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 500\ncoalesce_idle_ms = 750\n";
 /// Crashes are intended here: no crash back-off.
@@ -265,15 +264,13 @@ impl Storm {
     /// Kills the gateway between a stored message and its receipt: the response is held and never sent.
     fn kill_between(&mut self) {
         let end = Instant::now() + CATCH;
-        let held = eventually(2 * CATCH, "a message is kept", || {
+        let held = eventually(2 * CATCH, "message stored", || {
             let held = self.stage.fake.underway().held.first().copied();
             (held.is_some() || Instant::now() > end).then_some(held)
         });
         if let Some(id) = held {
             self.kill_gateway();
-            until(SOON, "nobody waits for the receipt", || {
-                self.stage.fake.underway().unreceived.contains(&id)
-            });
+            until(SOON, "client disconnected", || self.stage.fake.underway().unreceived.contains(&id));
             self.between.insert(id);
         } else {
             self.count("kills that found no message");
@@ -348,7 +345,7 @@ impl Storm {
             self.say(thread, token.clone(), &Turn::quick(token));
         }
         let end = Instant::now() + LONG;
-        until(2 * LONG, "the last answers", || {
+        until(2 * LONG, "last answers shown", || {
             self.press_all();
             let is_told = |(thread, token): (&Id, &String)| {
                 self.stage.finals(*thread).iter().any(|text| text.contains(token.as_str()))
@@ -356,10 +353,10 @@ impl Storm {
             // The judge reports what is missing then.
             self.threads.iter().zip(&last).all(is_told) || Instant::now() > end
         });
-        until(SOON, "nothing is late any more", || self.stage.fake.underway().late == 0);
+        until(SOON, "no late request pending", || self.stage.fake.underway().late == 0);
         // Cards are folded and buttons removed after their turns.
         let end = Instant::now() + SOON;
-        until(2 * SOON, "nothing is open", || {
+        until(2 * SOON, "cards folded and buttons removed", || {
             let open = |it: &Message| !labels(it).is_empty() || is_open(&it.content);
             let is_over = |thread: &Id| !self.stage.told(*thread).iter().any(open);
             self.threads.iter().all(is_over) || Instant::now() > end
@@ -396,7 +393,7 @@ impl Storm {
 
     /// Waits until a request fault struck.
     pub(super) fn until_struck(&self) {
-        until(SOON, "a request meets its fate", || !self.stage.fake.tally().rest_faults.is_empty());
+        until(SOON, "request fault struck", || !self.stage.fake.tally().rest_faults.is_empty());
     }
 
     /// Applies this fault to the next request that creates a message.

@@ -2,7 +2,8 @@
 //! agents that end at the worst moment.
 
 use super::cases::{
-    approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, refused, run_state,
+    approving, ask, code, lease, opening, prompt, ready, ready_in_pieces, ready_with, refused, run_state,
+    started,
 };
 use super::world::{World, prompt_request};
 use super::*;
@@ -60,10 +61,8 @@ fn an_agent_that_is_being_ended_does_not_bring_its_conversation_back() {
     let run = prompt(&mut world, "prompt a").unwrap();
     world.command(ActorCommand::NewConversation).unwrap();
     world.say("Rsession-1\n");
-    assert_eq!(
-        world.rows.session.agent_session_id, None,
-        "a late answer does not restore the old conversation"
-    );
+    let id = &world.rows.session.agent_session_id;
+    assert_eq!(*id, None, "a late answer does not restore the old conversation");
     (world.deaf, world.unending) = (false, false);
     world.end(ExitStatus::Exited(0));
     assert_eq!(run_state(&world, run), RunState::Completed);
@@ -169,9 +168,7 @@ fn what_was_accepted_and_not_written_is_asked_after_on_the_next_connection() {
 
 #[test]
 fn an_attach_that_is_refused_for_now_is_asked_again() {
-    let mut world = World::new(1, 1000);
-    world.refuse_attach = true;
-    world.restart();
+    let mut world = started(|world| world.refuse_attach = true);
     world.wait();
     assert_eq!(world.rows.session.state, SessionState::Creating);
     world.refuse_attach = false;
@@ -181,9 +178,7 @@ fn an_attach_that_is_refused_for_now_is_asked_again() {
 
 #[test]
 fn a_run_that_fails_for_want_of_somebody_to_ask_fails_so_even_when_its_agent_ends() {
-    let mut world = ready();
-    world.rows.session.options.non_interactive = NonInteractive::Fail;
-    world.restart();
+    let mut world = ready_with(|options| options.non_interactive = NonInteractive::Fail);
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
     let run = ask(&mut world, request).unwrap().run_id;
     world.deaf = true;

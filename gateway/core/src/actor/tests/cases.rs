@@ -15,18 +15,28 @@ pub(super) fn ready() -> World {
     world
 }
 
-/// Returns the same world in a mode without questions.
-pub(super) fn approving() -> World {
+/// Returns the same world with changed settings.
+pub(super) fn ready_with(change: impl FnOnce(&mut crate::rows::SessionOptions)) -> World {
     let mut world = ready();
-    world.rows.session.options.permission = crate::rows::PermissionMode::ApproveAll;
+    change(&mut world.rows.session.options);
     world.restart();
     world
 }
 
+/// Returns the same world in a mode without questions.
+pub(super) fn approving() -> World {
+    ready_with(|options| options.permission = crate::rows::PermissionMode::ApproveAll)
+}
+
 /// Returns an agent that was started and has not opened its session.
 pub(super) fn opening() -> World {
+    started(|world| world.deaf = true)
+}
+
+/// Returns a gateway that was started in a changed world.
+pub(super) fn started(change: impl FnOnce(&mut World)) -> World {
     let mut world = World::new(1, 1000);
-    world.deaf = true;
+    change(&mut world);
     world.restart();
     world
 }
@@ -40,10 +50,7 @@ pub(super) fn ready_in_pieces(cut: usize) -> World {
 
 /// Returns a gateway whose supervisor refuses to start agents.
 pub(super) fn refused(code: RefusalCode, retry_after_ms: Option<u64>) -> World {
-    let mut world = World::new(1, 1000);
-    world.refuse_spawn = Some((code, retry_after_ms));
-    world.restart();
-    world
+    started(|world| world.refuse_spawn = Some((code, retry_after_ms)))
 }
 
 pub(super) fn prompt(world: &mut World, text: &str) -> Result<RunId, Failure> {
@@ -117,11 +124,8 @@ fn output_of_a_dead_agent_is_read_to_its_end_before_the_run_fails() {
     world.processes.get_mut(&id).unwrap().stdout.extend(b"Tlast\nD\n");
     world.exit(id, ExitStatus::Exited(0));
     world.restart();
-    assert_eq!(
-        run_state(&world, run),
-        RunState::Completed,
-        "H1: output before the end of the process is read"
-    );
+    let got = run_state(&world, run);
+    assert_eq!(got, RunState::Completed, "H1: output before the end of the process is read");
 }
 
 #[test]
@@ -142,10 +146,8 @@ fn a_spawn_that_is_refused_fails_what_waits_with_the_reason() {
     assert_eq!(world.rows.session.state, SessionState::Error);
     assert_eq!(world.rows.session.lease_id, None);
     let failure = world.rows.session.last_error.clone().unwrap();
-    assert_eq!(
-        (failure.code, failure.detail_code.as_deref()),
-        (Code::SessionInitFailed, Some("SPAWN_FAILED"))
-    );
+    let want = (Code::SessionInitFailed, Some("SPAWN_FAILED"));
+    assert_eq!((failure.code, failure.detail_code.as_deref()), want);
 }
 
 #[test]
@@ -211,7 +213,7 @@ fn a_line_longer_than_the_ring_is_committed_in_pieces() {
     let long = "x".repeat(200_000);
     let id = lease(&world);
     world.say(&format!("T{long}"));
-    assert!(world.processes[&id].acked() > 100_000, "H2: an unfinished line can be acknowledged");
+    assert!(world.processes[&id].acked > 100_000, "H2: an unfinished line can be acknowledged");
     world.restart();
     world.say("\nD\n");
     assert_eq!(run_state(&world, run), RunState::Completed);
@@ -241,10 +243,8 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
     process.stdout.extend(rest.bytes());
     process.exit = Some(ExitStatus::Signaled(9));
     world.restart();
-    assert_eq!(
-        world.kinds(),
-        [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status]
-    );
+    let want = [K::Status, K::Prompt, K::AgentMessage, K::AgentMessage, K::Error, K::Status, K::Status];
+    assert_eq!(world.kinds(), want);
     assert_eq!(world.rows.session.lease_id, None, "the lease is drained and released");
 }
 

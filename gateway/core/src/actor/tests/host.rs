@@ -1,8 +1,8 @@
 //! Files and terminals under the permission modes: no effect without permission and no repeated question,
 //! also if the gateway is killed at any moment.
 
-use super::cases::{ask, prompt, ready, run_state};
-use super::world::{World, prompt_request};
+use super::cases::{ask, prompt, ready_with, run_state};
+use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::backend::{AgentRequestKind, RpcError};
 use crate::event::EventKind as K;
@@ -28,9 +28,7 @@ impl World {
 
 /// Returns a session in a permission mode, with a running turn.
 fn running(mode: PermissionMode) -> (World, RunId) {
-    let mut world = ready();
-    world.rows.session.options.permission = mode;
-    world.restart();
+    let mut world = ready_with(|options| options.permission = mode);
     let run = prompt(&mut world, "Thello").unwrap();
     (world, run)
 }
@@ -41,12 +39,7 @@ fn pending(world: &World) -> Vec<&PermissionRow> {
 
 fn answer(world: &mut World, option: &str) {
     let id = pending(world)[0].permission_id();
-    let command = ActorCommand::AnswerPermission {
-        permission_id: id,
-        option_id: option.to_owned(),
-        by: "somebody".to_owned(),
-    };
-    world.command(command).unwrap();
+    world.command(answer_command(&id, option)).unwrap();
 }
 
 /// Answers that the agent received: `ok` or the error's text.
@@ -284,9 +277,7 @@ fn policy_answers_grant_nothing() {
 #[test]
 fn nobody_to_ask_refuses_or_fails_the_run() {
     for (policy, fails) in [(NonInteractive::Deny, false), (NonInteractive::Fail, true)] {
-        let mut world = ready();
-        world.rows.session.options.non_interactive = policy;
-        world.restart();
+        let mut world = ready_with(|options| options.non_interactive = policy);
         let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
         let run = ask(&mut world, request).unwrap().run_id;
         world.say("W/w/f x\n");
@@ -299,9 +290,7 @@ fn nobody_to_ask_refuses_or_fails_the_run() {
 #[test]
 fn outside_of_a_turn_nobody_is_asked() {
     for policy in [NonInteractive::Deny, NonInteractive::Fail] {
-        let mut world = ready();
-        world.rows.session.options.non_interactive = policy;
-        world.restart();
+        let mut world = ready_with(|options| options.non_interactive = policy);
         world.say("W/w/f x\nCls\n");
         assert_eq!((pending(&world).len(), world.performed.len(), heard(&world).len()), (0, 0, 2));
     }
@@ -370,11 +359,8 @@ fn content_that_the_file_holds_already_uses_the_permission_up() {
     world.say("W/w/f x\n");
     assert_eq!(effects(&world), [effect("write", "allowed", "unchanged")]);
     world.say("W/w/f other\n");
-    assert_eq!(
-        (pending(&world).len(), world.performed.len()),
-        (1, 0),
-        "a one-time answer grants nothing further"
-    );
+    let got = (pending(&world).len(), world.performed.len());
+    assert_eq!(got, (1, 0), "a one-time answer grants nothing further");
 }
 
 /// A changed permission mode decides pending questions; their old buttons have no effect.
@@ -412,9 +398,7 @@ fn another_permission_mode_decides_about_the_questions_that_wait() {
             let settled = world.count(K::PermissionSettled);
             assert_eq!(settled, 3 - waits);
             for permission_id in asked.into_iter().filter(|_| waits == 0) {
-                let by = "somebody".to_owned();
-                let late =
-                    ActorCommand::AnswerPermission { permission_id, option_id: "allow_once".to_owned(), by };
+                let late = answer_command(&permission_id, "allow_once");
                 assert!(world.command(late).is_err(), "{mode:?}: an old button");
             }
         }

@@ -83,6 +83,9 @@ impl BackendMachine for LetterLink {
     fn stream(&mut self, at: u64, line: &[u8]) -> Vec<BackendStep> {
         let text = String::from_utf8(line.to_vec()).unwrap();
         let run_id = self.running;
+        let request = |method: &str, params: String, what: AgentRequestKind| {
+            vec![BackendStep::Request(AgentRequest { at, run_id, method: method.to_owned(), params, what })]
+        };
         match text.split_at(1) {
             ("R", id) => vec![BackendStep::Ready {
                 agent_session_id: id.to_owned(),
@@ -118,7 +121,7 @@ impl BackendMachine for LetterLink {
             }],
             ("M", mode) => vec![BackendStep::SettingsReported(SettingsReport::All(AgentSettings {
                 modes: Some(Choices { current: None, values: vec![mode.to_owned()] }),
-                ..AgentSettings::new()
+                ..AgentSettings::default()
             }))],
             ("K", word) => vec![BackendStep::AskGuarantee(serde_json::from_value(word.into()).unwrap())],
             ("P", call) => {
@@ -130,60 +133,40 @@ impl BackendMachine for LetterLink {
                     name: id.to_owned(),
                     kind: kind.to_owned(),
                 };
-                vec![BackendStep::Request(AgentRequest {
-                    at,
-                    run_id,
-                    method: "session/request_permission".to_owned(),
-                    params: if call.is_empty() {
-                        "{}".to_owned()
-                    } else {
-                        format!("{{\"toolCall\":{call}}}")
-                    },
-                    what: AgentRequestKind::Permission {
-                        title: "edit".to_owned(),
-                        tool_kind: Some(tool_kind),
-                        options: vec![
-                            option("yes", "allow_once"),
-                            option("ever", "allow_always"),
-                            option("no", "reject_once"),
-                        ],
-                    },
-                })]
+                let options = [("yes", "allow_once"), ("ever", "allow_always"), ("no", "reject_once")];
+                let what = AgentRequestKind::Permission {
+                    title: "edit".to_owned(),
+                    tool_kind: Some(tool_kind),
+                    options: options.map(|(id, kind)| option(id, kind)).to_vec(),
+                };
+                let params =
+                    if call.is_empty() { "{}".to_owned() } else { format!("{{\"toolCall\":{call}}}") };
+                request("session/request_permission", params, what)
             }
             ("W", text) => {
                 let (path, content) = match text.split_once(' ') {
                     Some((path, content)) if path.starts_with('/') => (path, content),
                     _ => ("/w/f", text),
                 };
-                vec![BackendStep::Request(AgentRequest {
-                    at,
-                    run_id,
-                    method: "fs/write_text_file".to_owned(),
-                    params: "{}".to_owned(),
-                    what: AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() },
-                })]
+                let what = AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() };
+                request("fs/write_text_file", "{}".to_owned(), what)
             }
-            ("G", path) => vec![BackendStep::Request(AgentRequest {
-                at,
-                run_id,
-                method: "fs/read_text_file".to_owned(),
-                params: "{}".to_owned(),
-                what: AgentRequestKind::FsRead { path: path.to_owned(), line: None, limit: None },
-            })],
+            ("G", path) => {
+                let what = AgentRequestKind::FsRead { path: path.to_owned(), line: None, limit: None };
+                request("fs/read_text_file", "{}".to_owned(), what)
+            }
             ("?", _) => vec![send("no".to_owned(), InputKind::Answer { at })],
-            ("C", command) => vec![BackendStep::Request(AgentRequest {
-                at,
-                run_id,
-                method: "terminal/create".to_owned(),
-                params: "{}".to_owned(),
-                what: AgentRequestKind::TerminalCreate {
-                    command: command.to_owned(),
-                    args: Vec::new(),
-                    env: Vec::new(),
+            ("C", command) => {
+                let (command, args, env) = (command.to_owned(), Vec::new(), Vec::new());
+                let what = AgentRequestKind::TerminalCreate {
+                    command,
+                    args,
+                    env,
                     cwd: None,
                     output_bytes_max: None,
-                },
-            })],
+                };
+                request("terminal/create", "{}".to_owned(), what)
+            }
             other => panic!("unknown line {other:?}"),
         }
     }

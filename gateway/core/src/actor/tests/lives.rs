@@ -1,12 +1,12 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
-use super::cases::{ask, code, lease, opening, prompt, ready, refused, run_state};
-use super::world::{World, prompt_request};
+use super::cases::{ask, code, lease, prompt, ready, refused, run_state, started};
+use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
 use crate::failure::Failure;
 use crate::options::Setting;
-use crate::request::{CancelResult, CloseRequest, PromptRequest};
+use crate::request::{CloseRequest, PromptRequest};
 use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use crate::run::RunEvent;
 use crate::session::{Ending, SessionState};
@@ -46,36 +46,6 @@ fn turns_of_one_session_come_one_after_the_other() {
     assert!(world.rows.runs.iter().all(|run| run.state == RunState::Completed));
     let long = "x".repeat(world.limits.prompt_bytes_max + 1);
     assert_eq!(code(prompt(&mut world, &long)), Code::LimitReached);
-}
-
-#[test]
-fn a_cancel_reaches_every_phase_and_twice_is_once() {
-    // Initialising: the agent is being started and the run is queued.
-    let mut world = opening();
-    let waits = prompt(&mut world, "prompt a").unwrap();
-    world.command(ActorCommand::Cancel(None)).unwrap();
-    assert_eq!(run_state(&world, waits), RunState::Cancelled);
-    world.deaf = false;
-    world.say("Rsession-1\n");
-    assert_eq!(world.rows.session.state, SessionState::Idle);
-    assert!(!world.stdin().iter().any(|text| text.starts_with("prompt")), "a cancelled turn never starts");
-
-    // Running, and again during the cancellation; then the queued run.
-    let mut world = ready();
-    let runs = prompt(&mut world, "Thello").unwrap();
-    let queued = prompt(&mut world, "prompt b").unwrap();
-    world.deaf = true;
-    for _ in 0..2 {
-        let answer = world.command(ActorCommand::Cancel(Some(runs))).unwrap();
-        let want = CancelResult { run_id: Some(runs), state: Some(RunState::Running) };
-        assert_eq!(answer, CommandReply::Cancel(want));
-    }
-    let answer = world.command(ActorCommand::Cancel(Some(queued))).unwrap();
-    let want = CancelResult { run_id: Some(queued), state: Some(RunState::Cancelled) };
-    assert_eq!(answer, CommandReply::Cancel(want));
-    assert_eq!(world.heard_times("cancel\n"), 1);
-    world.say("Dcancelled\n");
-    assert_eq!(run_state(&world, runs), RunState::Cancelled);
 }
 
 #[test]
@@ -183,9 +153,7 @@ fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
 
 #[test]
 fn an_idle_agent_takes_on_another_window_at_once() {
-    let mut world = World::new(1, 1000);
-    world.limits.probe_ms = 0;
-    world.restart();
+    let mut world = started(|world| world.limits.probe_ms = 0);
     prompt(&mut world, "prompt a").unwrap();
     let used_ms = world.rows.session.last_activity_at_ms;
     let actor = world.actor.as_mut().unwrap();
@@ -365,9 +333,7 @@ fn another_directory_starts_the_agent_again_in_its_conversation() {
 #[test]
 fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
-        let mut world = World::new(1, 1000);
-        world.rows.session.mode = SessionMode::Oneshot;
-        world.restart();
+        let mut world = started(|world| world.rows.session.mode = SessionMode::Oneshot);
         let run = prompt(&mut world, script).unwrap();
         if state == RunState::Failed {
             world.end(ExitStatus::Signaled(9));
@@ -460,8 +426,7 @@ fn an_answer_to_a_permission_is_remembered_under_its_key() {
     let mut world = ready();
     prompt(&mut world, "P").unwrap();
     let permission_id = world.rows.permissions.values().next().unwrap().permission_id();
-    let command =
-        ActorCommand::AnswerPermission { permission_id, option_id: "yes".to_owned(), by: "ann".to_owned() };
+    let command = answer_command(&permission_id, "yes");
     let key = acp_shared::ids::IdempotencyKey::mint();
     let keyed =
         IdempotencyRecord { scope: "permission".to_owned(), key: key.clone(), fingerprint: String::new() };
@@ -479,11 +444,8 @@ fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
             world.wait();
         }
         let notice = world.rows.events.iter().find(|event| event.kind == K::Status).unwrap();
-        assert!(
-            notice.payload.contains("60000") && notice.payload.contains(code.as_str()),
-            "{}",
-            notice.payload
-        );
+        let payload = &notice.payload;
+        assert!(payload.contains("60000") && payload.contains(code.as_str()), "{payload}");
         world.refuse_spawn = None;
         world.wait();
         assert_eq!(world.rows.session.state, SessionState::Idle, "{code:?}");

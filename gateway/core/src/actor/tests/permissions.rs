@@ -1,8 +1,8 @@
 //! Adverse cases of permission requests: repeated, late or unrelated answers, outdated questions, and a
 //! gateway killed in between (design §6 "Permissions", §9 H4).
 
-use super::cases::{ask, prompt, ready, run_state};
-use super::world::{World, prompt_request};
+use super::cases::{ask, prompt, ready, ready_with, run_state};
+use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
 use crate::request::PromptRequest;
@@ -26,12 +26,7 @@ fn pending(world: &World) -> Vec<String> {
 
 /// Answers a question; returns the detail code of a refusal.
 fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
-    let command = ActorCommand::AnswerPermission {
-        permission_id: id.to_owned(),
-        option_id: option.to_owned(),
-        by: "somebody".to_owned(),
-    };
-    let refused = world.command(command).err();
+    let refused = world.command(answer_command(id, option)).err();
     refused.map_or(Ok(()), |failure| {
         assert_eq!(failure.code, Code::Usage);
         Err(failure.detail_code.unwrap_or_default())
@@ -94,11 +89,7 @@ fn the_journal_says_until_when_and_with_which_option() {
 fn two_answers_in_one_breath_are_one() {
     let (mut world, _, id) = asked();
     for option in ["yes", "no"] {
-        world.push(ActorCommand::AnswerPermission {
-            permission_id: id.clone(),
-            option_id: option.to_owned(),
-            by: option.to_owned(),
-        });
+        world.push(answer_command(&id, option));
     }
     assert!(world.settle());
     assert_eq!((heard(&world), settled(&world)), (vec!["yes"], 1));
@@ -108,11 +99,8 @@ fn two_answers_in_one_breath_are_one() {
 fn an_option_that_the_agent_did_not_offer_answers_nothing() {
     let (mut world, _, id) = asked();
     for option in ["", "maybe", "YES", "allow_once", "yes "] {
-        assert_eq!(
-            answer(&mut world, &id, option),
-            Err("PERMISSION_OPTION_UNKNOWN".to_owned()),
-            "{option:?}"
-        );
+        let got = answer(&mut world, &id, option);
+        assert_eq!(got, Err("PERMISSION_OPTION_UNKNOWN".to_owned()), "{option:?}");
     }
     assert_eq!((heard(&world), pending(&world)), (vec![], vec![id]));
 }
@@ -190,10 +178,10 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
         PermissionMode::DenyAll,
     ] {
         for close in [false, true] {
-            let mut world = ready();
-            world.rows.session.options.permission = mode;
-            world.rows.session.options.non_interactive = NonInteractive::Fail;
-            world.restart();
+            let mut world = ready_with(|options| {
+                options.permission = mode;
+                options.non_interactive = NonInteractive::Fail;
+            });
             let run = prompt(&mut world, "Thello").unwrap();
             (world.deaf, world.unending) = (true, true);
             if close {
@@ -239,9 +227,7 @@ fn an_answer_for_the_process_before_does_not_reach_the_next() {
 
 #[test]
 fn nobody_to_ask_fails_the_run_once_however_often_the_agent_asks() {
-    let mut world = ready();
-    world.rows.session.options.non_interactive = NonInteractive::Fail;
-    world.restart();
+    let mut world = ready_with(|options| options.non_interactive = NonInteractive::Fail);
     world.deaf = true;
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
     let run = ask(&mut world, request).unwrap().run_id;

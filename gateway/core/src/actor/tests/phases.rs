@@ -1,6 +1,6 @@
 //! Cancel, close and adverse cases in every phase of a session, and operations that are never retried.
 
-use super::cases::{ask, code, lease, prompt, ready, refused, run_state};
+use super::cases::{ask, code, lease, prompt, ready, refused, run_state, started};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -84,6 +84,12 @@ fn a_cancel_in_every_phase() {
             other => other,
         };
         assert_eq!((world.rows.session.state, world.processes.len()), (after, processes), "{name}");
+        if name == "opening" {
+            world.deaf = false;
+            world.say("Rsession-1\n");
+            assert_eq!(world.rows.session.state, SessionState::Idle);
+            assert_eq!(world.heard_times("prompt"), 0, "a cancelled turn never starts");
+        }
     }
 }
 
@@ -163,9 +169,7 @@ fn a_cancel_races_the_end_of_the_turn() {
 /// runs in the middle preserves the order of the others.
 #[test]
 fn a_full_queue_keeps_its_order_when_some_of_it_is_dropped() {
-    let mut world = World::new(1, 1000);
-    world.limits.queue_runs_max = 50;
-    world.restart();
+    let mut world = started(|world| world.limits.queue_runs_max = 50);
     let mut runs = vec![prompt(&mut world, "Thello").unwrap()];
     for place in 1..50 {
         let accepted = ask(&mut world, prompt_request(&format!("prompt {place}"))).unwrap();

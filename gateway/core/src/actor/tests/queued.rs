@@ -22,11 +22,8 @@ fn what_waits_can_be_dropped_worded_anew_and_steered() {
         ["one", "two", "three"].map(|text| prompt(&mut world, &format!("prompt {text}")).unwrap());
     let reword = || QueueEdit::Reword("prompt anew".to_owned());
     for wanted in [QueueEdit::Drop, reword(), QueueEdit::Steer] {
-        assert_eq!(
-            change(&mut world, runs, wanted).unwrap(),
-            QueueEditResult::TooLate,
-            "a running run cannot be changed"
-        );
+        let got = change(&mut world, runs, wanted).unwrap();
+        assert_eq!(got, QueueEditResult::TooLate, "a running run cannot be changed");
     }
     assert_eq!(change(&mut world, dropped, QueueEdit::Drop).unwrap(), QueueEditResult::Done);
     assert_eq!(run_state(&world, dropped), RunState::Cancelled);

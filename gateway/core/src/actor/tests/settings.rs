@@ -35,10 +35,8 @@ fn last(world: &World) -> Option<&Result<CommandReply, Failure>> {
 #[test]
 fn a_change_is_answered_with_the_agents_answer() {
     let mut world = ready();
-    assert_eq!(
-        result(world.command(mode("plan"))),
-        SettingResult { is_applied: true, text: "the agent says yes".to_owned() }
-    );
+    let want = SettingResult { is_applied: true, text: "the agent says yes".to_owned() };
+    assert_eq!(result(world.command(mode("plan"))), want);
     let refused = world.command(mode("bad")).unwrap_err();
     assert_eq!((refused.code, refused.detail_code.as_deref()), (Code::Usage, Some("OPTION_REFUSED")));
     assert_eq!(refused.message, "the agent says no");
@@ -59,10 +57,8 @@ fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes
     world.now_ms = deadline;
     world.input(ActorInput::Tick);
     let answered = last(&world).unwrap().clone();
-    assert_eq!(
-        (answered.unwrap_err().code, detail(last(&world).unwrap())),
-        (Code::Timeout, Some("OPTION_UNANSWERED"))
-    );
+    let want = (Code::Timeout, Some("OPTION_UNANSWERED"));
+    assert_eq!((answered.unwrap_err().code, detail(last(&world).unwrap())), want);
     world.say("Syes\n");
     assert_eq!(world.rows.session.options.mode_id.as_deref(), Some("mute"));
 }

@@ -5,18 +5,13 @@ use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
-use crate::request::CloseRequest;
-use crate::request::PromptRequest;
-use crate::rows::LeaseRow;
-use crate::rows::NonInteractive;
-use crate::rows::PermissionMode;
-use crate::rows::PermissionState;
-use crate::rows::RequestState;
+use crate::request::{CloseRequest, PromptRequest};
+use crate::rows::{LeaseRow, PermissionMode, PermissionState, RequestState};
 use crate::transition::Transition;
 use crate::writes::{ActorSnapshot, Write};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, LeaseId};
-use acp_shared::protocol::{Attached, Graces, LeaseState, RefusalCode};
+use acp_shared::protocol::{Attached, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -25,7 +20,7 @@ use std::sync::{Arc, Mutex};
 pub(super) struct Process {
     pub(super) stdout: Vec<u8>,
     pub(super) stdin: Vec<String>,
-    acked: u64,
+    pub(super) acked: u64,
     pub(super) exit: Option<ExitStatus>,
 }
 
@@ -92,10 +87,6 @@ pub(super) struct World {
 }
 
 impl Process {
-    pub(super) fn acked(&self) -> u64 {
-        self.acked
-    }
-
     /// Returns the reply to an attach.
     fn attached(&self) -> Attached {
         let stdin = self.stdin.len() as u64;
@@ -114,15 +105,11 @@ impl Process {
 pub(super) fn profile() -> AgentProfile {
     AgentProfile {
         argv: vec!["agent".to_owned()],
-        is_looked_up: false,
-        env: Vec::new(),
-        graces: Graces::default(),
         init_ms: 5_000,
         asks: true,
         client_fs: crate::config::ClientFs::Both,
         offer_terminal: true,
         permission: PermissionMode::Ask,
-        non_interactive: NonInteractive::Deny,
         refused: None,
         ..AgentProfile::of_running_lease(None, Failure::of(Code::AgentNotAllowed))
     }
@@ -569,6 +556,11 @@ impl World {
     pub(super) fn stdin(&self) -> Vec<String> {
         self.processes.values().flat_map(|process| process.stdin.clone()).collect()
     }
+}
+
+pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
+    let (permission_id, option_id) = (permission_id.to_owned(), option_id.to_owned());
+    ActorCommand::AnswerPermission { permission_id, option_id, by: "somebody".to_owned() }
 }
 
 pub(super) fn prompt_request(text: &str) -> PromptRequest {

@@ -42,10 +42,8 @@ fn an_answer_of_too_many_messages_is_its_beginning_and_a_file() {
     assert!(text.starts_with(part.text.split("\n\n(").next().unwrap()), "{}", part.text);
     assert!(part.text.ends_with("(Truncated: answer.md has the whole answer.)"), "{}", part.text);
     assert!(part.text.len() > 400, "the beginning fills the message: {}", part.text);
-    assert_eq!(
-        files.iter().map(|file| (file.name, file.text.as_str())).collect::<Vec<_>>(),
-        [("answer.md", text.trim_end())]
-    );
+    let want = [("answer.md", text.trim_end())];
+    assert_eq!(files.iter().map(|file| (file.name, file.text.as_str())).collect::<Vec<_>>(), want);
     assert_eq!(part.files, [FileRef { name: "answer.md".to_owned(), bytes: text.trim_end().len() as u64 }]);
     // Up to the maximum, all parts are messages; also if files are disabled or not supported.
     let whole = |style: &Style| {
@@ -72,11 +70,8 @@ fn a_file_has_what_messages_may_not_hold() {
     let tight = FileSettings { bytes_max: 1_000, ..short.files.clone().unwrap() };
     let parts = told(&turn(&text), &Style { files: Some(tight), ..short });
     assert_eq!(parts[0].1[0].text, text[..1_000].trim_end());
-    assert!(
-        parts[0].0.text.contains("answer.md has the first 999 bytes of the answer"),
-        "{}",
-        parts[0].0.text
-    );
+    let text = &parts[0].0.text;
+    assert!(text.contains("answer.md has the first 999 bytes of the answer"), "{text}");
 }
 
 #[test]

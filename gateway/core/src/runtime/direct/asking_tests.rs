@@ -1,8 +1,7 @@
 //! Certainty of an agent's questions after the opening of its session, and the mode set in place of a refused one.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::open_tests::{begun, reply};
-use super::tests::{ensure, sent};
+use super::open_tests::{Settled, begun, reply, settle};
+use super::tests::ensure;
 use super::*;
 use crate::backend::AskGuarantee;
 use serde_json::{Value, json};
@@ -33,28 +32,9 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
         let (mode, asking_mode) = (Some(wanted.to_owned()), Some("ask".to_owned()));
         let input = StartSessionParams { mode, asking_mode, asks, ..ensure() };
         let (mut link, _) = begun(&input, json!({}));
-        let mut steps = reply(&mut link, "new", &input, &json!({ "result": result }));
-        let (mut methods, mut refused, mut asking) = (Vec::new(), Vec::new(), None);
-        while !steps.is_empty() {
-            for step in &steps {
-                match step {
-                    BackendStep::OptionAnswered { option, is_own: false, is_taken: false, .. } => {
-                        refused.push(option.clone());
-                    }
-                    BackendStep::AskGuarantee(now) => asking = Some(*now),
-                    _ => {}
-                }
-            }
-            let requests = sent(&steps);
-            steps.clear();
-            for (request, _) in requests {
-                let (method, params) = (request["method"].as_str().unwrap(), &request["params"]);
-                methods.push(format!("{method} {}{}", params["modeId"], params["value"]));
-                let body = if refuses { "error" } else { "result" };
-                let answer = json!({ "id": request["id"], body: { "code": -32602, "message": "no" } });
-                steps.extend(link.hear(&answer));
-            }
-        }
+        let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+        let refuse: &[&str] = if refuses { &["session/set_mode"] } else { &[] };
+        let Settled { methods, refused, asking, .. } = settle(&mut link, steps, refuse);
         let want = (want_sent, want_refused, Some(want));
         assert_eq!((methods, refused, asking), want, "{wanted} {asks} {refuses}");
     }

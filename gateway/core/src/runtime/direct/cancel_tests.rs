@@ -1,5 +1,4 @@
 //! Turns that end as cancelled.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::tests::{running, turn_result};
 use super::*;

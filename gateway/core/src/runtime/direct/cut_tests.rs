@@ -1,5 +1,4 @@
 //! A machine that is saved and opened again is the same machine, wherever it is cut.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use acp_shared::ids::LeaseId;

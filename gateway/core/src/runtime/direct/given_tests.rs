@@ -1,5 +1,4 @@
 //! MCP servers, directories and file requests that an agent is given when its session opens.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::open_tests::{begun, failure, reply, statuses};
 use super::tests::{ensure, sent};

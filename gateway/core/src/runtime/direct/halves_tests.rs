@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::DirectMachine;
 use super::tests::{running, turn_result};
 use crate::backend::{BackendMachine as _, BackendStep, LineFault};

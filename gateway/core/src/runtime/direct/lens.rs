@@ -132,9 +132,8 @@ pub(super) fn abilities(result: &Value) -> AgentCapabilities {
 /// Formats the sign-in instructions from `authMethods`: names, descriptions, and the command if a method has
 /// one.
 pub(super) fn sign_in(result: &Value) -> String {
-    let methods = result.get("authMethods").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut out = String::new();
-    for method in methods.iter().take(LIST_MAX) {
+    for method in list(result.get("authMethods")).iter().take(LIST_MAX) {
         let text = |name: &str| {
             let text = method.get(name).and_then(Value::as_str).unwrap_or_default();
             sanitize::line(text.trim(), SIGN_IN_CHARS_MAX)
@@ -163,9 +162,13 @@ fn command_line(terminal: &Value) -> String {
     sanitize::line(format!("{program} {}", words(terminal.get("args"))).trim(), SIGN_IN_CHARS_MAX)
 }
 
-fn words(list: Option<&Value>) -> String {
-    let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+fn words(words: Option<&Value>) -> String {
+    list(words).iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+}
+
+/// Returns the entries of a list; none for any other value.
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Returns the members of the `initialize` result that are shown to people, as received.
@@ -197,19 +200,20 @@ pub(super) fn agent_name(result: &Value) -> String {
 pub(super) fn modes(result: &Value) -> Modes {
     let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
     if let Some(modes) = result.get("modes").filter(|modes| modes.is_object()) {
-        let known =
-            modes.get("availableModes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let known = known.iter().take(LIST_MAX).filter_map(|mode| text(mode.get("id"))).collect();
+        let known = list(modes.get("availableModes"))
+            .iter()
+            .take(LIST_MAX)
+            .filter_map(|mode| text(mode.get("id")))
+            .collect();
         return Modes {
             current: text(modes.get("currentModeId")).map(|mode| truncate(&mode, 200)),
             known,
             option_id: None,
         };
     }
-    let options =
-        result.get("configOptions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let of_mode = |option: &&Value| option.get("category").and_then(Value::as_str) == Some("mode");
-    let Some(option) = options.iter().take(LIST_MAX).find(of_mode) else { return Modes::default() };
+    let option = list(result.get("configOptions")).iter().take(LIST_MAX).find(of_mode);
+    let Some(option) = option else { return Modes::default() };
     let mut known = Vec::new();
     select_values(option.get("options"), &mut known);
     Modes {
@@ -223,10 +227,9 @@ pub(super) fn modes(result: &Value) -> Modes {
 /// `session/resume`.
 pub(super) fn settings(result: &Value) -> AgentSettings {
     let mut room = SETTINGS_CHARS_MAX;
-    let mut choices = |holder: &str, (current, list, id): (&str, &str, &str)| {
+    let mut choices = |holder: &str, (current, known, id): (&str, &str, &str)| {
         let holder = result.get(holder).filter(|holder| holder.is_object())?;
-        let known = holder.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let values = known.iter().take(LIST_MAX).filter_map(|item| item.get(id)?.as_str());
+        let values = list(holder.get(known)).iter().take(LIST_MAX).filter_map(|item| item.get(id)?.as_str());
         Some(Choices {
             current: holder.get(current).and_then(Value::as_str).map(|id| truncate(id, ID_CHARS_MAX)),
             values: values_that_fit(values, &mut room),
@@ -281,9 +284,8 @@ fn values_that_fit<'a>(values: impl Iterator<Item = &'a str>, room: &mut usize) 
 }
 
 /// Collects the values of a select: a list of choices, or of groups of choices.
-fn select_values(list: Option<&Value>, out: &mut Vec<String>) {
-    let list = list.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    for choice in list.iter().take(LIST_MAX) {
+fn select_values(choices: Option<&Value>, out: &mut Vec<String>) {
+    for choice in list(choices).iter().take(LIST_MAX) {
         if let Some(value) = choice.get("value").and_then(Value::as_str) {
             out.push(value.to_owned());
         } else if let Some(inner) = choice.get("options").and_then(Value::as_array) {
@@ -330,11 +332,10 @@ pub(super) fn permission(params: &Value) -> AgentRequestKind {
         .or_else(|| non_blank_text(call.and_then(|call| call.get("name"))))
         .or_else(|| non_blank_text(call.and_then(|call| call.get("toolCallId"))))
         .unwrap_or("a tool call");
-    let options = params.get("options").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     AgentRequestKind::Permission {
         title: sanitize::line(title.trim(), TITLE_CHARS_MAX),
         tool_kind: non_blank_text(call.and_then(|call| call.get("kind"))).map(str::to_owned),
-        options: options.iter().take(LIST_MAX).filter_map(permission_option).collect(),
+        options: list(params.get("options")).iter().take(LIST_MAX).filter_map(permission_option).collect(),
     }
 }
 
@@ -402,9 +403,7 @@ fn fits(text: String, bytes_max: usize, what: &'static str) -> Result<String, &'
 }
 
 fn strings(raw: Option<&str>) -> Vec<String> {
-    let list = raw.map(value);
-    let list = list.as_ref().and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
+    list(raw.map(value).as_ref()).iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()
 }
 
 /// Reads `[{"name","value"}]`, or an object, which some agents send.

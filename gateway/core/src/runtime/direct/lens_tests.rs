@@ -1,5 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use super::lens::{error, raw_error, sign_in};
 use serde_json::{Value, json};
 

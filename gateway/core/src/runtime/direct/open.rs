@@ -177,7 +177,7 @@ impl DirectMachine {
         let settings = lens::settings(&result);
         self.state.wire = OptionFormat::of(&settings);
         // A resumed conversation without any report keeps the known settings.
-        let is_silent = self.state.resumed && settings == AgentSettings::new();
+        let is_silent = self.state.resumed && settings == AgentSettings::default();
         let mut steps = Vec::new();
         if !is_silent {
             steps.push(BackendStep::SettingsReported(SettingsReport::All(settings)));

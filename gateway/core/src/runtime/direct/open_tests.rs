@@ -1,5 +1,4 @@
 //! From a new process to an open session, and every way it can end otherwise.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::tests::{ensure, events, sent};
 use super::*;
@@ -203,9 +202,7 @@ fn credentials_are_asked_for_in_the_agents_own_words() {
 fn a_session_needs_an_id() {
     let long = json!({ "sessionId": "x".repeat(2_000) });
     for result in [json!({}), json!({ "sessionId": "" }), json!({ "sessionId": 7 }), long] {
-        let input = ensure();
-        let (mut link, _) = begun(&input, json!({}));
-        let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+        let (_, steps) = open_to(result);
         assert_eq!(failure(&steps).detail_code.as_deref(), Some("NO_SESSION_ID"));
     }
 }
@@ -218,21 +215,39 @@ pub(super) fn statuses(steps: &[BackendStep]) -> Vec<String> {
         .collect()
 }
 
+/// What happened until a session was open.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Settled {
+    pub(super) methods: Vec<String>,
+    pub(super) said: Vec<String>,
+    pub(super) refused: Vec<OptionChange>,
+    pub(super) asking: Option<AskGuarantee>,
+}
+
 /// Answers every setting until the session is open; `refuse` names the methods that are refused.
-fn settle(link: &mut DirectMachine, mut steps: Vec<BackendStep>, refuse: &[&str]) -> [Vec<String>; 2] {
-    let (mut methods, mut said) = (Vec::new(), Vec::new());
+pub(super) fn settle(link: &mut DirectMachine, mut steps: Vec<BackendStep>, refuse: &[&str]) -> Settled {
+    let mut all = Settled::default();
     loop {
-        said.extend(statuses(&steps));
+        all.said.extend(statuses(&steps));
+        for step in &steps {
+            match step {
+                BackendStep::OptionAnswered { option, is_own: false, is_taken: false, .. } => {
+                    all.refused.push(option.clone());
+                }
+                BackendStep::AskGuarantee(now) => all.asking = Some(*now),
+                _ => {}
+            }
+        }
         let mut requests = sent(&steps);
         assert!(requests.len() <= 1, "one at a time");
         let Some((request, _)) = requests.pop() else { break };
         let method = request["method"].as_str().unwrap().to_owned();
         let body = if refuse.contains(&method.as_str()) { "error" } else { "result" };
-        methods.push(format!("{method} {}{}", request["params"]["modeId"], request["params"]["value"]));
+        all.methods.push(format!("{method} {}{}", request["params"]["modeId"], request["params"]["value"]));
         steps = link.hear(&json!({ "id": request["id"], body: { "code": -32602, "message": "no" } }));
     }
     assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
-    [methods, said]
+    all
 }
 
 #[test]
@@ -267,7 +282,7 @@ fn the_agent_is_made_to_ask_or_it_is_said_aloud() {
         let (mut link, _) = begun(&input, json!({ "agentInfo": { "name": name } }));
         let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
         let got = settle(&mut link, steps, refuse);
-        assert_eq!(got, [want_sent, want_said].map(<[&str]>::to_vec), "{name} {mode:?}");
+        assert_eq!([got.methods, got.said], [want_sent, want_said].map(<[&str]>::to_vec), "{name} {mode:?}");
     }
 }
 
@@ -277,7 +292,7 @@ fn options_are_set_one_by_one_and_a_refusal_is_no_end() {
     let input = StartSessionParams { options, ..ensure() };
     let (mut link, _) = begun(&input, json!({}));
     let steps = reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
-    let [methods, said] = settle(&mut link, steps, &["session/set_config_option"]);
+    let Settled { methods, said, .. } = settle(&mut link, steps, &["session/set_config_option"]);
     assert_eq!(methods, ["session/set_config_option null\"big\"", "session/set_config_option null\"high\""]);
     assert_eq!(said, ["option_refused", "option_refused"]);
     // While open, a person hears of both outcomes.

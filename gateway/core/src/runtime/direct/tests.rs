@@ -1,10 +1,8 @@
 //! The open session: what real agents were seen to do, and what becomes of it.
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use crate::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
 use crate::permission;
-use crate::runtime::contract_tests::Peer;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use serde_json::{Value, json};
@@ -28,67 +26,6 @@ pub(super) fn events(steps: &[BackendStep]) -> Vec<(EventKind, Option<RunId>, St
             _ => None,
         })
         .collect()
-}
-
-/// An agent that does what the protocol says, with the abilities that are asked for.
-#[derive(Default)]
-pub struct DemoPeer {
-    forgetful: bool,
-}
-
-impl Peer for DemoPeer {
-    fn runtime(&self) -> Box<dyn Runtime> {
-        Box::new(DirectRuntime::default())
-    }
-
-    fn set_resumable(&mut self, resumable: bool) {
-        self.forgetful = !resumable;
-    }
-
-    fn answers(&self, sent: &str) -> Vec<String> {
-        let sent: Value = serde_json::from_str(sent).unwrap();
-        let mut body = match sent["method"].as_str() {
-            Some("initialize") => json!({ "result": {
-                "protocolVersion": 1,
-                "agentCapabilities": { "loadSession": !self.forgetful },
-            }}),
-            Some("session/new") => json!({ "result": { "sessionId": "s1" } }),
-            Some("session/load") => json!({ "result": null }),
-            Some("_acp_host/ping") => json!({ "error": { "code": -32601, "message": "Method not found" } }),
-            _ => return Vec::new(),
-        };
-        body["jsonrpc"] = "2.0".into();
-        body["id"] = sent["id"].clone();
-        vec![body.to_string()]
-    }
-
-    fn begins_conversation(&self, sent: &str) -> bool {
-        sent.contains("session/new")
-    }
-
-    fn says(&self, text: &str) -> String {
-        json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "update": {
-            "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text },
-        }}})
-        .to_string()
-    }
-
-    fn asks(&self, id: u64) -> String {
-        json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
-            "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
-        }})
-        .to_string()
-    }
-
-    fn ends(&self, run_id: RunId, stop_reason: &str) -> String {
-        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
-            .to_string()
-    }
-
-    fn fails(&self, run_id: RunId) -> String {
-        json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "error": { "code": -32603, "message": "m" } })
-            .to_string()
-    }
 }
 
 impl DirectMachine {
@@ -390,7 +327,7 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     link.cancel(run_id);
     link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
-    let steps = link.stream(30, DemoPeer::default().ends(run_id, "cancelled").as_bytes());
+    let steps = link.stream(30, turn_result(run_id, "cancelled").to_string().as_bytes());
     use BackendStep::{RequestWithdrawn, Send, TurnDone};
     let [RequestWithdrawn { at: 10 }, Send { bytes, .. }, TurnDone { .. }] = &steps[..] else {
         panic!("{steps:?}")
@@ -527,33 +464,25 @@ fn only_an_agent_that_says_so_is_steered() {
 }
 
 #[test]
-fn close_says_goodbye_where_there_is_a_word_for_it() {
-    let mut link =
-        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "close": {} } } }), &ensure());
-    let said = sent(&link.close(CloseMode::Close));
-    assert_eq!(said[0].0["method"], "session/close");
-    assert_eq!(open_with(json!({}), &ensure()).close(CloseMode::Close), [BackendStep::CloseAnswered]);
-    let answer = json!({ "id": said[0].0["id"], "result": {} });
-    assert_eq!(link.hear(&answer), [BackendStep::CloseAnswered]);
-}
-
-#[test]
-fn a_conversation_is_forgotten_where_there_is_a_word_for_it() {
-    let can = |abilities: serde_json::Value| {
-        open_with(json!({ "agentCapabilities": { "sessionCapabilities": abilities } }), &ensure())
-    };
-    for (abilities, can_discard, method) in [
-        (json!({ "delete": {}, "close": {} }), true, Some("session/delete")),
-        (json!({ "close": {} }), false, Some("session/close")),
-        (json!({}), false, None),
+fn a_conversation_is_closed_or_forgotten_where_there_is_a_word_for_it() {
+    use CloseMode::{Close, Discard};
+    for (abilities, goodbye, can_discard, method) in [
+        (json!({ "delete": {}, "close": {} }), Discard, true, Some("session/delete")),
+        (json!({ "close": {} }), Discard, false, Some("session/close")),
+        (json!({ "close": {} }), Close, false, Some("session/close")),
+        (json!({}), Discard, false, None),
+        (json!({}), Close, false, None),
     ] {
-        let mut link = can(abilities);
+        let capabilities = json!({ "agentCapabilities": { "sessionCapabilities": abilities } });
+        let mut link = open_with(capabilities, &ensure());
         assert_eq!(link.can_discard(), can_discard);
-        let steps = link.close(CloseMode::Discard);
-        match method {
-            Some(method) => assert_eq!(sent(&steps)[0].0["method"], method),
-            None => assert_eq!(steps, [BackendStep::CloseAnswered]),
+        let mut steps = link.close(goodbye);
+        if let Some(method) = method {
+            let (request, _) = sent(&steps).remove(0);
+            assert_eq!(request["method"], method);
+            steps = link.hear(&json!({ "id": request["id"], "result": {} }));
         }
+        assert_eq!(steps, [BackendStep::CloseAnswered], "{goodbye:?} {method:?}");
     }
 }
 

@@ -18,18 +18,14 @@ impl DirectMachine {
         line: &AgentLine<'_>,
     ) -> Vec<BackendStep> {
         match method {
-            "session/update" => self.on_session_update(method, params, line),
+            "session/update" => self.on_session_update(params, line),
             "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
             _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
         }
     }
 
-    fn on_session_update(
-        &mut self,
-        method: &str,
-        params: Option<&str>,
-        line: &AgentLine<'_>,
-    ) -> Vec<BackendStep> {
+    fn on_session_update(&mut self, params: Option<&str>, line: &AgentLine<'_>) -> Vec<BackendStep> {
+        let method = "session/update";
         let members = params.and_then(|params| ObjectMembers::parse(params).ok());
         let Some((members, raw)) = members.as_ref().and_then(|m| Some((m, m.get("update")?))) else {
             return vec![
@@ -56,20 +52,16 @@ impl DirectMachine {
         }
         let mode = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
-                let mode =
-                    update.string("currentModeId").map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
-                steps.extend(
-                    mode.clone().map(|mode| BackendStep::SettingsReported(SettingsReport::Mode(mode))),
-                );
+                let mode = update.string("currentModeId");
+                let mode = mode.map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
+                steps.extend(mode.clone().map(SettingsReport::Mode).map(BackendStep::SettingsReported));
                 mode
             }
             (Some("config_option_update"), Some(_)) => {
                 let update = lens::value(raw);
                 let options = lens::options(&update);
                 self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
-                steps.extend(
-                    options.map(|options| BackendStep::SettingsReported(SettingsReport::Options(options))),
-                );
+                steps.extend(options.map(SettingsReport::Options).map(BackendStep::SettingsReported));
                 lens::mode_in_options(&update)
             }
             _ => None,

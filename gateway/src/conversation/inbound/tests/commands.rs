@@ -384,8 +384,7 @@ async fn state_of(
     store: &Store,
     fake: &Fake,
 ) -> (Vec<String>, Vec<String>, Vec<SessionRow>, Vec<BindingRow>) {
-    let filter = SessionFilter { agent: None, closed_too: true, spawned_by: None, rows_max: 100 };
-    let rows = store.sessions(filter).await.unwrap();
+    let rows = store.sessions(true, 100).await.unwrap();
     let sql = format!("SELECT {} FROM acp_bindings ORDER BY rowid", bindings::COLUMNS);
     let bound = store.read("all", move |db| acp_store::codec::all(db, &sql, [], bindings::from_row));
     (fake.effects(), fake.said(), rows, bound.await.unwrap())

@@ -206,8 +206,7 @@ impl Service for Fake {
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
-        let filter = SessionFilter { agent: None, closed_too, spawned_by: None, rows_max: limit.into() };
-        Box::pin(async move { Ok(self.store.sessions(filter).await?) })
+        Box::pin(async move { Ok(self.store.sessions(closed_too, limit.into()).await?) })
     }
 
     fn run<'a>(&'a self, _: &'a SessionKey, _: RunId) -> ServiceFuture<'a, Option<RunRow>> {
