@@ -48,6 +48,7 @@ pub fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
 /// # Errors
 /// [`StoreError::ConversationBound`] if the row is active and the conversation has an active binding.
 pub fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
+    tx.rebinds();
     tx.rebound(row.session_key.clone());
     let inserted = run(
         tx,
@@ -169,6 +170,7 @@ pub fn activate(
     const SQL: &str = "UPDATE acp_bindings SET status = 'active', thread_id = ?2, last_activity_at = max(last_activity_at, ?3) \
         WHERE binding_key = ?1 AND status = 'pending' RETURNING session_key";
     let with = params![binding_id.to_string(), conversation_id, Int(now_ms)];
+    tx.rebinds();
     match mark_rebound(tx, SQL, with) {
         Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
         Err(error) => Err(error),
@@ -222,6 +224,7 @@ fn end_where(
          WHERE state IN ('planned','sending') AND binding_key IN (SELECT binding_key FROM acp_bindings \
          WHERE status = 'parked' AND {filter})"
     );
+    tx.rebinds();
     run(tx, &untold, with)?;
     let end = format!(
         "UPDATE acp_bindings SET status = 'ended', end_reason = ?{}, metadata_json = json_set(metadata_json, \

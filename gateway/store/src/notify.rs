@@ -73,8 +73,9 @@ impl CommitNotifier {
         std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notifies receivers of a commit: the new last journal numbers, and the sessions whose bindings changed.
-    pub fn publish(&self, numbers: &[(SessionKey, u64)], rebound: &[SessionKey]) {
+    /// Notifies receivers of a commit: the new last journal numbers, and the sessions whose bindings changed,
+    /// and `rebinds` if the set of bound conversations may have changed.
+    pub fn publish(&self, numbers: &[(SessionKey, u64)], rebound: &[SessionKey], rebinds: bool) {
         let changed = numbers.iter().map(|(key, _)| key).chain(rebound).cloned();
         self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(changed);
         let mut sessions = self.lock();
@@ -91,7 +92,7 @@ impl CommitNotifier {
             });
         }
         drop(sessions);
-        if !rebound.is_empty() {
+        if rebinds {
             self.bindings.send_modify(|count| *count += 1);
         }
         self.commits.send_modify(|count| *count += 1);
@@ -111,15 +112,15 @@ mod tests {
     fn highest_number_wins_and_unwatched_entries_are_removed() {
         let watches = CommitNotifier::default();
         let mut seen = watches.session(&key(1));
-        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], &[key(3)]);
+        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], &[key(3)], false);
         assert!(seen.has_changed().unwrap());
         assert_eq!(*seen.borrow_and_update(), 5);
         assert_eq!(watches.take_changed(), HashSet::from([key(1), key(2), key(3)]));
-        watches.publish(&[(key(1), 4)], &[]);
+        watches.publish(&[(key(1), 4)], &[], false);
         assert!(!seen.has_changed().unwrap());
         assert_eq!(*watches.commits().borrow(), 2);
         drop(seen);
-        watches.publish(&[(key(1), 6)], &[]);
+        watches.publish(&[(key(1), 6)], &[], false);
         assert_eq!(watches.lock().by_key.len(), 0);
     }
 
@@ -131,7 +132,7 @@ mod tests {
             drop(watches.session(&key(n)));
         }
         assert!(watches.lock().by_key.len() <= SWEEP_FROM + 1, "{}", watches.lock().by_key.len());
-        watches.publish(&[(key(0), 7)], &[]);
+        watches.publish(&[(key(0), 7)], &[], false);
         assert_eq!(*kept.borrow(), 7);
     }
 }

@@ -58,6 +58,8 @@ pub struct Tx<'a> {
     numbers: RefCell<Vec<(SessionKey, u64)>>,
     /// Sessions whose bindings changed.
     rebound: RefCell<Vec<SessionKey>>,
+    /// True if the set of bound conversations may have changed.
+    rebinds: Cell<bool>,
 }
 
 impl Deref for Tx<'_> {
@@ -70,7 +72,8 @@ impl Deref for Tx<'_> {
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
     pub fn unpublished(db: &'a Connection) -> Self {
-        Self { db, events: Cell::default(), numbers: RefCell::default(), rebound: RefCell::default() }
+        let (events, rebinds) = (Cell::default(), Cell::default());
+        Self { db, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
     }
 }
 
@@ -85,7 +88,12 @@ impl Tx<'_> {
         self.numbers.borrow_mut().push((session_key.clone(), session_seq));
     }
 
-    /// Notifies delivery and caches of bindings after the commit: a binding of the session changed.
+    /// Notifies caches of bindings after the commit: the set of bound conversations may have changed.
+    pub fn rebinds(&self) {
+        self.rebinds.set(true);
+    }
+
+    /// Notifies delivery after the commit: a binding of the session changed.
     pub fn rebound(&self, session_key: SessionKey) {
         self.rebound.borrow_mut().push(session_key);
     }
@@ -232,6 +240,7 @@ struct Group {
     failed: Vec<(JobReply, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
     rebound: Vec<SessionKey>,
+    rebinds: bool,
     jobs: usize,
     events: u64,
     bytes: usize,
@@ -294,6 +303,7 @@ impl Writer {
             failed: Vec::new(),
             numbers: Vec::new(),
             rebound: Vec::new(),
+            rebinds: false,
             jobs: 0,
             events: 0,
             bytes: 0,
@@ -356,6 +366,7 @@ impl Writer {
             group.lost = if is_first { None } else { self.step("RELEASE job") };
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
+            group.rebinds |= tx.rebinds.get();
             group.rebound.append(&mut tx.rebound.into_inner());
             group.open.push((answer, place));
             return;
@@ -397,7 +408,7 @@ impl Writer {
                     Err(error) => tracing::warn!(%error, "reading last event id failed"),
                 }
             }
-            self.watches.publish(&group.numbers, &group.rebound);
+            self.watches.publish(&group.numbers, &group.rebound, group.rebinds);
             tracing::trace!(
                 jobs = group.jobs,
                 took_us = micros(started.elapsed()),
