@@ -40,7 +40,7 @@ pub fn agent_lines(data: &[u8]) {
                     let payload = json!({ "permission_id": ID, "params": params }).to_string();
                     rows.push(row(
                         &rows,
-                        NewEvent { run_id: ask.run_id, kind: EventKind::Permission, payload },
+                        NewEvent { run_id: ask.run_id, kind: EventKind::Permission, payload, extra: None },
                     ));
                 }
             }
@@ -54,7 +54,8 @@ pub fn agent_lines(data: &[u8]) {
             check_parts(&style, row, RenderData::Nothing);
         }
         let payload = json!({ "stop_reason": "end_turn" }).to_string();
-        let done = row(&rows, NewEvent { run_id: Some(run_id()), kind: EventKind::Done, payload });
+        let done =
+            row(&rows, NewEvent { run_id: Some(run_id()), kind: EventKind::Done, payload, extra: None });
         check_parts(&style, &done, RenderData::Run(&digest));
     }
 }
@@ -67,7 +68,8 @@ pub fn permission_card(data: &[u8]) {
     let Ok(params) = serde_json::from_slice::<Value>(data) else { return };
     planted(params["options"].as_array().is_some_and(|options| options.len() == 3));
     let payload = json!({ "permission_id": ID, "params": params, "deadline_at_ms": 600_000 }).to_string();
-    let event = row(&[], NewEvent { run_id: Some(run_id()), kind: EventKind::Permission, payload });
+    let event =
+        row(&[], NewEvent { run_id: Some(run_id()), kind: EventKind::Permission, payload, extra: None });
     for style in styles() {
         check_parts(&style, &event, RenderData::Nothing);
     }
@@ -149,6 +151,7 @@ fn row(before: &[EventRow], event: NewEvent) -> EventRow {
         seq: event.run_id.map(|_| seq),
         kind: event.kind,
         payload: event.payload,
+        extra: event.extra,
         created_at_ms: 0,
     }
 }

@@ -230,7 +230,7 @@ impl Scribe {
             *seq += 1;
             (row.run_id, *seq)
         });
-        Write::Event { session_seq: self.seq, run, kind, payload: payload.to_string() }
+        Write::Event { session_seq: self.seq, run, kind, payload: payload.to_string(), extra: None }
     }
 
     /// Starts a run.

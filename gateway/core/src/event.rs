@@ -71,6 +71,9 @@ pub struct NewEvent {
     pub kind: EventKind,
     /// Payload, JSON text.
     pub payload: String,
+    /// Members of a notification's `params` beside `sessionId` and `update`, e.g. `_meta`: a JSON object with the
+    /// values as received; `None` if there are none.
+    pub extra: Option<String>,
 }
 
 /// Row of the journal.
@@ -88,6 +91,8 @@ pub struct EventRow {
     pub kind: EventKind,
     /// Payload, JSON text.
     pub payload: String,
+    /// See [`NewEvent::extra`].
+    pub extra: Option<String>,
     /// Time of the commit, milliseconds since the Unix epoch.
     pub created_at_ms: u64,
 }

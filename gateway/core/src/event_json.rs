@@ -12,8 +12,8 @@ use std::fmt::Write as _;
 pub const EVENT_VERSION: u32 = 1;
 
 /// Members of the envelope, which a payload cannot override.
-const ENVELOPE: [&str; 7] =
-    ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms"];
+const ENVELOPE: [&str; 8] =
+    ["event_version", "session_key", "session_seq", "run_id", "seq", "type", "created_at_ms", "extra"];
 
 /// JSON of an empty string.
 const EMPTY: &str = "\"\"";
@@ -45,6 +45,7 @@ pub fn write_event(row: &EventRow, out: &mut String) {
         (None, _) => out.push_str(r#","run_id":null,"seq":null"#),
     }
     let _ = write!(out, r#","type":"{}","created_at_ms":{}"#, wire_type(row.kind), row.created_at_ms);
+    optional("extra", row.extra.as_deref(), out);
     let body = out.len();
     if write_body(row, out).is_none() {
         out.truncate(body);
@@ -235,6 +236,23 @@ mod tests {
         let members = rest.as_object().unwrap().clone();
         line.as_object_mut().unwrap().extend(members);
         line
+    }
+
+    #[test]
+    fn extra_members_of_a_notification_are_part_of_the_envelope() {
+        let payload = r#"{"sessionUpdate":"tool_call","toolCallId":"t","extra":1}"#;
+        let row = EventRow {
+            extra: Some(r#"{"_meta":{"n":1e2}}"#.to_owned()),
+            ..row(EventKind::ToolCall, payload)
+        };
+        let line = event_line(&row);
+        assert_eq!(line.matches(r#""extra":"#).count(), 1, "{line}");
+        assert!(
+            line.contains(
+                r#","type":"tool_call","created_at_ms":1700000000123,"extra":{"_meta":{"n":1e2}},"#
+            ),
+            "{line}"
+        );
     }
 
     #[test]

@@ -34,6 +34,7 @@ pub(crate) fn event(kind: EventKind, payload: &Value) -> EventRow {
         seq: None,
         kind,
         payload: payload.to_string(),
+        extra: None,
         created_at_ms: 0,
     }
 }

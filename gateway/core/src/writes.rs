@@ -38,6 +38,8 @@ pub enum Write {
         kind: EventKind,
         /// Payload, JSON text.
         payload: String,
+        /// See [`NewEvent::extra`](crate::event::NewEvent::extra).
+        extra: Option<String>,
     },
     /// Insert or update the session's row.
     Session(Box<SessionRow>),

@@ -81,6 +81,7 @@ impl Fake {
             seq: Some(session_seq),
             kind,
             payload: payload.to_owned(),
+            extra: None,
             created_at_ms: 1,
         });
         drop(rows);

@@ -207,6 +207,7 @@ fn journal() -> Vec<EventRow> {
         seq: Some(seq),
         kind,
         payload: payload.to_string(),
+        extra: None,
         created_at_ms: 0,
     };
     (1..).zip(rows).map(row).collect()

@@ -2,8 +2,9 @@
 //! once.
 //!
 //! One task finds bindings with undelivered rows; one task per such binding does the work, and stays as long
-//! as a status card is live ([`status_card`]). Wake-ups are only hints: everything is read from the journal and the
-//! outbox, so that delivery resumes after a crash at any point.
+//! as a status card is live ([`status_card`]). A scan reads the bindings of the sessions that changed since the last
+//! one; the first scan and one each minute read all. Everything is read from the journal and the outbox, so that
+//! delivery resumes after a crash at any point.
 
 mod attachments;
 mod attempt;
@@ -21,7 +22,7 @@ use acp_store::delivery::{self as rows, DueBinding};
 use acp_store::interactive_messages;
 use acp_store::{Store, cards as card_rows, now_ms};
 use side_effects::ButtonAttempts;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -32,12 +33,12 @@ use worker::DeliveryWorker;
 
 /// Minimum delay between a commit and the next scan of the journals, in milliseconds.
 const SCAN_MS_MIN: u64 = 20;
-/// Delay before the next scan, as a multiple of the duration of the last one: each scan reads every active
-/// binding, and with thousands of them this bounds the processor share of scans …
+/// Delay before the next scan, as a multiple of the duration of the last one: bounds the processor share of
+/// scans with thousands of busy bindings …
 const SCAN_INTERVAL_FACTOR: u32 = 4;
 /// … up to this maximum, in milliseconds.
 const SCAN_MS_MAX: u64 = 500;
-/// Interval of the search for ended bindings with pending rows, in milliseconds.
+/// Interval of a scan of all bindings, and of the ended ones with pending rows, in milliseconds.
 const SWEEP_MS: u64 = 60_000;
 /// Interval of retries for cards that could not be finalized, in milliseconds.
 const EDIT_RETRY_MS: u64 = 2_000;
@@ -93,6 +94,7 @@ pub(crate) async fn run(
     let mut committed = store.committed();
     let mut tasks = Tasks::default();
     let mut cursors = BindingCursors::new();
+    let mut scope = ScanScope::default();
     let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
     let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
     edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -103,13 +105,19 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = sweep.tick() => add_ended_bindings(&store, &mut cursors).await,
+            _ = sweep.tick() => {
+                scope.all = true;
+                add_ended_bindings(&store, &mut cursors).await;
+            }
             _ = edit_retry.tick() => {
                 let is_due = button_attempts.is_any_due();
-                if !mark_pending_edits(&store, &mut cursors, &mut edit_ticks, is_due).await { continue }
+                let pending = find_pending_edits(&store, &mut edit_ticks, is_due).await;
+                if pending.is_empty() { continue }
+                scope.mark_pending_edits(&pending, &mut cursors);
             }
             changed = committed.changed() => if changed.is_err() { break },
-            Some(done) = tasks.set.join_next_with_id() => tasks.record_exit(done, &mut cursors, &stop),
+            Some(done) = tasks.set.join_next_with_id() =>
+                scope.bindings.extend(tasks.record_exit(done, &mut cursors, &stop)),
         }
         tokio::select! {
             biased;
@@ -117,11 +125,11 @@ pub(crate) async fn run(
             () = tokio::time::sleep(scan_pause) => {}
         }
         while let Some(done) = tasks.set.try_join_next_with_id() {
-            tasks.record_exit(done, &mut cursors, &stop);
+            scope.bindings.extend(tasks.record_exit(done, &mut cursors, &stop));
         }
         committed.mark_unchanged();
         let began = Instant::now();
-        let found = load_due_bindings(&store, &cursors).await;
+        let found = scope.load_due_bindings(&store, &cursors).await;
         scan_pause = scan_interval(began.elapsed());
         for due in found {
             let state = cursors.entry(due.binding.binding_id).or_default();
@@ -168,15 +176,10 @@ async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
     }
 }
 
-/// Marks bindings whose card could not be finalized or whose messages have buttons, which may be obsolete, even
+/// Finds bindings whose card could not be finalized or whose messages have buttons, which may be obsolete, even
 /// if their journal is idle. Cards on every call, messages on every `BUTTON_CHECK_EVERY`th, or if another
-/// attempt is due. Returns true if any was found.
-async fn mark_pending_edits(
-    store: &Store,
-    cursors: &mut BindingCursors,
-    times: &mut u32,
-    is_due: bool,
-) -> bool {
+/// attempt is due.
+async fn find_pending_edits(store: &Store, times: &mut u32, is_due: bool) -> Vec<BindingId> {
     let is_more = is_due || times.is_multiple_of(BUTTON_CHECK_EVERY);
     *times = times.wrapping_add(1);
     let read = move |db: &_| {
@@ -186,28 +189,65 @@ async fn mark_pending_edits(
         }
         Ok(found)
     };
-    let found = store.read("delivery_open", read).await.unwrap_or_else(|error| {
+    store.read("delivery_open", read).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "delivery scan of open cards and buttons failed");
         Vec::new()
-    });
-    let is_any = !found.is_empty();
-    for id in found {
-        let state = cursors.entry(id).or_default();
-        if !state.busy {
-            state.cursor = None;
-        }
-    }
-    is_any
+    })
 }
 
-async fn load_due_bindings(store: &Store, cursors: &BindingCursors) -> Vec<DueBinding> {
-    let known: Vec<BindingId> = cursors.keys().copied().collect();
-    store.read("delivery_look", move |db| rows::delivering_bindings(db, &known)).await.unwrap_or_else(
-        |error| {
+/// Bindings that the next scan reads, besides those of sessions that changed since the last one.
+#[derive(Debug, Default)]
+struct ScanScope {
+    /// All active and ending bindings, and those with a cursor.
+    all: bool,
+    /// These bindings: their task ended, or edits are pending.
+    bindings: BTreeSet<BindingId>,
+}
+
+impl ScanScope {
+    fn mark_pending_edits(&mut self, pending: &[BindingId], cursors: &mut BindingCursors) {
+        for id in pending {
+            let state = cursors.entry(*id).or_default();
+            if !state.busy {
+                state.cursor = None;
+            }
+            self.bindings.insert(*id);
+        }
+    }
+
+    /// Reads the bindings in scope, and empties the scope. After a failed read the scope is all bindings.
+    async fn load_due_bindings(&mut self, store: &Store, cursors: &BindingCursors) -> Vec<DueBinding> {
+        let Self { all, mut bindings } = std::mem::take(self);
+        let sessions = store.take_changed();
+        if all {
+            bindings.extend(cursors.keys());
+        }
+        let read = move |db: &_| {
+            let mut found = Vec::new();
+            if all {
+                found = rows::delivering_bindings(db)?;
+            } else {
+                for key in &sessions {
+                    found.extend(rows::bindings_of_session(db, key)?);
+                }
+            }
+            for due in &found {
+                bindings.remove(&due.binding.binding_id);
+            }
+            for id in bindings {
+                found.extend(rows::due_of_binding(db, id)?);
+            }
+            Ok(found)
+        };
+        let mut found = store.read("delivery_look", read).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "delivery scan of bindings failed");
+            self.all = true;
             Vec::new()
-        },
-    )
+        });
+        let is_live = |status| matches!(status, BindingStatus::Active | BindingStatus::Ending);
+        found.retain(|due| is_live(due.binding.status) || cursors.contains_key(&due.binding.binding_id));
+        found
+    }
 }
 
 /// Tasks of bindings, with the binding of each, to find it after a panic too.
@@ -223,14 +263,15 @@ impl Tasks {
         self.of.insert(id, binding_id);
     }
 
+    /// Updates the cursor of a binding whose task ended. Returns the binding, which may have pending rows.
     fn record_exit(
         &mut self,
         done: Result<(tokio::task::Id, WorkerExit), tokio::task::JoinError>,
         cursors: &mut BindingCursors,
         stop: &CancellationToken,
-    ) {
+    ) -> Option<BindingId> {
         let task = done.as_ref().map_or_else(tokio::task::JoinError::id, |(task, _)| *task);
-        let Some(id) = self.of.remove(&task) else { return };
+        let id = self.of.remove(&task)?;
         match done {
             Ok((_, WorkerExit::Over)) => {
                 cursors.remove(&id);
@@ -256,6 +297,7 @@ impl Tasks {
                 });
             }
         }
+        Some(id)
     }
 }
 

@@ -49,6 +49,7 @@ pub fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
 /// [`StoreError::ConversationBound`] if the row is active and the conversation has an active binding.
 pub fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     tx.rebinds();
+    tx.rebound(row.session_key.clone());
     let inserted = run(
         tx,
         INSERT,
@@ -105,7 +106,7 @@ pub fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
          FROM acp_bindings AS b LEFT JOIN acp_sessions AS s ON s.session_key = b.session_key \
-         WHERE b.status <> 'ended' ORDER BY b.rowid",
+         WHERE b.status <> 'ended' ORDER BY b.ord",
         COLUMNS.split(", ").map(|column| format!("b.{column} AS {column}")).collect::<Vec<_>>().join(", ")
     );
     let read = |row: &Row<'_>| {
@@ -120,7 +121,7 @@ pub fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
-    const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY rowid";
+    const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY ord";
     all(db, SQL, [], |row| id(row, "binding_key"))
 }
 
@@ -167,10 +168,10 @@ pub fn activate(
     now_ms: u64,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = 'active', thread_id = ?2, last_activity_at = max(last_activity_at, ?3) \
-        WHERE binding_key = ?1 AND status = 'pending'";
+        WHERE binding_key = ?1 AND status = 'pending' RETURNING session_key";
+    let with = params![binding_id.to_string(), conversation_id, Int(now_ms)];
     tx.rebinds();
-    let changed = run(tx, SQL, params![binding_id.to_string(), conversation_id, Int(now_ms)]);
-    match changed {
+    match mark_rebound(tx, SQL, with) {
         Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
         Err(error) => Err(error),
         Ok(0) => Err(StoreError::UsedMeanwhile),
@@ -197,14 +198,15 @@ pub fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), StoreError> 
 /// # Errors
 /// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn set_verbosity(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding: &BindingRow,
     verbosity: Option<Verbosity>,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
     let BindingRow { binding_id, session_key, .. } = binding;
-    run(db, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
-    render_settings::choose(db, *binding_id, session_key, verbosity)
+    run(tx, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
+    tx.rebound(session_key.clone());
+    render_settings::choose(tx, *binding_id, session_key, verbosity)
 }
 
 /// Ends the bindings selected by `filter` and records the last journal number to deliver to each: the current
@@ -228,11 +230,21 @@ fn end_where(
         "UPDATE acp_bindings SET status = 'ended', end_reason = ?{}, metadata_json = json_set(metadata_json, \
          '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM \
          acp_binding_checkpoint AS c WHERE c.binding_key = acp_bindings.binding_key), 0) ELSE (SELECT last_session_seq \
-         FROM acp_sessions AS s WHERE s.session_key = acp_bindings.session_key) END) WHERE status <> 'ended' AND {filter}",
+         FROM acp_sessions AS s WHERE s.session_key = acp_bindings.session_key) END) WHERE status <> 'ended' AND {filter} \
+         RETURNING session_key",
         with.len() + 1
     );
     let with: Vec<&dyn rusqlite::ToSql> = with.iter().copied().chain([&reason as _]).collect();
-    run(tx, &end, with.as_slice())
+    mark_rebound(tx, &end, with.as_slice())
+}
+
+/// Changes bindings by a statement that returns their `session_key`, and marks those sessions. Returns the number
+/// of changed bindings.
+fn mark_rebound(tx: &Tx<'_>, sql: &str, with: impl rusqlite::Params) -> Result<usize, StoreError> {
+    let changed = all(tx, sql, with, |row| id::<SessionKey>(row, "session_key"))?;
+    let count = changed.len();
+    changed.into_iter().for_each(|key| tx.rebound(key));
+    Ok(count)
 }
 
 /// Ends every binding of a session that has not ended.
@@ -250,7 +262,7 @@ pub fn end_all(tx: &Tx<'_>, key: &SessionKey, reason: &str) -> Result<(), StoreE
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<BindingRow>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' ORDER BY rowid"
+        "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' ORDER BY ord"
     );
     all(db, &sql, [key.as_str()], from_row)
 }
@@ -262,7 +274,7 @@ pub fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<BindingRow>, 
 pub fn of_conversation(db: &Connection, at: &ConversationRef) -> Result<Option<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
-         AND status <> 'ended' ORDER BY status IN ('active','parked') DESC, rowid DESC LIMIT 1"
+         AND status <> 'ended' ORDER BY status IN ('active','parked') DESC, ord DESC LIMIT 1"
     );
     first(db, &sql, params![at.channel, at.account_id, at.conversation_id], from_row)
 }
@@ -291,11 +303,10 @@ pub fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), 
 ///
 /// # Errors
 /// SQLite errors.
-pub fn resume(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
-    const SQL: &str =
-        "UPDATE acp_bindings SET status = 'active' WHERE binding_key = ?1 AND status = 'parked'";
-    run(db, SQL, [binding_id.to_string()])?;
-    touch(db, binding_id, now_ms)
+pub fn resume(tx: &Tx<'_>, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
+    const SQL: &str = "UPDATE acp_bindings SET status = 'active' WHERE binding_key = ?1 AND status = 'parked' RETURNING session_key";
+    mark_rebound(tx, SQL, [binding_id.to_string()])?;
+    touch(tx, binding_id, now_ms)
 }
 
 /// Parks the active binding of a conversation that a person archived, or (`is_parked` false) activates a
@@ -303,16 +314,16 @@ pub fn resume(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(),
 ///
 /// # Errors
 /// SQLite errors.
-pub fn park(db: &Connection, at: &ConversationRef, is_parked: bool) -> Result<bool, StoreError> {
+pub fn park(tx: &Tx<'_>, at: &ConversationRef, is_parked: bool) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = ?5 WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
-        AND status = ?4";
+        AND status = ?4 RETURNING session_key";
     let (from, to) = if is_parked {
         (BindingStatus::Active, BindingStatus::Parked)
     } else {
         (BindingStatus::Parked, BindingStatus::Active)
     };
     let keys = params![at.channel, at.account_id, at.conversation_id, from.word(), to.word()];
-    Ok(run(db, SQL, keys)? > 0)
+    Ok(mark_rebound(tx, SQL, keys)? > 0)
 }
 
 /// A bound conversation and its backfill mark.
@@ -346,7 +357,7 @@ pub fn bound_conversations(
     channel: &str,
     account_id: &str,
 ) -> Result<Vec<BoundConversation>, StoreError> {
-    all(db, &format!("{PLACE} ORDER BY rowid"), params![channel, account_id], bound_conversation_from_row)
+    all(db, &format!("{PLACE} ORDER BY ord"), params![channel, account_id], bound_conversation_from_row)
 }
 
 /// A bound conversation, if `at` is one.

@@ -56,7 +56,7 @@ pub fn read_cards(
     // Cards of finished runs only if their retry is due: see [`due_folds`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
-        OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY rowid";
+        OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY through_session_seq, run_id";
     let running = first(db, RUNNING, [key.as_str()], |row| id(row, "run_id"))?;
     let running = match running {
         Some(run_id) => Some((run_id, before(db, run_id)?)),

@@ -43,7 +43,7 @@ pub fn candidates(db: &Connection, name: &str) -> Result<Vec<SessionCandidate>, 
 /// SQLite errors.
 pub fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
     const SQL: &str = "SELECT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
-        OR rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = ?1)) \
+        OR ord = (SELECT min(ord) FROM acp_bindings WHERE session_key = ?1)) \
         UNION SELECT asked_by FROM acp_sessions WHERE session_key = ?1 AND asked_by <> ''";
     all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
 }
@@ -59,7 +59,7 @@ pub fn bindings_in_account(
 ) -> Result<Vec<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' AND channel = ?2 \
-         AND account_id = ?3 ORDER BY thread_id = ?4 DESC, rowid"
+         AND account_id = ?3 ORDER BY thread_id = ?4 DESC, ord"
     );
     let keys = params![key.as_str(), at.channel, at.account_id, at.conversation_id];
     all(db, &sql, keys, bindings::from_row)

@@ -19,7 +19,7 @@ use acp_core::render::{self, MessagePart, RenderData, RequiredData, RunDigest, S
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use rusqlite::{Connection, Row, params};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Maximum number of journal rows projected in one step.
 const ROWS_MAX: u64 = 64;
@@ -181,8 +181,9 @@ fn read_batch(
 ) -> Result<DeliveryBatch, StoreError> {
     let key = &binding.session_key;
     let sql = format!(
-        "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
-         WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) ORDER BY session_seq LIMIT ?3",
+        "SELECT {} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 AND kind IN ({}) \
+         ORDER BY session_seq LIMIT ?3",
+        events::COLUMNS,
         listed(&render::RENDERED_KINDS)
     );
     let rows = if after < end {
@@ -422,17 +423,20 @@ pub struct DueBinding {
     pub end: u64,
 }
 
-/// Active and ending bindings, and bindings of `known` in other states.
+/// All active and ending bindings.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn delivering_bindings(db: &Connection, known: &[BindingId]) -> Result<Vec<DueBinding>, StoreError> {
-    let mut found = query_due(db, "status IN ('active','ending')", [])?;
-    let active: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
-    for binding_id in known.iter().filter(|id| !active.contains(id)) {
-        found.extend(due_of_binding(db, *binding_id)?);
-    }
-    Ok(found)
+pub fn delivering_bindings(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
+    query_due(db, "status IN ('active','ending')", [])
+}
+
+/// Bindings of a session, in any state.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn bindings_of_session(db: &Connection, key: &SessionKey) -> Result<Vec<DueBinding>, StoreError> {
+    query_due(db, "session_key = ?1", [key.as_str()])
 }
 
 /// Returns one binding, in any state.
@@ -464,7 +468,7 @@ fn query_due(
 ) -> Result<Vec<DueBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
-         FROM acp_bindings AS b WHERE {filter} ORDER BY b.rowid",
+         FROM acp_bindings AS b WHERE {filter} ORDER BY b.ord",
         bindings::COLUMNS
     );
     all(db, &sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: int(row, "end")? }))

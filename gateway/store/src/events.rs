@@ -8,11 +8,11 @@ use acp_core::intake::readable_payload;
 use acp_shared::ids::{RunId, SessionKey};
 use rusqlite::{CachedStatement, Connection, Row, params};
 
-const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at) \
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
+const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at, \
+    extra_json) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
 
-const AFTER: &str = "SELECT session_key, session_seq, run_id, seq, kind, payload_json, created_at FROM acp_events \
-    WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3";
+/// Columns read by [`from_row`].
+pub const COLUMNS: &str = "session_key, session_seq, run_id, seq, kind, payload_json, created_at, extra_json";
 
 /// Reads a row of the journal.
 ///
@@ -31,6 +31,7 @@ pub fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
         })?,
         payload: readable_payload(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?)
             .into_owned(),
+        extra: row.get::<_, Option<String>>("extra_json")?,
         created_at_ms: int(row, "created_at")?,
     })
 }
@@ -56,7 +57,7 @@ impl<'a> Appender<'a> {
         Ok(Self { insert, run_id: None })
     }
 
-    /// Appends a row, with its run and its number in that run. The caller has checked the numbers.
+    /// Appends a row, with its run and its number in that run, its payload and its `extra`. The caller has checked the numbers.
     ///
     /// # Errors
     /// SQLite errors.
@@ -65,7 +66,7 @@ impl<'a> Appender<'a> {
         session_seq: u64,
         run: Option<(RunId, u64)>,
         kind: EventKind,
-        payload: &str,
+        (payload, extra): (&str, Option<&str>),
     ) -> Result<(), StoreError> {
         let run_id = run.map(|(run_id, _)| run_id);
         if run_id != self.run_id {
@@ -76,6 +77,7 @@ impl<'a> Appender<'a> {
         self.insert.raw_bind_parameter(4, run.map(|(_, seq)| Int(seq)))?;
         self.insert.raw_bind_parameter(5, kind.as_str())?;
         self.insert.raw_bind_parameter(6, payload)?;
+        self.insert.raw_bind_parameter(8, extra)?;
         self.insert.raw_execute()?;
         Ok(())
     }
@@ -102,14 +104,16 @@ pub fn after(
     rows_max: u64,
     bytes_max: usize,
 ) -> Result<Vec<EventRow>, StoreError> {
-    let mut statement = db.prepare_cached(AFTER)?;
+    let mut statement = db.prepare_cached(&format!(
+        "SELECT {COLUMNS} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3"
+    ))?;
     let mut rows = statement.query(params![key.as_str(), Int(after_seq), Int(rows_max)])?;
     let mut found = Vec::new();
     let mut bytes = 0;
     while bytes < bytes_max || found.is_empty() {
         let Some(row) = rows.next()? else { break };
         let event = from_row(row)?;
-        bytes += event.payload.len();
+        bytes += event.payload.len() + event.extra.as_ref().map_or(0, String::len);
         found.push(event);
     }
     Ok(found)

@@ -85,8 +85,7 @@ pub fn session_activity(db: &Connection) -> Result<SessionActivity, StoreError> 
     let queued =
         "SELECT session_key, count(*) AS runs FROM acp_runs WHERE state = 'queued' GROUP BY session_key";
     found.queued.extend(all(db, queued, [], |row| Ok((id(row, "session_key")?, int(row, "runs")?)))?);
-    let live =
-        format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY rowid", bindings::COLUMNS);
+    let live = format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY ord", bindings::COLUMNS);
     for binding in all(db, &live, [], bindings::from_row)? {
         found.bindings.entry(binding.session_key.clone()).or_default().push(binding);
     }

@@ -25,7 +25,7 @@ const COLUMNS: &str = "channel, account_id, conversation_id, parent_conversation
 const WAITING: &str = "SELECT i.message_id, i.text, i.context_json, i.outcome_json, r.run_id, r.prompt \
     FROM acp_runs AS r INDEXED BY acp_runs_unfinished CROSS JOIN acp_inbox AS i ON i.message_id = r.requester_message_id \
     WHERE r.state IN ('queued','running') AND r.state = 'queued' AND r.mode = 'prompt' AND i.channel = ?1 \
-    AND i.account_id = ?2 AND i.conversation_id = ?3 ORDER BY r.rowid";
+    AND i.account_id = ?2 AND i.conversation_id = ?3 ORDER BY r.ord";
 const KEY: &str = "channel = ?1 AND account_id = ?2 AND conversation_id = ?3 AND message_id = ?4";
 
 /// Message of a person in a conversation.
@@ -413,9 +413,8 @@ pub fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn unsettled_messages(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, rowid LIMIT ?1"
-    );
+    let sql =
+        format!("SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, ord LIMIT ?1");
     all(db, &sql, [Int(rows_max)], from_row)
 }
 
@@ -473,7 +472,7 @@ fn query_unsettled(
 ) -> Result<Vec<InboxRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_inbox INDEXED BY acp_inbox_received WHERE state = 'received' AND channel = ?1 \
-         AND account_id = ?2 AND conversation_id = ?3 AND {which} ORDER BY created_at, rowid LIMIT ?4"
+         AND account_id = ?2 AND conversation_id = ?3 AND {which} ORDER BY created_at, ord LIMIT ?4"
     );
     all(db, &sql, params![at.channel, at.account_id, at.conversation_id, Int(rows_max)], from_row)
 }

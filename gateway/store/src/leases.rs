@@ -182,7 +182,7 @@ impl Store {
     /// # Errors
     /// As [`Store::read`].
     pub async fn leases_in_use(&self) -> Result<Vec<LeaseRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE usage <> 'ended' ORDER BY rowid");
+        let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE usage <> 'ended' ORDER BY ord");
         self.read("leases_in_use", move |db| all(db, &sql, [], from_row)).await
     }
 }

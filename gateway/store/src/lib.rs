@@ -61,6 +61,7 @@ use notify::CommitNotifier;
 use open_checks::DatabaseFiles;
 use readers::Readers;
 use rusqlite::Connection;
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -242,6 +243,12 @@ impl Store {
     /// Receiver that changes with every group commit. Only a hint.
     pub fn committed(&self) -> watch::Receiver<u64> {
         self.inner.watches.commits()
+    }
+
+    /// Removes and returns the sessions whose journal or bindings changed since the last call. For one caller, the
+    /// delivery. Only a hint: empty after the start.
+    pub fn take_changed(&self) -> HashSet<SessionKey> {
+        self.inner.watches.take_changed()
     }
 
     /// Counter of commits that may have changed the set of bound conversations. It is incremented before the

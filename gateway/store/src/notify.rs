@@ -2,7 +2,7 @@
 //! notification delays work but loses no data.
 
 use acp_shared::ids::SessionKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
@@ -13,6 +13,8 @@ const SWEEP_FROM: usize = 64;
 #[derive(Debug)]
 pub struct CommitNotifier {
     sessions: Mutex<SessionSenders>,
+    /// Sessions with new journal rows or changed bindings since delivery last asked.
+    changed: Mutex<HashSet<SessionKey>>,
     commits: watch::Sender<u64>,
     bindings: watch::Sender<u64>,
 }
@@ -27,6 +29,7 @@ impl Default for CommitNotifier {
     fn default() -> Self {
         Self {
             sessions: Mutex::new(SessionSenders { by_key: HashMap::new(), sweep_at: SWEEP_FROM }),
+            changed: Mutex::default(),
             commits: watch::Sender::new(0),
             bindings: watch::Sender::new(0),
         }
@@ -64,9 +67,17 @@ impl CommitNotifier {
         self.bindings.subscribe()
     }
 
-    /// Notifies receivers of a commit: the new last journal numbers, and `rebinds` if bindings may have
-    /// changed.
-    pub fn publish(&self, numbers: &[(SessionKey, u64)], rebinds: bool) {
+    /// Removes and returns the sessions with new journal rows or changed bindings since the last call. For one
+    /// caller, the delivery.
+    pub fn take_changed(&self) -> HashSet<SessionKey> {
+        std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notifies receivers of a commit: the new last journal numbers, and the sessions whose bindings changed,
+    /// and `rebinds` if the set of bound conversations may have changed.
+    pub fn publish(&self, numbers: &[(SessionKey, u64)], rebound: &[SessionKey], rebinds: bool) {
+        let changed = numbers.iter().map(|(key, _)| key).chain(rebound).cloned();
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(changed);
         let mut sessions = self.lock();
         for (key, number) in numbers {
             let Some(sender) = sessions.by_key.get(key) else { continue };
@@ -101,14 +112,15 @@ mod tests {
     fn highest_number_wins_and_unwatched_entries_are_removed() {
         let watches = CommitNotifier::default();
         let mut seen = watches.session(&key(1));
-        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], false);
+        watches.publish(&[(key(1), 5), (key(1), 3), (key(2), 9)], &[key(3)], false);
         assert!(seen.has_changed().unwrap());
         assert_eq!(*seen.borrow_and_update(), 5);
-        watches.publish(&[(key(1), 4)], false);
+        assert_eq!(watches.take_changed(), HashSet::from([key(1), key(2), key(3)]));
+        watches.publish(&[(key(1), 4)], &[], false);
         assert!(!seen.has_changed().unwrap());
         assert_eq!(*watches.commits().borrow(), 2);
         drop(seen);
-        watches.publish(&[(key(1), 6)], false);
+        watches.publish(&[(key(1), 6)], &[], false);
         assert_eq!(watches.lock().by_key.len(), 0);
     }
 
@@ -120,7 +132,7 @@ mod tests {
             drop(watches.session(&key(n)));
         }
         assert!(watches.lock().by_key.len() <= SWEEP_FROM + 1, "{}", watches.lock().by_key.len());
-        watches.publish(&[(key(0), 7)], false);
+        watches.publish(&[(key(0), 7)], &[], false);
         assert_eq!(*kept.borrow(), 7);
     }
 }

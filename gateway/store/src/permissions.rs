@@ -90,7 +90,7 @@ impl Store {
     /// As [`Store::read`].
     pub async fn pending_permissions(&self, key: SessionKey) -> Result<Vec<PermissionRow>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM acp_permission WHERE session_key = ?1 AND state = 'pending' ORDER BY rowid"
+            "SELECT {COLUMNS} FROM acp_permission WHERE session_key = ?1 AND state = 'pending' ORDER BY ord"
         );
         self.read("pending_permissions", move |db| all(db, &sql, [key.as_str()], from_row)).await
     }

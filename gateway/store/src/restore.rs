@@ -192,6 +192,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
                 run: Some((run.run_id, run.last_seq + 1)),
                 kind: EventKind::Error,
                 payload: payload.clone(),
+                extra: None,
             };
             run.last_seq += 1;
             apply(&tx, &key, last, &[event, Write::Run(Box::new(run))])?;

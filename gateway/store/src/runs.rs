@@ -109,7 +109,7 @@ pub fn set_last_seq(db: &Connection, run_id: RunId, last: u64) -> Result<(), Sto
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn unfinished(db: &Connection, key: &SessionKey) -> Result<Vec<RunRow>, StoreError> {
     let sql = format!(
-        "SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running') ORDER BY rowid"
+        "SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running') ORDER BY ord"
     );
     all(db, &sql, [key.as_str()], from_row)
 }
@@ -120,8 +120,7 @@ impl Store {
     /// # Errors
     /// As [`Store::read`].
     pub async fn runs(&self, key: SessionKey, rows_max: u64) -> Result<Vec<RunRow>, StoreError> {
-        let sql =
-            format!("SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 ORDER BY rowid DESC LIMIT ?2");
+        let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 ORDER BY ord DESC LIMIT ?2");
         self.read("runs", move |db| all(db, &sql, params![key.as_str(), Int(rows_max)], from_row)).await
     }
 

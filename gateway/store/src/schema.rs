@@ -19,7 +19,8 @@ const APPLICATION_ID: i64 = 0x6163_7067;
 /// use.
 pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 /// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
-const MIGRATIONS: &[&str] = &[include_str!("migrations/0001_control_plane.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("migrations/0001_control_plane.sql"), include_str!("migrations/0002_order_and_rest.sql")];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
 /// Page cache of the writer, in KiB. Changes of a transaction beyond this size are written to the WAL before
@@ -323,6 +324,36 @@ mod tests {
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
         crate::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
+    }
+
+    #[test]
+    fn rows_of_the_first_schema_keep_their_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open_with(dir.path(), Durability::Full, &MIGRATIONS[..1]).unwrap();
+        let insert = |db: &Connection, key: &str| {
+            let sql = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, state, owner_session_key, \
+                gateway_instance_id, resumable, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
+                VALUES (?1, 'direct', 'demo', 'persistent', '/', 'idle', ?1, '', 0, '{}', 0, 0, 0, 0)";
+            db.execute(sql, [key]).unwrap();
+            let sql = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, \
+                status, bound_by, bound_at, last_activity_at, metadata_json) \
+                VALUES (?1, 'console', 'default', ?1, ?1, 'session', 'active', '', 0, 0, '{}')";
+            db.execute(sql, [key]).unwrap();
+        };
+        ["c", "a"].into_iter().for_each(|key| insert(&db, key));
+        drop(db);
+        let db = open_writer(dir.path(), Durability::Full).unwrap();
+        assert!(dir.path().join("gateway.db.schema-1").exists());
+        assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
+        insert(&db, "b");
+        for table in ["acp_sessions", "acp_bindings"] {
+            let sql = format!("SELECT session_key FROM {table} ORDER BY ord");
+            let mut statement = db.prepare(&sql).unwrap();
+            let keys = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
+            assert_eq!(keys.map(Result::unwrap).collect::<Vec<_>>(), ["c", "a", "b"], "{table}");
+        }
+        let last: i64 = db.query_row("SELECT last FROM acp_ord", [], |row| row.get(0)).unwrap();
+        assert_eq!(last, 4, "two rows of each table were numbered from 1, then one of each followed");
     }
 
     #[test]

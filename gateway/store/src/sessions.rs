@@ -159,11 +159,17 @@ pub fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, StoreError> 
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
-/// Condition for a session `s` in use: it starts, works, has a process or queued prompts. Closed sessions are
-/// not in use, nor are idle or failed ones without a process.
-const IN_USE: &str = "s.state <> 'closed' AND (s.state NOT IN ('idle', 'error') \
+/// Sessions `s` in use: they start, work, have a process or queued prompts. Closed sessions are not in use, nor are
+/// idle or failed ones without a process. Each part reads a partial index, so that the cost grows with the sessions
+/// in use, not with all sessions.
+const IN_USE: &str = "(SELECT session_key FROM acp_sessions WHERE state IN ('creating','running','cancelling') \
+    UNION SELECT session_key FROM acp_leases WHERE usage <> 'ended' \
+    UNION SELECT session_key FROM acp_runs WHERE state IN ('queued','running')) AS u \
+    CROSS JOIN acp_sessions AS s ON s.session_key = u.session_key AND s.state <> 'closed'";
+/// Condition for one session `s` in use.
+const IS_IN_USE: &str = "s.state NOT IN ('idle', 'error') \
     OR EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
-    OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running')))";
+    OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running'))";
 
 /// Checks that one more session may be in use, in total and in the account.
 ///
@@ -174,11 +180,12 @@ pub fn check_caps(
     SessionLimits { sessions_max, account }: &SessionLimits,
 ) -> Result<(), StoreError> {
     let sessions_max = *sessions_max;
-    if count_in_use(db)? >= sessions_max {
+    let count = |sql: String, with: &[&dyn rusqlite::ToSql]| first(db, &sql, with, |row| int(row, "used"));
+    if count(count_in_use_sql(), &[])?.unwrap_or(0) >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
     let Some(AccountLimit { channel, account_id, sessions_max }) = account else { return Ok(()) };
-    if count_in_use_of_account(db, channel, account_id)? >= *sessions_max {
+    if count(count_in_use_of_account_sql(), &[channel, account_id])?.unwrap_or(0) >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
     Ok(())
@@ -199,8 +206,8 @@ pub struct SessionUsage {
 /// SQLite errors.
 pub fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
-        "SELECT b.channel, b.account_id, NOT ({IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
-         ON b.rowid = (SELECT min(rowid) FROM acp_bindings WHERE session_key = s.session_key) \
+        "SELECT b.channel, b.account_id, NOT ({IS_IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
+         ON b.session_key = s.session_key AND b.ord = (SELECT min(ord) FROM acp_bindings WHERE session_key = s.session_key) \
          WHERE s.session_key = ?1 AND s.state <> 'closed'"
     );
     first(db, &sql, [key.as_str()], |row| {
@@ -210,20 +217,17 @@ pub fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<Session
     })
 }
 
-fn count_in_use(db: &Connection) -> Result<u64, StoreError> {
-    let sql = format!("SELECT count(*) AS used FROM acp_sessions AS s WHERE {IN_USE}");
-    Ok(first(db, &sql, [], |row| int(row, "used"))?.unwrap_or(0))
+fn count_in_use_sql() -> String {
+    format!("SELECT count(*) AS used FROM {IN_USE}")
 }
 
 /// Number of sessions in use whose first binding is in an account.
-fn count_in_use_of_account(db: &Connection, channel: &str, account_id: &str) -> Result<u64, StoreError> {
-    // In a query with min(), SQLite takes the other columns from the row with the minimum.
-    let sql = format!(
-        "SELECT count(*) AS used FROM acp_sessions AS s JOIN (SELECT session_key, channel, account_id, min(rowid) \
-         FROM acp_bindings GROUP BY session_key) AS b ON b.session_key = s.session_key \
-         WHERE b.channel = ?1 AND b.account_id = ?2 AND {IN_USE}"
-    );
-    Ok(first(db, &sql, [channel, account_id], |row| int(row, "used"))?.unwrap_or(0))
+fn count_in_use_of_account_sql() -> String {
+    format!(
+        "SELECT count(*) AS used FROM {IN_USE} JOIN acp_bindings AS b ON b.session_key = s.session_key \
+         AND b.ord = (SELECT min(ord) FROM acp_bindings WHERE session_key = s.session_key) \
+         WHERE b.channel = ?1 AND b.account_id = ?2"
+    )
 }
 
 /// Returns one session.
@@ -343,7 +347,7 @@ impl Store {
     pub async fn sessions(&self, closed_too: bool, rows_max: u64) -> Result<Vec<SessionRow>, StoreError> {
         let sql = format!(
             "SELECT {COLUMNS} FROM acp_sessions WHERE state <> 'closed' OR (?1 AND ending IS NOT 'deleted') \
-             ORDER BY last_activity_at DESC, rowid DESC LIMIT ?2"
+             ORDER BY last_activity_at DESC, ord DESC LIMIT ?2"
         );
         self.read("sessions", move |db| all(db, &sql, params![closed_too, Int(rows_max)], from_row)).await
     }
@@ -379,6 +383,37 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::Durability;
+
+    /// At 100,000 sessions, a query over all of them would stop every commit for a moment.
+    #[tokio::test]
+    async fn counts_of_sessions_in_use_read_no_table_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        for sql in [count_in_use_sql(), count_in_use_of_account_sql()] {
+            let sql = format!("EXPLAIN QUERY PLAN {sql}");
+            let steps = store
+                .read("plan", move |db| {
+                    let mut statement = db.prepare(&sql)?;
+                    let rows = statement.raw_query();
+                    let steps: Result<Vec<String>, _> = rows.mapped(|row| row.get("detail")).collect();
+                    Ok(steps?)
+                })
+                .await
+                .unwrap();
+            let whole: Vec<&String> = steps
+                .iter()
+                .filter(|step| step.starts_with("SCAN") && *step != "SCAN u")
+                .filter(|step| {
+                    !["acp_sessions_working", "acp_leases_in_use", "acp_runs_unfinished"]
+                        .iter()
+                        .any(|partial| step.contains(&format!("INDEX {partial}")))
+                })
+                .collect();
+            assert_eq!(whole, Vec::<&String>::new(), "{steps:?}");
+            assert_eq!(steps.iter().filter(|step| step.starts_with("SCAN acp_")).count(), 3, "{steps:?}");
+        }
+        store.close().await;
+    }
 
     #[tokio::test]
     async fn start_query_uses_index_of_unfinished_runs() {

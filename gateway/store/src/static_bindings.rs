@@ -76,11 +76,11 @@ fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
 fn newest_under_key(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
     // ';' is the character after ':'.
     const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
-    const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid";
+    const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY ord";
     let count = format!("SELECT count(*) AS count FROM acp_sessions WHERE {UNDER}");
     let before = first(db, &count, [key.as_str()], |row| int(row, "count"))?.unwrap_or(0);
     let newest =
-        format!("SELECT session_key, state FROM acp_sessions WHERE {UNDER} ORDER BY rowid DESC LIMIT 1");
+        format!("SELECT session_key, state FROM acp_sessions WHERE {UNDER} ORDER BY ord DESC LIMIT 1");
     let newest = first(db, &newest, [key.as_str()], |row| {
         Ok((id::<SessionKey>(row, "session_key")?, word(row, "state")?))
     })?;

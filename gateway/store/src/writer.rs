@@ -56,6 +56,8 @@ pub struct Tx<'a> {
     db: &'a Connection,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
+    /// Sessions whose bindings changed.
+    rebound: RefCell<Vec<SessionKey>>,
     /// True if the set of bound conversations may have changed.
     rebinds: Cell<bool>,
 }
@@ -69,8 +71,9 @@ impl Deref for Tx<'_> {
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub const fn unpublished(db: &'a Connection) -> Self {
-        Self { db, events: Cell::new(0), numbers: RefCell::new(Vec::new()), rebinds: Cell::new(false) }
+    pub fn unpublished(db: &'a Connection) -> Self {
+        let (events, rebinds) = (Cell::default(), Cell::default());
+        Self { db, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
     }
 }
 
@@ -88,6 +91,11 @@ impl Tx<'_> {
     /// Notifies caches of bindings after the commit: the set of bound conversations may have changed.
     pub fn rebinds(&self) {
         self.rebinds.set(true);
+    }
+
+    /// Notifies delivery after the commit: a binding of the session changed.
+    pub fn rebound(&self, session_key: SessionKey) {
+        self.rebound.borrow_mut().push(session_key);
     }
 }
 
@@ -231,6 +239,7 @@ struct Group {
     open: Vec<(JobReply, OwnedSemaphorePermit)>,
     failed: Vec<(JobReply, OwnedSemaphorePermit)>,
     numbers: Vec<(SessionKey, u64)>,
+    rebound: Vec<SessionKey>,
     rebinds: bool,
     jobs: usize,
     events: u64,
@@ -293,6 +302,7 @@ impl Writer {
             open: Vec::new(),
             failed: Vec::new(),
             numbers: Vec::new(),
+            rebound: Vec::new(),
             rebinds: false,
             jobs: 0,
             events: 0,
@@ -357,6 +367,7 @@ impl Writer {
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
             group.rebinds |= tx.rebinds.get();
+            group.rebound.append(&mut tx.rebound.into_inner());
             group.open.push((answer, place));
             return;
         };
@@ -397,7 +408,7 @@ impl Writer {
                     Err(error) => tracing::warn!(%error, "reading last event id failed"),
                 }
             }
-            self.watches.publish(&group.numbers, group.rebinds);
+            self.watches.publish(&group.numbers, &group.rebound, group.rebinds);
             tracing::trace!(
                 jobs = group.jobs,
                 took_us = micros(started.elapsed()),

@@ -99,9 +99,8 @@ impl Actor {
 
     /// Appends an event to the journal; an event of an ended run is recorded for the session only.
     fn append(&mut self, event: NewEvent, out: &mut StepOutput) {
-        let NewEvent { run_id, kind, payload } = event;
-        let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
-        out.event(&mut self.session, run, kind, payload);
+        let run = event.run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
+        out.new_event(&mut self.session, run, event);
     }
 
     fn on_ready(

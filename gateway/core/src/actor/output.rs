@@ -2,7 +2,7 @@
 
 use super::input::{CommandReply, IdempotencyRecord, StepContext, Ticket};
 use crate::backend::LineFault;
-use crate::event::EventKind;
+use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::rows::{AgentRequestRow, RunRow, SessionRow};
 use crate::run::{RunEvent, RunState};
@@ -134,12 +134,19 @@ impl StepOutput {
         kind: EventKind,
         payload: String,
     ) {
+        let run_id = run.as_ref().map(|run| run.run_id);
+        self.new_event(session, run, NewEvent { run_id, kind, payload, extra: None });
+    }
+
+    /// As [`Self::event`]. An event of a run that is not given becomes an event of the session only.
+    pub(super) fn new_event(&mut self, session: &mut SessionRow, run: Option<&mut RunRow>, event: NewEvent) {
+        let NewEvent { kind, payload, extra, .. } = event;
         session.last_session_seq += 1;
         let run = run.map(|run| {
             run.last_seq += 1;
             (run.run_id, run.last_seq)
         });
-        self.writes.push(Write::Event { session_seq: session.last_session_seq, run, kind, payload });
+        self.writes.push(Write::Event { session_seq: session.last_session_seq, run, kind, payload, extra });
     }
 
     /// Applies an event to a run and returns the previous state; the caller records the move after it has

@@ -19,6 +19,7 @@ mod beside;
 mod files;
 mod live;
 mod personas;
+mod scans;
 mod styles;
 
 /// Parts of these tests' conversations are this long.

@@ -162,7 +162,7 @@ pub(super) fn failure() -> Failure {
 
 pub(super) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
     let payload = format!("{{\"n\":{session_seq}}}");
-    Write::Event { session_seq, run, kind: EventKind::AgentMessage, payload }
+    Write::Event { session_seq, run, kind: EventKind::AgentMessage, payload, extra: None }
 }
 
 pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {

@@ -231,6 +231,7 @@ async fn full_disk_is_reported_and_recovered() {
         run: None,
         kind: EventKind::AgentMessage,
         payload: format!("\"{}\"", "x".repeat(100_000)),
+        extra: None,
     };
     let mut last = 0;
     let error = loop {

@@ -132,6 +132,22 @@ async fn claim_returns_exactly_what_was_committed() {
 }
 
 #[tokio::test]
+async fn extra_members_of_a_notification_are_kept() {
+    let (_dir, store) = open();
+    let row = super::fixtures::spawned(&store, "s").await;
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let extra = r#"{"_meta":{"n":1e2}}"#;
+    let with = |session_seq, extra: Option<&str>| {
+        let (kind, payload) = (EventKind::Plan, "{}".to_owned());
+        Write::Event { session_seq, run: None, kind, payload, extra: extra.map(str::to_owned) }
+    };
+    store.commit(fence, vec![with(1, Some(extra)), with(2, None)]).await.unwrap();
+    let events = store.events_after(row.session_key, 0, 9, usize::MAX).await.unwrap();
+    let kept: Vec<Option<&str>> = events.iter().map(|event| event.extra.as_deref()).collect();
+    assert_eq!(kept, [Some(extra), None]);
+}
+
+#[tokio::test]
 async fn event_pages_are_bounded_by_rows_and_bytes() {
     let (_dir, store) = open();
     let row = super::fixtures::spawned(&store, "s").await;

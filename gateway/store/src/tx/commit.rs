@@ -43,7 +43,7 @@ impl Store {
 /// Approximate number of content bytes of a row.
 fn weight(write: &Write) -> usize {
     match write {
-        Write::Event { payload, .. } => payload.len(),
+        Write::Event { payload, extra, .. } => payload.len() + extra.as_ref().map_or(0, String::len),
         Write::Tail { bytes, .. } => bytes.len(),
         Write::Outbox(row) => row.bytes.len(),
         Write::Run(row) => row.text.len() + row.files.as_ref().map_or(0, |files| files.len()),
@@ -78,8 +78,8 @@ pub fn apply(tx: &Tx<'_>, session: &SessionKey, last: u64, writes: &[Write]) -> 
     let mut journal =
         JournalWriter { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
-        if let Write::Event { session_seq, run, kind, payload } = write {
-            journal.append(*session_seq, *run, *kind, payload)?;
+        if let Write::Event { session_seq, run, kind, payload, extra } = write {
+            journal.append(*session_seq, *run, *kind, (payload, extra.as_deref()))?;
         }
     }
     journal.check_rows(writes)?;
@@ -241,7 +241,7 @@ impl JournalWriter<'_> {
         session_seq: u64,
         run: Option<(RunId, u64)>,
         kind: EventKind,
-        payload: &str,
+        content: (&str, Option<&str>),
     ) -> Result<(), StoreError> {
         next("the number of an event in its session", &mut self.last, session_seq)?;
         if let Some((run_id, seq)) = run {
@@ -252,7 +252,7 @@ impl JournalWriter<'_> {
             Some(rows) => rows,
             none => none.insert(events::Appender::new(self.tx, self.session, self.now_ms)?),
         };
-        rows.append(session_seq, run, kind, payload)
+        rows.append(session_seq, run, kind, content)
     }
 
     fn run(&mut self, run_id: RunId) -> Result<&mut (u64, u64), StoreError> {

@@ -59,6 +59,7 @@ impl Store {
                     run: run_id.map(|run_id| (run_id, number)),
                     kind,
                     payload,
+                    extra: None,
                 })
                 .collect();
             apply(tx, &session.session_key, 0, &events)?;

@@ -94,7 +94,12 @@ impl BackendMachine for LetterLink {
             }],
             ("T", payload) => {
                 let payload = payload.to_owned();
-                vec![BackendStep::Event(NewEvent { run_id, kind: EventKind::AgentMessage, payload })]
+                vec![BackendStep::Event(NewEvent {
+                    run_id,
+                    kind: EventKind::AgentMessage,
+                    payload,
+                    extra: None,
+                })]
             }
             ("A", _) => vec![BackendStep::ProbeAnswered],
             ("D", reason) => {

@@ -136,7 +136,7 @@ impl Default for Rows {
 impl Rows {
     pub(super) fn apply(&mut self, write: Write) {
         match write {
-            Write::Event { session_seq, run, kind, payload } => {
+            Write::Event { session_seq, run, kind, payload, extra } => {
                 assert_eq!(session_seq, self.session.last_session_seq + 1, "session_seq has no gap");
                 self.session.last_session_seq = session_seq;
                 if let Some((run_id, seq)) = run {
@@ -151,6 +151,7 @@ impl Rows {
                     seq: run.map(|(_, seq)| seq),
                     kind,
                     payload,
+                    extra,
                     created_at_ms: 0,
                 });
             }

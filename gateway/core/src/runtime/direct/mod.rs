@@ -146,7 +146,7 @@ impl DirectMachine {
     }
 
     fn event(&self, kind: EventKind, payload: String) -> BackendStep {
-        BackendStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload })
+        BackendStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload, extra: None })
     }
 
     fn extension(&self, method: &str, params: Option<&str>) -> BackendStep {

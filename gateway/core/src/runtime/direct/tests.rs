@@ -125,6 +125,27 @@ fn updates_are_journaled_as_they_came() {
 }
 
 #[test]
+fn other_members_of_an_update_are_journaled_as_received() {
+    let (mut link, run_id) = running();
+    let update = r#"{"sessionUpdate":"tool_call","toolCallId":"t"}"#;
+    for (rest, extra) in [
+        ("", None),
+        (r#","_meta":{ "n":1e2, "a\u0062":"\u00e9" }"#, Some(r#"{"_meta":{ "n":1e2, "a\u0062":"\u00e9" }}"#)),
+        (r#","_meta":null,"later":[1],"_meta":2"#, Some(r#"{"_meta":null,"later":[1],"_meta":2}"#)),
+    ] {
+        let line =
+            format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}{rest}}}}}"#);
+        let event = NewEvent {
+            run_id: Some(run_id),
+            kind: EventKind::ToolCall,
+            payload: update.to_owned(),
+            extra: extra.map(str::to_owned),
+        };
+        assert!(link.stream(9, line.as_bytes()).contains(&BackendStep::Event(event)), "{rest}");
+    }
+}
+
+#[test]
 fn an_update_of_another_session_is_noted_and_not_shown() {
     let (mut link, run_id) = running();
     let params = r#"{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk"}}"#;

@@ -6,9 +6,9 @@ use super::lens;
 use super::state::{HandshakePhase, booleans};
 use crate::agent_settings::SettingsReport;
 use crate::backend::BackendStep;
-use crate::event::EventKind;
+use crate::event::{EventKind, NewEvent};
 use crate::intake::AgentLine;
-use crate::jsonrpc::ObjectMembers;
+use crate::jsonrpc::{ObjectMembers, quoted};
 
 impl DirectMachine {
     pub(super) fn on_notification(
@@ -45,7 +45,8 @@ impl DirectMachine {
         let kind = self.kind_of(variant.as_deref().unwrap_or_default());
         let (flushed, payload) = self.rejoin(variant.as_deref(), raw, line);
         let mut steps: Vec<BackendStep> = flushed.into_iter().collect();
-        steps.push(self.event(kind, payload));
+        let extra = extra_of(members);
+        steps.push(BackendStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload, extra }));
         if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
             self.state.calls.update(raw);
         }
@@ -98,4 +99,15 @@ impl DirectMachine {
             _ => EventKind::Update,
         }
     }
+}
+
+/// Returns the members of `params` beside `sessionId` and `update` as an object, with the values as received. `None`
+/// if there are none.
+fn extra_of(params: &ObjectMembers<'_>) -> Option<String> {
+    let rest: Vec<String> = params
+        .iter()
+        .filter(|(name, _)| !matches!(*name, "sessionId" | "update"))
+        .map(|(name, raw)| format!("{}:{raw}", quoted(name)))
+        .collect();
+    if rest.is_empty() { None } else { Some(format!("{{{}}}", rest.join(","))) }
 }
