@@ -280,13 +280,7 @@ pub fn select_level(
     abilities: &KernelFeatures,
     wish: ContainmentSetting,
 ) -> Result<ContainmentLevel, ContainmentError> {
-    let asked = match wish {
-        ContainmentSetting::Auto => None,
-        ContainmentSetting::R1 => Some(ContainmentLevel::R1),
-        ContainmentSetting::R2 => Some(ContainmentLevel::R2),
-        ContainmentSetting::R3 => Some(ContainmentLevel::R3),
-    };
-    match asked {
+    match wish.level() {
         Some(rung) => {
             unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why }))
         }

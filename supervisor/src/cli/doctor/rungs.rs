@@ -120,12 +120,7 @@ impl ContainmentLevels {
 
     /// Warns if the running supervisor was started with another configured level.
     fn configured(&self, config: &Config) -> Option<Check> {
-        let asked = match config.rung {
-            ContainmentSetting::R1 => "R1",
-            ContainmentSetting::R2 => "R2",
-            ContainmentSetting::R3 => "R3",
-            ContainmentSetting::Auto => return None,
-        };
+        let asked = config.rung.level()?.as_str();
         let chosen = self.reports.iter().any(|report| report.chosen && report.rung == asked);
         (self.in_use && !chosen).then(|| {
             let found = format!("rung = \"{asked}\" is configured, but another one is in use");

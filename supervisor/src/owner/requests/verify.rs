@@ -102,39 +102,22 @@ fn all_facts(
         Marker::Missing | Marker::Ambiguous | Marker::Unreadable => (None, None),
     };
     let exe = (subject == "wrapper").then(|| lease.wrapper_path.clone());
+    let scope = now.scope.as_ref();
+    let living_pid = Some(now.pid).filter(|_| now.life != ProcessState::Gone);
+    let fact = |name, recorded, live| fact(subject, name, recorded, live);
     vec![
-        fact(subject, "state", Some("running".into()), life.map(str::to_owned)),
-        fact(
-            subject,
-            "boot_id",
-            Some(lease.scope.boot_id.clone()),
-            now.scope.as_ref().map(|s| s.boot_id.clone()),
-        ),
-        fact(
-            subject,
-            "pid_namespace",
-            text(Some(lease.scope.pidns)),
-            now.scope.as_ref().map(|s| s.pidns.to_string()),
-        ),
-        fact(
-            subject,
-            "time_namespace",
-            text(lease.scope.timens),
-            text(now.scope.as_ref().and_then(|s| s.timens)),
-        ),
-        fact(
-            subject,
-            "pid",
-            number(Some(process.pid)),
-            number(Some(now.pid).filter(|_| now.life != ProcessState::Gone)),
-        ),
-        fact(subject, "start_ticks", text(Some(process.start_ticks)), text(now.start_ticks)),
-        fact(subject, "pidfs_inode", text(process.inode), text(now.inode)),
-        fact(subject, "pgid", number(Some(pgid)), number(now.pgid)),
-        fact(subject, "sid", number(Some(sid)), number(now.sid)),
-        fact(subject, "env_lease_id", Some(lease.lease_id.to_string()), of_lease),
-        fact(subject, "env_gateway_instance_id", Some(lease.gateway.to_string()), of_gateway),
-        fact(subject, "exe", exe, now.exe.clone()),
-        fact(subject, "cgroup", lease.cgroup_path.clone(), now.cgroup.clone()),
+        fact("state", Some("running".into()), life.map(str::to_owned)),
+        fact("boot_id", Some(lease.scope.boot_id.clone()), scope.map(|s| s.boot_id.clone())),
+        fact("pid_namespace", text(Some(lease.scope.pidns)), scope.map(|s| s.pidns.to_string())),
+        fact("time_namespace", text(lease.scope.timens), text(scope.and_then(|s| s.timens))),
+        fact("pid", number(Some(process.pid)), number(living_pid)),
+        fact("start_ticks", text(Some(process.start_ticks)), text(now.start_ticks)),
+        fact("pidfs_inode", text(process.inode), text(now.inode)),
+        fact("pgid", number(Some(pgid)), number(now.pgid)),
+        fact("sid", number(Some(sid)), number(now.sid)),
+        fact("env_lease_id", Some(lease.lease_id.to_string()), of_lease),
+        fact("env_gateway_instance_id", Some(lease.gateway.to_string()), of_gateway),
+        fact("exe", exe, now.exe.clone()),
+        fact("cgroup", lease.cgroup_path.clone(), now.cgroup.clone()),
     ]
 }
