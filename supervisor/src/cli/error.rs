@@ -7,6 +7,7 @@ use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::RefusalCode;
+use acp_shared::report::with_causes;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -141,13 +142,7 @@ impl CliError {
 
     /// Returns the error and its causes as one text, with unsafe terminal characters escaped.
     pub(super) fn message(&self) -> String {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
-        text::plain_lines(&message)
+        text::plain_lines(&with_causes(self))
     }
 
     /// True if the reader closed the output pipe because no more output is needed.

@@ -119,10 +119,7 @@ impl Owner {
             .leases
             .values()
             .map(|e| e.lease.gateway)
-            .chain(self.links.values().filter_map(|c| match c.who {
-                ClientKind::Gateway(gateway) => Some(gateway),
-                ClientKind::Admin => None,
-            }))
+            .chain(self.links.values().filter_map(|c| c.who.gateway()))
             .collect();
         // Ids grow with their creation time.
         let Some(oldest) = of_user().filter(|gateway| !in_use.contains(gateway)).min() else {

@@ -36,6 +36,14 @@ const QUEUED_MAX: usize = 1024;
 const LEASE_COMMANDS_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
+/// Waits for a future; without one, for ever. For a branch of `select!` that may have nothing to wait for.
+pub(crate) async fn wait_if_some<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Command to a relay.
 #[derive(Debug)]
 pub enum RelayCmd {

@@ -5,6 +5,7 @@ use crate::app::LOCK_FILE;
 use crate::cli::text;
 use crate::config::{Config, ConfigError};
 use crate::store::{STORE_FILE, inspect};
+use acp_shared::report::with_causes;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,17 +23,11 @@ pub(super) fn configuration(file: Option<&Path>, config: &Result<Config, ConfigE
         Ok(_) => Check::ok("configuration", shown, "every key is known and within its bounds"),
         Err(error) => Check::fail(
             "configuration",
-            chain(error),
+            with_causes(error),
             "the supervisor does not start with it",
             "correct it; packaging/supervisor.example.toml names every key with its default",
         ),
     }
-}
-
-/// Formats the error with its cause, which may name the file.
-fn chain(error: &ConfigError) -> String {
-    let cause = std::error::Error::source(error);
-    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Checks the state directory and its files.

@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::app::environment;
-use crate::config::{Config, ContainmentSetting};
+use crate::config::Config;
 use crate::core::containment::{ContainmentReport, report_from_status, report_levels, select_level};
 use crate::sys::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
@@ -176,6 +176,7 @@ pub(super) fn not_tried(error: &LaunchDirError) -> Check {
 mod tests {
     use super::super::CheckStatus::{Fail, Ok, Warn};
     use super::*;
+    use crate::config::ContainmentSetting;
     use crate::core::containment::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
     fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {

@@ -3,6 +3,7 @@
 use super::Handover;
 use super::image::{self, ImageError};
 use crate::sys::inherited_fd::{self, HandoverFd};
+use acp_shared::report::with_causes;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
@@ -73,12 +74,7 @@ pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error)
     if handover.head.failed.is_some() {
         return io::Error::other("the previous program could not start either");
     }
-    let mut text = why.to_string();
-    let mut source = why.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
+    let text = with_causes(why);
     tracing::error!(why = text, "new program cannot start; returning to the previous one");
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());

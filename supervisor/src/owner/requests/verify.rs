@@ -1,7 +1,7 @@
 //! Verify: compares each recorded fact with its current value, and returns the verdict.
 
 use crate::context::Context;
-use crate::core::lease::{Lease, ProcessRecord};
+use crate::core::lease::{BoundProcesses, Lease, ProcessRecord};
 use crate::core::verify::{Evidence, Marker, ProcessState, SignalGuard, verify};
 use crate::lease::tree_kill::{self, TreeQuery};
 use crate::owner::{ClientKind, Owner};
@@ -38,34 +38,19 @@ async fn report(
             let tree: Vec<(i32, String)> = found.members.iter().map(|m| (m.pid, m.name.clone())).collect();
             info.memory_bytes = crate::sys::users::memory_bytes(&found.pids());
             let mut facts = Vec::new();
-            let Some(bound) = lease.bound else {
-                let verdict = if found.is_gone() { "gone" } else { "unknown" }.to_owned();
-                return Ok(EvidenceReport {
-                    lease: info,
-                    facts,
-                    verdict,
-                    why: "no pid was recorded".into(),
-                    tree,
-                });
+            let (verdict, why) = match lease.bound {
+                None => (if found.is_gone() { "gone" } else { "unknown" }, "no pid was recorded"),
+                Some(BoundProcesses { wrapper, adapter, pgid, sid }) => {
+                    let (_, now) = tree_kill::read_evidence(sys, wrapper.pid);
+                    let (_, of_adapter) = tree_kill::read_evidence(sys, adapter.pid);
+                    facts.extend(all_facts("wrapper", &lease, wrapper, (wrapper.pid, sid), &now));
+                    facts.extend(all_facts("adapter", &lease, adapter, (pgid, sid), &of_adapter));
+                    let verdict = verify(&target.claim(wrapper), &now, &guard);
+                    (verdict.as_str(), verdict.why())
+                }
             };
-            let (_, wrapper) = tree_kill::read_evidence(sys, bound.wrapper.pid);
-            let (_, adapter) = tree_kill::read_evidence(sys, bound.adapter.pid);
-            facts.extend(all_facts(
-                "wrapper",
-                &lease,
-                bound.wrapper,
-                (bound.wrapper.pid, bound.sid),
-                &wrapper,
-            ));
-            facts.extend(all_facts("adapter", &lease, bound.adapter, (bound.pgid, bound.sid), &adapter));
-            let verdict = verify(&target.claim(bound.wrapper), &wrapper, &guard);
-            Ok(EvidenceReport {
-                lease: info,
-                facts,
-                verdict: verdict.as_str().to_owned(),
-                why: verdict.why().to_owned(),
-                tree,
-            })
+            let (verdict, why) = (verdict.to_owned(), why.to_owned());
+            Ok(EvidenceReport { lease: info, facts, verdict, why, tree })
         })
         .await
 }
