@@ -179,12 +179,7 @@ mod tests {
             ("reserved, nothing is left", Reserved, f(&|_| {}), "mark_lost"),
             ("closing, nothing is left", Closing, f(&|_| {}), "mark_closed"),
             ("10: other boot", Open, f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])), "mark_lost"),
-            (
-                "11: other namespace",
-                Open,
-                f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])),
-                "mark_lost",
-            ),
+            ("11: another pidns", Open, f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])), "mark_lost"),
             (
                 "17: the supervisor lives",
                 Open,
@@ -192,7 +187,7 @@ mod tests {
                 "leave",
             ),
             (
-                "it cannot be told",
+                "it is not known",
                 Open,
                 f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])),
                 "leave",

@@ -125,11 +125,7 @@ fn verdicts_without_an_inode_on_record() {
         ("21: environment unreadable", &|e| e.marker = Marker::Unreadable, "unknown"),
         ("start time unreadable", &|e| e.start_ticks = None, "unknown"),
         ("start time unreadable, own child", &|e| (e.start_ticks, e.own_child) = (None, true), "owned"),
-        (
-            "environment unreadable, own child",
-            &|e| (e.marker, e.own_child) = (Marker::Unreadable, true),
-            "owned",
-        ),
+        ("no environment, own child", &|e| (e.marker, e.own_child) = (Marker::Unreadable, true), "owned"),
         (
             "nothing of it can be read, own child",
             &|e| (e.life, e.start_ticks, e.own_child) = (ProcessState::Unreadable, None, true),
@@ -251,11 +247,7 @@ fn start_times_of_another_time_namespace_are_ignored() {
     let recorded = elsewhere(here);
     let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
     let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
-    assert_eq!(
-        verify(&claim, &inside, &SignalGuard::default()).as_str(),
-        "owned",
-        "proved by its control group"
-    );
+    assert_eq!(verify(&claim, &inside, &SignalGuard::default()).as_str(), "owned", "proved by its group");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{OfferResult, Stdin};
 use crate::relay::buffer::{OutputBuffer, Spool, SpoolTarget};
-use crate::relay::connection::{ConnectionHandle, Responder};
+use crate::relay::connection::Responder;
 use crate::relay::session_logs::SessionLog;
 use crate::relay::snapshot::{AgentState, RelayState};
 use acp_shared::ids::LeaseId;

@@ -37,12 +37,8 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         Ok(meta) => meta,
         Err(error) if error.kind() == ErrorKind::NotFound && !running => {
             let found = format!("{shown} does not exist yet");
-            return vec![Check::warn(
-                name,
-                found,
-                "no supervisor has used it",
-                "`acp-supervisor serve` creates it",
-            )];
+            let next = "`acp-supervisor serve` creates it";
+            return vec![Check::warn(name, found, "no supervisor has used it", next)];
         }
         Err(error) if running => {
             let means = "the running supervisor uses another state directory, or this user may not access it";
@@ -61,12 +57,8 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         Check::fail(name, found, means, format!("chmod 700 {shown}"))
     } else if meta.uid() != me && me != 0 {
         let next = "run this as root or as that user";
-        return vec![Check::fail(
-            name,
-            found,
-            "it belongs to another user: its contents cannot be read",
-            next,
-        )];
+        let means = "it belongs to another user: its contents cannot be read";
+        return vec![Check::fail(name, found, means, next)];
     } else {
         Check::ok(name, found, "only its owner can enter")
     };
@@ -118,11 +110,8 @@ fn database(dir: &Path, running: bool) -> Check {
     let (name, path) = ("database", dir.join(STORE_FILE));
     let shown = path.display().to_string();
     if !path.exists() {
-        return Check::ok(
-            name,
-            format!("{shown} does not exist yet"),
-            "the supervisor creates it at its first start",
-        );
+        let found = format!("{shown} does not exist yet");
+        return Check::ok(name, found, "the supervisor creates it at its first start");
     }
     match inspect(&path) {
         Ok(seen) if seen.version > seen.newest => Check::fail(

@@ -91,21 +91,13 @@ impl ContainmentLevels {
         let name = "rung";
         if let Some(refusal) = &self.refused {
             let next = "follow the message, or set rung = \"auto\"";
-            return Check::fail(
-                name,
-                refusal.clone(),
-                "the supervisor does not start with this setting",
-                next,
-            );
+            let means = "the supervisor does not start with this setting";
+            return Check::fail(name, refusal.clone(), means, next);
         }
         let Some(report) = self.reports.iter().find(|report| report.chosen) else {
             let means = "this program is older than the supervisor and does not know its rung";
-            return Check::warn(
-                name,
-                "an unknown one is in use",
-                means,
-                "use acp-supervisor of that version",
-            );
+            let next = "use acp-supervisor of that version";
+            return Check::warn(name, "an unknown one is in use", means, next);
         };
         let whose = if self.in_use { "is in use" } else { "would be used by a supervisor started from here" };
         let found = format!("{} {whose}: {}", report.rung, report.holds_by);
@@ -134,11 +126,8 @@ impl ContainmentLevels {
         // Missing cgroups are reported by the check of R1.
         let missing: Vec<&str> = missing.map(|(n, _)| n.as_str()).filter(|n| *n != "cgroup_kill").collect();
         if missing.is_empty() {
-            return Check::ok(
-                "abilities",
-                "all available",
-                "processes are identified and signalled through pidfds",
-            );
+            let means = "processes are identified and signalled through pidfds";
+            return Check::ok("abilities", "all available", means);
         }
         let effect = |name: &&str| {
             Some(match *name {
@@ -164,12 +153,8 @@ impl ContainmentLevels {
 /// Reports that the containment levels could not be probed.
 pub(super) fn not_tried(error: &LaunchDirError) -> Check {
     let next = "see the check of the wrapper; the directory for temporary files must allow exec";
-    Check::warn(
-        "rung",
-        error.to_string(),
-        "the rung that a supervisor would use is probed with the wrapper",
-        next,
-    )
+    let means = "the rung that a supervisor would use is probed with the wrapper";
+    Check::warn("rung", error.to_string(), means, next)
 }
 
 #[cfg(test)]
