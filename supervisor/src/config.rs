@@ -6,7 +6,6 @@ mod tenant;
 pub use span::{ConfigLocation, Origin};
 pub use tenant::{ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGroup};
 
-use crate::core::containment::ContainmentLevel;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -102,19 +101,6 @@ pub enum ContainmentSetting {
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const DAY_MS: u64 = 24 * 3_600 * 1_000;
-
-impl ContainmentSetting {
-    /// Returns the level, if one is configured by name.
-    #[must_use]
-    pub const fn level(self) -> Option<ContainmentLevel> {
-        match self {
-            Self::Auto => None,
-            Self::R1 => Some(ContainmentLevel::R1),
-            Self::R2 => Some(ContainmentLevel::R2),
-            Self::R3 => Some(ContainmentLevel::R3),
-        }
-    }
-}
 
 /// Defines the configuration: the keys that are numbers, each with its default and its bounds, and the keys whose
 /// default is that of their type.

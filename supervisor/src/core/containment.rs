@@ -242,6 +242,19 @@ impl ContainmentLevel {
     }
 }
 
+impl ContainmentSetting {
+    /// Returns the level, if one is configured by name.
+    #[must_use]
+    pub const fn level(self) -> Option<ContainmentLevel> {
+        match self {
+            Self::Auto => None,
+            Self::R1 => Some(ContainmentLevel::R1),
+            Self::R2 => Some(ContainmentLevel::R2),
+            Self::R3 => Some(ContainmentLevel::R3),
+        }
+    }
+}
+
 /// Error: the configured level is not available on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("rung = {:?} is configured but not available here: {why}; or set rung = \"auto\"", rung.as_str())]

@@ -6,7 +6,7 @@ use crate::core::retention::{LostFinding, NOT_PROVED};
 use crate::owner::handover::Upgrade;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::requests;
-use crate::owner::{CLOSE_SENT, ClientKind, Owner};
+use crate::owner::{CLOSE_SENT, Owner};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};

@@ -109,11 +109,8 @@ async fn find_kept_output(
                 if matches!(command, RelayCmd::Release) {
                     return None;
                 }
-                refuse(
-                    command,
-                    RefusalCode::Busy,
-                    "the stored output of this lease cannot be read now; try again",
-                );
+                let why = "the stored output of this lease cannot be read now; try again";
+                refuse(command, RefusalCode::Busy, why);
             }
         }
     }
@@ -527,7 +524,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::relay::budget::ByteBudget;
-    use crate::relay::connection::ConnectionId;
+    use crate::relay::connection::{ConnectionHandle, ConnectionId};
     use crate::relay::session_logs::SessionLogs;
     use crate::relay::spool_dir::SpoolDir;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};

@@ -196,11 +196,8 @@ impl Relay {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
             }
             Err(mpsc::error::TrySendError::Closed(command)) => {
-                refuse(
-                    command,
-                    RefusalCode::LeaseEnded,
-                    "this lease has ended and its streams are no longer stored",
-                );
+                let why = "this lease has ended and its streams are no longer stored";
+                refuse(command, RefusalCode::LeaseEnded, why);
             }
         }
     }

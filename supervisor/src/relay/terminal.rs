@@ -165,10 +165,8 @@ impl TerminalRelay {
                 exit: self.exit.filter(|_| self.output.is_none()),
             }))),
             RelayCmd::Attach { to, .. } | RelayCmd::Input { to, .. } | RelayCmd::Ack { to, .. } => {
-                to.refuse(
-                    RefusalCode::BadRequest,
-                    "this lease belongs to a terminal; request its tail instead",
-                );
+                let why = "this lease belongs to a terminal; request its tail instead";
+                to.refuse(RefusalCode::BadRequest, why);
             }
             RelayCmd::AdapterEnded(status) => self.exit = Some(status),
             RelayCmd::TreeGone(answer) => {
