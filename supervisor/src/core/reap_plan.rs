@@ -186,12 +186,7 @@ mod tests {
                 f(&|f| (f.holder, f.owned) = (SpawnerState::Alive, vec![9])),
                 "leave",
             ),
-            (
-                "it is not known",
-                Open,
-                f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])),
-                "leave",
-            ),
+            ("not known", Open, f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])), "leave"),
             ("19: a process cannot be read", Open, f(&|f| f.unknown = Some("?")), "leave"),
             ("the scope cannot be read", Open, f(&|f| f.here = None), "leave"),
             ("ended", Closed, f(&|f| f.owned = vec![9]), "leave"),

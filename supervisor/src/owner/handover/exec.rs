@@ -78,13 +78,9 @@ pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error)
     tracing::error!(why = text, "new program cannot start; returning to the previous one");
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
+    let args = without_handover_args(std::env::args_os().skip(1));
     match image::write(&mut handover) {
-        Ok((file, _)) => exec_program(
-            Path::new(&program),
-            &without_handover_args(std::env::args_os().skip(1)),
-            file,
-            &mut handover,
-        ),
+        Ok((file, _)) => exec_program(Path::new(&program), &args, file, &mut handover),
         Err(error) => error,
     }
 }
