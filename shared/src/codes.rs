@@ -6,21 +6,14 @@ use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$doc:meta])+ $name:ident = $code:literal, exit $exit:literal, $text:literal;)+) => {
-        /// Error code, for programs.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub enum Code { $($(#[$doc])+ $name,)+ }
+        crate::named! {
+            /// Error code, for programs.
+            #[derive(Hash, Serialize, Deserialize)]
+            #[serde(try_from = "String", into = "String")]
+            pub enum Code { $($(#[$doc])+ $name = $code,)+ }
+        }
 
         impl Code {
-            /// Every code.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
-
-            /// Returns the text form of the code.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => $code,)+ }
-            }
-
             /// Returns the user-facing text: the failure and the next step.
             #[must_use]
             pub const fn text(self) -> &'static str {
@@ -36,7 +29,7 @@ macro_rules! codes {
             /// Parses the text form of a code.
             #[must_use]
             pub fn parse(text: &str) -> Option<Self> {
-                Self::ALL.iter().copied().find(|code| code.as_str() == text)
+                Self::ALL.into_iter().find(|code| code.as_str() == text)
             }
         }
     };
@@ -135,12 +128,6 @@ impl TryFrom<String> for Code {
 impl From<Code> for String {
     fn from(code: Code) -> Self {
         code.as_str().to_owned()
-    }
-}
-
-impl std::fmt::Display for Code {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

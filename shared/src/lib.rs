@@ -10,6 +10,7 @@ pub mod codes;
 pub mod files;
 pub mod ids;
 pub mod launch;
+mod named;
 pub mod protocol;
 pub mod redact;
 pub mod refusal;

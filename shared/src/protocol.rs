@@ -460,51 +460,31 @@ pub struct Tail {
     pub exit: Option<ExitStatus>,
 }
 
-/// State of a lease. `reserved → bound → open → closing → closed`, and `lost` from any of the first four.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum LeaseState {
-    /// The lease is durable; no process is known yet.
-    Reserved,
-    /// Both pids are durable; the adapter is blocked before exec.
-    Bound,
-    /// The adapter runs.
-    Open,
-    /// The tree is being ended, or has survivors.
-    Closing,
-    /// The tree is verified to be gone.
-    Closed,
-    /// The tree is gone without an orderly end, or its ownership cannot be proved.
-    Lost,
+crate::named! {
+    /// State of a lease, named as in databases and JSON. `reserved → bound → open → closing → closed`, and `lost`
+    /// from any of the first four.
+    #[derive(Hash, PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum LeaseState {
+        /// The lease is durable; no process is known yet.
+        Reserved = "reserved",
+        /// Both pids are durable; the adapter is blocked before exec.
+        Bound = "bound",
+        /// The adapter runs.
+        Open = "open",
+        /// The tree is being ended, or has survivors.
+        Closing = "closing",
+        /// The tree is verified to be gone.
+        Closed = "closed",
+        /// The tree is gone without an orderly end, or its ownership cannot be proved.
+        Lost = "lost",
+    }
 }
 
 impl LeaseState {
-    /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::Reserved, Self::Bound, Self::Open, Self::Closing, Self::Closed, Self::Lost];
-
-    /// The name in databases and JSON.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reserved => "reserved",
-            Self::Bound => "bound",
-            Self::Open => "open",
-            Self::Closing => "closing",
-            Self::Closed => "closed",
-            Self::Lost => "lost",
-        }
-    }
-
     /// True if nothing more happens to the process tree.
     #[must_use]
     pub const fn is_ended(self) -> bool {
         matches!(self, Self::Closed | Self::Lost)
-    }
-}
-
-impl std::fmt::Display for LeaseState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

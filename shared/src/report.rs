@@ -1,8 +1,16 @@
-//! Reports of the supervisor for people: evidence about leases, what a reap does, and the supervisor's own state.
+//! Reports of the supervisor for people: evidence about leases, what a reap does, the supervisor's own state, and
+//! errors with their causes.
 
 use crate::ids::{GatewayInstanceId, LeaseId};
 use crate::protocol::{LeaseInfo, LeaseState};
 use serde::{Deserialize, Serialize};
+
+/// Returns an error and its causes as one text.
+#[must_use]
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
 
 /// Comparison of a lease's record with current evidence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -240,17 +240,14 @@ fn to_supervisor() -> Vec<ToSupervisor> {
 }
 
 fn to_client() -> Vec<ToClient> {
+    let notice = Notice::LeaseChanged { lease_id: lease(), state: LeaseState::Bound, reason: "b".into() };
     let welcome =
         Welcome { version: 1, features: vec![], pid: 2, supervisor_id: "s".into(), credit_bytes: 1 << 20 };
     vec![
         ToClient::Welcome(welcome),
         ToClient::Refused(Refusal::new(RefusalCode::VersionUnsupported, "no")),
         ToClient::Reply { id: 1, result: Ok(Reply::Done) },
-        ToClient::Notice(Notice::LeaseChanged {
-            lease_id: lease(),
-            state: LeaseState::Bound,
-            reason: "b".into(),
-        }),
+        ToClient::Notice(notice),
     ]
 }
 

@@ -315,11 +315,8 @@ pub(crate) async fn serve(
     let owner = match (handover.as_ref(), fresh) {
         (Some(pending), _) => {
             let endpoints = parts.set_up_endpoints(pending.head.listener.try_clone())?;
-            tracing::info!(
-                from = pending.head.version,
-                leases = pending.living_leases(),
-                "taking over from previous program"
-            );
+            let (from, leases) = (&pending.head.version, pending.living_leases());
+            tracing::info!(from, leases, "taking over from previous program");
             let Some(handover) = handover.take() else { return Ok(()) };
             let mut owner = parts.import(handover.into_imported_state(loaded.leases), endpoints)?;
             // The warnings of the earlier program are already in the handover.

@@ -98,174 +98,163 @@ pub enum ContainmentSetting {
     R3,
 }
 
-/// Configuration of the supervisor. Times are in milliseconds, sizes in bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Users, besides root and the supervisor's own, whose gateways may connect. Default: none.
-    pub allowed_uids: Vec<u32>,
-    /// Groups whose gateways may connect. Default: none.
-    pub allowed_gids: Vec<u32>,
-    /// Groups that may use the admin CLI. Default: none.
-    pub admin_gids: Vec<u32>,
-    /// Group of the socket, by name or number. Its members can open the socket if the mode permits access by
-    /// the group. Default: the group that the supervisor runs as.
-    pub socket_group: Option<String>,
-    /// Mode of the socket, in octal. Default: 0600; 0660 if the lists above name groups, 0666 if they name
-    /// users.
-    pub socket_mode: Option<String>,
-    /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
-    pub wrapper_root: Option<PathBuf>,
-    /// Maximum number of living leases. Default 2048.
-    pub leases_max: u64,
-    /// Maximum number of living leases of one gateway. Default 512.
-    pub leases_per_gateway_max: u64,
-    /// Maximum number of living leases of all gateways of one user. Default 1024.
-    pub leases_per_user_max: u64,
-    /// Maximum number of running terminals of one agent. Default 16.
-    pub terminals_per_agent_max: u64,
-    /// Maximum number of recorded gateways of one user; the oldest without lease and connection is removed
-    /// first. Default 256.
-    pub gateways_per_user_max: u64,
-    /// Maximum number of connected gateways, not enforced for admins and for gateways with a record. Default
-    /// 256.
-    pub connections_max: u64,
-    /// Maximum number of connected gateways of one user, with the same exceptions. Default 128.
-    pub connections_per_user_max: u64,
-    /// Maximum time until the first message of a client. Default 5 s.
-    pub handshake_ms: u64,
-    /// Maximum number of unanswered requests of one connection; one more ends it. Default 1024.
-    pub requests_in_flight_max: u64,
-    /// Maximum output of one agent kept in memory; when it is full the agent blocks. Default 8 MiB.
-    pub ring_bytes_max: u64,
-    /// Maximum output of one agent sent beyond the acknowledged offset. Default 4 MiB.
-    pub credit_bytes: u64,
-    /// Maximum output of one ending agent kept on disk. Default 256 MiB.
-    pub spool_bytes_max: u64,
-    /// Maximum output of all ended agents of one gateway kept on disk, until acknowledged or retention.
-    /// Default 2 GiB.
-    pub spool_total_bytes_max: u64,
-    /// Maximum buffered input of one agent. Default 64 MiB.
-    pub stdin_bytes_max: u64,
-    /// Number of input messages whose hash is kept, for each agent. Default 65536.
-    pub stdin_hashes_max: u64,
-    /// Maximum output and input of all agents of one gateway in memory; when it is full they block. Default 1
-    /// GiB.
-    pub gateway_bytes_max: u64,
-    /// Maximum output size that a terminal may request to keep. Default 16 MiB.
-    pub terminal_bytes_max: u64,
-    /// Maximum kept output of one gateway's ended, unreleased terminals; the oldest is removed first. Default
-    /// 256 MiB.
-    pub tails_bytes_max: u64,
-    /// Maximum size of a session log file (standard error of agents); two files are kept. Default 1 MiB.
-    pub stderr_bytes_max: u64,
-    /// Maximum time from the start of a wrapper until its adapter runs. Default 15 s.
-    pub spawn_ms: u64,
-    /// Maximum time of a file request, after which its helper is ended. Default 30 s.
-    pub files_request_ms: u64,
-    /// Idle time after which the file helper of a lease ends. Default 60 s.
-    pub files_idle_ms: u64,
-    /// Time for which leases stay open after their gateway disconnected. Default 15 min.
-    pub detached_grace_ms: u64,
-    /// Time for which agents are kept while their gateway is refused because its database is rolled back.
-    /// Default 24 h.
-    pub rollback_grace_ms: u64,
-    /// Retention of ended leases and their output. Default 7 days.
-    pub retention_ms: u64,
-    /// Maximum number of ended leases kept for one gateway; the oldest are removed first. Default 10000.
-    pub ended_per_gateway_max: u64,
-    /// Time from SIGTERM to SIGKILL for processes that an earlier supervisor left behind. Default 2 s.
-    pub reap_term_ms: u64,
-    /// Time from SIGKILL to reporting their survivors. Default 5 s.
-    pub reap_kill_ms: u64,
-    /// Interval of the sweep over leases that could not be settled at start. Default 30 s.
-    pub reap_every_ms: u64,
-    /// Maximum grace period in a spawn request. Default 5 min.
-    pub grace_max_ms: u64,
-    /// Delay before a restart after two crashes in a row; it doubles with each crash. Default 1 s.
-    pub crash_backoff_ms: u64,
-    /// Maximum restart delay. Default 1 min.
-    pub crash_backoff_max_ms: u64,
-    /// Time window in which crashes of an agent are counted. Default 5 min.
-    pub crash_window_ms: u64,
-    /// Number of crashes in the window that blocks starts until the first one leaves the window. 0: never.
-    /// Default 10.
-    pub crashes_max: u64,
-    /// Run time after which earlier crashes of an agent no longer count. Default 1 min.
-    pub stable_after_ms: u64,
-    /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
-    /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
-    /// configured level is not available. Default "auto".
-    pub rung: ContainmentSetting,
-    /// Directory of the cgroup that contains the cgroups of leases. Default: the supervisor's own cgroup.
-    pub cgroup_root: Option<PathBuf>,
-    /// Memory limit for all processes of one lease together; 0 is no limit. Default 0.
-    pub memory_max_bytes: u64,
-    /// Maximum number of processes and threads of one lease; 0 is no limit. Default 0.
-    pub pids_max: u64,
-    /// CPU weight of one lease, 1 to 10000 (the kernel's default is 100); 0 leaves it unchanged. Default 0.
-    pub cpu_weight: u64,
-    /// Settings for the agents of some gateways. Default: none.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub tenant: Vec<TenantConfig>,
-    /// File that the configuration was read from.
-    #[serde(skip)]
-    pub file: Option<Origin>,
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const DAY_MS: u64 = 24 * 3_600 * 1_000;
+
+/// Defines the configuration: the keys that are numbers, each with its default and its bounds, and the keys whose
+/// default is that of their type.
+macro_rules! config {
+    (
+        $(#[$meta:meta])+
+        pub struct Config {
+            $($(#[$doc:meta])+ $number:ident = $default:expr, in $min:literal..=$max:expr;)+
+        } with {
+            $($(#[$other_doc:meta])+ $other:ident: $type:ty;)+
+        }
+    ) => {
+        $(#[$meta])+
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Config {
+            $($(#[$doc])+ pub $number: u64,)+
+            $($(#[$other_doc])+ pub $other: $type,)+
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($number: $default,)+ $($other: Default::default(),)+ }
+            }
+        }
+
+        impl Config {
+            /// Fails if a number is outside of its bounds.
+            fn check_bounds(&self) -> Result<(), ConfigError> {
+                for (key, value, min, max) in [$((stringify!($number), self.$number, $min, $max)),+] {
+                    if value < min || value > max {
+                        return Err(ConfigError::OutOfBounds { key, value, min, max });
+                    }
+                }
+                Ok(())
+            }
+        }
+    };
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        const MIB: u64 = 1024 * 1024;
-        Self {
-            allowed_uids: Vec::new(),
-            allowed_gids: Vec::new(),
-            admin_gids: Vec::new(),
-            socket_group: None,
-            socket_mode: None,
-            wrapper_root: None,
-            leases_max: 2048,
-            leases_per_gateway_max: 512,
-            leases_per_user_max: 1024,
-            terminals_per_agent_max: 16,
-            gateways_per_user_max: 256,
-            connections_max: 256,
-            connections_per_user_max: 128,
-            handshake_ms: 5_000,
-            requests_in_flight_max: 1024,
-            ring_bytes_max: 8 * MIB,
-            credit_bytes: 4 * MIB,
-            spool_bytes_max: 256 * MIB,
-            spool_total_bytes_max: 2048 * MIB,
-            stdin_bytes_max: 64 * MIB,
-            stdin_hashes_max: 65_536,
-            gateway_bytes_max: 1024 * MIB,
-            terminal_bytes_max: 16 * MIB,
-            tails_bytes_max: 256 * MIB,
-            stderr_bytes_max: MIB,
-            spawn_ms: 15_000,
-            files_request_ms: 30_000,
-            files_idle_ms: 60_000,
-            detached_grace_ms: 15 * 60 * 1_000,
-            rollback_grace_ms: 24 * 3_600 * 1_000,
-            retention_ms: 7 * 24 * 3_600 * 1_000,
-            ended_per_gateway_max: 10_000,
-            reap_term_ms: 2_000,
-            reap_kill_ms: 5_000,
-            reap_every_ms: 30_000,
-            grace_max_ms: 5 * 60 * 1_000,
-            crash_backoff_ms: 1_000,
-            crash_backoff_max_ms: 60_000,
-            crash_window_ms: 5 * 60 * 1_000,
-            crashes_max: 10,
-            stable_after_ms: 60_000,
-            rung: ContainmentSetting::Auto,
-            cgroup_root: None,
-            memory_max_bytes: 0,
-            pids_max: 0,
-            cpu_weight: 0,
-            tenant: Vec::new(),
-            file: None,
-        }
+config! {
+    /// Configuration of the supervisor. Times are in milliseconds, sizes in bytes.
+    pub struct Config {
+        /// Maximum number of living leases. Default 2048.
+        leases_max = 2048, in 1..=100_000;
+        /// Maximum number of living leases of one gateway. Default 512.
+        leases_per_gateway_max = 512, in 1..=100_000;
+        /// Maximum number of living leases of all gateways of one user. Default 1024.
+        leases_per_user_max = 1024, in 1..=100_000;
+        /// Maximum number of running terminals of one agent. Default 16.
+        terminals_per_agent_max = 16, in 0..=100_000;
+        /// Maximum number of recorded gateways of one user; the oldest without lease and connection is removed
+        /// first. Default 256.
+        gateways_per_user_max = 256, in 1..=100_000;
+        /// Maximum number of connected gateways, not enforced for admins and for gateways with a record. Default
+        /// 256.
+        connections_max = 256, in 1..=10_000;
+        /// Maximum number of connected gateways of one user, with the same exceptions. Default 128.
+        connections_per_user_max = 128, in 1..=10_000;
+        /// Maximum time until the first message of a client. Default 5 s.
+        handshake_ms = 5_000, in 10..=60_000;
+        /// Maximum number of unanswered requests of one connection; one more ends it. Default 1024.
+        requests_in_flight_max = 1024, in 1..=65_536;
+        /// Maximum output of one agent kept in memory; when it is full the agent blocks. Default 8 MiB.
+        ring_bytes_max = 8 * MIB, in 4_096..=GIB;
+        /// Maximum output of one agent sent beyond the acknowledged offset. Default 4 MiB.
+        credit_bytes = 4 * MIB, in 4_096..=GIB;
+        /// Maximum output of one ending agent kept on disk. Default 256 MiB.
+        spool_bytes_max = 256 * MIB, in 0..=64 * GIB;
+        /// Maximum output of all ended agents of one gateway kept on disk, until acknowledged or retention.
+        /// Default 2 GiB.
+        spool_total_bytes_max = 2048 * MIB, in 0..=64 * 1024 * GIB;
+        /// Maximum buffered input of one agent. Default 64 MiB.
+        stdin_bytes_max = 64 * MIB, in 4_096..=GIB;
+        /// Number of input messages whose hash is kept, for each agent. Default 65536.
+        stdin_hashes_max = 65_536, in 16..=16_777_216;
+        /// Maximum output and input of all agents of one gateway in memory; when it is full they block. Default 1
+        /// GiB.
+        gateway_bytes_max = 1024 * MIB, in 65_536..=1024 * GIB;
+        /// Maximum output size that a terminal may request to keep. Default 16 MiB.
+        // The output must fit into one frame.
+        terminal_bytes_max = 16 * MIB, in 4_096..=32 * 1024 * 1024;
+        /// Maximum kept output of one gateway's ended, unreleased terminals; the oldest is removed first. Default
+        /// 256 MiB.
+        tails_bytes_max = 256 * MIB, in 4_096..=64 * GIB;
+        /// Maximum size of a session log file (standard error of agents); two files are kept. Default 1 MiB.
+        stderr_bytes_max = MIB, in 256..=16 * 1024 * 1024;
+        /// Maximum time from the start of a wrapper until its adapter runs. Default 15 s.
+        spawn_ms = 15_000, in 100..=10 * 60_000;
+        /// Maximum time of a file request, after which its helper is ended. Default 30 s.
+        files_request_ms = 30_000, in 100..=10 * 60_000;
+        /// Idle time after which the file helper of a lease ends. Default 60 s.
+        files_idle_ms = 60_000, in 0..=DAY_MS;
+        /// Time for which leases stay open after their gateway disconnected. Default 15 min.
+        detached_grace_ms = 15 * 60 * 1_000, in 0..=30 * DAY_MS;
+        /// Time for which agents are kept while their gateway is refused because its database is rolled back.
+        /// Default 24 h.
+        rollback_grace_ms = 24 * 3_600 * 1_000, in 0..=30 * DAY_MS;
+        /// Retention of ended leases and their output. Default 7 days.
+        retention_ms = 7 * 24 * 3_600 * 1_000, in 0..=3_650 * DAY_MS;
+        /// Maximum number of ended leases kept for one gateway; the oldest are removed first. Default 10000.
+        ended_per_gateway_max = 10_000, in 1..=1_000_000;
+        /// Time from SIGTERM to SIGKILL for processes that an earlier supervisor left behind. Default 2 s.
+        reap_term_ms = 2_000, in 0..=10 * 60_000;
+        /// Time from SIGKILL to reporting their survivors. Default 5 s.
+        reap_kill_ms = 5_000, in 0..=10 * 60_000;
+        /// Interval of the sweep over leases that could not be settled at start. Default 30 s.
+        reap_every_ms = 30_000, in 100..=DAY_MS;
+        /// Maximum grace period in a spawn request. Default 5 min.
+        grace_max_ms = 5 * 60 * 1_000, in 0..=DAY_MS;
+        /// Delay before a restart after two crashes in a row; it doubles with each crash. Default 1 s.
+        crash_backoff_ms = 1_000, in 0..=DAY_MS;
+        /// Maximum restart delay. Default 1 min.
+        crash_backoff_max_ms = 60_000, in 0..=DAY_MS;
+        /// Time window in which crashes of an agent are counted. Default 5 min.
+        crash_window_ms = 5 * 60 * 1_000, in 0..=DAY_MS;
+        /// Number of crashes in the window that blocks starts until the first one leaves the window. 0: never.
+        /// Default 10.
+        crashes_max = 10, in 0..=4_096;
+        /// Run time after which earlier crashes of an agent no longer count. Default 1 min.
+        stable_after_ms = 60_000, in 0..=DAY_MS;
+        /// Memory limit for all processes of one lease together; 0 is no limit. Default 0.
+        memory_max_bytes = 0, in 0..=1 << 50;
+        /// Maximum number of processes and threads of one lease; 0 is no limit. Default 0.
+        pids_max = 0, in 0..=1 << 22;
+        /// CPU weight of one lease, 1 to 10000 (the kernel's default is 100); 0 leaves it unchanged. Default 0.
+        cpu_weight = 0, in 0..=10_000;
+    } with {
+        /// Users, besides root and the supervisor's own, whose gateways may connect. Default: none.
+        allowed_uids: Vec<u32>;
+        /// Groups whose gateways may connect. Default: none.
+        allowed_gids: Vec<u32>;
+        /// Groups that may use the admin CLI. Default: none.
+        admin_gids: Vec<u32>;
+        /// Group of the socket, by name or number. Its members can open the socket if the mode permits access by
+        /// the group. Default: the group that the supervisor runs as.
+        socket_group: Option<String>;
+        /// Mode of the socket, in octal. Default: 0600; 0660 if the lists above name groups, 0666 if they name
+        /// users.
+        socket_mode: Option<String>;
+        /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
+        wrapper_root: Option<PathBuf>;
+        /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
+        /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
+        /// configured level is not available. Default "auto".
+        rung: ContainmentSetting;
+        /// Directory of the cgroup that contains the cgroups of leases. Default: the supervisor's own cgroup.
+        cgroup_root: Option<PathBuf>;
+        /// Settings for the agents of some gateways. Default: none.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tenant: Vec<TenantConfig>;
+        /// File that the configuration was read from.
+        #[serde(skip)]
+        file: Option<Origin>;
     }
 }
 
@@ -325,53 +314,7 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        const DAY_MS: u64 = 24 * 3_600 * 1_000;
-        const GIB: u64 = 1 << 30;
-        for (key, value, min, max) in [
-            ("leases_max", self.leases_max, 1, 100_000),
-            ("leases_per_gateway_max", self.leases_per_gateway_max, 1, 100_000),
-            ("terminals_per_agent_max", self.terminals_per_agent_max, 0, 100_000),
-            ("connections_max", self.connections_max, 1, 10_000),
-            ("connections_per_user_max", self.connections_per_user_max, 1, 10_000),
-            ("handshake_ms", self.handshake_ms, 10, 60_000),
-            ("requests_in_flight_max", self.requests_in_flight_max, 1, 65_536),
-            ("ring_bytes_max", self.ring_bytes_max, 4_096, GIB),
-            ("credit_bytes", self.credit_bytes, 4_096, GIB),
-            ("spool_bytes_max", self.spool_bytes_max, 0, 64 * GIB),
-            ("spool_total_bytes_max", self.spool_total_bytes_max, 0, 64 * 1024 * GIB),
-            ("stdin_bytes_max", self.stdin_bytes_max, 4_096, GIB),
-            ("stdin_hashes_max", self.stdin_hashes_max, 16, 16_777_216),
-            // The output must fit into one frame.
-            ("terminal_bytes_max", self.terminal_bytes_max, 4_096, 32 * 1024 * 1024),
-            ("gateway_bytes_max", self.gateway_bytes_max, 65_536, 1024 * GIB),
-            ("tails_bytes_max", self.tails_bytes_max, 4_096, 64 * GIB),
-            ("stderr_bytes_max", self.stderr_bytes_max, 256, 16 * 1024 * 1024),
-            ("spawn_ms", self.spawn_ms, 100, 10 * 60_000),
-            ("files_request_ms", self.files_request_ms, 100, 10 * 60_000),
-            ("files_idle_ms", self.files_idle_ms, 0, DAY_MS),
-            ("detached_grace_ms", self.detached_grace_ms, 0, 30 * DAY_MS),
-            ("rollback_grace_ms", self.rollback_grace_ms, 0, 30 * DAY_MS),
-            ("retention_ms", self.retention_ms, 0, 3_650 * DAY_MS),
-            ("ended_per_gateway_max", self.ended_per_gateway_max, 1, 1_000_000),
-            ("reap_term_ms", self.reap_term_ms, 0, 10 * 60_000),
-            ("reap_kill_ms", self.reap_kill_ms, 0, 10 * 60_000),
-            ("reap_every_ms", self.reap_every_ms, 100, DAY_MS),
-            ("grace_max_ms", self.grace_max_ms, 0, DAY_MS),
-            ("leases_per_user_max", self.leases_per_user_max, 1, 100_000),
-            ("gateways_per_user_max", self.gateways_per_user_max, 1, 100_000),
-            ("crash_backoff_ms", self.crash_backoff_ms, 0, DAY_MS),
-            ("crash_backoff_max_ms", self.crash_backoff_max_ms, 0, DAY_MS),
-            ("crash_window_ms", self.crash_window_ms, 0, DAY_MS),
-            ("crashes_max", self.crashes_max, 0, 4_096),
-            ("stable_after_ms", self.stable_after_ms, 0, DAY_MS),
-            ("memory_max_bytes", self.memory_max_bytes, 0, 1 << 50),
-            ("pids_max", self.pids_max, 0, 1 << 22),
-            ("cpu_weight", self.cpu_weight, 0, 10_000),
-        ] {
-            if value < min || value > max {
-                return Err(ConfigError::OutOfBounds { key, value, min, max });
-            }
-        }
+        self.check_bounds()?;
         match (&self.socket_mode, self.mode()) {
             (Some(text), None) => {
                 let why = "is not a file mode; use \"0660\", for example";

@@ -42,6 +42,16 @@ pub(crate) enum ClientKind {
     Admin,
 }
 
+impl ClientKind {
+    /// Returns the gateway; `None` for an admin, who may see the leases of all gateways.
+    pub(crate) const fn gateway(self) -> Option<GatewayInstanceId> {
+        match self {
+            Self::Gateway(gateway) => Some(gateway),
+            Self::Admin => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct ConnectedClient {
     pub(crate) link: ConnectionHandle,
@@ -431,10 +441,7 @@ impl Owner {
 
     /// Returns the lease, if this client may see it.
     pub(crate) fn visible_lease(&mut self, who: ClientKind, id: LeaseId) -> Result<&mut LeaseEntry, Refusal> {
-        let gateway = match who {
-            ClientKind::Admin => None,
-            ClientKind::Gateway(gateway) => Some(gateway),
-        };
+        let gateway = who.gateway();
         let may_see = |entry: &&mut LeaseEntry| gateway.is_none_or(|gateway| entry.lease.gateway == gateway);
         let uid = self.uid_of(who);
         let found = self.leases.get_mut(&id);

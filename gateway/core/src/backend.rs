@@ -199,7 +199,7 @@ pub enum BackendStep {
     LineFault(LineFault),
 }
 
-named! {
+acp_shared::named! {
     /// Defect of one line of an agent. The names are metric labels.
     pub enum LineFault {
         /// Parts were replaced to make the line valid.

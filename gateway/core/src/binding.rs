@@ -66,7 +66,7 @@ pub fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId)
     }
 }
 
-named! {
+acp_shared::named! {
     /// Reason why a binding is stale, as a word for logs, counters and API clients.
     pub enum StaleReason {
         /// The session does not exist.
@@ -144,7 +144,7 @@ pub fn carry_over_settings(new: BindingRow, before: &BindingRow) -> BindingRow {
     BindingRow { idle_ms, max_age_ms, verbosity, ..new }
 }
 
-named! {
+acp_shared::named! {
     /// Timeout of a binding that a person can set, named as in commands.
     pub enum BindingTimeout {
         /// Maximum time without activity.

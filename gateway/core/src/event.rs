@@ -7,7 +7,7 @@ use crate::rows::{ConversationRef, RunMode};
 use acp_shared::ids::{RunId, SessionKey};
 use serde_json::json;
 
-named! {
+acp_shared::named! {
     /// Kind of a journal row. The names are in databases: never change one.
     #[derive(Hash)]
     pub enum EventKind {

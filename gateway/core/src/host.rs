@@ -14,7 +14,7 @@ use crate::backend::AgentRequestKind;
 use crate::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 
-named! {
+acp_shared::named! {
     /// Kind of effect, named as in the journal.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]
@@ -74,7 +74,7 @@ pub enum EffectDecision {
     FailRun,
 }
 
-named! {
+acp_shared::named! {
     /// Reason of an outcome. The names are in journals: never change one.
     pub enum DecisionReason {
         /// The permission mode.

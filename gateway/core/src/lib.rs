@@ -2,9 +2,6 @@
 //! fresh ids come in as arguments, decisions go out as values.
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
-#[macro_use]
-mod named;
-
 pub mod actor;
 pub mod agent_settings;
 pub mod api;

@@ -81,7 +81,7 @@ pub const OUTPUT_KINDS: [EventKind; 7] = [
     EventKind::HostRequest,
 ];
 
-named! {
+acp_shared::named! {
     /// Kind of a part, for channels that render kinds differently. Named as in the database and in JSON.
     #[derive(Default, Hash)]
     pub enum PartKind {

@@ -288,7 +288,7 @@ pub enum ResolvedBy {
     Auto(AutoResolution),
 }
 
-named! {
+acp_shared::named! {
     /// Cause that resolves a permission request without a person, named as in the journal and in the row.
     pub enum AutoResolution {
         /// Permission mode of the session, without a question.
@@ -415,7 +415,7 @@ impl BindingStatus {
     }
 }
 
-named! {
+acp_shared::named! {
     /// Amount of output of a turn in a conversation, in addition to the answer. Named as in commands and in the
     /// database.
     #[derive(Serialize, Deserialize)]

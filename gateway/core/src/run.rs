@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-named! {
+acp_shared::named! {
     /// State of a run, named as in the database and in JSON.
     #[derive(Hash, Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]

@@ -4,22 +4,24 @@ use crate::error::StoreError;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Ability of the database to commit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StoreHealth {
-    /// Commits succeed.
-    #[default]
-    Well,
-    /// The disk is full.
-    Full,
-    /// The file system is read-only.
-    ReadOnly,
-    /// The database file was removed or replaced.
-    Gone,
-    /// The database file is damaged. This state is permanent until a restart.
-    Damaged,
-    /// Any other failure; the log has the error.
-    Failing,
+acp_shared::named! {
+    /// Ability of the database to commit, named as in API responses and metrics.
+    #[derive(Default)]
+    pub enum StoreHealth {
+        /// Commits succeed.
+        #[default]
+        Well = "well",
+        /// The disk is full.
+        Full = "full",
+        /// The file system is read-only.
+        ReadOnly = "read_only",
+        /// The database file was removed or replaced.
+        Gone = "gone",
+        /// The database file is damaged. This state is permanent until a restart.
+        Damaged = "damaged",
+        /// Any other failure; the log has the error.
+        Failing = "failing",
+    }
 }
 
 impl StoreHealth {
@@ -31,18 +33,6 @@ impl StoreHealth {
             StoreError::Gone { .. } => Self::Gone,
             StoreError::Damaged { .. } => Self::Damaged,
             _ => Self::Failing,
-        }
-    }
-
-    /// Name in API responses and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Well => "well",
-            Self::Full => "full",
-            Self::ReadOnly => "read_only",
-            Self::Gone => "gone",
-            Self::Damaged => "damaged",
-            Self::Failing => "failing",
         }
     }
 }

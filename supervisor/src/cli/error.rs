@@ -7,6 +7,7 @@ use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::RefusalCode;
+use acp_shared::report::with_causes;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -100,71 +101,48 @@ impl CliError {
 
     /// Returns the error code for programs.
     pub(super) fn code(&self) -> &'static str {
-        match self {
-            Self::Connect { source: ConnError::Refused(refusal), .. }
-            | Self::Call(ConnError::Refused(refusal)) => refusal.code.as_str(),
-            Self::Connect { .. } => "SUPERVISOR_UNAVAILABLE",
-            Self::Call(ConnError::Timeout(_)) => "TIMEOUT",
-            Self::Call(ConnError::Io(_) | ConnError::Closed) => "SUPERVISOR_UNAVAILABLE",
-            Self::Usage(_) | Self::NoHome => "USAGE",
-            Self::NoLease(_) => "LEASE_UNKNOWN",
-            Self::NotClosed(..) | Self::NoAnswer => "TIMEOUT",
-            Self::FellBack(_) | Self::Handover(_) => "UPGRADE_FAILED",
-            Self::Ended(_) => "ENDED",
-            Self::Config(_) | Self::App(AppError::Config(_)) => "CONFIG_INVALID",
-            Self::App(AppError::Locked { .. }) => "STATE_DIR_LOCKED",
-            Self::App(AppError::Startup(StartupError::Containment(_))) => "RUNG_UNAVAILABLE",
-            Self::App(AppError::Store(StoreError::Damaged { .. })) => "STORE_DAMAGED",
-            Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
-            | Self::OutOfTurn
-            | Self::Output(_)
-            | Self::File { .. }
-            | Self::Records { .. }
-            | Self::App(_)
-            | Self::Runtime(_) => "RUNTIME",
-        }
+        self.codes().0
     }
 
     /// Returns the exit code, as documented in `--help`.
     pub(super) fn exit(&self) -> u8 {
+        self.codes().1
+    }
+
+    /// Returns the error code and the exit code.
+    fn codes(&self) -> (&'static str, u8) {
         match self {
-            Self::Usage(_)
-            | Self::NoHome
-            | Self::Config(_)
-            | Self::App(AppError::Config(_) | AppError::Startup(StartupError::Containment(_))) => USAGE,
-            Self::Ended(code) => *code,
-            Self::App(AppError::Store(StoreError::Damaged { .. })) => DAMAGED,
             Self::Connect { source: ConnError::Refused(refusal), .. }
             | Self::Call(ConnError::Refused(refusal)) => match refusal.code {
-                RefusalCode::ShuttingDown => UNREACHABLE,
-                _ => FAILED,
+                RefusalCode::ShuttingDown => (refusal.code.as_str(), UNREACHABLE),
+                code => (code.as_str(), FAILED),
             },
-            Self::Connect { .. }
-            | Self::Call(ConnError::Io(_) | ConnError::Closed | ConnError::Timeout(_)) => UNREACHABLE,
+            Self::Connect { .. } | Self::Call(ConnError::Io(_) | ConnError::Closed) => {
+                ("SUPERVISOR_UNAVAILABLE", UNREACHABLE)
+            }
+            Self::Call(ConnError::Timeout(_)) => ("TIMEOUT", UNREACHABLE),
+            Self::Usage(_) | Self::NoHome => ("USAGE", USAGE),
+            Self::NoLease(_) => ("LEASE_UNKNOWN", FAILED),
+            Self::NotClosed(..) | Self::NoAnswer => ("TIMEOUT", FAILED),
+            Self::FellBack(_) | Self::Handover(_) => ("UPGRADE_FAILED", FAILED),
+            Self::Ended(code) => ("ENDED", *code),
+            Self::Config(_) | Self::App(AppError::Config(_)) => ("CONFIG_INVALID", USAGE),
+            Self::App(AppError::Locked { .. }) => ("STATE_DIR_LOCKED", FAILED),
+            Self::App(AppError::Startup(StartupError::Containment(_))) => ("RUNG_UNAVAILABLE", USAGE),
+            Self::App(AppError::Store(StoreError::Damaged { .. })) => ("STORE_DAMAGED", DAMAGED),
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
-            | Self::NoLease(_)
-            | Self::NotClosed(..)
-            | Self::FellBack(_)
-            | Self::Handover(_)
-            | Self::NoAnswer
             | Self::OutOfTurn
             | Self::Output(_)
             | Self::File { .. }
             | Self::Records { .. }
             | Self::App(_)
-            | Self::Runtime(_) => FAILED,
+            | Self::Runtime(_) => ("RUNTIME", FAILED),
         }
     }
 
     /// Returns the error and its causes as one text, with unsafe terminal characters escaped.
     pub(super) fn message(&self) -> String {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
-        text::plain_lines(&message)
+        text::plain_lines(&with_causes(self))
     }
 
     /// True if the reader closed the output pipe because no more output is needed.

@@ -300,21 +300,14 @@ mod tests {
 
     #[test]
     fn short_ids_differ() {
+        use IdAbbreviation::{Head, Tail};
         let of = |ids: &[&str]| IdAbbreviation::of(ids.iter().map(|id| (*id).to_owned()));
         for (ids, want, cut) in [
-            (&[][..], IdAbbreviation::Head(8), "0190b5f0"),
-            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], IdAbbreviation::Head(8), "0190b5f0"),
-            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], IdAbbreviation::Head(10), "0190b5f0-0"),
-            (
-                &["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"],
-                IdAbbreviation::Tail(8),
-                "0-70009a",
-            ),
-            (
-                &["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"],
-                IdAbbreviation::Tail(9),
-                "00-70009a",
-            ),
+            (&[][..], Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], Head(8), "0190b5f0"),
+            (&["0190b5f0-0000-7000", "0190b5f0-1000-7000"], Head(10), "0190b5f0-0"),
+            (&["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"], Tail(8), "0-70009a"),
+            (&["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"], Tail(9), "00-70009a"),
         ] {
             assert_eq!((of(ids), of(ids).cut(&"0190b5f0-0000-70009a")), (want, cut.to_owned()), "{ids:?}");
         }

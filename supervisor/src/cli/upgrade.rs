@@ -8,6 +8,7 @@ use crate::owner::handover::image;
 use crate::store::Store;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LastUpgrade, Reply, Request};
+use acp_shared::report::with_causes;
 use clap::{CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -88,7 +89,7 @@ pub(super) fn text(last: &LastUpgrade) -> String {
 /// from it.
 pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliError> {
     let (_, summary) =
-        image::read(std::io::stdin().as_fd()).map_err(|error| CliError::Handover(chain(&error)))?;
+        image::read(std::io::stdin().as_fd()).map_err(|error| CliError::Handover(with_causes(&error)))?;
     let all = std::iter::once(OsString::from("acp-supervisor")).chain(args);
     let matches = Cli::command().try_get_matches_from(all);
     let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
@@ -101,9 +102,4 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
     let proof = serde_json::to_value(TrialAnswer::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let source = error.source().map(|source| format!(": {source}"));
-    format!("{error}{}", source.unwrap_or_default())
 }

@@ -57,81 +57,69 @@ pub enum Switch {
     On,
 }
 
-/// `[[tenant]]` section. All keys are optional, but one of `uid`, `user` and `instance_id` is required.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TenantConfig {
-    /// User id of the gateways; this user may connect.
-    pub uid: Option<u32>,
-    /// User name of the gateways; alternative to `uid`.
-    pub user: Option<String>,
-    /// Instance id of the gateway; together with `uid` or `user` it must also belong to that user.
-    pub instance_id: Option<GatewayInstanceId>,
-    /// File with the secret that these gateways must present; gateways name the same file in
-    /// `supervisor.secret_file`.
-    pub secret_file: Option<PathBuf>,
-    /// User that their agents run as; the supervisor must be root. Default: the gateway's user; if that user
-    /// has no passwd entry, with the group of the gateway's process.
-    pub run_as_user: Option<UserOrGroup>,
-    /// Primary group of their agents. Default: that of the user.
-    pub run_as_group: Option<UserOrGroup>,
-    /// Supplementary groups of their agents. Default: those of the user.
-    pub groups: Option<Vec<UserOrGroup>>,
-    /// Permits agents to run as root.
-    pub allow_root: bool,
-    /// Setting of `no_new_privs` for their agents. Default: true for agents of another user, and for confined
-    /// ones.
-    pub no_new_privs: Option<bool>,
-    /// File mode creation mask of their agents.
-    pub umask: Option<u32>,
-    /// Resource limits of their agents, see setrlimit(2).
-    pub rlimits: BTreeMap<Resource, ResourceLimitValue>,
-    /// Adjustment of the out-of-memory killer's score, -1000 to 1000. A higher value is killed sooner.
-    pub oom_score_adj: Option<i32>,
-    /// Variables of the gateway's environment that agents get: names, or prefixes followed by a `*`.
-    pub env_allow: Option<Vec<String>>,
-    /// `"on"`: agents can write only in their session's roots, in `temp_dir` and in `write_dirs`.
-    pub landlock: Switch,
-    /// Directory for temporary files of their agents (TMPDIR).
-    pub temp_dir: Option<PathBuf>,
-    /// Additional directories that agents may write to under Landlock.
-    pub write_dirs: Vec<PathBuf>,
-    /// Directories that sessions must lie beneath. Default: any directory.
-    pub roots: Vec<PathBuf>,
-    /// Maximum number of living leases of this tenant.
-    pub leases_max: Option<u64>,
-    /// Memory limit of one agent's process tree, in bytes.
-    pub memory_max_bytes: Option<u64>,
-    /// Maximum number of processes and threads of one agent's process tree.
-    pub pids_max: Option<u64>,
-    /// CPU weight of one agent, 1 to 10000; the default of others is 100.
-    pub cpu_weight: Option<u64>,
+/// Defines the keys of a tenant.
+macro_rules! tenant_keys {
+    ($(#[$meta:meta])+ pub struct $name:ident { $($(#[$doc:meta])+ pub $key:ident: $type:ty,)+ }) => {
+        $(#[$meta])+
+        #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name { $($(#[$doc])+ pub $key: $type,)+ }
+
+        /// All keys of a tenant.
+        pub(super) const KEYS: &[&str] = &[$(stringify!($key)),+];
+    };
 }
 
-/// All keys of a tenant.
-pub(super) const KEYS: &[&str] = &[
-    "uid",
-    "user",
-    "instance_id",
-    "secret_file",
-    "run_as_user",
-    "run_as_group",
-    "groups",
-    "allow_root",
-    "no_new_privs",
-    "umask",
-    "rlimits",
-    "oom_score_adj",
-    "env_allow",
-    "landlock",
-    "temp_dir",
-    "write_dirs",
-    "roots",
-    "leases_max",
-    "memory_max_bytes",
-    "pids_max",
-    "cpu_weight",
-];
+tenant_keys! {
+    /// `[[tenant]]` section. All keys are optional, but one of `uid`, `user` and `instance_id` is required.
+    pub struct TenantConfig {
+        /// User id of the gateways; this user may connect.
+        pub uid: Option<u32>,
+        /// User name of the gateways; alternative to `uid`.
+        pub user: Option<String>,
+        /// Instance id of the gateway; together with `uid` or `user` it must also belong to that user.
+        pub instance_id: Option<GatewayInstanceId>,
+        /// File with the secret that these gateways must present; gateways name the same file in
+        /// `supervisor.secret_file`.
+        pub secret_file: Option<PathBuf>,
+        /// User that their agents run as; the supervisor must be root. Default: the gateway's user; if that user
+        /// has no passwd entry, with the group of the gateway's process.
+        pub run_as_user: Option<UserOrGroup>,
+        /// Primary group of their agents. Default: that of the user.
+        pub run_as_group: Option<UserOrGroup>,
+        /// Supplementary groups of their agents. Default: those of the user.
+        pub groups: Option<Vec<UserOrGroup>>,
+        /// Permits agents to run as root.
+        pub allow_root: bool,
+        /// Setting of `no_new_privs` for their agents. Default: true for agents of another user, and for confined
+        /// ones.
+        pub no_new_privs: Option<bool>,
+        /// File mode creation mask of their agents.
+        pub umask: Option<u32>,
+        /// Resource limits of their agents, see setrlimit(2).
+        pub rlimits: BTreeMap<Resource, ResourceLimitValue>,
+        /// Adjustment of the out-of-memory killer's score, -1000 to 1000. A higher value is killed sooner.
+        pub oom_score_adj: Option<i32>,
+        /// Variables of the gateway's environment that agents get: names, or prefixes followed by a `*`.
+        pub env_allow: Option<Vec<String>>,
+        /// `"on"`: agents can write only in their session's roots, in `temp_dir` and in `write_dirs`.
+        pub landlock: Switch,
+        /// Directory for temporary files of their agents (TMPDIR).
+        pub temp_dir: Option<PathBuf>,
+        /// Additional directories that agents may write to under Landlock.
+        pub write_dirs: Vec<PathBuf>,
+        /// Directories that sessions must lie beneath. Default: any directory.
+        pub roots: Vec<PathBuf>,
+        /// Maximum number of living leases of this tenant.
+        pub leases_max: Option<u64>,
+        /// Memory limit of one agent's process tree, in bytes.
+        pub memory_max_bytes: Option<u64>,
+        /// Maximum number of processes and threads of one agent's process tree.
+        pub pids_max: Option<u64>,
+        /// CPU weight of one agent, 1 to 10000; the default of others is 100.
+        pub cpu_weight: Option<u64>,
+    }
+}
 
 /// Refuses unknown keys in tenants, with a hint about the most similar key.
 pub(super) fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {

@@ -264,6 +264,17 @@ mod tests {
         }
     }
 
+    fn known() -> Installation {
+        Installation {
+            gateway: GatewayInstanceId::mint(),
+            uid: 5,
+            home: Home { machine_id: "m".into(), dev: 1, ino: 2 },
+            epoch_max: 7,
+            progress: Progress::default(),
+            damaged: None,
+        }
+    }
+
     #[test]
     fn secret_is_required_for_own_user_and_tenants() {
         let tenant =
@@ -308,17 +319,10 @@ mod tests {
 
     #[test]
     fn installation_has_one_living_connection() {
-        let gateway = GatewayInstanceId::mint();
-        let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
+        use RefusalCode::{CloneDetected, InstanceBusy, InstanceOfOtherUser};
+        let known = known();
+        let (gateway, home) = (known.gateway, known.home.clone());
         let copy = Home { ino: 3, ..home.clone() };
-        let known = Installation {
-            gateway,
-            uid: 5,
-            home: home.clone(),
-            epoch_max: 7,
-            progress: Progress::default(),
-            damaged: None,
-        };
         let dead = |epoch| Some(LiveConnection { epoch, elsewhere: false });
         let alive = |epoch| Some(LiveConnection { epoch, elsewhere: true });
         let ok = |epoch_max, supersedes| {
@@ -329,20 +333,12 @@ mod tests {
             ("again", Some(&known), None, 5, &home, 8, ok(8, false)),
             ("protocol 1, restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
             ("takes over", Some(&known), dead(7), 5, &home, 8, ok(8, true)),
-            ("another process lives", Some(&known), alive(7), 5, &home, 8, Err(RefusalCode::InstanceBusy)),
-            (
-                "a claim to the end of time",
-                Some(&known),
-                alive(7),
-                5,
-                &home,
-                u64::MAX,
-                Err(RefusalCode::InstanceBusy),
-            ),
-            ("a second one", Some(&known), dead(7), 5, &home, 7, Err(RefusalCode::InstanceBusy)),
-            ("replayed epoch", Some(&known), dead(7), 5, &home, 6, Err(RefusalCode::InstanceBusy)),
-            ("other user", Some(&known), None, 6, &home, 9, Err(RefusalCode::InstanceOfOtherUser)),
-            ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(RefusalCode::CloneDetected)),
+            ("another process lives", Some(&known), alive(7), 5, &home, 8, Err(InstanceBusy)),
+            ("a claim to the end of time", Some(&known), alive(7), 5, &home, u64::MAX, Err(InstanceBusy)),
+            ("a second one", Some(&known), dead(7), 5, &home, 7, Err(InstanceBusy)),
+            ("replayed epoch", Some(&known), dead(7), 5, &home, 6, Err(InstanceBusy)),
+            ("other user", Some(&known), None, 6, &home, 9, Err(InstanceOfOtherUser)),
+            ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(CloneDetected)),
         ] {
             let got = admit(known, live, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
@@ -351,18 +347,9 @@ mod tests {
 
     #[test]
     fn installation_with_damaged_record_is_refused_with_reason() {
-        let home = Home { machine_id: "m".into(), dev: 1, ino: 2 };
-        let gateway = GatewayInstanceId::mint();
-        let damaged = Some("uid is out of range".to_owned());
-        let known = Installation {
-            gateway,
-            uid: 5,
-            home: home.clone(),
-            epoch_max: 7,
-            progress: Progress::default(),
-            damaged,
-        };
-        let refusal = admit(Some(&known), None, (gateway, 5), &home, 8, None).unwrap_err();
+        let known = Installation { damaged: Some("uid is out of range".to_owned()), ..known() };
+        let gateway = known.gateway;
+        let refusal = admit(Some(&known), None, (gateway, 5), &known.home, 8, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
         for said in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
             assert!(refusal.message.contains(said), "{said}: {refusal:?}");

@@ -265,13 +265,8 @@ mod tests {
             };
             now_ms += waited;
             assert_eq!(backoff.may_start(now_ms, &agent), Ok(()), "{start}");
-            writeln!(
-                text,
-                "{start:>5}  {:>7.1}  {:>8.1}  {crashes:>16}  {why}",
-                seconds(now_ms),
-                seconds(waited)
-            )
-            .ok();
+            let (at_s, waited_s) = (seconds(now_ms), seconds(waited));
+            writeln!(text, "{start:>5}  {at_s:>7.1}  {waited_s:>8.1}  {crashes:>16}  {why}").ok();
             now_ms += 100;
             backoff.record_run(now_ms, &agent, Died { ran_ms: 100 });
         }

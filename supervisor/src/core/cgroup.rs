@@ -299,11 +299,7 @@ mod tests {
     fn cgroup_subtree_path_is_stable_after_move_to_leaf() {
         for (own, base, path) in [
             ("/", "/", "/acp-supervisor-ab"),
-            (
-                "/system.slice/acp.service",
-                "/system.slice/acp.service",
-                "/system.slice/acp.service/acp-supervisor-ab",
-            ),
+            ("/s.slice/acp.service", "/s.slice/acp.service", "/s.slice/acp.service/acp-supervisor-ab"),
             ("/s/acp-supervisor-ab/supervisor", "/s", "/s/acp-supervisor-ab"),
             // Started by an agent of another supervisor: inside of that agent's group.
             (
@@ -337,13 +333,9 @@ mod tests {
             ("below it", format!("/s/acp-supervisor-ab/{id}/x"), false),
         ] {
             let lease = Lease { cgroup_path: Some(path.clone()), ..lease.clone() };
-            let recorded = subtree.recorded(&lease);
             let strange = RecordedCgroup::Unknown(UnknownCgroup(path.clone()));
-            assert_eq!(
-                recorded,
-                if want { RecordedCgroup::Own(LeaseCgroup(path)) } else { strange },
-                "{name}"
-            );
+            let want = if want { RecordedCgroup::Own(LeaseCgroup(path)) } else { strange };
+            assert_eq!(subtree.recorded(&lease), want, "{name}");
         }
         assert_eq!(subtree.recorded(&lease), RecordedCgroup::Nothing);
         assert_eq!(subtree.leaf(id).path(), format!("/s/acp-supervisor-ab/{id}"));

@@ -128,34 +128,22 @@ impl KernelFeatures {
     }
 }
 
-/// Containment level, best first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum ContainmentLevel {
-    /// One control group per lease.
-    R1,
-    /// A subreaper above each tree, and a tree walk with pidfds.
-    R2,
-    /// Session and process group, and a tree walk with `/proc` directories.
-    R3,
-    /// Nothing can be contained, so no agent is started.
-    R4,
+acp_shared::named! {
+    /// Containment level, best first, named as in leases and reports.
+    #[derive(PartialOrd, Ord, Serialize, Deserialize)]
+    pub enum ContainmentLevel {
+        /// One control group per lease.
+        R1 = "R1",
+        /// A subreaper above each tree, and a tree walk with pidfds.
+        R2 = "R2",
+        /// Session and process group, and a tree walk with `/proc` directories.
+        R3 = "R3",
+        /// Nothing can be contained, so no agent is started.
+        R4 = "R4",
+    }
 }
 
 impl ContainmentLevel {
-    /// All levels, best first.
-    pub const ALL: [Self; 4] = [Self::R1, Self::R2, Self::R3, Self::R4];
-
-    /// Returns the name used in leases and reports.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::R1 => "R1",
-            Self::R2 => "R2",
-            Self::R3 => "R3",
-            Self::R4 => "R4",
-        }
-    }
-
     /// Returns the containment mechanism, as text.
     #[must_use]
     pub const fn holds_by(self) -> &'static str {
@@ -254,6 +242,19 @@ impl ContainmentLevel {
     }
 }
 
+impl ContainmentSetting {
+    /// Returns the level, if one is configured by name.
+    #[must_use]
+    pub const fn level(self) -> Option<ContainmentLevel> {
+        match self {
+            Self::Auto => None,
+            Self::R1 => Some(ContainmentLevel::R1),
+            Self::R2 => Some(ContainmentLevel::R2),
+            Self::R3 => Some(ContainmentLevel::R3),
+        }
+    }
+}
+
 /// Error: the configured level is not available on this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("rung = {:?} is configured but not available here: {why}; or set rung = \"auto\"", rung.as_str())]
@@ -292,13 +293,7 @@ pub fn select_level(
     abilities: &KernelFeatures,
     wish: ContainmentSetting,
 ) -> Result<ContainmentLevel, ContainmentError> {
-    let asked = match wish {
-        ContainmentSetting::Auto => None,
-        ContainmentSetting::R1 => Some(ContainmentLevel::R1),
-        ContainmentSetting::R2 => Some(ContainmentLevel::R2),
-        ContainmentSetting::R3 => Some(ContainmentLevel::R3),
-    };
-    match asked {
+    match wish.level() {
         Some(rung) => {
             unmet_requirement(rung, abilities).map_or(Ok(rung), |why| Err(ContainmentError { rung, why }))
         }

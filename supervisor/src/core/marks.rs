@@ -130,47 +130,35 @@ mod tests {
                 "reconnection while rows are behind the newest acknowledgement",
                 5,
                 false,
-                |case| case.marks.event_id = 99,
+                |c| c.marks.event_id = 99,
                 None,
             ),
             ("next start", 6, true, |_| {}, None),
-            ("next start after more was done", 6, true, |case| case.marks.event_id = 101, None),
+            ("next start after more was done", 6, true, |c| c.marks.event_id = 101, None),
             ("epoch behind", 4, true, |_| {}, Some("epoch is 4, and 5 is on record")),
             ("epoch of another start", 5, true, |_| {}, Some("epoch 5 was used by another start")),
-            (
-                "event behind",
-                6,
-                true,
-                |case| case.marks.event_id = 98,
-                Some("last event is 98, and event 100"),
-            ),
-            ("offset behind", 6, true, |case| case.marks.offsets[0].1 = 39, Some("up to 40, and it has 39")),
+            ("event behind", 6, true, |c| c.marks.event_id = 98, Some("last event is 98, and event 100")),
+            ("offset behind", 6, true, |c| c.marks.offsets[0].1 = 39, Some("up to 40, and it has 39")),
             (
                 "lease that the supervisor has no more",
                 6,
                 true,
-                |case| {
-                    case.acked.clear();
-                    case.marks.offsets[0].1 = 0;
+                |c| {
+                    c.acked.clear();
+                    c.marks.offsets[0].1 = 0;
                 },
                 None,
             ),
-            ("epoch that protocol 1 showed", 5, true, |case| case.known.progress.start_id = None, None),
-            (
-                "accepted, epoch not above",
-                5,
-                true,
-                |case| case.marks.accepts_loss = true,
-                Some("another start"),
-            ),
+            ("epoch that protocol 1 showed", 5, true, |c| c.known.progress.start_id = None, None),
+            ("accepted, epoch not above", 5, true, |c| c.marks.accepts_loss = true, Some("another start")),
             (
                 "accepted, epoch above",
                 6,
                 true,
-                |case| {
-                    case.marks.accepts_loss = true;
-                    case.marks.event_id = 3;
-                    case.marks.offsets[0].1 = 0;
+                |c| {
+                    c.marks.accepts_loss = true;
+                    c.marks.event_id = 3;
+                    c.marks.offsets[0].1 = 0;
                 },
                 None,
             ),
@@ -178,9 +166,9 @@ mod tests {
                 "offset of a lease from before an accepted loss",
                 6,
                 true,
-                |case| {
-                    case.known.progress.loss_accepted_ms = Some(1_000);
-                    case.marks.offsets[0].1 = 0;
+                |c| {
+                    c.known.progress.loss_accepted_ms = Some(1_000);
+                    c.marks.offsets[0].1 = 0;
                 },
                 None,
             ),

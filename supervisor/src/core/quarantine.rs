@@ -66,10 +66,8 @@ pub fn quarantine_invalid(
     }
     for place in duplicate_pids(leases, own.scope, now) {
         if let Some(lease) = leases.get_mut(place) {
-            lease.quarantine(
-                "a newer lease names the same process, and its process is the running one",
-                at_ms,
-            );
+            let why = "a newer lease names the same process, and its process is the running one";
+            lease.quarantine(why, at_ms);
             changed.push(lease.clone());
         }
     }
@@ -122,15 +120,9 @@ mod tests {
 
     fn tree(wrapper: i32, adapter: i32, inode: u64) -> Lease {
         let record = |pid| ProcessRecord { pid, start_ticks: 5, inode: Some(inode) };
-        let mut lease = fixture::lease();
-        lease.state = LeaseState::Open;
-        lease.bound = Some(BoundProcesses {
-            wrapper: record(wrapper),
-            adapter: record(adapter),
-            pgid: adapter,
-            sid: wrapper,
-        });
-        lease
+        let (pgid, sid) = (adapter, wrapper);
+        let bound = BoundProcesses { wrapper: record(wrapper), adapter: record(adapter), pgid, sid };
+        Lease { state: LeaseState::Open, bound: Some(bound), ..fixture::lease() }
     }
 
     fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {

@@ -163,6 +163,7 @@ mod tests {
 
     #[test]
     fn reap_plans_follow_findings() {
+        use LeaseState::{Closed, Closing, Lost, Open, Reserved};
         let (scope, base) = nothing_found();
         let other_boot = Some(PidScope { boot_id: "other".into(), ..scope.clone() });
         let other_ns = Some(PidScope { pidns: 8, ..scope.clone() });
@@ -172,44 +173,28 @@ mod tests {
             found
         };
         for (name, state, found, want) in [
-            ("37: a tree is left", LeaseState::Open, f(&|f| f.owned = vec![9, 8]), "signal"),
-            ("65: closing, a tree is left", LeaseState::Closing, f(&|f| f.owned = vec![9]), "signal"),
-            ("63: nothing is left", LeaseState::Open, f(&|_| {}), "mark_lost"),
-            ("reserved, nothing is left", LeaseState::Reserved, f(&|_| {}), "mark_lost"),
-            ("closing, nothing is left", LeaseState::Closing, f(&|_| {}), "mark_closed"),
-            (
-                "10: other boot",
-                LeaseState::Open,
-                f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])),
-                "mark_lost",
-            ),
-            (
-                "11: other namespace",
-                LeaseState::Open,
-                f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])),
-                "mark_lost",
-            ),
+            ("37: a tree is left", Open, f(&|f| f.owned = vec![9, 8]), "signal"),
+            ("65: closing, a tree is left", Closing, f(&|f| f.owned = vec![9]), "signal"),
+            ("63: nothing is left", Open, f(&|_| {}), "mark_lost"),
+            ("reserved, nothing is left", Reserved, f(&|_| {}), "mark_lost"),
+            ("closing, nothing is left", Closing, f(&|_| {}), "mark_closed"),
+            ("10: other boot", Open, f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])), "mark_lost"),
+            ("11: another pidns", Open, f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])), "mark_lost"),
             (
                 "17: the supervisor lives",
-                LeaseState::Open,
+                Open,
                 f(&|f| (f.holder, f.owned) = (SpawnerState::Alive, vec![9])),
                 "leave",
             ),
-            (
-                "it cannot be told",
-                LeaseState::Open,
-                f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])),
-                "leave",
-            ),
-            ("19: a process cannot be read", LeaseState::Open, f(&|f| f.unknown = Some("?")), "leave"),
-            ("the scope cannot be read", LeaseState::Open, f(&|f| f.here = None), "leave"),
-            ("ended", LeaseState::Closed, f(&|f| f.owned = vec![9]), "leave"),
-            ("closing, in doubt", LeaseState::Closing, f(&|f| f.doubt = Some("?")), "mark_lost"),
-            ("lost, its tree is there", LeaseState::Lost, f(&|f| f.owned = vec![9]), "signal"),
-            ("lost, and gone", LeaseState::Lost, f(&|_| {}), "leave"),
+            ("not known", Open, f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])), "leave"),
+            ("19: a process cannot be read", Open, f(&|f| f.unknown = Some("?")), "leave"),
+            ("the scope cannot be read", Open, f(&|f| f.here = None), "leave"),
+            ("ended", Closed, f(&|f| f.owned = vec![9]), "leave"),
+            ("closing, in doubt", Closing, f(&|f| f.doubt = Some("?")), "mark_lost"),
+            ("lost, its tree is there", Lost, f(&|f| f.owned = vec![9]), "signal"),
+            ("lost, and gone", Lost, f(&|_| {}), "leave"),
         ] {
-            let mut lease = fixture::lease();
-            lease.state = state;
+            let lease = Lease { state, ..fixture::lease() };
             assert_eq!(plan(&lease, &found).action(), want, "{name}");
         }
     }

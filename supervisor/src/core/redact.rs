@@ -134,12 +134,7 @@ mod tests {
             ("LONG", &long),
         ]);
         for (line, max, ended, want) in [
-            (
-                "key=sk-hunter2, again sk-hunter2",
-                99,
-                false,
-                "key=[redacted:API_KEY], again [redacted:API_KEY]",
-            ),
+            ("key=sk-hunter2, or sk-hunter2", 99, false, "key=[redacted:API_KEY], or [redacted:API_KEY]"),
             ("sk-hunter2-and-more!", 99, false, "[redacted:API_KEY]!"),
             ("seven77 in /home/somebody/state", 99, false, "seven77 in /home/somebody/state"),
             ("| AAAABBBBCCCC", 99, false, "| [redacted:PEM]"),

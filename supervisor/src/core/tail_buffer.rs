@@ -60,12 +60,6 @@ impl TailBuffer {
         let start = whole.unwrap_or(if all.len() < 4 { all.len() } else { 0 });
         all.get(start..).unwrap_or_default().to_vec()
     }
-
-    /// Returns the kept bytes as text; invalid UTF-8 becomes the replacement character.
-    #[must_use]
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.bytes()).into_owned()
-    }
 }
 
 fn is_continuation(byte: Option<&u8>) -> bool {
@@ -103,7 +97,7 @@ mod tests {
             for piece in &pieces {
                 tail.push(piece.as_bytes());
             }
-            assert_eq!((tail.text().as_str(), tail.truncated()), (want, truncated), "{pieces:?} {max}");
+            assert_eq!((tail.bytes(), tail.truncated()), (want.into(), truncated), "{pieces:?} {max}");
         }
     }
 
@@ -123,8 +117,8 @@ mod tests {
                 tail.push(piece.as_bytes());
                 whole.push_str(piece);
             }
-            let text = tail.text();
-            prop_assert!(whole.ends_with(&text));
+            let text = tail.bytes();
+            prop_assert!(whole.as_bytes().ends_with(&text));
             prop_assert!(text.len() <= max);
             prop_assert!(text.len() + 3 >= max.min(whole.len()));
             prop_assert_eq!(tail.truncated(), whole.len() > max);

@@ -217,11 +217,8 @@ mod tests {
             vec![root(20, 19)],
             vec![],
         ];
-        let weight = |processes, rss_pages| TreeUsage { processes, rss_pages };
-        assert_eq!(
-            measure_trees(&snapshot, &trees),
-            [weight(4, 230), weight(3, 220), weight(0, 0), weight(0, 0)]
-        );
+        let used = |processes, rss_pages| TreeUsage { processes, rss_pages };
+        assert_eq!(measure_trees(&snapshot, &trees), [used(4, 230), used(3, 220), used(0, 0), used(0, 0)]);
     }
 
     #[test]

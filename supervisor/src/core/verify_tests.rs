@@ -63,6 +63,8 @@ impl World {
     }
 }
 
+type Change<'a> = &'a dyn Fn(&mut Evidence);
+
 /// Evidence that differs from another in what `change` sets.
 fn with(base: &Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
     let mut now = base.clone();
@@ -74,49 +76,37 @@ fn with(base: &Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
 fn verdicts_with_an_inode_on_record() {
     let w = world();
     let live = w.live();
-    for (name, now, want) in [
-        ("all agrees", live.clone(), "owned"),
-        ("2: same tick, other inode", with(&live, |e| e.inode = Some(1)), "not_ours"),
-        (
-            "7: the environment is gone, the inode agrees",
-            with(&live, |e| e.marker = Marker::Missing),
-            "owned",
-        ),
-        ("10: other boot", with(&live, |e| e.scope = w.other_boot()), "gone"),
-        ("11: other pid namespace", with(&live, |e| e.scope = w.other_namespace()), "not_ours"),
-        (
-            "13: the start time is shifted, the inode agrees",
-            with(&live, |e| e.start_ticks = Some(9)),
-            "owned",
-        ),
+    let table: [(&str, Change<'_>, &str); 16] = [
+        ("all agrees", &|_| {}, "owned"),
+        ("2: same tick, other inode", &|e| e.inode = Some(1), "not_ours"),
+        ("7: the environment is gone, the inode agrees", &|e| e.marker = Marker::Missing, "owned"),
+        ("10: other boot", &|e| e.scope = w.other_boot(), "gone"),
+        ("11: other pid namespace", &|e| e.scope = w.other_namespace(), "not_ours"),
+        ("13: the start time is shifted, the inode agrees", &|e| e.start_ticks = Some(9), "owned"),
         (
             "19: nothing of /proc, no inode",
-            with(&live, |e| {
+            &|e| {
                 (e.life, e.inode, e.start_ticks, e.marker) =
                     (ProcessState::Unreadable, None, None, Marker::Unreadable)
-            }),
+            },
             "unknown",
         ),
         (
             "20: hidepid, the inode agrees",
-            with(&live, |e| {
-                (e.life, e.start_ticks, e.marker) = (ProcessState::Unreadable, None, Marker::Unreadable)
-            }),
+            &|e| (e.life, e.start_ticks, e.marker) = (ProcessState::Unreadable, None, Marker::Unreadable),
             "owned",
         ),
-        (
-            "21: environment unreadable, the inode agrees",
-            with(&live, |e| e.marker = Marker::Unreadable),
-            "owned",
-        ),
-        ("25: no inode now", with(&live, |e| e.inode = None), "unknown"),
-        ("no inode now, own child", with(&live, |e| (e.inode, e.own_child) = (None, true)), "owned"),
-        ("36: zombie", with(&live, |e| e.life = ProcessState::Zombie), "gone"),
-        ("63: no such process", with(&live, |e| (e.life, e.handle) = (ProcessState::Gone, None)), "gone"),
-        ("the scope cannot be read", with(&live, |e| e.scope = None), "unknown"),
-        ("another number", with(&live, |e| e.pid = 101), "not_ours"),
-        ("no handle", with(&live, |e| e.handle = None), "unknown"),
-    ] {
+        ("21: environment unreadable, the inode agrees", &|e| e.marker = Marker::Unreadable, "owned"),
+        ("25: no inode now", &|e| e.inode = None, "unknown"),
+        ("no inode now, own child", &|e| (e.inode, e.own_child) = (None, true), "owned"),
+        ("36: zombie", &|e| e.life = ProcessState::Zombie, "gone"),
+        ("63: no such process", &|e| (e.life, e.handle) = (ProcessState::Gone, None), "gone"),
+        ("the scope cannot be read", &|e| e.scope = None, "unknown"),
+        ("another number", &|e| e.pid = 101, "not_ours"),
+        ("no handle", &|e| e.handle = None, "unknown"),
+    ];
+    for (name, change, want) in table {
+        let now = with(&live, change);
         assert_eq!(verify(&w.record(Some(INODE)), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
@@ -126,31 +116,25 @@ fn verdicts_without_an_inode_on_record() {
     let w = world();
     let live = Evidence { inode: None, ..w.live() };
     let other = Marker::Pair { lease: w.lease.to_string(), gateway: GatewayInstanceId::mint().to_string() };
-    for (name, now, want) in [
-        ("number, ticks and environment agree", live.clone(), "owned"),
-        ("1: the start time differs", with(&live, |e| e.start_ticks = Some(1)), "not_ours"),
-        ("3: same tick, environment of nobody", with(&live, |e| e.marker = Marker::Missing), "not_ours"),
-        ("4: another gateway's wrapper", with(&live, |e| e.marker = other), "not_ours"),
-        ("twice in the environment", with(&live, |e| e.marker = Marker::Ambiguous), "unknown"),
-        ("21: environment unreadable", with(&live, |e| e.marker = Marker::Unreadable), "unknown"),
-        ("start time unreadable", with(&live, |e| e.start_ticks = None), "unknown"),
-        (
-            "start time unreadable, own child",
-            with(&live, |e| (e.start_ticks, e.own_child) = (None, true)),
-            "owned",
-        ),
-        (
-            "environment unreadable, own child",
-            with(&live, |e| (e.marker, e.own_child) = (Marker::Unreadable, true)),
-            "owned",
-        ),
+    let table: [(&str, Change<'_>, &str); 11] = [
+        ("number, ticks and environment agree", &|_| {}, "owned"),
+        ("1: the start time differs", &|e| e.start_ticks = Some(1), "not_ours"),
+        ("3: same tick, environment of nobody", &|e| e.marker = Marker::Missing, "not_ours"),
+        ("4: another gateway's wrapper", &|e| e.marker = other.clone(), "not_ours"),
+        ("twice in the environment", &|e| e.marker = Marker::Ambiguous, "unknown"),
+        ("21: environment unreadable", &|e| e.marker = Marker::Unreadable, "unknown"),
+        ("start time unreadable", &|e| e.start_ticks = None, "unknown"),
+        ("start time unreadable, own child", &|e| (e.start_ticks, e.own_child) = (None, true), "owned"),
+        ("no environment, own child", &|e| (e.marker, e.own_child) = (Marker::Unreadable, true), "owned"),
         (
             "nothing of it can be read, own child",
-            with(&live, |e| (e.life, e.start_ticks, e.own_child) = (ProcessState::Unreadable, None, true)),
+            &|e| (e.life, e.start_ticks, e.own_child) = (ProcessState::Unreadable, None, true),
             "unknown",
         ),
-        ("zombie", with(&live, |e| (e.life, e.marker) = (ProcessState::Zombie, Marker::Unreadable)), "gone"),
-    ] {
+        ("zombie", &|e| (e.life, e.marker) = (ProcessState::Zombie, Marker::Unreadable), "gone"),
+    ];
+    for (name, change, want) in table {
+        let now = with(&live, change);
         assert_eq!(verify(&w.record(None), &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
 }
@@ -174,12 +158,9 @@ fn own_ancestry_and_other_leases_are_never_signalled() {
         let mut claim = w.record(Some(INODE));
         claim.process.pid = pid;
         assert_eq!(verify(&claim, &now, &guard).as_str(), want, "{pid} {guard:?}");
-        assert_eq!(
-            verify_member(w.lease, w.gateway, Membership::Marked { since_ticks: Some(TICKS) }, &now, &guard)
-                .as_str(),
-            want,
-            "{pid} {guard:?}"
-        );
+        let marked = Membership::Marked { since_ticks: Some(TICKS) };
+        let member = verify_member(w.lease, w.gateway, marked, &now, &guard);
+        assert_eq!(member.as_str(), want, "{pid} {guard:?}");
     }
 }
 
@@ -187,29 +168,15 @@ fn own_ancestry_and_other_leases_are_never_signalled() {
 fn tree_members_need_own_proof() {
     let w = world();
     let live = w.live();
-    let marked = Membership::Marked { since_ticks: Some(TICKS) };
+    let since = |since_ticks| Membership::Marked { since_ticks };
+    let marked = since(Some(TICKS));
     let bare = with(&live, |e| e.marker = Marker::Missing);
     for (name, membership, now, want) in [
         ("marked", marked, live.clone(), "owned"),
-        (
-            "23: older than the tree",
-            Membership::Marked { since_ticks: Some(TICKS + 1) },
-            live.clone(),
-            "not_ours",
-        ),
+        ("23: older than the tree", since(Some(TICKS + 1)), live.clone(), "not_ours"),
         ("23: of an unknown age", marked, with(&live, |e| e.start_ticks = None), "not_ours"),
-        (
-            "13: marked, of a tree of an unknown age",
-            Membership::Marked { since_ticks: None },
-            live.clone(),
-            "unknown",
-        ),
-        (
-            "13: not marked, of a tree of an unknown age",
-            Membership::Marked { since_ticks: None },
-            bare.clone(),
-            "not_ours",
-        ),
+        ("13: marked, of a tree of an unknown age", since(None), live.clone(), "unknown"),
+        ("13: not marked, of a tree of an unknown age", since(None), bare.clone(), "not_ours"),
         ("22: not marked", marked, bare.clone(), "not_ours"),
         ("22: not marked, but a child", Membership::ChildOf(50), bare.clone(), "owned"),
         ("child of another", Membership::ChildOf(51), live.clone(), "not_ours"),
@@ -218,11 +185,8 @@ fn tree_members_need_own_proof() {
         ("gone", marked, with(&live, |e| e.life = ProcessState::Gone), "gone"),
         ("unreadable", marked, with(&live, |e| e.life = ProcessState::Unreadable), "unknown"),
     ] {
-        assert_eq!(
-            verify_member(w.lease, w.gateway, membership, &now, &SignalGuard::default()).as_str(),
-            want,
-            "{name}"
-        );
+        let verdict = verify_member(w.lease, w.gateway, membership, &now, &SignalGuard::default());
+        assert_eq!(verdict.as_str(), want, "{name}");
     }
 }
 
@@ -283,11 +247,7 @@ fn start_times_of_another_time_namespace_are_ignored() {
     let recorded = elsewhere(here);
     let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
     let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
-    assert_eq!(
-        verify(&claim, &inside, &SignalGuard::default()).as_str(),
-        "owned",
-        "the control group proves ownership"
-    );
+    assert_eq!(verify(&claim, &inside, &SignalGuard::default()).as_str(), "owned", "proved by its group");
 }
 
 #[test]
@@ -336,38 +296,18 @@ fn lease_cgroup_replaces_unreadable_evidence() {
     for (name, inode, now, want) in [
         ("20: no inode and no environment now", Some(INODE), blind.clone(), "owned"),
         ("below the group", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease/x")), "owned"),
-        (
-            "no inode now, in another group",
-            Some(INODE),
-            outside(Some("/s/acp-supervisor-ab/lease2")),
-            "unknown",
-        ),
+        ("no inode now, another group", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease2")), "unknown"),
         ("no inode now, group unreadable", Some(INODE), outside(None), "unknown"),
         ("2: in the group, other inode", Some(INODE), with(&inside, |e| e.inode = Some(1)), "not_ours"),
-        (
-            "moved out, the inode agrees",
-            Some(INODE),
-            Evidence { cgroup: Some("/".into()), ..w.live() },
-            "owned",
-        ),
+        ("moved out, same inode", Some(INODE), with(&inside, |e| e.cgroup = Some("/".into())), "owned"),
         ("3: no inode ever, environment unreadable", None, blind.clone(), "owned"),
-        (
-            "3: no inode ever, environment cleared",
-            None,
-            with(&blind, |e| e.marker = Marker::Missing),
-            "owned",
-        ),
+        ("3: no inode ever, no environment", None, with(&blind, |e| e.marker = Marker::Missing), "owned"),
         ("3: no inode ever, named twice", None, with(&blind, |e| e.marker = Marker::Ambiguous), "owned"),
         ("4: names another lease", None, with(&blind, |e| e.marker = stranger), "not_ours"),
         ("no inode ever, all agrees", None, named(Some(LEAF)), "owned"),
         ("no inode ever, in another group", None, named(Some("/")), "unknown"),
         ("no inode ever, group unreadable", None, named(None), "unknown"),
-        (
-            "1: in the group, the start time differs",
-            None,
-            with(&blind, |e| e.start_ticks = Some(1)),
-            "not_ours",
-        ),
+        ("1: in the group, other start time", None, with(&blind, |e| e.start_ticks = Some(1)), "not_ours"),
         ("in the group, start time unreadable", None, with(&blind, |e| e.start_ticks = None), "owned"),
         ("other boot", Some(INODE), with(&blind, |e| e.scope = w.other_boot()), "gone"),
         ("zombie", None, with(&blind, |e| e.life = ProcessState::Zombie), "gone"),

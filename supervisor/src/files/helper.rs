@@ -206,10 +206,8 @@ pub(super) async fn wait_until_gone(context: &Context, process: ProcessRecord) {
         Err(OpenError::Gone) => false,
         Err(OpenError::Io(_)) => true,
         Ok(handle) => {
-            let ended = matches!(
-                context.sys.kernel_evidence(&handle).life,
-                ProcessState::Zombie | ProcessState::Gone
-            );
+            let life = context.sys.kernel_evidence(&handle).life;
+            let ended = matches!(life, ProcessState::Zombie | ProcessState::Gone);
             !ended && handle.record().is_none_or(|record| record == process)
         }
     };

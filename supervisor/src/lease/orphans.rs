@@ -7,6 +7,7 @@
 use crate::context::Context;
 use crate::core::verify::{Membership, Verdict, verify_member};
 use crate::lease::tree_kill;
+use crate::relay::wait_if_some;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use std::sync::Arc;
@@ -20,29 +21,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Checks for orphans for as long as the program runs.
 pub(crate) async fn watch_orphans<S: Sys>(context: Arc<Context<S>>) {
-    let mut children = match signal(SignalKind::child()) {
-        Ok(children) => Some(children),
-        Err(error) => {
-            tracing::warn!(%error, "cannot receive SIGCHLD; polling for orphans");
-            None
-        }
-    };
+    let children = signal(SignalKind::child());
+    let polls =
+        |error: &std::io::Error| tracing::warn!(%error, "cannot receive SIGCHLD; polling for orphans");
+    let mut children = children.inspect_err(polls).ok();
     loop {
-        let told = async {
-            match &mut children {
-                Some(children) => drop(children.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        let now_and_then = async {
-            if context.has_children() {
-                tokio::time::sleep(CHECK_INTERVAL).await;
-            } else {
-                std::future::pending().await
-            }
-        };
+        let told = wait_if_some(children.as_mut().map(|children| children.recv()));
+        let check = context.has_children().then(|| tokio::time::sleep(CHECK_INTERVAL));
+        let now_and_then = wait_if_some(check);
         tokio::select! {
-            () = told => {}
+            _ = told => {}
             () = now_and_then => {}
         }
         let at = Arc::clone(&context);

@@ -23,6 +23,7 @@ use acp_shared::launch::{
     ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, FromWrapper, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::protocol::{LeaseKind, Refusal, RefusalCode, Spawn};
+use acp_shared::report::with_causes;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -142,12 +143,6 @@ impl SpawnError {
     /// Returns the refusal for the gateway.
     #[must_use]
     pub fn refusal(&self) -> Refusal {
-        let mut message = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            message = format!("{message}: {cause}");
-            source = cause.source();
-        }
         let code = match self {
             Self::Refused(refusal) => return refusal.clone(),
             Self::Store(_) => RefusalCode::StoreUnavailable,
@@ -164,7 +159,7 @@ impl SpawnError {
             | Self::Timeout
             | Self::Illegal(_) => RefusalCode::SpawnFailed,
         };
-        Refusal::new(code, message)
+        Refusal::new(code, with_causes(self))
     }
 }
 

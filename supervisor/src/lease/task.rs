@@ -9,7 +9,7 @@ use crate::core::verify::{Verdict, verify};
 use crate::lease::pause::{PauseRequest, TaskState};
 use crate::lease::spawn::{self, SpawnError, SpawnRequest, StartedWrapper};
 use crate::lease::tree_kill::{self, TreeQuery};
-use crate::relay::{Relay, RelayCmd};
+use crate::relay::{Relay, RelayCmd, wait_if_some};
 use crate::sys::blocking_io;
 use crate::sys::child::{Child, Control, ControlPacket};
 use crate::sys::inherited_fd::HandoverFd;
@@ -247,14 +247,6 @@ fn apply_event(lease: &mut Lease, event: LeaseEvent, reason: &str) {
     }
 }
 
-/// Waits for the end of the wrapper; never returns without a wrapper.
-async fn wrapper_exit<S: Sys>(child: Option<&mut Child<S>>) -> ExitStatus {
-    match child {
-        Some(child) => child.ended().await,
-        None => std::future::pending().await,
-    }
-}
-
 async fn recv_control(control: Option<&Control>) -> ControlEvent {
     let Some(control) = control else { return std::future::pending().await };
     match control.recv().await {
@@ -278,7 +270,7 @@ impl<S: Sys> LeaseTask<S> {
             let wake = self.stop.wake_at_ms().map(|at| self.context.instant(at));
             let input = tokio::select! {
                 said = recv_control(self.control.as_ref()) => self.on_control_event(said).await,
-                status = wrapper_exit(self.child.as_mut()) => self.on_wrapper_ended(status).await,
+                status = wait_if_some(self.child.as_mut().map(Child::ended)) => self.on_wrapper_ended(status).await,
                 command = commands.recv() => match command {
                     Some(LeaseCmd::Pause(pause)) => match pause.wait().await {
                         Some(to) => return Some(to),
@@ -286,7 +278,7 @@ impl<S: Sys> LeaseTask<S> {
                     },
                     command => self.on_command(command).await,
                 },
-                () = sleep_until(wake) => Some(EscalationInput::Tick),
+                () = wait_if_some(wake.map(tokio::time::sleep_until)) => Some(EscalationInput::Tick),
             };
             if let Some(input) = input
                 && self.step(input).await
@@ -568,12 +560,5 @@ impl<S: Sys> LeaseTask<S> {
         record_end(&self.context, &mut self.lease, (self.vanished, false), &reason).await;
         self.relay.send(RelayCmd::State(self.lease.state));
         self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
-    }
-}
-
-async fn sleep_until(at: Option<tokio::time::Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at).await,
-        None => std::future::pending().await,
     }
 }

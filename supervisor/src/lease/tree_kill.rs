@@ -321,13 +321,7 @@ impl<S: Sys> TreeSearch<'_, S> {
         self.record(&evidence, handle, leads_group, verdict);
     }
 
-    fn record(
-        &mut self,
-        now: &Evidence,
-        handle: Option<Arc<S::Handle>>,
-        leads_group: bool,
-        verdict: Verdict,
-    ) {
+    fn record(&mut self, now: &Evidence, handle: Option<Arc<S::Handle>>, leads: bool, verdict: Verdict) {
         match (verdict, handle) {
             (Verdict::Owned(proof), Some(handle)) => {
                 let pid = now.pid;
@@ -342,7 +336,7 @@ impl<S: Sys> TreeSearch<'_, S> {
                 if is_root && !self.one_clock {
                     self.since_ticks = now.start_ticks;
                 }
-                let member = TreeMember { pid, name, record, handle, proof, leads_group, is_root };
+                let member = TreeMember { pid, name, record, handle, proof, leads_group: leads, is_root };
                 self.found.members.push(member);
             }
             (Verdict::Unknown(why), _) => self.found.unknown = self.found.unknown.or(Some(why)),

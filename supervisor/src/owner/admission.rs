@@ -42,12 +42,9 @@ impl Owner {
         if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down").into());
         }
-        match &hello.role {
-            Role::Admin => self.policy.authorize_admin(peer.uid, peer.gid)?,
-            Role::Gateway { .. } => self.policy.authorize_gateway(peer.uid, peer.gid)?,
-        }
         let (who, epoch, on_record) = match &hello.role {
             Role::Admin => {
+                self.policy.authorize_admin(peer.uid, peer.gid)?;
                 self.policy.check_admin_secret(peer.uid, peer.gid, hello.secret.as_ref())?;
                 let admins = self.links.values().filter(|c| c.who == ClientKind::Admin).count();
                 if admins >= ADMINS_MAX {
@@ -56,6 +53,7 @@ impl Owner {
                 (ClientKind::Admin, 0, None)
             }
             Role::Gateway { instance_id, epoch, home } => {
+                self.policy.authorize_gateway(peer.uid, peer.gid)?;
                 let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
                 self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
                 if home.machine_id.len() > MACHINE_ID_BYTES_MAX {

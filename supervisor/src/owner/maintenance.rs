@@ -6,7 +6,7 @@ use crate::core::retention::{LostFinding, NOT_PROVED};
 use crate::owner::handover::Upgrade;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::requests;
-use crate::owner::{CLOSE_SENT, ClientKind, Owner};
+use crate::owner::{CLOSE_SENT, Owner};
 use crate::relay::{Relay, RelayCmd};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, RefusalCode};
@@ -119,10 +119,7 @@ impl Owner {
             .leases
             .values()
             .map(|e| e.lease.gateway)
-            .chain(self.links.values().filter_map(|c| match c.who {
-                ClientKind::Gateway(gateway) => Some(gateway),
-                ClientKind::Admin => None,
-            }))
+            .chain(self.links.values().filter_map(|c| c.who.gateway()))
             .collect();
         // Ids grow with their creation time.
         let Some(oldest) = of_user().filter(|gateway| !in_use.contains(gateway)).min() else {

@@ -4,13 +4,13 @@ use super::budget::BudgetShare;
 use super::stderr::Stderr;
 use super::{
     ExportReply, OutputReader, PipeRemainder, Pipes, Relay, RelayCmd, RelayLimits, RelayQueues,
-    StreamPositions, StreamTotals, handover_fd, refuse, reopen, totals_of,
+    StreamPositions, StreamTotals, handover_fd, refuse, reopen, totals_of, wait_if_some,
 };
 use crate::core::lease::Lease;
 use crate::core::ring::{Ring, sendable};
 use crate::core::stdin::{OfferResult, Stdin};
 use crate::relay::buffer::{OutputBuffer, Spool, SpoolTarget};
-use crate::relay::connection::{ConnectionHandle, Responder};
+use crate::relay::connection::Responder;
 use crate::relay::session_logs::SessionLog;
 use crate::relay::snapshot::{AgentState, RelayState};
 use acp_shared::ids::LeaseId;
@@ -109,11 +109,8 @@ async fn find_kept_output(
                 if matches!(command, RelayCmd::Release) {
                     return None;
                 }
-                refuse(
-                    command,
-                    RefusalCode::Busy,
-                    "the stored output of this lease cannot be read now; try again",
-                );
+                let why = "the stored output of this lease cannot be read now; try again";
+                refuse(command, RefusalCode::Busy, why);
             }
         }
     }
@@ -139,35 +136,6 @@ pub(crate) fn import(lease_id: LeaseId, limits: RelayLimits, log: SessionLog, fr
     agent.publish();
     tokio::spawn(agent.run(queue));
     relay
-}
-
-async fn readable(pipe: Option<&pipe::Receiver>) {
-    match pipe {
-        // An error appears again when the pipe is read.
-        Some(pipe) => drop(pipe.readable().await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn writable(pipe: Option<&pipe::Sender>) {
-    match pipe {
-        Some(pipe) => drop(pipe.writable().await),
-        None => std::future::pending().await,
-    }
-}
-
-async fn reserve_output(link: Option<ConnectionHandle>) -> Option<OwnedPermit<Notice>> {
-    match link {
-        Some(link) => link.output().clone().reserve_owned().await.ok(),
-        None => std::future::pending().await,
-    }
-}
-
-async fn reader_gone(link: Option<&ConnectionHandle>) {
-    match link {
-        Some(link) => link.end().cancelled().await,
-        None => std::future::pending().await,
-    }
 }
 
 impl AgentRelay {
@@ -203,14 +171,21 @@ impl AgentRelay {
     async fn run(mut self, mut queue: RelayQueues) {
         loop {
             let read = self.read_space().await;
-            let to = self.reader.as_ref().filter(|_| self.has_pending_output()).map(|r| r.link.clone());
+            let to = self.reader.as_ref().filter(|_| self.has_pending_output());
+            let permit = to.map(|r| r.link.output().clone().reserve_owned());
+            // An error of a pipe appears again when the pipe is used.
+            let stdout = self.stdout.as_ref().filter(|_| read > 0).map(pipe::Receiver::readable);
+            let stderr = self.stderr.as_ref().map(pipe::Receiver::readable);
+            let stdin =
+                self.stdin.as_ref().filter(|_| self.input.next().is_some()).map(pipe::Sender::writable);
+            let gone = self.reader.as_ref().map(|r| r.link.end().cancelled());
             let wake = tokio::select! {
                 command = queue.next() => RelayEvent::Command(command),
-                () = readable(self.stdout.as_ref().filter(|_| read > 0)) => RelayEvent::Stdout,
-                permit = reserve_output(to) => RelayEvent::Room(permit),
-                () = writable(self.stdin.as_ref().filter(|_| self.input.next().is_some())) => RelayEvent::Stdin,
-                () = readable(self.stderr.as_ref()) => RelayEvent::Stderr,
-                () = reader_gone(self.reader.as_ref().map(|r| &r.link)) => RelayEvent::ReaderGone,
+                _ = wait_if_some(stdout) => RelayEvent::Stdout,
+                permit = wait_if_some(permit) => RelayEvent::Room(permit.ok()),
+                _ = wait_if_some(stdin) => RelayEvent::Stdin,
+                _ = wait_if_some(stderr) => RelayEvent::Stderr,
+                () = wait_if_some(gone) => RelayEvent::ReaderGone,
             };
             match wake {
                 // The owner has ended. Files on disk stay for the next supervisor.
@@ -295,13 +270,8 @@ impl AgentRelay {
     }
 
     fn sendable(&self, reader: &OutputReader) -> usize {
-        sendable(
-            self.output.base(),
-            reader.sent,
-            self.output.end(),
-            self.limits.credit_bytes,
-            OUTPUT_BYTES_MAX,
-        )
+        let (base, end) = (self.output.base(), self.output.end());
+        sendable(base, reader.sent, end, self.limits.credit_bytes, OUTPUT_BYTES_MAX)
     }
 
     /// True if output is pending for the reader, or the exit notice after all output.
@@ -554,7 +524,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::relay::budget::ByteBudget;
-    use crate::relay::connection::ConnectionId;
+    use crate::relay::connection::{ConnectionHandle, ConnectionId};
     use crate::relay::session_logs::SessionLogs;
     use crate::relay::spool_dir::SpoolDir;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};

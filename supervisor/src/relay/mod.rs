@@ -36,6 +36,14 @@ const QUEUED_MAX: usize = 1024;
 const LEASE_COMMANDS_MAX: usize = 64;
 const BUSY_RETRY_MS: u64 = 50;
 
+/// Waits for a future; without one, for ever. For a branch of `select!` that may have nothing to wait for.
+pub(crate) async fn wait_if_some<T>(future: Option<impl Future<Output = T>>) -> T {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Command to a relay.
 #[derive(Debug)]
 pub enum RelayCmd {
@@ -188,11 +196,8 @@ impl Relay {
                 refuse(command, RefusalCode::Busy, "this lease is busy; keep the message and try again");
             }
             Err(mpsc::error::TrySendError::Closed(command)) => {
-                refuse(
-                    command,
-                    RefusalCode::LeaseEnded,
-                    "this lease has ended and its streams are no longer stored",
-                );
+                let why = "this lease has ended and its streams are no longer stored";
+                refuse(command, RefusalCode::LeaseEnded, why);
             }
         }
     }

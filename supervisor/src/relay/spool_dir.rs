@@ -110,9 +110,8 @@ mod tests {
             std::fs::write(name, b"1").unwrap();
         }
         assert_eq!(spools.scan([(gateway, lease)].into_iter()), [orphan]);
-        assert!(
-            spools.gateway_spools(gateway).total.is_spent() && !spools.gateway_spools(other).total.is_spent()
-        );
+        assert!(spools.gateway_spools(gateway).total.is_spent());
+        assert!(!spools.gateway_spools(other).total.is_spent());
         assert_eq!(spools.end(gateway, lease), Some(12));
         Spool::find(&spools.gateway_spools(gateway), lease).unwrap().unwrap().remove().await;
         assert!(!spools.gateway_spools(gateway).total.is_spent());
@@ -129,9 +128,7 @@ mod tests {
             drop(spools.gateway_spools(GatewayInstanceId::mint()));
         }
         assert_eq!(spools.totals.lock().len(), 3);
-        assert!(
-            Arc::ptr_eq(&held, &spools.gateway_spools(writes).total)
-                && spools.gateway_spools(full).total.is_spent()
-        );
+        assert!(Arc::ptr_eq(&held, &spools.gateway_spools(writes).total));
+        assert!(spools.gateway_spools(full).total.is_spent());
     }
 }

@@ -246,10 +246,8 @@ mod tests {
             stderr.push(two);
             stderr.exited(ExitStatus::Exited(3));
             let text = logged.text().await;
-            assert!(
-                text.contains("| key is [redacted:API_KEY]\n* agent ended: exit code 3\n"),
-                "{cut}: {text}"
-            );
+            let want = "| key is [redacted:API_KEY]\n* agent ended: exit code 3\n";
+            assert!(text.contains(want), "{cut}: {text}");
             assert!(!text.contains("sk-conf"), "{text}");
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     ExportReply, PipeRemainder, Relay, RelayCmd, RelayQueues, StreamPositions, StreamTotals, handover_fd,
-    reopen,
+    reopen, wait_if_some,
 };
 use crate::core::tail_buffer::TailBuffer;
 use crate::relay::snapshot::{RelayState, TerminalState};
@@ -74,15 +74,10 @@ pub(crate) fn import(lease_id: LeaseId, frozen: TerminalState, on_exit: OnExit) 
 impl TerminalRelay {
     async fn run(mut self, mut queue: RelayQueues) {
         loop {
-            let readable = async {
-                match &self.output {
-                    Some(pipe) => drop(pipe.readable().await),
-                    None => std::future::pending().await,
-                }
-            };
+            let readable = self.output.as_ref().map(pipe::Receiver::readable);
             let command = tokio::select! {
                 command = queue.next() => Some(command),
-                () = readable => None,
+                _ = wait_if_some(readable) => None,
             };
             match command {
                 Some(None | Some(RelayCmd::Release)) => return,
@@ -170,10 +165,8 @@ impl TerminalRelay {
                 exit: self.exit.filter(|_| self.output.is_none()),
             }))),
             RelayCmd::Attach { to, .. } | RelayCmd::Input { to, .. } | RelayCmd::Ack { to, .. } => {
-                to.refuse(
-                    RefusalCode::BadRequest,
-                    "this lease belongs to a terminal; request its tail instead",
-                );
+                let why = "this lease belongs to a terminal; request its tail instead";
+                to.refuse(RefusalCode::BadRequest, why);
             }
             RelayCmd::AdapterEnded(status) => self.exit = Some(status),
             RelayCmd::TreeGone(answer) => {

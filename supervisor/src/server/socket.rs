@@ -23,11 +23,8 @@ impl Socket {
     /// As [`Listener::bind`]; the group does not exist; the passed descriptor is not a listening socket.
     pub(crate) fn open(path: PathBuf, config: &Config, policy: &AccessPolicy) -> io::Result<Self> {
         if let Some(fd) = systemd::passed_listener()? {
-            return Ok(Self {
-                path: named(&fd).unwrap_or(path),
-                listener: Listener::inherited(fd)?,
-                passed: true,
-            });
+            let path = named(&fd).unwrap_or(path);
+            return Ok(Self { path, listener: Listener::inherited(fd)?, passed: true });
         }
         let group = config.socket_group.as_deref().map(group).transpose()?;
         let mode = config.mode().unwrap_or_else(|| mode(policy));

@@ -11,22 +11,19 @@ use acp_shared::protocol::{Home, LeaseKind, LeaseState};
 
 fn full() -> Lease {
     let record = |pid, inode| ProcessRecord { pid, start_ticks: u64::MAX - 3, inode };
-    let mut lease = fixture::lease();
-    lease.kind = LeaseKind::Terminal { parent_lease_id: LeaseId::mint(), output_bytes_max: 5 };
-    lease.bound = Some(BoundProcesses {
-        wrapper: record(7, Some(u64::MAX)),
-        adapter: record(8, None),
-        pgid: 8,
-        sid: 7,
-    });
-    lease.state = LeaseState::Closed;
-    lease.ended_at_ms = Some(9);
-    lease.exit = Some(ExitStatus::Signaled(9));
-    lease.stdout_base = 3;
-    lease.stdout_end = 4;
-    lease.released = true;
-    lease.last_evidence_json = Some("{}".into());
-    lease
+    let (wrapper, adapter) = (record(7, Some(u64::MAX)), record(8, None));
+    Lease {
+        kind: LeaseKind::Terminal { parent_lease_id: LeaseId::mint(), output_bytes_max: 5 },
+        bound: Some(BoundProcesses { wrapper, adapter, pgid: 8, sid: 7 }),
+        state: LeaseState::Closed,
+        ended_at_ms: Some(9),
+        exit: Some(ExitStatus::Signaled(9)),
+        stdout_base: 3,
+        stdout_end: 4,
+        released: true,
+        last_evidence_json: Some("{}".into()),
+        ..fixture::lease()
+    }
 }
 
 /// A new store in a directory of its own.
@@ -100,12 +97,8 @@ async fn refused_row_does_not_affect_others() {
     let (good, mut bad) = (fixture::lease(), fixture::lease());
     // Bound without a tree: the schema refuses it.
     bad.state = LeaseState::Bound;
-    let (first, second, third) =
-        tokio::join!(store.save_lease(&bad), store.save_lease(&good), store.save_lease(&bad));
-    assert!(matches!(
-        (first, second, third),
-        (Err(StoreError::Sqlite(_)), Ok(()), Err(StoreError::Sqlite(_)))
-    ));
+    let saved = tokio::join!(store.save_lease(&bad), store.save_lease(&good), store.save_lease(&bad));
+    assert!(matches!(saved, (Err(StoreError::Sqlite(_)), Ok(()), Err(StoreError::Sqlite(_)))));
     close(store, writer);
     assert_eq!(stored(&dir), [good]);
 }

@@ -433,10 +433,8 @@ pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
     if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
         return Ok(fd);
     }
-    Err(io::Error::new(
-        io::ErrorKind::InvalidInput,
-        "the inherited descriptor is not a listening Unix socket",
-    ))
+    let why = "the inherited descriptor is not a listening Unix socket";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
 /// Asks the kernel to send a pidfd of the sender with each packet.

@@ -38,7 +38,7 @@ fn every_error_code_is_documented() {
     let text = document(ERRORS);
     let sections = sections(&text);
     let mut violations = Vec::new();
-    for code in Code::ALL {
+    for code in &Code::ALL {
         let Some(section) = sections.get(code.as_str()) else {
             violations.push(format!("{code} has no section"));
             continue;

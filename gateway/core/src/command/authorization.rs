@@ -50,7 +50,7 @@ pub struct Requester<'a> {
     pub approves: ApprovalScope,
 }
 
-named! {
+acp_shared::named! {
     /// Requirement of a command on the requester, with the description for the manual.
     pub enum AccessRequirement {
         /// None; lists are limited to the requester's own sessions.

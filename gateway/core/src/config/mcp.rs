@@ -24,7 +24,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-named! {
+acp_shared::named! {
     /// Transport between an agent and an MCP server, named as in configuration and in ACP.
     #[derive(Serialize, Deserialize)]
     #[serde(rename_all = "snake_case")]

@@ -5,6 +5,7 @@ use crate::app::LOCK_FILE;
 use crate::cli::text;
 use crate::config::{Config, ConfigError};
 use crate::store::{STORE_FILE, inspect};
+use acp_shared::report::with_causes;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -22,17 +23,11 @@ pub(super) fn configuration(file: Option<&Path>, config: &Result<Config, ConfigE
         Ok(_) => Check::ok("configuration", shown, "every key is known and within its bounds"),
         Err(error) => Check::fail(
             "configuration",
-            chain(error),
+            with_causes(error),
             "the supervisor does not start with it",
             "correct it; packaging/supervisor.example.toml names every key with its default",
         ),
     }
-}
-
-/// Formats the error with its cause, which may name the file.
-fn chain(error: &ConfigError) -> String {
-    let cause = std::error::Error::source(error);
-    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
 /// Checks the state directory and its files.
@@ -42,12 +37,8 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         Ok(meta) => meta,
         Err(error) if error.kind() == ErrorKind::NotFound && !running => {
             let found = format!("{shown} does not exist yet");
-            return vec![Check::warn(
-                name,
-                found,
-                "no supervisor has used it",
-                "`acp-supervisor serve` creates it",
-            )];
+            let next = "`acp-supervisor serve` creates it";
+            return vec![Check::warn(name, found, "no supervisor has used it", next)];
         }
         Err(error) if running => {
             let means = "the running supervisor uses another state directory, or this user may not access it";
@@ -66,12 +57,8 @@ pub(super) fn files(dir: &Path, running: bool) -> Vec<Check> {
         Check::fail(name, found, means, format!("chmod 700 {shown}"))
     } else if meta.uid() != me && me != 0 {
         let next = "run this as root or as that user";
-        return vec![Check::fail(
-            name,
-            found,
-            "it belongs to another user: its contents cannot be read",
-            next,
-        )];
+        let means = "it belongs to another user: its contents cannot be read";
+        return vec![Check::fail(name, found, means, next)];
     } else {
         Check::ok(name, found, "only its owner can enter")
     };
@@ -123,11 +110,8 @@ fn database(dir: &Path, running: bool) -> Check {
     let (name, path) = ("database", dir.join(STORE_FILE));
     let shown = path.display().to_string();
     if !path.exists() {
-        return Check::ok(
-            name,
-            format!("{shown} does not exist yet"),
-            "the supervisor creates it at its first start",
-        );
+        let found = format!("{shown} does not exist yet");
+        return Check::ok(name, found, "the supervisor creates it at its first start");
     }
     match inspect(&path) {
         Ok(seen) if seen.version > seen.newest => Check::fail(

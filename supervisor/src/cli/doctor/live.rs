@@ -28,27 +28,13 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
         Ok(meta) if meta.file_type().is_socket() => meta,
         Ok(_) => {
             let found = format!("{shown} is not a socket");
-            return (
-                Check::fail(
-                    NAME,
-                    found,
-                    "nothing can connect there",
-                    "move it away, or choose another --socket",
-                ),
-                None,
-            );
+            let next = "move it away, or choose another --socket";
+            return (Check::fail(NAME, found, "nothing can connect there", next), None);
         }
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             let next = "run this as root or as the supervisor's user, or join one of its admin_gids";
-            return (
-                Check::fail(
-                    NAME,
-                    format!("{shown}: {error}"),
-                    "this user has no permission to access it",
-                    next,
-                ),
-                None,
-            );
+            let found = format!("{shown}: {error}");
+            return (Check::fail(NAME, found, "this user has no permission to access it", next), None);
         }
         Err(_) => {
             let found = format!("no supervisor listens at {shown}");
@@ -69,15 +55,8 @@ pub(super) async fn service(address: &Address) -> (Check, Option<LiveState>) {
             if error.kind() == std::io::ErrorKind::ConnectionRefused =>
         {
             let found = format!("{shown} is stale: no process listens");
-            (
-                Check::warn(
-                    NAME,
-                    found,
-                    "the supervisor has ended or was killed",
-                    "start it with `acp-supervisor serve`",
-                ),
-                None,
-            )
+            let next = "start it with `acp-supervisor serve`";
+            (Check::warn(NAME, found, "the supervisor has ended or was killed", next), None)
         }
         Err(error) => {
             let found = format!("{} (mode {mode:03o}, uid {})", error.message(), meta.uid());

@@ -73,12 +73,8 @@ pub(super) fn limits(config: &Config) -> Vec<Check> {
     let processes = if rustix::process::geteuid().is_root() || processes.is_none_or(|limit| limit >= 4_096) {
         Check::ok("processes", found, "enough for agents and their processes")
     } else {
-        Check::warn(
-            "processes",
-            found,
-            "agents share this limit: forks fail when it is reached",
-            "raise it (LimitNPROC=)",
-        )
+        let means = "agents share this limit: forks fail when it is reached";
+        Check::warn("processes", found, means, "raise it (LimitNPROC=)")
     };
     vec![files, processes]
 }
@@ -104,19 +100,12 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
             let told =
                 |name: &str, value: &mut [u8; 8]| rustix::fs::getxattr(dir.as_str(), name, value).is_ok();
             if told("user.delegate", &mut value) || told("trusted.delegate", &mut value) {
-                return Check::ok(
-                    name,
-                    format!("{unit}, Delegate is on"),
-                    "it can create a control group for each lease",
-                );
+                let found = format!("{unit}, Delegate is on");
+                return Check::ok(name, found, "it can create a control group for each lease");
             }
             let means = "without Delegate=yes it cannot create control groups and uses rung R2";
-            Check::warn(
-                name,
-                format!("{unit}, Delegate is off"),
-                means,
-                "use the packaged unit, or set Delegate=yes",
-            )
+            let next = "use the packaged unit, or set Delegate=yes";
+            Check::warn(name, format!("{unit}, Delegate is off"), means, next)
         }
         _ if managed => {
             Check::ok(name, "not a unit", "systemd runs here but does not manage this supervisor")

@@ -126,11 +126,8 @@ fn text(checks: &[Check], verbose: bool, look: TableFormat) -> String {
                     wrap(words, look.width.unwrap_or(100).saturating_sub(40).max(40)).into_iter().enumerate()
                 {
                     let label = if n == 0 { format!("  {label}") } else { String::new() };
-                    rows.push(vec![
-                        "".into(),
-                        Cell::new(label).tone(Tone::Dim),
-                        Cell::new(line).tone(Tone::Dim),
-                    ]);
+                    let dim = |text: String| Cell::new(text).tone(Tone::Dim);
+                    rows.push(vec!["".into(), dim(label), dim(line)]);
                 }
             }
         }

@@ -3,7 +3,7 @@
 
 use super::Check;
 use crate::app::environment;
-use crate::config::{Config, ContainmentSetting};
+use crate::config::Config;
 use crate::core::containment::{ContainmentReport, report_from_status, report_levels, select_level};
 use crate::sys::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use acp_shared::protocol::Status;
@@ -91,21 +91,13 @@ impl ContainmentLevels {
         let name = "rung";
         if let Some(refusal) = &self.refused {
             let next = "follow the message, or set rung = \"auto\"";
-            return Check::fail(
-                name,
-                refusal.clone(),
-                "the supervisor does not start with this setting",
-                next,
-            );
+            let means = "the supervisor does not start with this setting";
+            return Check::fail(name, refusal.clone(), means, next);
         }
         let Some(report) = self.reports.iter().find(|report| report.chosen) else {
             let means = "this program is older than the supervisor and does not know its rung";
-            return Check::warn(
-                name,
-                "an unknown one is in use",
-                means,
-                "use acp-supervisor of that version",
-            );
+            let next = "use acp-supervisor of that version";
+            return Check::warn(name, "an unknown one is in use", means, next);
         };
         let whose = if self.in_use { "is in use" } else { "would be used by a supervisor started from here" };
         let found = format!("{} {whose}: {}", report.rung, report.holds_by);
@@ -120,12 +112,7 @@ impl ContainmentLevels {
 
     /// Warns if the running supervisor was started with another configured level.
     fn configured(&self, config: &Config) -> Option<Check> {
-        let asked = match config.rung {
-            ContainmentSetting::R1 => "R1",
-            ContainmentSetting::R2 => "R2",
-            ContainmentSetting::R3 => "R3",
-            ContainmentSetting::Auto => return None,
-        };
+        let asked = config.rung.level()?.as_str();
         let chosen = self.reports.iter().any(|report| report.chosen && report.rung == asked);
         (self.in_use && !chosen).then(|| {
             let found = format!("rung = \"{asked}\" is configured, but another one is in use");
@@ -139,11 +126,8 @@ impl ContainmentLevels {
         // Missing cgroups are reported by the check of R1.
         let missing: Vec<&str> = missing.map(|(n, _)| n.as_str()).filter(|n| *n != "cgroup_kill").collect();
         if missing.is_empty() {
-            return Check::ok(
-                "abilities",
-                "all available",
-                "processes are identified and signalled through pidfds",
-            );
+            let means = "processes are identified and signalled through pidfds";
+            return Check::ok("abilities", "all available", means);
         }
         let effect = |name: &&str| {
             Some(match *name {
@@ -169,18 +153,15 @@ impl ContainmentLevels {
 /// Reports that the containment levels could not be probed.
 pub(super) fn not_tried(error: &LaunchDirError) -> Check {
     let next = "see the check of the wrapper; the directory for temporary files must allow exec";
-    Check::warn(
-        "rung",
-        error.to_string(),
-        "the rung that a supervisor would use is probed with the wrapper",
-        next,
-    )
+    let means = "the rung that a supervisor would use is probed with the wrapper";
+    Check::warn("rung", error.to_string(), means, next)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::CheckStatus::{Fail, Ok, Warn};
     use super::*;
+    use crate::config::ContainmentSetting;
     use crate::core::containment::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
     fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {

@@ -104,12 +104,10 @@ pub(super) mod fixture {
 
     /// An open agent's lease, `age_s` seconds old.
     pub(in crate::cli) fn lease(id: &str, gateway: u8, session: &str, age_s: u64) -> LeaseInfo {
+        let gateway = format!("0{gateway}000000-0000-7000-8000-000000000000");
         LeaseInfo {
             lease_id: LeaseId::parse(id).unwrap(),
-            gateway_instance_id: GatewayInstanceId::parse(&format!(
-                "0{gateway}000000-0000-7000-8000-000000000000"
-            ))
-            .unwrap(),
+            gateway_instance_id: GatewayInstanceId::parse(&gateway).unwrap(),
             owner_uid: 1000,
             session_key: SessionKey::parse(session).unwrap(),
             kind: LeaseKind::Agent,

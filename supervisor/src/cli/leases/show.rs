@@ -74,19 +74,12 @@ pub(in crate::cli) fn sections(lease: &LeaseInfo, now_ms: u64) -> Vec<(&'static 
     ];
     let care =
         vec![("rung", Cell::new(&lease.rung)), ("cgroup", Cell::new(or_dash(lease.cgroup_path.as_ref())))];
+    let output = format!("{} bytes received, {} acknowledged", lease.stdout_end, lease.stdout_acked);
+    let input = text::count(usize::try_from(lease.stdin_written).unwrap_or(usize::MAX), "message");
     let streams = vec![
-        (
-            "output",
-            Cell::new(format!("{} bytes received, {} acknowledged", lease.stdout_end, lease.stdout_acked)),
-        ),
+        ("output", Cell::new(output)),
         ("buffered", Cell::new(format!("{} bytes", lease.buffered_bytes))),
-        (
-            "input",
-            Cell::new(
-                text::count(usize::try_from(lease.stdin_written).unwrap_or(usize::MAX), "message")
-                    + " written",
-            ),
-        ),
+        ("input", Cell::new(input + " written")),
     ];
     let said = |rows: Rows| rows.into_iter().filter(|(_, value)| !value.text().is_empty()).collect();
     vec![

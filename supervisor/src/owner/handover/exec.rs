@@ -3,6 +3,7 @@
 use super::Handover;
 use super::image::{self, ImageError};
 use crate::sys::inherited_fd::{self, HandoverFd};
+use acp_shared::report::with_causes;
 use std::ffi::{CString, OsString};
 use std::fs::File;
 use std::io;
@@ -73,22 +74,13 @@ pub(crate) fn exec_previous(mut handover: Handover, why: &dyn std::error::Error)
     if handover.head.failed.is_some() {
         return io::Error::other("the previous program could not start either");
     }
-    let mut text = why.to_string();
-    let mut source = why.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
+    let text = with_causes(why);
     tracing::error!(why = text, "new program cannot start; returning to the previous one");
     handover.head.failed = Some(text);
     let program = format!("/proc/self/fd/{}", handover.head.left.number());
+    let args = without_handover_args(std::env::args_os().skip(1));
     match image::write(&mut handover) {
-        Ok((file, _)) => exec_program(
-            Path::new(&program),
-            &without_handover_args(std::env::args_os().skip(1)),
-            file,
-            &mut handover,
-        ),
+        Ok((file, _)) => exec_program(Path::new(&program), &args, file, &mut handover),
         Err(error) => error,
     }
 }

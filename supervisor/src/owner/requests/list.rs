@@ -12,10 +12,8 @@ use std::io;
 use std::sync::Arc;
 
 pub(super) fn handle(owner: &Owner, who: ClientKind, detail: bool, to: Responder) {
-    let visible = owner.leases.values().filter(|entry| match who {
-        ClientKind::Admin => true,
-        ClientKind::Gateway(gateway) => entry.lease.gateway == gateway,
-    });
+    let mine = |entry: &&LeaseEntry| who.gateway().is_none_or(|gateway| entry.lease.gateway == gateway);
+    let visible = owner.leases.values().filter(mine);
     let mut leases: Vec<(LeaseInfo, Vec<ProcessRecord>)> =
         visible.map(|entry| (entry.info(), roots(entry))).collect();
     leases.sort_by_key(|(info, _)| (info.started_at_ms, info.lease_id));

@@ -11,7 +11,7 @@ use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::connection::Responder;
 use acp_shared::ids::LeaseId;
-use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply};
+use acp_shared::protocol::{LeaseState, ReapLine, Refusal, RefusalCode, Reply};
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
@@ -34,10 +34,7 @@ pub(super) fn handle(owner: &Owner, who: ClientKind, dry_run: bool, to: Responde
     });
 }
 
-async fn plan_reap(
-    context: &Arc<Context>,
-    leases: Vec<Lease>,
-) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
+async fn plan_reap(context: &Arc<Context>, leases: Vec<Lease>) -> io::Result<Vec<ReapLine>> {
     let watch = ReaperContext::of(context);
     context.blocking_limited(move |sys| reaper::dry_run(sys, &leases, &watch)).await
 }
@@ -45,7 +42,7 @@ async fn plan_reap(
 pub(crate) async fn reap_and_record(
     context: &Arc<Context>,
     mut leases: Vec<Lease>,
-) -> io::Result<Vec<acp_shared::protocol::ReapLine>> {
+) -> io::Result<Vec<ReapLine>> {
     let lost: HashSet<LeaseId> =
         leases.iter().filter(|l| l.state == LeaseState::Lost).map(|l| l.lease_id).collect();
     let reaped = reaper::reap(context, &mut leases).await?;

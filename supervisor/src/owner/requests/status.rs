@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 /// Describes agents whose start is delayed after crashes.
 fn describe_delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
     let held = owner.backoff.delayed_agents(owner.context.now_ms());
-    let mine =
-        held.filter(|(agent, _)| who == ClientKind::Admin || who == ClientKind::Gateway(agent.gateway));
+    let mine = held.filter(|(agent, _)| who.gateway().is_none_or(|gateway| agent.gateway == gateway));
     let line = |(agent, held): (&AgentKey, StartDelay)| {
         let command = agent.command_hash.get(..12).unwrap_or_default();
         format!("an agent of gateway {} (command {command}) {}", agent.gateway, held.describe())
@@ -22,10 +21,7 @@ fn describe_delayed_agents(owner: &Owner, who: ClientKind) -> Vec<String> {
 }
 
 pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
-    let mine = |entry: &&LeaseEntry| match who {
-        ClientKind::Admin => true,
-        ClientKind::Gateway(gateway) => entry.lease.gateway == gateway,
-    };
+    let mine = |entry: &&LeaseEntry| who.gateway().is_none_or(|gateway| entry.lease.gateway == gateway);
     let count = |state: LeaseState| {
         let all = owner.leases.values().filter(mine).filter(|e| e.lease.state == state);
         (state, all.count() as u64)

@@ -40,10 +40,9 @@ pub(super) fn input(
     owner: &mut Owner,
     who: ClientKind,
     lease_id: LeaseId,
-    message: (u64, Vec<u8>),
+    (seq, bytes): (u64, Vec<u8>),
     to: Responder,
 ) {
-    let (seq, bytes) = message;
     pass(owner, who, lease_id, to, |to| RelayCmd::Input { seq, bytes, to });
 }
 

@@ -1,7 +1,7 @@
 //! Verify: compares each recorded fact with its current value, and returns the verdict.
 
 use crate::context::Context;
-use crate::core::lease::{Lease, ProcessRecord};
+use crate::core::lease::{BoundProcesses, Lease, ProcessRecord};
 use crate::core::verify::{Evidence, Marker, ProcessState, SignalGuard, verify};
 use crate::lease::tree_kill::{self, TreeQuery};
 use crate::owner::{ClientKind, Owner};
@@ -38,34 +38,19 @@ async fn report(
             let tree: Vec<(i32, String)> = found.members.iter().map(|m| (m.pid, m.name.clone())).collect();
             info.memory_bytes = crate::sys::users::memory_bytes(&found.pids());
             let mut facts = Vec::new();
-            let Some(bound) = lease.bound else {
-                let verdict = if found.is_gone() { "gone" } else { "unknown" }.to_owned();
-                return Ok(EvidenceReport {
-                    lease: info,
-                    facts,
-                    verdict,
-                    why: "no pid was recorded".into(),
-                    tree,
-                });
+            let (verdict, why) = match lease.bound {
+                None => (if found.is_gone() { "gone" } else { "unknown" }, "no pid was recorded"),
+                Some(BoundProcesses { wrapper, adapter, pgid, sid }) => {
+                    let (_, now) = tree_kill::read_evidence(sys, wrapper.pid);
+                    let (_, of_adapter) = tree_kill::read_evidence(sys, adapter.pid);
+                    facts.extend(all_facts("wrapper", &lease, wrapper, (wrapper.pid, sid), &now));
+                    facts.extend(all_facts("adapter", &lease, adapter, (pgid, sid), &of_adapter));
+                    let verdict = verify(&target.claim(wrapper), &now, &guard);
+                    (verdict.as_str(), verdict.why())
+                }
             };
-            let (_, wrapper) = tree_kill::read_evidence(sys, bound.wrapper.pid);
-            let (_, adapter) = tree_kill::read_evidence(sys, bound.adapter.pid);
-            facts.extend(all_facts(
-                "wrapper",
-                &lease,
-                bound.wrapper,
-                (bound.wrapper.pid, bound.sid),
-                &wrapper,
-            ));
-            facts.extend(all_facts("adapter", &lease, bound.adapter, (bound.pgid, bound.sid), &adapter));
-            let verdict = verify(&target.claim(bound.wrapper), &wrapper, &guard);
-            Ok(EvidenceReport {
-                lease: info,
-                facts,
-                verdict: verdict.as_str().to_owned(),
-                why: verdict.why().to_owned(),
-                tree,
-            })
+            let (verdict, why) = (verdict.to_owned(), why.to_owned());
+            Ok(EvidenceReport { lease: info, facts, verdict, why, tree })
         })
         .await
 }
@@ -102,39 +87,22 @@ fn all_facts(
         Marker::Missing | Marker::Ambiguous | Marker::Unreadable => (None, None),
     };
     let exe = (subject == "wrapper").then(|| lease.wrapper_path.clone());
+    let scope = now.scope.as_ref();
+    let living_pid = Some(now.pid).filter(|_| now.life != ProcessState::Gone);
+    let fact = |name, recorded, live| fact(subject, name, recorded, live);
     vec![
-        fact(subject, "state", Some("running".into()), life.map(str::to_owned)),
-        fact(
-            subject,
-            "boot_id",
-            Some(lease.scope.boot_id.clone()),
-            now.scope.as_ref().map(|s| s.boot_id.clone()),
-        ),
-        fact(
-            subject,
-            "pid_namespace",
-            text(Some(lease.scope.pidns)),
-            now.scope.as_ref().map(|s| s.pidns.to_string()),
-        ),
-        fact(
-            subject,
-            "time_namespace",
-            text(lease.scope.timens),
-            text(now.scope.as_ref().and_then(|s| s.timens)),
-        ),
-        fact(
-            subject,
-            "pid",
-            number(Some(process.pid)),
-            number(Some(now.pid).filter(|_| now.life != ProcessState::Gone)),
-        ),
-        fact(subject, "start_ticks", text(Some(process.start_ticks)), text(now.start_ticks)),
-        fact(subject, "pidfs_inode", text(process.inode), text(now.inode)),
-        fact(subject, "pgid", number(Some(pgid)), number(now.pgid)),
-        fact(subject, "sid", number(Some(sid)), number(now.sid)),
-        fact(subject, "env_lease_id", Some(lease.lease_id.to_string()), of_lease),
-        fact(subject, "env_gateway_instance_id", Some(lease.gateway.to_string()), of_gateway),
-        fact(subject, "exe", exe, now.exe.clone()),
-        fact(subject, "cgroup", lease.cgroup_path.clone(), now.cgroup.clone()),
+        fact("state", Some("running".into()), life.map(str::to_owned)),
+        fact("boot_id", Some(lease.scope.boot_id.clone()), scope.map(|s| s.boot_id.clone())),
+        fact("pid_namespace", text(Some(lease.scope.pidns)), scope.map(|s| s.pidns.to_string())),
+        fact("time_namespace", text(lease.scope.timens), text(scope.and_then(|s| s.timens))),
+        fact("pid", number(Some(process.pid)), number(living_pid)),
+        fact("start_ticks", text(Some(process.start_ticks)), text(now.start_ticks)),
+        fact("pidfs_inode", text(process.inode), text(now.inode)),
+        fact("pgid", number(Some(pgid)), number(now.pgid)),
+        fact("sid", number(Some(sid)), number(now.sid)),
+        fact("env_lease_id", Some(lease.lease_id.to_string()), of_lease),
+        fact("env_gateway_instance_id", Some(lease.gateway.to_string()), of_gateway),
+        fact("exe", exe, now.exe.clone()),
+        fact("cgroup", lease.cgroup_path.clone(), now.cgroup.clone()),
     ]
 }

@@ -2,6 +2,7 @@
 
 /// Defines enums of variants with names. `ALL` has the variants in this order; `as_str` and `Display` give the
 /// name.
+#[macro_export]
 macro_rules! named {
     ($($(#[$meta:meta])+ pub enum $enum:ident { $($(#[$doc:meta])+ $name:ident = $text:literal,)+ })+) => {$(
         $(#[$meta])+
@@ -13,6 +14,7 @@ macro_rules! named {
             pub const ALL: [Self; [$($text,)+].len()] = [$(Self::$name,)+];
 
             /// Returns the name.
+            #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
