@@ -289,8 +289,7 @@ async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
 async fn card_continues_after_crash() {
     let (_dir, store, mut scribe, board, driver) = with_card().await;
     eventually("the card to be stored", || async {
-        let binding_id =
-            store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
+        let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
         let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
@@ -346,8 +345,7 @@ async fn card_without_recorded_id_is_found_and_folded() {
 #[tokio::test]
 async fn unbinding_folds_open_card() {
     let (_dir, store, _scribe, board, driver) = with_card().await;
-    let binding_id =
-        store.read("all", |db| rows::delivering_bindings(db)).await.unwrap()[0].binding.binding_id;
+    let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     board.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
     driver.stop().await;
