@@ -71,7 +71,7 @@ pub struct NewEvent {
     pub kind: EventKind,
     /// Payload, JSON text.
     pub payload: String,
-    /// Members of a notification's `params` beside `sessionId` and `update`, e.g. `_meta`: a JSON object with the
+    /// Members of a notification's `params` other than `sessionId` and `update`, e.g. `_meta`: a JSON object with the
     /// values as received; `None` if there are none.
     pub extra: Option<String>,
 }

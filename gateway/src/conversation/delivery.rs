@@ -99,7 +99,15 @@ pub(crate) async fn run(
     let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
     edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut edit_ticks = 0;
-    let button_attempts = ButtonAttempts::default();
+    let worker = DeliveryWorker {
+        store: store.clone(),
+        channels,
+        live,
+        metrics,
+        stop: stop.clone(),
+        retry_first_ms: RETRY_FIRST_MS,
+        button_attempts: ButtonAttempts::default(),
+    };
     let mut scan_pause = Duration::from_millis(SCAN_MS_MIN);
     loop {
         tokio::select! {
@@ -110,7 +118,7 @@ pub(crate) async fn run(
                 add_ended_bindings(&store, &mut cursors).await;
             }
             _ = edit_retry.tick() => {
-                let is_due = button_attempts.is_any_due();
+                let is_due = worker.button_attempts.is_any_due();
                 let pending = find_pending_edits(&store, &mut edit_ticks, is_due).await;
                 if pending.is_empty() { continue }
                 scope.mark_pending_edits(&pending, &mut cursors);
@@ -137,23 +145,7 @@ pub(crate) async fn run(
                 continue;
             }
             *state = BindingCursor { busy: true, verbosity: due.binding.verbosity, ..*state };
-            let worker = DeliveryWorker {
-                store: store.clone(),
-                channels: channels.clone(),
-                live: live.clone(),
-                metrics: metrics.clone(),
-                stop: stop.clone(),
-                retry_first_ms: RETRY_FIRST_MS,
-                button_attempts: button_attempts.clone(),
-            };
-            let (id, cursor) = (due.binding.binding_id, state.cursor);
-            let around = tracing::info_span!(
-                "delivery",
-                session_key = %due.binding.session_key,
-                channel = due.binding.conversation.channel,
-                thread_id = due.binding.conversation.conversation_id,
-            );
-            tasks.spawn(id, async move { worker.run(due, cursor).await }.instrument(around));
+            tasks.start(worker.clone(), due, state.cursor);
         }
     }
     while tasks.set.join_next().await.is_some() {}
@@ -258,6 +250,18 @@ struct Tasks {
 }
 
 impl Tasks {
+    /// Starts the work on a binding, from the number of the last processed row.
+    fn start(&mut self, worker: DeliveryWorker, due: DueBinding, cursor: Option<u64>) {
+        let id = due.binding.binding_id;
+        let span = tracing::info_span!(
+            "delivery",
+            session_key = %due.binding.session_key,
+            channel = due.binding.conversation.channel,
+            thread_id = due.binding.conversation.conversation_id,
+        );
+        self.spawn(id, async move { worker.run(due, cursor).await }.instrument(span));
+    }
+
     fn spawn(&mut self, binding_id: BindingId, work: impl Future<Output = WorkerExit> + Send + 'static) {
         let id = self.set.spawn(work).id();
         self.of.insert(id, binding_id);

@@ -56,6 +56,7 @@ pub(super) struct RenderConfig {
 }
 
 /// Delivery of one binding.
+#[derive(Clone)]
 pub(super) struct DeliveryWorker {
     pub(super) store: Store,
     pub(super) channels: Channels,

@@ -5,8 +5,8 @@ CREATE TABLE acp_ord (
   last INTEGER NOT NULL
 ) STRICT;
 
--- payload_json is the update of a session/update notification, extra_json the members of its params beside sessionId
--- and update.
+-- payload_json is the update of a session/update notification, extra_json the members of its params other than
+-- sessionId and update.
 ALTER TABLE acp_events ADD COLUMN extra_json TEXT;
 
 ALTER TABLE acp_sessions ADD COLUMN ord INTEGER NOT NULL DEFAULT 0;

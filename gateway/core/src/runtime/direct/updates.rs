@@ -101,7 +101,7 @@ impl DirectMachine {
     }
 }
 
-/// Returns the members of `params` beside `sessionId` and `update` as an object, with the values as received. `None`
+/// Returns the members of `params` other than `sessionId` and `update` as an object, with the values as received. `None`
 /// if there are none.
 fn extra_of(params: &ObjectMembers<'_>) -> Option<String> {
     let rest: Vec<String> = params
