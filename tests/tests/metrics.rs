@@ -231,7 +231,8 @@ fn every_metric_is_documented_and_tested() {
     assert_eq!(explained, named, "docs/manual/metrics.md and the table of this test name the same metrics");
     for (name, file) in &tested {
         let text = std::fs::read_to_string(repository().join(file)).unwrap();
-        let short = name.trim_start_matches("acp_");
+        let prefix = if *file == CHANNELS { "acp_channel_" } else { "acp_" };
+        let short = name.trim_start_matches(prefix);
         let uses = if *file == HERE { 2 } else { 1 };
         let beside = *file == WATCHDOG && text.contains("watch.stuck(");
         assert!(beside || text.matches(short).count() >= uses, "{file} does not look at {name}");
@@ -297,7 +298,7 @@ fn log_records_every_transition_and_no_secret() {
             .collect()
     };
     assert_eq!(
-        moved("session"),
+        moved("session state changed"),
         [
             ">spawned>creating",
             "creating>opened>idle",
@@ -306,8 +307,8 @@ fn log_records_every_transition_and_no_secret() {
             "idle>closed>closed"
         ]
     );
-    assert_eq!(moved("run"), [">accepted>queued", "queued>started>running", "running>completed>completed"]);
-    for line in of("run") {
+    assert_eq!(moved("run state changed"), [">accepted>queued", "queued>started>running", "running>completed>completed"]);
+    for line in of("run state changed") {
         for field in ["session_key", "run_id", "backend", "idempotency_key"] {
             assert!(line[field].is_string(), "{field}: {line}");
         }
