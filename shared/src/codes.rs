@@ -144,10 +144,9 @@ mod tests {
         }
     }
 
-    /// The four of the source document, word for word. Its departure is beside the text: `acpx` is not the only
-    /// backend here, and what to do about it is said after it.
+    /// Four texts of the source document, word for word. Hints that differ from it follow after the text.
     #[test]
-    fn the_texts_of_the_source_are_its_own() {
+    fn texts_match_source_document() {
         for (code, name, text) in [
             (
                 Code::BackendMissing,

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_ids_are_parsed_at_the_edge() {
+    fn invalid_text_ids_are_refused() {
         let long = "a".repeat(ID_BYTES_MAX + 1);
         let kind = "session key";
         for (text, want) in [

@@ -129,7 +129,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_few_lines_and_then_their_number() {
+    fn lines_beyond_limit_are_counted() {
         let mut limit = LogLimit::default();
         let (a, b) = ((1, "why"), (2, "why"));
         for at in 0..LINES_MAX {
@@ -146,16 +146,16 @@ mod tests {
     }
 
     proptest! {
-        /// Each line is written or counted, and the number of windows is bounded.
+        /// Every line is written or counted, and the number of windows is bounded.
         #[test]
-        fn nothing_is_lost(steps in prop::collection::vec((0u64..3_000, 0u32..3_000), 0..3_000)) {
+        fn every_line_is_written_or_counted(steps in prop::collection::vec((0u64..3_000, 0u32..3_000), 0..3_000)) {
             let mut limit = LogLimit::default();
-            let (mut now, mut written, mut told) = (0, 0u64, 0u64);
+            let (mut now, mut written, mut counted) = (0, 0u64, 0u64);
             let mut due: Vec<(u64, Kind)> = Vec::new();
             for (pause, uid) in &steps {
                 now += pause;
                 for (_, kind) in due.extract_if(.., |(at, _)| *at <= now) {
-                    told += limit.end(kind);
+                    counted += limit.end(kind);
                 }
                 match limit.on(now, (*uid, "why")) {
                     LogDecision::Write => written += 1,
@@ -163,8 +163,8 @@ mod tests {
                 }
                 prop_assert!(limit.windows.len() <= KINDS_MAX + 1);
             }
-            told += limit.end_all().into_iter().map(|(_, left_out)| left_out).sum::<u64>();
-            prop_assert_eq!(written + told, steps.len() as u64);
+            counted += limit.end_all().into_iter().map(|(_, left_out)| left_out).sum::<u64>();
+            prop_assert_eq!(written + counted, steps.len() as u64);
         }
     }
 }

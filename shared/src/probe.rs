@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_executable_file_is_found() {
+    fn first_executable_file_is_found() {
         let dir = tempfile::tempdir().unwrap();
         let base = dir.path().canonicalize().unwrap();
         let (tool, plain, link) = (base.join("tool"), base.join("plain"), base.join("link"));

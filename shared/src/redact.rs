@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn type_errors_hold_no_value() {
+    fn type_error_omits_value() {
         for (error, want) in [
             (
                 r#"invalid type: string "--token=x", expected a sequence"#,
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn values_do_not_print() {
+    fn secrets_are_not_printed() {
         let env = [("TOKEN".to_owned(), "hunter2".to_owned())];
         assert_eq!(format!("{:?} {:?}", Secret::new("hunter2".into()), EnvNames(&env)), r#"*** ["TOKEN"]"#);
     }

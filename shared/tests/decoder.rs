@@ -31,7 +31,7 @@ fn message() -> impl Strategy<Value = ToSupervisor> {
     })
 }
 
-/// Pops until there is nothing more, or an error.
+/// Pops messages until none is complete.
 fn drain(decoder: &mut Decoder, into: &mut Vec<ToSupervisor>) -> Result<(), WireError> {
     while let Some(message) = decoder.pop()? {
         into.push(message);
@@ -39,7 +39,7 @@ fn drain(decoder: &mut Decoder, into: &mut Vec<ToSupervisor>) -> Result<(), Wire
     Ok(())
 }
 
-/// Cuts bytes into pieces at these points.
+/// Cuts bytes at these points.
 fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
     let mut points: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
     points.extend([0, bytes.len()]);
@@ -49,7 +49,7 @@ fn pieces<'a>(bytes: &'a [u8], cuts: &[prop::sample::Index]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn any_cut_gives_the_same_messages(messages in vec(message(), 0..8), cuts in vec(any::<prop::sample::Index>(), 0..20)) {
+    fn messages_survive_any_cut(messages in vec(message(), 0..8), cuts in vec(any::<prop::sample::Index>(), 0..20)) {
         let bytes: Vec<u8> = messages.iter().flat_map(|m| encode_frame(m, LIMIT).unwrap()).collect();
         let mut decoder = Decoder::new(LIMIT);
         let mut got = Vec::new();
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_bytes_end_in_an_error_or_in_waiting(bytes in vec(any::<u8>(), 0..4000), cuts in vec(any::<prop::sample::Index>(), 0..10)) {
+    fn hostile_bytes_cause_error_or_wait(bytes in vec(any::<u8>(), 0..4000), cuts in vec(any::<prop::sample::Index>(), 0..10)) {
         let mut decoder = Decoder::new(LIMIT);
         let mut got = Vec::new();
         for piece in pieces(&bytes, &cuts) {
@@ -78,7 +78,7 @@ proptest! {
         let mut decoder = Decoder::new(LIMIT);
         decoder.push(&length);
         decoder.push(&body);
-        // What is accepted is a message in its only spelling, or at least one that can be written again.
+        // An accepted message can be encoded again.
         if let Ok(Some(message)) = decoder.pop::<ToSupervisor>() {
             prop_assert_eq!(decode::<ToSupervisor>(&encode(&message, LIMIT).unwrap()).unwrap(), message);
         }
@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_never_panics_and_never_runs_over(message in message(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
+    fn flipped_bit_neither_panics_nor_reads_beyond_frame(message in message(), at in any::<prop::sample::Index>(), bit in 0..8_u8) {
         let mut bytes = encode_frame(&message, LIMIT).unwrap();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
@@ -99,7 +99,7 @@ proptest! {
 }
 
 #[test]
-fn every_split_point_of_two_messages() {
+fn two_messages_survive_any_split() {
     let messages = [
         ToSupervisor::Request { id: 1, body: Request::Status },
         ToSupervisor::Request {
@@ -120,7 +120,7 @@ fn every_split_point_of_two_messages() {
 }
 
 #[test]
-fn the_header_is_judged_before_the_body_comes() {
+fn oversized_header_is_refused_before_body() {
     let mut decoder = Decoder::new(LIMIT);
     decoder.push(&u32::try_from(LIMIT + 1).unwrap().to_be_bytes());
     let error = decoder.pop::<ToSupervisor>().unwrap_err();
@@ -128,11 +128,11 @@ fn the_header_is_judged_before_the_body_comes() {
 
     let mut decoder = Decoder::new(LIMIT);
     decoder.push(&u32::try_from(LIMIT).unwrap().to_be_bytes());
-    assert_eq!(decoder.pop::<ToSupervisor>(), Ok(None), "the limit itself is allowed");
+    assert_eq!(decoder.pop::<ToSupervisor>(), Ok(None), "a frame of the limit is allowed");
 }
 
 #[test]
-fn bytes_left_over_are_an_error() {
+fn trailing_bytes_are_refused() {
     let message = ToSupervisor::Request { id: 1, body: Request::Status };
     let mut body = encode(&message, LIMIT).unwrap();
     body.extend([0, 0, 0]);
@@ -144,8 +144,8 @@ fn bytes_left_over_are_an_error() {
 }
 
 #[test]
-fn a_length_inside_of_a_message_allocates_nothing() {
-    // Request::Input whose byte string claims to be 2^60 bytes long.
+fn claimed_length_allocates_nothing() {
+    // Request::Input whose byte string claims a length of 2^60.
     let message =
         ToSupervisor::Request { id: 1, body: Request::Input { lease_id: lease(), seq: 1, bytes: vec![] } };
     let mut bytes = encode(&message, LIMIT).unwrap();
@@ -156,7 +156,7 @@ fn a_length_inside_of_a_message_allocates_nothing() {
 }
 
 #[test]
-fn a_message_over_the_limit_is_not_written() {
+fn oversized_message_is_not_encoded() {
     let message = ToSupervisor::Request {
         id: 1,
         body: Request::Input { lease_id: lease(), seq: 1, bytes: vec![0; LIMIT] },

@@ -1,5 +1,5 @@
-//! The bytes of protocol versions 1 and 2, one message of each variant. A line that changes is a message that older
-//! peers would misread: append variants, and make a new version for anything else.
+//! The bytes of protocol versions 1 and 2, one message of each variant. Older peers would misread a message whose
+//! line changes: append variants, and make a new version for anything else.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
@@ -293,12 +293,12 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// Prints one message of each variant, and checks that there is one of each, in the order of their positions.
+/// Prints one message of each variant, and checks the completeness and order of the variants.
 fn print<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, all: &[T]) -> String {
     print_both(name, all, &[]).0
 }
 
-/// The same for the variants of version 1 and those that version 2 appended.
+/// Prints the variants of version 1 and those appended by version 2.
 fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     name: &str,
     first: &[T],
@@ -314,17 +314,17 @@ fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
         let text = if position < first.len() { &mut texts.0 } else { &mut texts.1 };
         let _ = writeln!(text, "{name}::{variant} {}", hex(&bytes));
     }
-    // One position further there is nothing: no variant is missing above.
+    // The next position is invalid, so no variant is missing above.
     let mut beyond = vec![0; 256];
     beyond[0] = u8::try_from(first.len() + second.len()).unwrap();
     let error = wire::decode::<T>(&beyond).unwrap_err();
-    let says = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
-    assert!(says, "{name} has a variant without a golden message: {error}");
+    let is_unknown = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
+    assert!(is_unknown, "{name} has a variant without a golden message: {error}");
     texts
 }
 
 #[test]
-fn the_bytes_of_protocols_1_and_2() {
+fn protocol_bytes_match_golden_files() {
     assert_eq!((VERSION_MIN, VERSION_MAX), (1, 2), "a new version needs its own golden bytes");
     let (codes, codes_2) = RefusalCode::ALL.split_at(25);
     let home = Home { machine_id: "m".into(), dev: 1, ino: 70_000 };
@@ -357,14 +357,14 @@ fn the_bytes_of_protocols_1_and_2() {
 }
 
 #[test]
-fn the_bytes_of_the_launch_messages() {
+fn launch_message_bytes_match_golden_files() {
     let text =
         [print("ToWrapper", &[ToWrapper::Launch, ToWrapper::Go]), print("FromWrapper", &from_wrapper())];
     insta::assert_snapshot!("launch-v1", text.concat());
 }
 
 #[test]
-fn the_launch_file_is_readable_json() {
+fn launch_file_is_json_and_refuses_unknown_fields() {
     let launch = Launch {
         version: acp_shared::launch::LAUNCH_VERSION,
         lease_id: lease(),

@@ -1,4 +1,4 @@
-//! The handshake and the connection over real sockets: other versions, and peers that misbehave.
+//! The handshake and the connection over real sockets, with other versions and misbehaving peers.
 #![cfg(feature = "net")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{UnixListener, UnixStream};
 
-/// Longer than anything here takes; shorter than a test's own deadline.
+/// Timeout of every operation.
 const DEADLINE: Duration = Duration::from_secs(20);
 
 fn hello(version_min: u16, version_max: u16) -> Hello {
@@ -28,7 +28,7 @@ fn welcome(version: u16) -> Welcome {
     Welcome { version, features: vec![], pid: 1, supervisor_id: "s".into(), credit_bytes: 1 }
 }
 
-fn place() -> (TempDir, PathBuf) {
+fn socket_path() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.sock");
     (dir, path)
@@ -49,8 +49,8 @@ async fn greet(listener: Listener) {
     }
 }
 
-/// A peer that is no supervisor: reads the Hello, then does as it likes with the raw socket.
-fn rogue<F: Future<Output = ()> + Send + 'static>(
+/// Peer that reads the Hello and then runs `act` on the raw socket.
+fn serve_raw<F: Future<Output = ()> + Send + 'static>(
     path: &Path,
     act: impl FnOnce(UnixStream) -> F + Send + 'static,
 ) {
@@ -70,7 +70,7 @@ fn frame(message: &ToClient) -> Vec<u8> {
 }
 
 #[test]
-fn the_newest_common_version_is_chosen() {
+fn newest_common_version_is_chosen() {
     for (min, max, want) in [
         (1, 1, Ok(1)),
         (0, 1, Ok(1)),
@@ -80,14 +80,14 @@ fn the_newest_common_version_is_chosen() {
         (0, 0, Err("upgrade the client")),
         (3, 3, Err("upgrade the supervisor (acp-supervisor upgrade)")),
         (3, u16::MAX, Err("upgrade the supervisor")),
-        // A range that is no range has nothing in common with anybody.
+        // An inverted range matches no version.
         (5, 1, Err("upgrade")),
     ] {
         match (negotiate(&hello(min, max)), want) {
             (Ok(got), Ok(want)) => assert_eq!(got, want),
-            (Err(refusal), Err(says)) => {
+            (Err(refusal), Err(part)) => {
                 assert_eq!(refusal.code, RefusalCode::VersionUnsupported);
-                assert!(refusal.message.contains(says), "{min}..{max}: {}", refusal.message);
+                assert!(refusal.message.contains(part), "{min}..{max}: {}", refusal.message);
                 assert_eq!(refusal.retry_after_ms, None);
             }
             (got, want) => panic!("{min}..{max}: {got:?}, not {want:?}"),
@@ -96,8 +96,8 @@ fn the_newest_common_version_is_chosen() {
 }
 
 #[tokio::test]
-async fn other_versions_are_refused_over_the_socket() {
-    let (_dir, path) = place();
+async fn unsupported_version_is_refused() {
+    let (_dir, path) = socket_path();
     tokio::spawn(greet(Listener::bind(&path, 0o600).unwrap()));
     for (min, max) in [(0, 0), (3, 4)] {
         match conn::open(&path, hello(min, max), DEADLINE).await {
@@ -110,10 +110,10 @@ async fn other_versions_are_refused_over_the_socket() {
     assert_eq!(conn.peer.pid, i32::try_from(std::process::id()).ok());
 }
 
-/// A supervisor of version 1 closes the connection before it has read the marks; its reason arrives all the same.
+/// A supervisor of version 1 closes the connection before reading the marks; its refusal still arrives.
 #[tokio::test]
 async fn gateway_of_version_2_reads_the_refusal_of_an_older_supervisor() {
-    let (_dir, path) = place();
+    let (_dir, path) = socket_path();
     let listener = Listener::bind(&path, 0o600).unwrap();
     tokio::spawn(async move {
         loop {
@@ -137,8 +137,8 @@ async fn gateway_of_version_2_reads_the_refusal_of_an_older_supervisor() {
 }
 
 #[tokio::test]
-async fn both_ends_see_who_the_other_is() {
-    let (_dir, path) = place();
+async fn peer_credentials_are_known_to_both_ends() {
+    let (_dir, path) = socket_path();
     let listener = Listener::bind(&path, 0o600).unwrap();
     let (there, here) = tokio::join!(
         listener.accept::<ToSupervisor, ToClient>(),
@@ -151,18 +151,18 @@ async fn both_ends_see_who_the_other_is() {
 }
 
 #[tokio::test]
-async fn peers_that_misbehave_are_told_apart() {
+async fn misbehaving_peers_cause_distinct_errors() {
     let framed = |body: &[u8]| [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], body].concat();
     let mut cut = frame(&ToClient::Welcome(welcome(1)));
     cut.pop();
     let out_of_turn = frame(&ToClient::Reply { id: 0, result: Ok(Reply::Done) });
     let short = Duration::from_millis(50);
-    type Told = fn(&ConnError) -> bool;
-    let too_large: Told = |e| matches!(e, ConnError::Io(e) if e.kind() == io::ErrorKind::InvalidData);
-    let silent: Told = |e| matches!(e, ConnError::Timeout(d) if *d == Duration::from_millis(50));
-    let no_message: Told = |e| matches!(e, ConnError::Wire(_));
-    // What the peer writes, and whether it keeps the connection open after that.
-    let table: [(&str, Vec<u8>, bool, Duration, Told); 8] = [
+    type Check = fn(&ConnError) -> bool;
+    let too_large: Check = |e| matches!(e, ConnError::Io(e) if e.kind() == io::ErrorKind::InvalidData);
+    let silent: Check = |e| matches!(e, ConnError::Timeout(d) if *d == Duration::from_millis(50));
+    let no_message: Check = |e| matches!(e, ConnError::Wire(_));
+    // Columns: name, bytes written by the peer, whether the connection stays open, deadline, expected error.
+    let table: [(&str, Vec<u8>, bool, Duration, Check); 8] = [
         ("closes early", vec![], false, DEADLINE, |e| matches!(e, ConnError::Closed)),
         ("stops in the middle of a frame", cut, false, DEADLINE, |e| matches!(e, ConnError::Io(_))),
         ("announces too much", u32::MAX.to_be_bytes().to_vec(), true, DEADLINE, too_large),
@@ -172,22 +172,22 @@ async fn peers_that_misbehave_are_told_apart() {
         ("answers out of turn", out_of_turn, false, DEADLINE, |e| matches!(e, ConnError::OutOfTurn)),
         ("is silent", vec![], true, short, silent),
     ];
-    for (name, bytes, stays, deadline, is_told) in table {
-        let (_dir, path) = place();
-        rogue(&path, move |mut stream| async move {
+    for (name, bytes, stays, deadline, is_expected) in table {
+        let (_dir, path) = socket_path();
+        serve_raw(&path, move |mut stream| async move {
             stream.write_all(&bytes).await.unwrap();
             if stays {
                 let _ = stream.read_u8().await;
             }
         });
         let result = conn::open(&path, hello(1, 1), deadline).await;
-        assert!(result.as_ref().is_err_and(is_told), "{name}: {result:?}");
+        assert!(result.as_ref().is_err_and(is_expected), "{name}: {result:?}");
     }
 }
 
 #[tokio::test]
-async fn nobody_listens() {
-    let (_dir, path) = place();
+async fn missing_listener_is_an_error() {
+    let (_dir, path) = socket_path();
     match conn::open(&path, hello(1, 1), DEADLINE).await {
         Err(ConnError::Io(e)) => assert_eq!(e.kind(), io::ErrorKind::NotFound),
         other => panic!("{other:?}"),
@@ -200,8 +200,8 @@ async fn nobody_listens() {
 }
 
 #[tokio::test]
-async fn the_socket_has_its_mode_and_replaces_only_sockets() {
-    let (_dir, path) = place();
+async fn listener_sets_mode_and_replaces_only_sockets() {
+    let (_dir, path) = socket_path();
     let first = Listener::bind(&path, 0o600).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
@@ -218,9 +218,9 @@ async fn the_socket_has_its_mode_and_replaces_only_sockets() {
 }
 
 #[tokio::test]
-async fn a_call_takes_the_answer_with_its_number() {
-    let (_dir, path) = place();
-    rogue(&path, |mut stream| async move {
+async fn call_returns_reply_with_its_id() {
+    let (_dir, path) = socket_path();
+    serve_raw(&path, |mut stream| async move {
         let lease_id = LeaseId::mint();
         let notice = Notice::LeaseChanged { lease_id, state: LeaseState::Open, reason: String::new() };
         let mut bytes = frame(&ToClient::Welcome(welcome(1)));
@@ -244,8 +244,8 @@ async fn a_call_takes_the_answer_with_its_number() {
 }
 
 #[tokio::test]
-async fn frames_of_any_size_pass_between_two_ends() {
-    let (_dir, path) = place();
+async fn frames_of_any_size_are_transferred() {
+    let (_dir, path) = socket_path();
     let listener = Listener::bind(&path, 0o600).unwrap();
     let lease_id = LeaseId::mint();
     let sizes = [0, 1, 4096, 65_536, 5 * 1024 * 1024];
