@@ -381,50 +381,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_empty_file_is_the_default() {
+    fn empty_file_is_default() {
         assert_eq!(Config::parse("").unwrap(), Config::default());
         Config::default().check().unwrap();
     }
 
     #[test]
-    fn the_default_written_out_is_the_default() {
+    fn serialized_default_is_default() {
         let text = toml::to_string(&Config::default()).unwrap();
         assert_eq!(Config::parse(&text).unwrap(), Config::default());
     }
 
     const EXAMPLE: &str = include_str!("../../packaging/supervisor.example.toml");
 
-    fn named(text: &str) -> Vec<String> {
-        let named = |line: &str| Some(line.trim_start_matches("# ").split_once(" = ")?.0.to_owned());
-        let mut named: Vec<String> = text.lines().filter_map(named).collect();
-        named.sort();
-        named
+    fn named_keys(text: &str) -> Vec<String> {
+        let key_of = |line: &str| Some(line.trim_start_matches("# ").split_once(" = ")?.0.to_owned());
+        let mut keys: Vec<String> = text.lines().filter_map(key_of).collect();
+        keys.sort();
+        keys
     }
 
-    /// The file that is installed says what holds without it, key by key.
+    /// The installed example documents the defaults.
     #[test]
-    fn the_example_names_every_key_with_its_default() {
+    fn example_names_every_key_with_its_default() {
         assert_eq!(Config::parse(EXAMPLE).unwrap(), Config::default());
         let (flat, _) = EXAMPLE.split_once("# [[tenant]]").unwrap();
         let mut keys = Config::keys();
         keys.retain(|key| key != "tenant");
         keys.sort();
-        assert_eq!(named(flat), keys);
+        assert_eq!(named_keys(flat), keys);
     }
 
-    /// Its tenant has every key there is, and is one that would be taken.
     #[test]
-    fn the_example_has_a_tenant_with_every_key() {
+    fn example_tenant_has_every_key() {
         let (_, tenant) = EXAMPLE.split_once("# [[tenant]]").unwrap();
         let setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let lines = tenant.lines().filter(setting).map(|line| line.trim_start_matches("# "));
         let text = lines.fold("[[tenant]]\n".to_owned(), |text, line| text + line + "\n");
-        // uid and user are two ways to say the same.
+        // uid and user are alternatives.
         let config = Config::parse(&text.replace("user = \"alice\"\n", "")).unwrap();
         assert_eq!(config.tenant.len(), 1);
         let mut keys: Vec<&str> = tenant::KEYS.to_vec();
         keys.sort_unstable();
-        assert_eq!(named(tenant), keys);
+        assert_eq!(named_keys(tenant), keys);
         let written = toml::Table::try_from(&config.tenant[0]).unwrap();
         let mut missing = tenant::KEYS.iter().filter(|key| !written.contains_key(**key));
         assert_eq!((missing.next(), missing.next()), (Some(&"user"), None));
@@ -457,16 +456,15 @@ mod tests {
                 matches!(error, ConfigError::Parse { line: Some(line), .. } if line == at),
                 "{text}: {error:?}"
             );
-            assert!(!error.to_string().contains('\n'), "one line: {error}");
+            assert!(!error.to_string().contains('\n'), "more than one line: {error}");
         }
     }
 
-    /// Whatever is wrong with a file is said with its name, its line and what to do.
     #[test]
     fn configuration_errors_name_file_and_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.toml");
-        let whole = |text: &str| {
+        let load_error = |text: &str| {
             std::fs::write(&path, text).unwrap();
             let error = Config::load(Some(&path)).unwrap_err();
             let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -485,9 +483,9 @@ mod tests {
             (&format!("{tenant}[[tenant]]\nuid = \"x\""), 5, "expected u32"),
             (&format!("{tenant}[[tenant]]\nuid = 2\numask = 0o1000"), 4, "[[tenant]] number 2 has an umask"),
         ] {
-            let (said, cause) = whole(text);
-            let place = format!("{}, line {line}, is not valid", path.display());
-            assert!(said.contains(&place) && cause.contains(want), "{text}: {said}: {cause}");
+            let (message, cause) = load_error(text);
+            let location = format!("{}, line {line}, is not valid", path.display());
+            assert!(message.contains(&location) && cause.contains(want), "{text}: {message}: {cause}");
         }
     }
 

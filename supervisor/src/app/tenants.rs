@@ -168,7 +168,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    /// What is looked up on the machine is said as what is wrong in the file: with its name, its line and what to do.
+    /// Errors from lookups on the machine name file and line too.
     #[test]
     fn missing_account_is_reported_with_file_and_line() {
         let dir = tempfile::tempdir().unwrap();

@@ -315,11 +315,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_line_is_consistent() {
         Cli::command().debug_assert();
     }
 
-    /// Everything that a person can type is explained.
     #[test]
     fn every_verb_and_flag_has_help() {
         fn check(command: &clap::Command, path: &str) {

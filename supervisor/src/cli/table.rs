@@ -217,31 +217,32 @@ mod tests {
         ]
     }
 
-    fn at(width: Option<usize>, headers: bool) -> String {
+    fn render_at(width: Option<usize>, headers: bool) -> String {
         render(&COLUMNS, &rows(), TableFormat { width, headers, colour: false })
     }
 
     #[test]
-    fn tables_fit_the_terminal() {
+    fn tables_fit_terminal() {
         let whole = "ID  WHO       SIZE  WHY\n1   somebody   12K  because of that\n22  漢字         3";
-        assert_eq!(at(None, true), whole);
-        assert_eq!(at(Some(35), true), whole);
+        assert_eq!(render_at(None, true), whole);
+        assert_eq!(render_at(Some(35), true), whole);
         assert_eq!(
-            at(Some(28), true).lines().collect::<Vec<_>>(),
+            render_at(Some(28), true).lines().collect::<Vec<_>>(),
             ["ID  WHO       SIZE  WHY", "1   somebody   12K  because…", "22  漢字         3"]
         );
-        assert_eq!(at(Some(20), true), "ID  WHO   SIZE  WHY\n1   som…   12K  bec…\n22  漢字     3");
-        assert_eq!(at(Some(14), true), "ID  WHO   SIZE\n1   som…   12K\n22  漢字     3");
-        assert_eq!(at(Some(3), false), "1   som…  12K\n22  漢字    3");
+        assert_eq!(render_at(Some(20), true), "ID  WHO   SIZE  WHY\n1   som…   12K  bec…\n22  漢字     3");
+        assert_eq!(render_at(Some(14), true), "ID  WHO   SIZE\n1   som…   12K\n22  漢字     3");
+        assert_eq!(render_at(Some(3), false), "1   som…  12K\n22  漢字    3");
     }
 
     #[test]
-    fn colours_and_orders_of_others() {
+    fn foreign_escape_sequences_are_escaped_in_colour() {
         let row = vec![vec![Cell::new("\u{1b}[2J").tone(Tone::Bad), "x".into()]];
-        let look = TableFormat { width: None, headers: false, colour: true };
-        let text = render(&[Column::new("A"), Column::new("B")], &row, look);
+        let format = TableFormat { width: None, headers: false, colour: true };
+        let text = render(&[Column::new("A"), Column::new("B")], &row, format);
         assert_eq!(text, "\u{1b}[1m\u{1b}[31m\\u{1b}[2J\u{1b}[0m  x");
-        let text = render(&[Column::new("A"), Column::new("B")], &row, TableFormat { colour: false, ..look });
+        let text =
+            render(&[Column::new("A"), Column::new("B")], &row, TableFormat { colour: false, ..format });
         assert_eq!(text, "\\u{1b}[2J  x");
     }
 }

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_times_and_widths() {
+    fn sizes_durations_and_widths_are_formatted() {
         for (bytes, want) in [
             (0, "0"),
             (999, "999"),
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read() {
+    fn durations_are_parsed() {
         for (text, want) in [
             ("90s", Some(90_000)),
             ("1h30m", Some(5_400_000)),
@@ -299,9 +299,9 @@ mod tests {
     }
 
     #[test]
-    fn short_ids_differ() {
+    fn abbreviated_ids_are_distinct() {
         use IdAbbreviation::{Head, Tail};
-        let of = |ids: &[&str]| IdAbbreviation::of(ids.iter().map(|id| (*id).to_owned()));
+        let abbr = |ids: &[&str]| IdAbbreviation::of(ids.iter().map(|id| (*id).to_owned()));
         for (ids, want, cut) in [
             (&[][..], Head(8), "0190b5f0"),
             (&["0190b5f0-0000-7000", "0290b5f0-0000-7000"], Head(8), "0190b5f0"),
@@ -309,7 +309,11 @@ mod tests {
             (&["0190b5f0-0000-70001111aaaa", "0190b5f0-0000-70002222bbbb"], Tail(8), "0-70009a"),
             (&["0190b5f0-0000-7000111100000000", "0190b5f0-0000-7000222200000000"], Tail(9), "00-70009a"),
         ] {
-            assert_eq!((of(ids), of(ids).cut(&"0190b5f0-0000-70009a")), (want, cut.to_owned()), "{ids:?}");
+            assert_eq!(
+                (abbr(ids), abbr(ids).cut(&"0190b5f0-0000-70009a")),
+                (want, cut.to_owned()),
+                "{ids:?}"
+            );
         }
     }
 }

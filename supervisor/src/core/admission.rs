@@ -279,22 +279,22 @@ mod tests {
     fn secret_is_required_for_own_user_and_tenants() {
         let tenant =
             Tenant { uid: Some(20), secret: Some(Secret::new("theirs".into())), ..Tenant::default() };
-        for (name, uid, tenant, said, gateway, admin) in [
+        for (name, uid, tenant, sent, gateway, admin) in [
             ("own user", 10, None, Some("right"), true, true),
-            ("own user, none", 10, None, None, false, false),
-            ("own user, a wrong one", 10, None, Some("wrong"), false, false),
-            ("own user, a part of it", 10, None, Some("righ"), false, false),
-            ("own user, more than it", 10, None, Some("right!"), false, false),
+            ("own user, no secret", 10, None, None, false, false),
+            ("own user, wrong secret", 10, None, Some("wrong"), false, false),
+            ("own user, prefix", 10, None, Some("righ"), false, false),
+            ("own user, too long", 10, None, Some("right!"), false, false),
             ("root", 0, None, None, true, true),
-            ("another user that is allowed", 20, None, None, true, true),
+            ("allowed user", 20, None, None, true, true),
             ("a tenant with a secret", 20, Some(&tenant), Some("theirs"), true, true),
             ("a tenant without its secret", 20, Some(&tenant), None, false, true),
             ("a tenant with the supervisor's secret", 20, Some(&tenant), Some("right"), false, true),
         ] {
-            let said = said.map(|said| Secret::new(said.into()));
-            let got = policy().check_gateway_secret(uid, tenant, said.as_ref());
+            let sent = sent.map(|sent| Secret::new(sent.into()));
+            let got = policy().check_gateway_secret(uid, tenant, sent.as_ref());
             assert_eq!(got.is_ok(), gateway, "{name}");
-            assert_eq!(policy().check_admin_secret(uid, 1, said.as_ref()).is_ok(), admin, "{name}");
+            assert_eq!(policy().check_admin_secret(uid, 1, sent.as_ref()).is_ok(), admin, "{name}");
             let texts = got.err().map(|refusal| format!("{refusal:?}"));
             assert!(texts.is_none_or(|text| !text.contains("right") && !text.contains("theirs")), "{name}");
         }
@@ -330,15 +330,15 @@ mod tests {
         };
         for (name, known, live, uid, home, epoch, want) in [
             ("first time", None, None, 5, &home, 7, ok(7, false)),
-            ("again", Some(&known), None, 5, &home, 8, ok(8, false)),
-            ("protocol 1, restored from a backup, alone (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
-            ("takes over", Some(&known), dead(7), 5, &home, 8, ok(8, true)),
-            ("another process lives", Some(&known), alive(7), 5, &home, 8, Err(InstanceBusy)),
-            ("a claim to the end of time", Some(&known), alive(7), 5, &home, u64::MAX, Err(InstanceBusy)),
-            ("a second one", Some(&known), dead(7), 5, &home, 7, Err(InstanceBusy)),
+            ("reconnection", Some(&known), None, 5, &home, 8, ok(8, false)),
+            ("older epoch of protocol 1 (H7)", Some(&known), None, 5, &home, 3, ok(7, false)),
+            ("takeover", Some(&known), dead(7), 5, &home, 8, ok(8, true)),
+            ("another process connected", Some(&known), alive(7), 5, &home, 8, Err(InstanceBusy)),
+            ("maximal epoch", Some(&known), alive(7), 5, &home, u64::MAX, Err(InstanceBusy)),
+            ("same epoch", Some(&known), dead(7), 5, &home, 7, Err(InstanceBusy)),
             ("replayed epoch", Some(&known), dead(7), 5, &home, 6, Err(InstanceBusy)),
             ("other user", Some(&known), None, 6, &home, 9, Err(InstanceOfOtherUser)),
-            ("a copy (H15)", Some(&known), None, 5, &copy, 9, Err(CloneDetected)),
+            ("copied state directory (H15)", Some(&known), None, 5, &copy, 9, Err(CloneDetected)),
         ] {
             let got = admit(known, live, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
@@ -351,8 +351,8 @@ mod tests {
         let gateway = known.gateway;
         let refusal = admit(Some(&known), None, (gateway, 5), &known.home, 8, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
-        for said in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
-            assert!(refusal.message.contains(said), "{said}: {refusal:?}");
+        for part in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
+            assert!(refusal.message.contains(part), "{part}: {refusal:?}");
         }
     }
 }

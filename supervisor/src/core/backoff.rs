@@ -250,17 +250,17 @@ mod tests {
         AgentKey { gateway: *GATEWAY.get_or_init(GatewayInstanceId::mint), command_hash: command_hash.into() }
     }
 
-    /// An agent that dies at once is started again as soon as that is allowed, by a clock that only this test moves.
+    /// Table of the delays of an agent that always crashes at once.
     fn table() -> String {
         let (mut backoff, agent) = (CrashBackoff::new(LIMITS), agent("a"));
         let mut text = String::from("start     at s  waited s  crashes in a row  why it waited\n");
         let mut now_ms = 0;
         for start in 1..=16 {
-            let held = backoff.may_start(now_ms, &agent).err();
-            let (waited, crashes) = held.as_ref().map_or((0, 0), |h| (h.retry_after_ms, h.crashes));
-            let why = match &held {
+            let delay = backoff.may_start(now_ms, &agent).err();
+            let (waited, crashes) = delay.as_ref().map_or((0, 0), |h| (h.retry_after_ms, h.crashes));
+            let why = match &delay {
                 None => "-",
-                Some(held) if held.looping => "loop",
+                Some(delay) if delay.looping => "loop",
                 Some(_) => "back-off",
             };
             now_ms += waited;
@@ -284,22 +284,22 @@ mod tests {
 
     #[test]
     fn crashes_are_distinguished_from_orderly_ends() {
-        for (name, outcomes, held) in [
-            ("nothing happened", vec![], false),
-            ("one crash costs nothing", vec![StartFailed], false),
-            ("two do", vec![StartFailed, Died { ran_ms: 5 }], true),
-            ("orderly ends are none", vec![Closed { ran_ms: 5 }; 20], false),
-            ("an orderly end forgives nothing", vec![StartFailed, Closed { ran_ms: 5 }, StartFailed], true),
-            ("a long run forgives all", vec![StartFailed, Died { ran_ms: 60_000 }, StartFailed], false),
-            ("so does one that was closed", vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed], false),
-            ("just too short", vec![StartFailed, Died { ran_ms: 59_999 }], true),
+        for (name, outcomes, delay) in [
+            ("no crash", vec![], false),
+            ("one crash", vec![StartFailed], false),
+            ("two crashes", vec![StartFailed, Died { ran_ms: 5 }], true),
+            ("orderly ends", vec![Closed { ran_ms: 5 }; 20], false),
+            ("orderly end between crashes", vec![StartFailed, Closed { ran_ms: 5 }, StartFailed], true),
+            ("crash after a long run", vec![StartFailed, Died { ran_ms: 60_000 }, StartFailed], false),
+            ("close after a long run", vec![StartFailed, Closed { ran_ms: 60_000 }, StartFailed], false),
+            ("run just too short", vec![StartFailed, Died { ran_ms: 59_999 }], true),
         ] {
             let (mut backoff, agent) = (CrashBackoff::new(LIMITS), agent("a"));
             for outcome in outcomes {
                 backoff.record_run(7, &agent, outcome);
             }
-            assert_eq!(backoff.may_start(8, &agent).is_err(), held, "{name}");
-            assert_eq!(backoff.delayed_agents(8).count(), usize::from(held), "{name}");
+            assert_eq!(backoff.may_start(8, &agent).is_err(), delay, "{name}");
+            assert_eq!(backoff.delayed_agents(8).count(), usize::from(delay), "{name}");
         }
     }
 
@@ -321,22 +321,22 @@ mod tests {
         for crash in 0..12 {
             backoff.record_run(crash, &agent, StartFailed);
         }
-        let told = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
-        let recalled = |limits| {
+        let exported = serde_json::to_vec(&backoff.crashes()).unwrap_or_default();
+        let restored = |limits| {
             let mut next = CrashBackoff::new(limits);
-            next.restore(serde_json::from_slice(&told).unwrap_or_default());
+            next.restore(serde_json::from_slice(&exported).unwrap_or_default());
             next
         };
-        let held = backoff.may_start(13, &agent);
-        assert!(held.is_err());
-        assert_eq!(recalled(LIMITS).may_start(13, &agent), held);
-        // With other limits it answers as if they had held from the beginning.
-        let strict = CrashLimits { crashes_max: 3, ..LIMITS };
-        let mut from_the_beginning = CrashBackoff::new(strict);
+        let delay = backoff.may_start(13, &agent);
+        assert!(delay.is_err());
+        assert_eq!(restored(LIMITS).may_start(13, &agent), delay);
+        // With other limits the result is that of these limits from the start.
+        let lower = CrashLimits { crashes_max: 3, ..LIMITS };
+        let mut expected = CrashBackoff::new(lower);
         for crash in 0..12 {
-            from_the_beginning.record_run(crash, &agent, StartFailed);
+            expected.record_run(crash, &agent, StartFailed);
         }
-        assert_eq!(recalled(strict).may_start(13, &agent), from_the_beginning.may_start(13, &agent));
+        assert_eq!(restored(lower).may_start(13, &agent), expected.may_start(13, &agent));
     }
 
     #[test]

@@ -258,7 +258,7 @@ mod tests {
             ("a container with a blank in the path", container, mount("/docker/ab", "/sys/fs/c g")),
             ("version 1 alone", "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu", None),
             ("torn", "41 31 0:38 - cgroup2", None),
-            ("nothing", "", None),
+            ("empty", "", None),
         ] {
             assert_eq!(CgroupMount::parse(text), want, "{name}");
         }
@@ -301,7 +301,7 @@ mod tests {
             ("/", "/", "/acp-supervisor-ab"),
             ("/s.slice/acp.service", "/s.slice/acp.service", "/s.slice/acp.service/acp-supervisor-ab"),
             ("/s/acp-supervisor-ab/supervisor", "/s", "/s/acp-supervisor-ab"),
-            // Started by an agent of another supervisor: inside of that agent's group.
+            // Started by an agent of another supervisor, inside of the agent's cgroup.
             (
                 "/s/acp-supervisor-cd/supervisor",
                 "/s/acp-supervisor-cd/supervisor",
@@ -315,20 +315,20 @@ mod tests {
     }
 
     #[test]
-    fn only_a_group_made_for_this_lease_is_recognised() {
+    fn only_cgroup_of_this_lease_is_recognised() {
         let subtree = CgroupSubtree::new("/s", "ab");
         let lease = fixture::lease();
         let (id, other) = (lease.lease_id, fixture::lease().lease_id);
         for (name, path, want) in [
-            ("its own", format!("/s/acp-supervisor-ab/{id}"), true),
-            ("its own, when the supervisor ran elsewhere", format!("/old/acp-supervisor-ab/{id}"), true),
+            ("own", format!("/s/acp-supervisor-ab/{id}"), true),
+            ("own, of a moved supervisor", format!("/old/acp-supervisor-ab/{id}"), true),
             ("of another lease", format!("/s/acp-supervisor-ab/{other}"), false),
             ("of another state directory", format!("/s/acp-supervisor-cd/{id}"), false),
             ("the subtree itself", "/s/acp-supervisor-ab".to_owned(), false),
-            ("everything", "/".to_owned(), false),
-            ("nothing", String::new(), false),
-            ("a way up", format!("/s/../acp-supervisor-ab/{id}"), false),
-            ("a way up at the end", format!("/s/acp-supervisor-ab/{id}/.."), false),
+            ("the root", "/".to_owned(), false),
+            ("empty", String::new(), false),
+            ("parent component", format!("/s/../acp-supervisor-ab/{id}"), false),
+            ("parent component at the end", format!("/s/acp-supervisor-ab/{id}/.."), false),
             ("not absolute", format!("s/acp-supervisor-ab/{id}"), false),
             ("below it", format!("/s/acp-supervisor-ab/{id}/x"), false),
         ] {
@@ -372,7 +372,7 @@ mod tests {
         let guard = SignalGuard { own_ancestry: HashSet::from([10, 9]), other_roots: HashSet::from([70]) };
         let some = Some(&leaf);
         for (name, leaf, listed, by_group) in [
-            ("its own tree", some, Some([100, 101].as_slice()), true),
+            ("own tree", some, Some([100, 101].as_slice()), true),
             ("no group", None, Some([100].as_slice()), false),
             ("unreadable", some, None, false),
             ("empty", some, Some([].as_slice()), false),
@@ -380,14 +380,12 @@ mod tests {
             ("an ancestor", some, Some([9, 100].as_slice()), false),
             ("the root of another lease", some, Some([100, 70].as_slice()), false),
             ("a process of another pid namespace", some, Some([100, 0].as_slice()), false),
-            ("the first process", some, Some([1].as_slice()), false),
+            ("init", some, Some([1].as_slice()), false),
         ] {
             let by = how_to_kill(leaf, listed, &guard);
             assert_eq!(matches!(by, KillMethod::Group(_)), by_group, "{name}: {by:?}");
         }
-        let KillMethod::Group(cleared) = how_to_kill(some, Some(&[100]), &guard) else {
-            panic!("its own tree")
-        };
+        let KillMethod::Group(cleared) = how_to_kill(some, Some(&[100]), &guard) else { panic!("own tree") };
         assert_eq!(cleared.leaf(), &leaf);
     }
 }

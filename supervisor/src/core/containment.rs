@@ -453,19 +453,19 @@ mod tests {
         let no_groups = KernelFeatures { groups: CgroupSupport::NotDelegated, ..ALL };
         let no_pidfd = KernelFeatures { pidfd: false, ..no_groups };
         let only_groups = KernelFeatures { pidfd: false, ..ALL };
-        let blind = KernelFeatures { proc_list: false, ..ALL };
-        let mute = KernelFeatures { signals: false, ..ALL };
-        for (name, abilities, wish, want) in [
+        let no_list = KernelFeatures { proc_list: false, ..ALL };
+        let no_signals = KernelFeatures { signals: false, ..ALL };
+        for (name, abilities, setting, want) in [
             ("everything", ALL, Auto, Ok("R1")),
             ("no groups", no_groups, Auto, Ok("R2")),
-            ("25: no pidfds", no_pidfd, Auto, Ok("R3")),
+            ("no pidfds", no_pidfd, Auto, Ok("R3")),
             ("groups without pidfds", only_groups, Auto, Ok("R1")),
-            ("19: no process list", blind, Auto, Ok("R4")),
-            ("25: nothing can be signalled", mute, Auto, Ok("R4")),
-            ("nothing", KernelFeatures::NONE, Auto, Ok("R4")),
-            ("asked for less", ALL, R2, Ok("R2")),
-            ("asked for much less", ALL, R3, Ok("R3")),
-            ("asked for what is there", ALL, R1, Ok("R1")),
+            ("no process list", no_list, Auto, Ok("R4")),
+            ("no signals", no_signals, Auto, Ok("R4")),
+            ("no features", KernelFeatures::NONE, Auto, Ok("R4")),
+            ("lower level configured", ALL, R2, Ok("R2")),
+            ("lowest level configured", ALL, R3, Ok("R3")),
+            ("available level configured", ALL, R1, Ok("R1")),
             ("R1 without groups", no_groups, R1, Err(CgroupSupport::NotDelegated.why())),
             (
                 "R2 without pidfds",
@@ -473,11 +473,11 @@ mod tests {
                 R2,
                 Err("pidfd_open does not work; the kernel is older than 5.3, or a seccomp filter forbids it"),
             ),
-            ("R1 without a list", blind, R1, Err("/proc does not list processes; mount it")),
-            ("R2 without a list", blind, R2, Err("/proc does not list processes; mount it")),
-            ("R3 without a list", blind, R3, Err("/proc does not list processes; mount it")),
+            ("R1 without a list", no_list, R1, Err("/proc does not list processes; mount it")),
+            ("R2 without a list", no_list, R2, Err("/proc does not list processes; mount it")),
+            ("R3 without a list", no_list, R3, Err("/proc does not list processes; mount it")),
         ] {
-            let got = select_level(&abilities, wish).map(ContainmentLevel::as_str).map_err(|no| no.why);
+            let got = select_level(&abilities, setting).map(ContainmentLevel::as_str).map_err(|no| no.why);
             assert_eq!(got, want, "{name}");
         }
         let refusal = ContainmentError { rung: ContainmentLevel::R1, why: CgroupSupport::NotDelegated.why() }
@@ -501,18 +501,18 @@ mod tests {
         let config = Config::default();
         assert_eq!(shown(&ALL, &config), ["R1 true *", "R2 true", "R3 true", "R4 true"]);
         assert_eq!(shown(&no_groups, &config), ["R1 false", "R2 true *", "R3 true", "R4 true"]);
-        let asked = Config { rung: ContainmentSetting::R1, ..config };
-        assert_eq!(shown(&no_groups, &asked), ["R1 false", "R2 true", "R3 true", "R4 true"]);
-        for report in report_levels(&no_groups, &asked) {
+        let configured = Config { rung: ContainmentSetting::R1, ..config };
+        assert_eq!(shown(&no_groups, &configured), ["R1 false", "R2 true", "R3 true", "R4 true"]);
+        for report in report_levels(&no_groups, &configured) {
             assert_eq!(report.why_not.is_none(), report.possible, "{}", report.rung);
             assert_eq!(report.residue.is_empty(), report.rung == "R4", "{}", report.rung);
             assert!(!report.misses.is_empty() && !report.catches.is_empty());
         }
         assert!(
             ContainmentLevel::R1 < ContainmentLevel::R2 && ContainmentLevel::R3 < ContainmentLevel::R4,
-            "best first"
+            "order of the levels"
         );
-        // Who only hears of it explains the same.
+        // The report from the status equals the local one.
         for abilities in [&ALL, &no_groups, &KernelFeatures::NONE] {
             let chosen =
                 select_level(abilities, ContainmentSetting::Auto).map_or("", ContainmentLevel::as_str);
@@ -523,15 +523,14 @@ mod tests {
         }
     }
 
-    /// What operators read is what the program says.
     #[test]
     fn runbook_contains_level_descriptions() {
         let runbook = include_str!("../../../docs/manual/runbook.md");
         let runbook = runbook.split_whitespace().collect::<Vec<_>>().join(" ");
         for report in report_levels(&ALL, &Config::default()) {
-            let said = [report.holds_by, report.needs, report.catches, report.misses];
-            for words in said.iter().chain(report.residue) {
-                assert!(runbook.contains(words), "{}: the runbook does not say: {words}", report.rung);
+            let texts = [report.holds_by, report.needs, report.catches, report.misses];
+            for text in texts.iter().chain(report.residue) {
+                assert!(runbook.contains(text), "{}: not in the runbook: {text}", report.rung);
             }
         }
     }

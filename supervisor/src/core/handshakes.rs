@@ -78,7 +78,7 @@ mod tests {
     fn full_table_displaces_from_largest_user() {
         let mut all = Handshakes::default();
         let users = u32::try_from(TOTAL_MAX / PER_USER_MAX).unwrap_or_default();
-        // The last user stays one below its maximum, a further one has a single connection.
+        // The last user has one connection less than its maximum; one more user has a single connection.
         let of = |id: u64| match id {
             0 => u32::MAX,
             id => u32::try_from((id - 1) / PER_USER_MAX as u64).unwrap_or_default(),

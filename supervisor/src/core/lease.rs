@@ -366,7 +366,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    /// Every state against every event, one line each.
+    /// Result of every event in every state.
     fn table() -> String {
         let mut text = String::new();
         for state in LeaseState::ALL {
@@ -414,11 +414,11 @@ mod tests {
         let long = sanitize_reason(&"é".repeat(REASON_BYTES_MAX));
         assert_eq!((long.len(), long.chars().all(|c| c == 'é')), (REASON_BYTES_MAX, true));
         let escapes = sanitize_reason(&"\u{1b}".repeat(REASON_BYTES_MAX));
-        assert!(escapes.len() <= REASON_BYTES_MAX && escapes.ends_with("\\u{1b}"), "no escape is cut in two");
+        assert!(escapes.len() <= REASON_BYTES_MAX && escapes.ends_with("\\u{1b}"), "an escape was cut");
     }
 
     #[test]
-    fn first_processes_are_compared_by_one_clock_or_by_their_inodes() {
+    fn init_is_compared_by_same_clock_or_inode() {
         let here = PidScope {
             boot_id: "boot".into(),
             pidns: 7,
@@ -427,9 +427,9 @@ mod tests {
         };
         let other = NsInit { start_ticks: Some(2), inode: None };
         for (name, timens, init, is_here) in [
-            ("another start time by the same clock", Some(3), other, false),
-            ("another start time by another clock", Some(4), other, true),
-            ("another start time by a clock that is not on record", None, other, true),
+            ("other start time, same clock", Some(3), other, false),
+            ("other start time, other clock", Some(4), other, true),
+            ("other start time, unrecorded clock", None, other, true),
             ("the same inode", Some(4), NsInit { inode: Some(3), ..other }, true),
             ("another inode", Some(4), NsInit { inode: Some(2), ..other }, false),
         ] {
@@ -439,16 +439,16 @@ mod tests {
     }
 
     #[test]
-    fn only_another_boot_or_an_ended_namespace_proves_an_end_by_itself() {
+    fn other_boot_or_ended_namespace_proves_end() {
         let init = |inode| NsInit { start_ticks: Some(1), inode };
         let here = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: init(Some(3)) };
         for (name, scope, over) in [
-            ("the same", here.clone(), false),
+            ("same scope", here.clone(), false),
             ("another boot", PidScope { boot_id: "other".into(), ..here.clone() }, true),
-            ("a boot that cannot be read", PidScope { boot_id: String::new(), ..here.clone() }, false),
-            ("another namespace, which may live", PidScope { pidns: 8, ..here.clone() }, false),
-            ("one that ended", PidScope { init: init(Some(2)), ..here.clone() }, true),
-            ("one whose first process is not known", PidScope { init: init(None), ..here.clone() }, false),
+            ("unreadable boot", PidScope { boot_id: String::new(), ..here.clone() }, false),
+            ("another namespace", PidScope { pidns: 8, ..here.clone() }, false),
+            ("ended namespace", PidScope { init: init(Some(2)), ..here.clone() }, true),
+            ("namespace with unknown init", PidScope { init: init(None), ..here.clone() }, false),
         ] {
             assert_eq!(scope.is_over(&here).is_some(), over, "{name}");
         }
@@ -461,7 +461,7 @@ pub(crate) mod fixture {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    /// An agent's lease in scope `boot`/7, reserved.
+    /// Reserved lease of an agent in scope `boot`/7.
     pub(crate) fn lease() -> Lease {
         Lease {
             lease_id: LeaseId::mint(),

@@ -176,20 +176,20 @@ mod tests {
     #[test]
     fn ineffective_limit_is_reported_with_controller_location() {
         let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
-        let on_r2 = "limits need rung R1, but R2 is in use; `acp-supervisor doctor` explains why";
+        let not_r1 = "limits need rung R1, but R2 is in use; `acp-supervisor doctor` explains why";
         for (text, rung, abilities, (offered, mounts), want) in [
             (all, ContainmentLevel::R1, ALL, ("cpu pids", UNIFIED), None),
             (all, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),
             (all, ContainmentLevel::R1, NO_PIDS, ("cpu memory\n", UNIFIED), Some(("", KEPT))),
             (all, ContainmentLevel::R1, NO_PIDS, ("cpu pids\n", UNIFIED), Some(("", BUSY))),
-            (all, ContainmentLevel::R2, ALL, ("", MOUNTS), Some(("", on_r2))),
+            (all, ContainmentLevel::R2, ALL, ("", MOUNTS), Some(("", not_r1))),
             (tenant, ContainmentLevel::R1, ALL, ("pids", UNIFIED), None),
             (tenant, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some((" of [[tenant]] number 2", BOUND))),
-            (tenant, ContainmentLevel::R2, ALL, ("", MOUNTS), Some((" of [[tenant]] number 2", on_r2))),
+            (tenant, ContainmentLevel::R2, ALL, ("", MOUNTS), Some((" of [[tenant]] number 2", not_r1))),
             ("memory_max_bytes = 1", ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), None),
         ] {
             let controllers = Controllers::found("/g", offered, mounts);
-            let want = want.map(|(whose, why)| format!("pids_max{whose} has no effect: {why}"));
+            let want = want.map(|(tenant, why)| format!("pids_max{tenant} has no effect: {why}"));
             let got = without_effect(rung, &abilities, &controllers, &Config::parse(text).unwrap());
             assert_eq!(got, want.into_iter().collect::<Vec<_>>(), "{text} {rung:?} {offered:?}");
         }

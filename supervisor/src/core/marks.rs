@@ -105,7 +105,7 @@ mod tests {
         acked: Vec<AckedOutput>,
     }
 
-    /// Epoch 5 of a gateway with 100 events and one agent, acknowledged up to byte 40.
+    /// Gateway at epoch 5 with 100 events and one agent, acknowledged up to byte 40.
     fn case() -> Case {
         let (start_id, lease_id) = (StartId::mint(), LeaseId::mint());
         let known = Installation {
@@ -134,13 +134,13 @@ mod tests {
                 None,
             ),
             ("next start", 6, true, |_| {}, None),
-            ("next start after more was done", 6, true, |c| c.marks.event_id = 101, None),
+            ("next start with more events", 6, true, |c| c.marks.event_id = 101, None),
             ("epoch behind", 4, true, |_| {}, Some("epoch is 4, and 5 is on record")),
             ("epoch of another start", 5, true, |_| {}, Some("epoch 5 was used by another start")),
             ("event behind", 6, true, |c| c.marks.event_id = 98, Some("last event is 98, and event 100")),
             ("offset behind", 6, true, |c| c.marks.offsets[0].1 = 39, Some("up to 40, and it has 39")),
             (
-                "lease that the supervisor has no more",
+                "lease unknown to the supervisor",
                 6,
                 true,
                 |c| {
@@ -149,7 +149,7 @@ mod tests {
                 },
                 None,
             ),
-            ("epoch that protocol 1 showed", 5, true, |c| c.known.progress.start_id = None, None),
+            ("epoch used with protocol 1", 5, true, |c| c.known.progress.start_id = None, None),
             ("accepted, epoch not above", 5, true, |c| c.marks.accepts_loss = true, Some("another start")),
             (
                 "accepted, epoch above",
@@ -182,10 +182,10 @@ mod tests {
             let got = advance(&case.known, epoch, &case.marks, &case.acked, 7_000);
             match (got, want) {
                 (Ok(progress), None) => assert_eq!(progress.start_id, Some(case.marks.start_id), "{name}"),
-                (Err(refusal), Some(says)) => {
+                (Err(refusal), Some(part)) => {
                     assert_eq!(refusal.code, RefusalCode::RolledBack, "{name}");
-                    for says in [says, "accept-loss", "store restore"] {
-                        assert!(refusal.message.contains(says), "{name}: {}", refusal.message);
+                    for part in [part, "accept-loss", "store restore"] {
+                        assert!(refusal.message.contains(part), "{name}: {}", refusal.message);
                     }
                 }
                 (got, want) => panic!("{name}: {got:?}, not {want:?}"),
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn event_mark_grows_and_only_an_accepted_loss_lowers_it() {
+    fn only_accepted_loss_lowers_event_mark() {
         let case = case();
         let next = |event_id, accepts_loss| {
             let marks = Marks { start_id: StartId::mint(), event_id, offsets: Vec::new(), accepts_loss };

@@ -33,7 +33,7 @@ fn fault(bound: &BoundProcesses, supervisor: i32) -> Option<&'static str> {
     None
 }
 
-/// Quarantines untrusted leases in place. `now` returns the current process of a pid. Returns the changed
+/// Quarantines untrusted leases in index. `now` returns the current process of a pid. Returns the changed
 /// leases.
 pub fn quarantine_invalid(
     leases: &mut Vec<Lease>,
@@ -43,11 +43,11 @@ pub fn quarantine_invalid(
 ) -> Vec<Lease> {
     let mut changed = Vec::new();
     // Of several rows with one id the last one counts.
-    let last: BTreeMap<_, _> = leases.iter().enumerate().map(|(place, l)| (l.lease_id, place)).collect();
-    let mut place = 0;
+    let last: BTreeMap<_, _> = leases.iter().enumerate().map(|(index, l)| (l.lease_id, index)).collect();
+    let mut index = 0;
     leases.retain(|lease| {
-        place += 1;
-        last.get(&lease.lease_id) == Some(&(place - 1))
+        index += 1;
+        last.get(&lease.lease_id) == Some(&(index - 1))
     });
     // Lost leases are examined again later; closed ones are not.
     for lease in leases.iter_mut().filter(|l| l.state != LeaseState::Closed) {
@@ -64,8 +64,8 @@ pub fn quarantine_invalid(
             changed.push(lease.clone());
         }
     }
-    for place in duplicate_pids(leases, own.scope, now) {
-        if let Some(lease) = leases.get_mut(place) {
+    for index in duplicate_pids(leases, own.scope, now) {
+        if let Some(lease) = leases.get_mut(index) {
             let why = "a newer lease names the same process, and its process is the running one";
             lease.quarantine(why, at_ms);
             changed.push(lease.clone());
@@ -82,13 +82,13 @@ fn duplicate_pids(
     now: impl Fn(i32) -> Option<ProcessRecord>,
 ) -> Vec<usize> {
     let mut by_pid: BTreeMap<i32, Vec<(usize, ProcessRecord)>> = BTreeMap::new();
-    for (place, lease) in leases.iter().enumerate() {
+    for (index, lease) in leases.iter().enumerate() {
         if let Some(bound) = lease.bound.filter(|_| !lease.state.is_ended()) {
             if lease.scope.relation_to(scope) != ScopeRelation::Here {
                 continue;
             }
             for process in [bound.wrapper, bound.adapter] {
-                by_pid.entry(process.pid).or_default().push((place, process));
+                by_pid.entry(process.pid).or_default().push((index, process));
             }
         }
     }
@@ -100,9 +100,9 @@ fn duplicate_pids(
         let matches = |process: &ProcessRecord| {
             process.inode.is_some() && live.is_some_and(|live| live.inode == process.inode)
         };
-        let right = named.iter().filter(|(_, p)| matches(p)).map(|(place, _)| *place).next_back();
+        let right = named.iter().filter(|(_, p)| matches(p)).map(|(index, _)| *index).next_back();
         if let Some(right) = right {
-            wrong.extend(named.iter().map(|(place, _)| *place).filter(|place| *place != right));
+            wrong.extend(named.iter().map(|(index, _)| *index).filter(|index| *index != right));
         }
     }
     wrong.sort_unstable();
@@ -125,7 +125,7 @@ mod tests {
         Lease { state: LeaseState::Open, bound: Some(bound), ..fixture::lease() }
     }
 
-    fn settled(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
+    fn quarantine(mut leases: Vec<Lease>, now: impl Fn(i32) -> Option<ProcessRecord>) -> (Vec<Lease>, usize) {
         let line = HashSet::from([OWN, 1]);
         let scope = fixture::lease().scope;
         let changed =
@@ -135,66 +135,66 @@ mod tests {
 
     #[test]
     fn lease_with_impossible_pids_is_lost_and_cleared() {
-        let mut alien_group = tree(100, 101, 1);
-        alien_group.bound.as_mut().unwrap().pgid = 77;
-        let mut alien_session = tree(100, 101, 1);
-        alien_session.bound.as_mut().unwrap().sid = 77;
+        let mut other_group = tree(100, 101, 1);
+        other_group.bound.as_mut().unwrap().pgid = 77;
+        let mut other_session = tree(100, 101, 1);
+        other_session.bound.as_mut().unwrap().sid = 77;
         for (name, lease) in [
             ("0", tree(0, 101, 1)),
             ("init", tree(1, 101, 1)),
             ("negative", tree(-5, 101, 1)),
             ("adapter 1", tree(100, 1, 1)),
-            ("itself", tree(OWN, 101, 1)),
-            ("itself as adapter", tree(100, OWN, 1)),
-            ("one process", tree(100, 100, 1)),
-            ("another group", alien_group),
-            ("another session", alien_session),
+            ("supervisor", tree(OWN, 101, 1)),
+            ("supervisor as adapter", tree(100, OWN, 1)),
+            ("wrapper is adapter", tree(100, 100, 1)),
+            ("another group", other_group),
+            ("another session", other_session),
         ] {
-            let (leases, changed) = settled(vec![lease], |_| None);
+            let (leases, changed) = quarantine(vec![lease], |_| None);
             assert_eq!((changed, leases[0].state, leases[0].bound), (1, LeaseState::Lost, None), "{name}");
             assert!(leases[0].state_reason.starts_with("quarantined"), "{name}");
             assert!(leases[0].last_evidence_json.as_ref().unwrap().contains("wrapper_pid"), "{name}");
         }
-        // What is lost is looked at again: the same holds for it, but this number may be ours by now.
+        // A lost lease is checked too, but the supervisor may have reused its pid.
         for (wrapper, changed) in [(1, 1), (OWN, 0)] {
             let lost = Lease { state: LeaseState::Lost, ended_at_ms: Some(3), ..tree(wrapper, 101, 1) };
             let lost = Lease { supervisor: ProcessRecord { pid: 60, ..lost.supervisor }, ..lost };
-            let (leases, quarantined) = settled(vec![lost], |_| None);
+            let (leases, quarantined) = quarantine(vec![lost], |_| None);
             assert_eq!(
                 (quarantined, leases[0].state, leases[0].ended_at_ms),
                 (changed, LeaseState::Lost, Some(3))
             );
         }
-        // Numbers of another boot say nothing about this supervisor.
+        // Pids of another boot cannot be those of this supervisor.
         let mut earlier = tree(OWN, 101, 1);
         earlier.scope.boot_id = "earlier".into();
         earlier.supervisor.pid = 60;
-        let (leases, changed) = settled(vec![tree(100, 101, 1), earlier], |_| None);
+        let (leases, changed) = quarantine(vec![tree(100, 101, 1), earlier], |_| None);
         assert_eq!(changed, 0);
         assert!(leases.iter().all(|l| l.state == LeaseState::Open && l.bound.is_some()));
     }
 
     #[test]
     fn conflicting_leases_keep_the_one_with_matching_process() {
-        let runs = |inode| move |pid| Some(ProcessRecord { pid, start_ticks: 5, inode: Some(inode) });
+        let running = |inode| move |pid| Some(ProcessRecord { pid, start_ticks: 5, inode: Some(inode) });
         let three = || vec![tree(100, 101, 1), tree(100, 201, 2), tree(301, 100, 3)];
         for (inode, right) in [(1, 0), (2, 1), (3, 2)] {
-            let (leases, changed) = settled(three(), runs(inode));
+            let (leases, changed) = quarantine(three(), running(inode));
             assert_eq!(changed, 2);
-            for (place, lease) in leases.iter().enumerate() {
-                assert_eq!(lease.state == LeaseState::Open, place == right, "{inode}: {place}");
+            for (index, lease) in leases.iter().enumerate() {
+                assert_eq!(lease.state == LeaseState::Open, index == right, "{inode}: {index}");
             }
         }
-        // Nobody's process: each is verified by itself, and none is believed.
-        assert_eq!(settled(three(), runs(9)).1, 0);
-        assert_eq!(settled(three(), |_| None).1, 0);
+        // Without a matching process each lease is verified separately.
+        assert_eq!(quarantine(three(), running(9)).1, 0);
+        assert_eq!(quarantine(three(), |_| None).1, 0);
     }
 
     #[test]
     fn duplicate_lease_id_keeps_later_row() {
         let (first, mut second) = (tree(100, 101, 1), tree(200, 201, 2));
         second.lease_id = first.lease_id;
-        let (leases, _) = settled(vec![first, second.clone()], |_| None);
+        let (leases, _) = quarantine(vec![first, second.clone()], |_| None);
         assert_eq!(leases, [second]);
     }
 }

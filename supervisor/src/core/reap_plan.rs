@@ -153,7 +153,7 @@ mod tests {
     use crate::core::lease::{NsInit, fixture};
     use acp_shared::protocol::LeaseState;
 
-    /// Where a lease of the tests was made, and a look from there that finds nothing of it.
+    /// Scope of the tests' leases, and findings from there without processes.
     fn nothing_found() -> (PidScope, Findings) {
         let scope = PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() };
         let here = Some(scope.clone());
@@ -173,26 +173,21 @@ mod tests {
             found
         };
         for (name, state, found, want) in [
-            ("37: a tree is left", Open, f(&|f| f.owned = vec![9, 8]), "signal"),
-            ("65: closing, a tree is left", Closing, f(&|f| f.owned = vec![9]), "signal"),
-            ("63: nothing is left", Open, f(&|_| {}), "mark_lost"),
-            ("reserved, nothing is left", Reserved, f(&|_| {}), "mark_lost"),
-            ("closing, nothing is left", Closing, f(&|_| {}), "mark_closed"),
-            ("10: other boot", Open, f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])), "mark_lost"),
-            ("11: another pidns", Open, f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])), "mark_lost"),
-            (
-                "17: the supervisor lives",
-                Open,
-                f(&|f| (f.holder, f.owned) = (SpawnerState::Alive, vec![9])),
-                "leave",
-            ),
-            ("not known", Open, f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])), "leave"),
-            ("19: a process cannot be read", Open, f(&|f| f.unknown = Some("?")), "leave"),
-            ("the scope cannot be read", Open, f(&|f| f.here = None), "leave"),
+            ("tree exists", Open, f(&|f| f.owned = vec![9, 8]), "signal"),
+            ("closing, tree exists", Closing, f(&|f| f.owned = vec![9]), "signal"),
+            ("no process", Open, f(&|_| {}), "mark_lost"),
+            ("reserved, no process", Reserved, f(&|_| {}), "mark_lost"),
+            ("closing, no process", Closing, f(&|_| {}), "mark_closed"),
+            ("other boot", Open, f(&|f| (f.here, f.owned) = (other_boot.clone(), vec![9])), "mark_lost"),
+            ("other pidns", Open, f(&|f| (f.here, f.owned) = (other_ns.clone(), vec![9])), "mark_lost"),
+            ("supervisor lives", Open, f(&|f| (f.holder, f.owned) = (SpawnerState::Alive, vec![9])), "leave"),
+            ("unknown holder", Open, f(&|f| (f.holder, f.owned) = (SpawnerState::Unknown, vec![9])), "leave"),
+            ("unreadable process", Open, f(&|f| f.unknown = Some("?")), "leave"),
+            ("unreadable scope", Open, f(&|f| f.here = None), "leave"),
             ("ended", Closed, f(&|f| f.owned = vec![9]), "leave"),
             ("closing, in doubt", Closing, f(&|f| f.doubt = Some("?")), "mark_lost"),
-            ("lost, its tree is there", Lost, f(&|f| f.owned = vec![9]), "signal"),
-            ("lost, and gone", Lost, f(&|_| {}), "leave"),
+            ("lost, tree exists", Lost, f(&|f| f.owned = vec![9]), "signal"),
+            ("lost, no process", Lost, f(&|_| {}), "leave"),
         ] {
             let lease = Lease { state, ..fixture::lease() };
             assert_eq!(plan(&lease, &found).action(), want, "{name}");
@@ -211,15 +206,15 @@ mod tests {
         let unproved = |why| ReapPlan::StayLost(LostFinding::Unproved(why));
         let other_boot = at(&|here| here.boot_id = "other".into());
         for (name, found, sound, quarantined) in [
-            ("nothing is found", base.clone(), gone("nothing is left of its tree"), unproved(UNTRUSTED)),
+            ("no process", base.clone(), gone("nothing is left of its tree"), unproved(UNTRUSTED)),
             (
-                "its tree is there",
+                "tree exists",
                 Findings { owned: vec![9], ..base.clone() },
                 ReapPlan::Signal(vec![9]),
                 unproved(UNTRUSTED),
             ),
             ("in doubt", Findings { doubt: Some("?"), ..base.clone() }, unproved("?"), unproved(UNTRUSTED)),
-            ("not told", Findings { unknown: Some("!"), ..base.clone() }, unproved("!"), unproved(UNTRUSTED)),
+            ("unknown", Findings { unknown: Some("!"), ..base.clone() }, unproved("!"), unproved(UNTRUSTED)),
             (
                 "another boot",
                 Findings { here: other_boot, owned: vec![9], ..base.clone() },
@@ -233,13 +228,13 @@ mod tests {
                 unproved("it was recorded in another pid namespace"),
             ),
             (
-                "somebody else's",
+                "living supervisor",
                 Findings { holder: SpawnerState::Alive, owned: vec![9], ..base.clone() },
                 unproved("the supervisor that spawned it lives"),
                 unproved(UNTRUSTED),
             ),
             (
-                "it cannot be told where this is",
+                "unreadable scope",
                 Findings { here: None, owned: vec![9], ..base.clone() },
                 unproved("boot id or pid namespace cannot be read"),
                 unproved("boot id or pid namespace cannot be read"),
@@ -247,7 +242,7 @@ mod tests {
         ] {
             let mut lease = Lease { state: LeaseState::Lost, ..fixture::lease() };
             assert_eq!(plan(&lease, &found), sound, "{name}");
-            lease.quarantine("it makes no sense", 1);
+            lease.quarantine("invalid", 1);
             assert_eq!(plan(&lease, &found), quarantined, "{name}, quarantined");
             lease.scope.boot_id.clear();
             assert!(

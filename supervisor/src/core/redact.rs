@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn secret_values_are_redacted_and_other_text_stays() {
         let long = "0123456789abcdef".repeat(2_000);
-        let of = redactor(&[
+        let redactor = redactor(&[
             ("API_KEY", "sk-hunter2"),
             ("OTHER", "hunter2-and-more"),
             ("SHORT", "seven77"),
@@ -145,21 +145,21 @@ mod tests {
             ("cut before sk-hunter2", 9, false, "cut befor"),
             ("", 99, true, ""),
         ] {
-            let out = of.line(line.as_bytes(), max, ended);
+            let out = redactor.line(line.as_bytes(), max, ended);
             assert_eq!(String::from_utf8_lossy(&out), want, "{line} {max} {ended}");
         }
         let line = format!("a {long} b");
         assert_eq!(
-            of.line(line.as_bytes(), 99, false),
+            redactor.line(line.as_bytes(), 99, false),
             b"a [redacted:LONG]",
-            "a long secret is redacted with its line"
+            "the rest of the line is cut"
         );
-        assert_eq!(of.longest(), NEEDLE_BYTES_MAX);
-        assert!(!format!("{of:?}").contains("hunter"));
+        assert_eq!(redactor.longest(), NEEDLE_BYTES_MAX);
+        assert!(!format!("{redactor:?}").contains("hunter"));
     }
 
     proptest! {
-        /// No value stays in a line, for any surroundings and any cut of the line.
+        /// No value remains in any line, whatever surrounds it and wherever the line is cut.
         #[test]
         fn no_secret_value_remains_in_any_line(
             values in prop::collection::vec("[ab]{8,12}", 1..4),
@@ -167,13 +167,13 @@ mod tests {
             max in 0usize..80,
         ) {
             let env: Vec<_> = values.iter().map(|value| ("X".to_owned(), value.clone())).collect();
-            let of = Redactor::of_env(&env);
+            let redactor = Redactor::of_env(&env);
             let mut line = String::new();
             for (text, at) in &parts {
                 line.push_str(text);
                 line.push_str(values.get(*at).map_or("", String::as_str));
             }
-            let out = String::from_utf8(of.line(line.as_bytes(), max, false)).unwrap_or_default();
+            let out = String::from_utf8(redactor.line(line.as_bytes(), max, false)).unwrap_or_default();
             prop_assert!(!values.iter().any(|value| out.contains(value.as_str())), "{line} -> {out}");
         }
     }

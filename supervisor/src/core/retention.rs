@@ -95,10 +95,10 @@ mod tests {
     const DAY_MS: u64 = 24 * 3_600 * 1_000;
     const KEEP_MS: u64 = 7 * DAY_MS;
     const YEARS_MS: u64 = 3_650 * DAY_MS;
-    /// When the supervisor started, by the wall clock.
+    /// Wall clock at the supervisor's start.
     const START_MS: u64 = 2 * YEARS_MS;
 
-    /// Whether a lease is kept no longer, after so long, with the wall clock set by so much.
+    /// True if a lease has expired after this time, with the wall clock set off by `set_ms`.
     fn is_over(ended: EndTime, after_ms: u64, set_ms: i64) -> bool {
         let wall_ms = (START_MS + after_ms).saturating_add_signed(set_ms);
         let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: START_MS };
@@ -125,8 +125,8 @@ mod tests {
             ("old, the clock has settled", START_MS - YEARS_MS, WALL_SETTLES_MS, 0, true),
             ("old, set back", START_MS - 8 * DAY_MS, WALL_SETTLES_MS, -(2 * DAY_MS.cast_signed()), false),
             ("a day old", START_MS - DAY_MS, 6 * DAY_MS, 0, false),
-            ("a day old, its time has come", START_MS - DAY_MS, 6 * DAY_MS + 1, 0, true),
-            ("a day old, set on", START_MS - DAY_MS, WALL_SETTLES_MS, YEARS_MS.cast_signed(), false),
+            ("a day old, expired", START_MS - DAY_MS, 6 * DAY_MS + 1, 0, true),
+            ("a day old, set forward", START_MS - DAY_MS, WALL_SETTLES_MS, YEARS_MS.cast_signed(), false),
         ] {
             assert_eq!(is_over(EndTime::Before(ended_ms), after_ms, set_ms), over, "{name}");
         }

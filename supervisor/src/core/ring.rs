@@ -158,7 +158,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn intake_by_room_and_phase() {
+    fn intake_depends_on_space_and_phase() {
         for (held, closing, want) in [
             (0, false, ReadDecision::Ring(4)),
             (3, true, ReadDecision::Ring(1)),
@@ -201,7 +201,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is pushed and acknowledged, what is read is what was pushed at that offset.
+        /// A read returns the bytes pushed at its offset.
         #[test]
         fn ring_never_drops_or_shifts_bytes(steps in prop::collection::vec((0usize..70, 0u64..90, 0usize..50), 0..60)) {
             let mut ring = Ring::new(100);

@@ -220,8 +220,8 @@ mod tests {
         [byte; 32]
     }
 
-    /// As it is after a handover: the description as JSON, the bulk beside it.
-    fn carried(mut state: StdinState) -> StdinState {
+    /// Exports and imports the state: the description as JSON, buffers separately.
+    fn hand_over(mut state: StdinState) -> StdinState {
         let bulk: Vec<Vec<u8>> = state.raw_buffers().into_iter().map(|bytes| bytes.clone()).collect();
         let text = serde_json::to_string(&state).unwrap_or_default();
         let mut read: StdinState = serde_json::from_str(&text).unwrap_or_default();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a sender repeats, skips and is refused, the bytes written are the accepted ones in order.
+        /// The written bytes are the accepted ones in order, however messages are repeated, skipped and refused.
         #[test]
         fn written_bytes_are_accepted_ones_in_order(
             steps in prop::collection::vec((0u64..5, 0usize..7, any::<bool>(), any::<bool>()), 0..80),
@@ -285,9 +285,9 @@ mod tests {
             let mut stdin = Stdin::new(16, 1000);
             let mut accepted: Vec<u8> = Vec::new();
             let mut written: Vec<u8> = Vec::new();
-            for (ahead, len, drain, freeze) in steps {
-                if freeze {
-                    stdin = Stdin::import(carried(stdin.export()), 16, 1000);
+            for (ahead, len, drain, handover) in steps {
+                if handover {
+                    stdin = Stdin::import(hand_over(stdin.export()), 16, 1000);
                 }
                 let seq = (stdin.accepted() + ahead).saturating_sub(1);
                 let bytes = vec![u8::try_from(seq % 250).unwrap_or(0); len];

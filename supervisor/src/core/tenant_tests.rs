@@ -22,24 +22,24 @@ fn env(names: &[&str]) -> Vec<(String, String)> {
     names.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect()
 }
 
-fn of(uid: u32) -> Tenant {
+fn tenant_of(uid: u32) -> Tenant {
     Tenant { uid: Some(uid), ..Tenant::default() }
 }
 
 #[test]
 fn agent_user_follows_tenant_and_supervisor_user() {
-    let nobody = || Tenant { run_as: Some(account(900)), ..of(5) };
-    let root = |allow_root| Tenant { run_as: Some(account(0)), allow_root, ..of(5) };
+    let run_as_900 = || Tenant { run_as: Some(account(900)), ..tenant_of(5) };
+    let root = |allow_root| Tenant { run_as: Some(account(0)), allow_root, ..tenant_of(5) };
     for (name, own_uid, uid, tenant, want) in [
-        ("the supervisor's own user, no tenant", 5, 5, None, Ok(None)),
-        ("root's gateway under root", 0, 0, None, Ok(None)),
-        ("another user's gateway under root: as that user", 0, 5, None, Ok(run_as(5))),
-        ("an allowed user under a supervisor that is not root", 7, 5, None, Ok(None)),
-        ("a tenant says as whom", 0, 5, Some(nobody()), Ok(run_as(900))),
-        ("a tenant of somebody else", 0, 6, Some(nobody()), Ok(run_as(6))),
-        ("root is not given by accident", 0, 5, Some(root(false)), Err("allow_root")),
-        ("root if it is allowed in so many words", 0, 5, Some(root(true)), Ok(run_as(0))),
-        ("only root can", 7, 5, Some(nobody()), Err("runs as root")),
+        ("own user", 5, 5, None, Ok(None)),
+        ("root under root", 0, 0, None, Ok(None)),
+        ("another user under root", 0, 5, None, Ok(run_as(5))),
+        ("another user under a user", 7, 5, None, Ok(None)),
+        ("tenant with run_as", 0, 5, Some(run_as_900()), Ok(run_as(900))),
+        ("tenant of another user", 0, 6, Some(run_as_900()), Ok(run_as(6))),
+        ("root without allow_root", 0, 5, Some(root(false)), Err("allow_root")),
+        ("root with allow_root", 0, 5, Some(root(true)), Ok(run_as(0))),
+        ("run_as without root", 7, 5, Some(run_as_900()), Err("runs as root")),
     ] {
         let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
         let tenants: Vec<Tenant> = tenant.into_iter().collect();
@@ -70,7 +70,7 @@ fn tenant_settings_are_applied() {
         landlock: true,
         write_dirs: vec!["/cache".into()],
         temp_dir: Some("/t".into()),
-        ..of(5)
+        ..tenant_of(5)
     };
     let origin = SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
     let got =
@@ -107,16 +107,16 @@ fn only_allowed_variables_pass() {
     let all =
         &["PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "NOTIFY_SOCKET", "GLIBC_TUNABLES", "MY_A", "MY_B"][..];
     for (name, own_uid, uid, env_allow, want) in [
-        ("its own user: as sent", 5, 5, None, all),
-        ("another user: no orders to the loader", 0, 5, None, &["PATH", "MY_A", "MY_B"][..]),
+        ("own user", 5, 5, None, all),
+        ("another user: no loader variables", 0, 5, None, &["PATH", "MY_A", "MY_B"][..]),
         ("a list of names", 5, 5, allow(&["PATH"]), &["PATH"][..]),
         ("a prefix", 0, 5, allow(&["MY_*"]), &["MY_A", "MY_B"][..]),
-        ("what is allowed by name passes", 0, 5, allow(&["LD_PRELOAD"]), &["LD_PRELOAD"][..]),
-        ("the lease's own are never taken from outside", 5, 5, allow(&["*"]), all),
+        ("loader variable allowed by name", 0, 5, allow(&["LD_PRELOAD"]), &["LD_PRELOAD"][..]),
+        ("no markers", 5, 5, allow(&["*"]), all),
         ("none", 0, 5, allow(&[]), &[][..]),
     ] {
         let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
-        let tenant = Tenant { env_allow, ..of(uid) };
+        let tenant = Tenant { env_allow, ..tenant_of(uid) };
         let got = confine(&[tenant], &origin, &env(sent), &directories("/w", &[])).unwrap().env;
         assert_eq!(got.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(), want, "{name}");
     }
@@ -127,16 +127,16 @@ fn directories_must_lie_in_tenant_roots() {
     let origin = SpawnOrigin { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
     for (name, directories, fits) in [
         ("the root itself", directories("/srv/a", &[]), true),
-        ("below it", directories("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
-        ("beside it", directories("/srv/b", &[]), false),
-        ("a name that begins alike", directories("/srv/ab", &[]), false),
-        ("a root elsewhere", directories("/srv/a", &["/etc"]), false),
-        ("out of it again", directories("/srv/a/../b", &[]), false),
+        ("below the root", directories("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
+        ("sibling", directories("/srv/b", &[]), false),
+        ("sibling with the same prefix", directories("/srv/ab", &[]), false),
+        ("additional root outside", directories("/srv/a", &["/etc"]), false),
+        ("parent component", directories("/srv/a/../b", &[]), false),
         ("not absolute", directories("srv/a", &[]), false),
     ] {
-        let tenant = Tenant { roots: vec!["/srv/a".into(), "/home/x".into()], ..of(5) };
+        let tenant = Tenant { roots: vec!["/srv/a".into(), "/home/x".into()], ..tenant_of(5) };
         assert_eq!(confine(&[tenant], &origin, &env(&[]), &directories).is_ok(), fits, "{name}");
-        assert!(confine(&[of(5)], &origin, &env(&[]), &directories).is_ok(), "{name}: no roots, anywhere");
+        assert!(confine(&[tenant_of(5)], &origin, &env(&[]), &directories).is_ok(), "{name}: without roots");
     }
 }
 
@@ -145,14 +145,14 @@ fn most_specific_tenant_applies() {
     let (gateway, other) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
     let caps = |pids| CgroupLimits { pids_max: Some(pids), ..CgroupLimits::default() };
     let tenants = [
-        Tenant { caps: caps(1), ..of(5) },
-        Tenant { instance_id: Some(gateway), caps: caps(3), ..of(5) },
+        Tenant { caps: caps(1), ..tenant_of(5) },
+        Tenant { instance_id: Some(gateway), caps: caps(3), ..tenant_of(5) },
         Tenant { uid: None, instance_id: Some(gateway), caps: caps(2), ..Tenant::default() },
         Tenant { caps: caps(4), ..Tenant::default() },
     ];
     let defaults = CgroupLimits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
-    for (uid, of, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
-        let got = cgroup_limits_for(&tenants, defaults, uid, of);
+    for (uid, instance, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
+        let got = cgroup_limits_for(&tenants, defaults, uid, instance);
         assert_eq!(got, CgroupLimits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn unreadable_parent_is_not_outside_tree() {
-        // 10 is a root; 11 and 12 are below it, 20 is not; 30 has a parent that is hidden, 40 is its own ancestor.
+        // 10 is a root with 11 and 12 below it, 20 is outside, the parent of 30 is hidden, and 40 is its own ancestor.
         let parent = |pid| match pid {
             12 => Some(11),
             11 => Some(10),
@@ -209,11 +209,11 @@ mod tests {
         ];
         let root = |pid, start_ticks| ProcessRecord { pid, start_ticks, inode: None };
         let trees = [
-            // The adapter is below its wrapper: it counts once.
+            // The adapter is below its wrapper and counts once.
             vec![root(3, 3), root(4, 4)],
-            // The wrapper is gone.
+            // The wrapper has ended.
             vec![root(2, 2), root(4, 4)],
-            // Another process has the number.
+            // The pid is reused.
             vec![root(20, 19)],
             vec![],
         ];
@@ -227,26 +227,26 @@ mod tests {
         let snapshot =
             [proc(5, 4), proc(30, 1), Proc { zombie: true, ..proc(31, 1) }, proc(32, 2), kthreadd.clone()];
         assert_eq!(marker_candidates(&snapshot, 10), [30]);
-        // In a container the second process may be one like any other, and even the one that orphans come to.
+        // In a container pid 2 may be an ordinary process, even a subreaper.
         let snapshot = [Proc { ppid: 1, sid: 2, ..kthreadd }, proc(32, 2)];
         assert_eq!(marker_candidates(&snapshot, 10), [2, 32]);
     }
 
     #[test]
-    fn only_the_first_kernel_thread_is_known_by_all_of_its_facts() {
+    fn kthreadd_is_recognised_by_all_facts() {
         let kthreadd = Proc { name: "kthreadd".into(), sid: 0, ..proc(2, 0) };
-        // What stands at its number, or calls itself so, and lacks one of its facts is a process like any other.
+        // A process that lacks one fact of kthreadd is an ordinary one.
         for (name, process, children) in [
-            ("it itself", kthreadd.clone(), 2),
+            ("kthreadd", kthreadd.clone(), 2),
             ("another number", Proc { pid: 3, ..kthreadd.clone() }, 3),
             ("a parent", Proc { ppid: 1, ..kthreadd.clone() }, 2),
             ("a session", Proc { sid: 2, ..kthreadd.clone() }, 2),
             ("another name", Proc { name: "sh".into(), ..kthreadd.clone() }, 2),
             ("a session and another name", Proc { name: "sh".into(), sid: 2, ..kthreadd.clone() }, 2),
-            ("nothing but the number", Proc { name: "sh".into(), ..proc(2, 1) }, 2),
-            ("nothing but the name", Proc { name: "kthreadd".into(), ..proc(9, 1) }, 9),
-            ("nothing but no session", Proc { sid: 0, ..proc(9, 1) }, 9),
-            ("nothing but no parent", proc(9, 0), 9),
+            ("pid only", Proc { name: "sh".into(), ..proc(2, 1) }, 2),
+            ("name only", Proc { name: "kthreadd".into(), ..proc(9, 1) }, 9),
+            ("no session only", Proc { sid: 0, ..proc(9, 1) }, 9),
+            ("no parent only", proc(9, 0), 9),
         ] {
             let snapshot = [process.clone(), proc(32, children)];
             let want = if process == kthreadd { vec![] } else { vec![process.pid, 32] };

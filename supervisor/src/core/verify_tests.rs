@@ -1,4 +1,4 @@
-//! Tables for [`super`]. Case numbers are those of the supervision reference, section 5.
+//! Tables for [`super`].
 
 use super::*;
 use crate::core::lease::NsInit;
@@ -7,21 +7,21 @@ const TICKS: u64 = 777;
 const INODE: u64 = 4242;
 const PID: i32 = 100;
 
-struct World {
+struct Scenario {
     lease: LeaseId,
     gateway: GatewayInstanceId,
     scope: PidScope,
 }
 
-fn world() -> World {
-    World {
+fn scenario() -> Scenario {
+    Scenario {
         lease: LeaseId::mint(),
         gateway: GatewayInstanceId::mint(),
         scope: PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init: NsInit::default() },
     }
 }
 
-impl World {
+impl Scenario {
     fn record(&self, inode: Option<u64>) -> Claim<'_> {
         Claim {
             process: ProcessRecord { pid: PID, start_ticks: TICKS, inode },
@@ -65,7 +65,7 @@ impl World {
 
 type Change<'a> = &'a dyn Fn(&mut Evidence);
 
-/// Evidence that differs from another in what `change` sets.
+/// Copy of evidence with a change.
 fn with(base: &Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
     let mut now = base.clone();
     change(&mut now);
@@ -73,18 +73,18 @@ fn with(base: &Evidence, change: impl FnOnce(&mut Evidence)) -> Evidence {
 }
 
 #[test]
-fn verdicts_with_an_inode_on_record() {
-    let w = world();
+fn verdicts_with_recorded_inode() {
+    let w = scenario();
     let live = w.live();
     let table: [(&str, Change<'_>, &str); 16] = [
         ("all agrees", &|_| {}, "owned"),
-        ("2: same tick, other inode", &|e| e.inode = Some(1), "not_ours"),
-        ("7: the environment is gone, the inode agrees", &|e| e.marker = Marker::Missing, "owned"),
-        ("10: other boot", &|e| e.scope = w.other_boot(), "gone"),
-        ("11: other pid namespace", &|e| e.scope = w.other_namespace(), "not_ours"),
-        ("13: the start time is shifted, the inode agrees", &|e| e.start_ticks = Some(9), "owned"),
+        ("same tick, other inode", &|e| e.inode = Some(1), "not_ours"),
+        ("environment missing, inode agrees", &|e| e.marker = Marker::Missing, "owned"),
+        ("other boot", &|e| e.scope = w.other_boot(), "gone"),
+        ("other pid namespace", &|e| e.scope = w.other_namespace(), "not_ours"),
+        ("start time shifted, inode agrees", &|e| e.start_ticks = Some(9), "owned"),
         (
-            "19: nothing of /proc, no inode",
+            "/proc unreadable, no inode",
             &|e| {
                 (e.life, e.inode, e.start_ticks, e.marker) =
                     (ProcessState::Unreadable, None, None, Marker::Unreadable)
@@ -92,17 +92,17 @@ fn verdicts_with_an_inode_on_record() {
             "unknown",
         ),
         (
-            "20: hidepid, the inode agrees",
+            "hidepid, inode agrees",
             &|e| (e.life, e.start_ticks, e.marker) = (ProcessState::Unreadable, None, Marker::Unreadable),
             "owned",
         ),
-        ("21: environment unreadable, the inode agrees", &|e| e.marker = Marker::Unreadable, "owned"),
-        ("25: no inode now", &|e| e.inode = None, "unknown"),
+        ("environment unreadable, inode agrees", &|e| e.marker = Marker::Unreadable, "owned"),
+        ("no inode now", &|e| e.inode = None, "unknown"),
         ("no inode now, own child", &|e| (e.inode, e.own_child) = (None, true), "owned"),
-        ("36: zombie", &|e| e.life = ProcessState::Zombie, "gone"),
-        ("63: no such process", &|e| (e.life, e.handle) = (ProcessState::Gone, None), "gone"),
-        ("the scope cannot be read", &|e| e.scope = None, "unknown"),
-        ("another number", &|e| e.pid = 101, "not_ours"),
+        ("zombie", &|e| e.life = ProcessState::Zombie, "gone"),
+        ("no such process", &|e| (e.life, e.handle) = (ProcessState::Gone, None), "gone"),
+        ("scope unreadable", &|e| e.scope = None, "unknown"),
+        ("other pid", &|e| e.pid = 101, "not_ours"),
         ("no handle", &|e| e.handle = None, "unknown"),
     ];
     for (name, change, want) in table {
@@ -112,22 +112,22 @@ fn verdicts_with_an_inode_on_record() {
 }
 
 #[test]
-fn verdicts_without_an_inode_on_record() {
-    let w = world();
+fn verdicts_without_recorded_inode() {
+    let w = scenario();
     let live = Evidence { inode: None, ..w.live() };
     let other = Marker::Pair { lease: w.lease.to_string(), gateway: GatewayInstanceId::mint().to_string() };
     let table: [(&str, Change<'_>, &str); 11] = [
-        ("number, ticks and environment agree", &|_| {}, "owned"),
-        ("1: the start time differs", &|e| e.start_ticks = Some(1), "not_ours"),
-        ("3: same tick, environment of nobody", &|e| e.marker = Marker::Missing, "not_ours"),
-        ("4: another gateway's wrapper", &|e| e.marker = other.clone(), "not_ours"),
-        ("twice in the environment", &|e| e.marker = Marker::Ambiguous, "unknown"),
-        ("21: environment unreadable", &|e| e.marker = Marker::Unreadable, "unknown"),
+        ("pid, ticks and environment agree", &|_| {}, "owned"),
+        ("start time differs", &|e| e.start_ticks = Some(1), "not_ours"),
+        ("same tick, no marker", &|e| e.marker = Marker::Missing, "not_ours"),
+        ("another gateway's wrapper", &|e| e.marker = other.clone(), "not_ours"),
+        ("marker twice", &|e| e.marker = Marker::Ambiguous, "unknown"),
+        ("environment unreadable", &|e| e.marker = Marker::Unreadable, "unknown"),
         ("start time unreadable", &|e| e.start_ticks = None, "unknown"),
         ("start time unreadable, own child", &|e| (e.start_ticks, e.own_child) = (None, true), "owned"),
         ("no environment, own child", &|e| (e.marker, e.own_child) = (Marker::Unreadable, true), "owned"),
         (
-            "nothing of it can be read, own child",
+            "unreadable, own child",
             &|e| (e.life, e.start_ticks, e.own_child) = (ProcessState::Unreadable, None, true),
             "unknown",
         ),
@@ -141,7 +141,7 @@ fn verdicts_without_an_inode_on_record() {
 
 #[test]
 fn own_ancestry_and_other_leases_are_never_signalled() {
-    let w = world();
+    let w = scenario();
     for (pid, own_ancestry, other_roots, want) in [
         (PID, vec![], vec![], "owned"),
         (PID, vec![PID], vec![], "not_ours"),
@@ -166,22 +166,22 @@ fn own_ancestry_and_other_leases_are_never_signalled() {
 
 #[test]
 fn tree_members_need_own_proof() {
-    let w = world();
+    let w = scenario();
     let live = w.live();
     let since = |since_ticks| Membership::Marked { since_ticks };
     let marked = since(Some(TICKS));
-    let bare = with(&live, |e| e.marker = Marker::Missing);
+    let unmarked = with(&live, |e| e.marker = Marker::Missing);
     for (name, membership, now, want) in [
         ("marked", marked, live.clone(), "owned"),
-        ("23: older than the tree", since(Some(TICKS + 1)), live.clone(), "not_ours"),
-        ("23: of an unknown age", marked, with(&live, |e| e.start_ticks = None), "not_ours"),
-        ("13: marked, of a tree of an unknown age", since(None), live.clone(), "unknown"),
-        ("13: not marked, of a tree of an unknown age", since(None), bare.clone(), "not_ours"),
-        ("22: not marked", marked, bare.clone(), "not_ours"),
-        ("22: not marked, but a child", Membership::ChildOf(50), bare.clone(), "owned"),
+        ("older than the tree", since(Some(TICKS + 1)), live.clone(), "not_ours"),
+        ("age unknown", marked, with(&live, |e| e.start_ticks = None), "not_ours"),
+        ("marked, tree of unknown age", since(None), live.clone(), "unknown"),
+        ("not marked, tree of unknown age", since(None), unmarked.clone(), "not_ours"),
+        ("not marked", marked, unmarked.clone(), "not_ours"),
+        ("not marked, but a child", Membership::ChildOf(50), unmarked.clone(), "owned"),
         ("child of another", Membership::ChildOf(51), live.clone(), "not_ours"),
-        ("parent unreadable", Membership::ChildOf(50), with(&bare, |e| e.ppid = None), "unknown"),
-        ("zombie", Membership::ChildOf(50), with(&bare, |e| e.life = ProcessState::Zombie), "gone"),
+        ("parent unreadable", Membership::ChildOf(50), with(&unmarked, |e| e.ppid = None), "unknown"),
+        ("zombie", Membership::ChildOf(50), with(&unmarked, |e| e.life = ProcessState::Zombie), "gone"),
         ("gone", marked, with(&live, |e| e.life = ProcessState::Gone), "gone"),
         ("unreadable", marked, with(&live, |e| e.life = ProcessState::Unreadable), "unknown"),
     ] {
@@ -192,14 +192,14 @@ fn tree_members_need_own_proof() {
 
 #[test]
 fn lease_is_orphaned_only_by_dead_supervisor() {
-    let w = world();
+    let w = scenario();
     let live = w.live();
     let record = w.record(Some(INODE)).process;
     for (name, now, want) in [
-        ("17: it lives", live.clone(), SpawnerState::Alive),
+        ("running", live.clone(), SpawnerState::Alive),
         ("gone", with(&live, |e| e.life = ProcessState::Gone), SpawnerState::Dead),
         ("zombie", with(&live, |e| e.life = ProcessState::Zombie), SpawnerState::Dead),
-        ("its number is reused", with(&live, |e| e.inode = Some(9)), SpawnerState::Dead),
+        ("pid reused", with(&live, |e| e.inode = Some(9)), SpawnerState::Dead),
         ("other boot", with(&live, |e| e.scope = w.other_boot()), SpawnerState::Dead),
         ("other namespace", with(&live, |e| e.scope = w.other_namespace()), SpawnerState::Unknown),
         ("no inode now", with(&live, |e| e.inode = None), SpawnerState::Unknown),
@@ -212,7 +212,7 @@ fn lease_is_orphaned_only_by_dead_supervisor() {
 
 #[test]
 fn start_times_of_another_time_namespace_are_ignored() {
-    let w = world();
+    let w = scenario();
     let elsewhere = |timens| PidScope { timens, ..w.scope.clone() };
     let live = Evidence { inode: None, ..w.live() };
     let shifted = with(&live, |e| e.start_ticks = Some(9));
@@ -221,18 +221,18 @@ fn start_times_of_another_time_namespace_are_ignored() {
     let child = Evidence { own_child: true, ..shifted.clone() };
     let gone = with(&live, |e| (e.life, e.handle) = (ProcessState::Gone, None));
     let here = Some(3);
-    // (name, the inode on record, the clock then, the clock now, the evidence, the process, the supervisor)
+    // Columns: name, recorded inode, recorded clock, clock now, evidence, expected verdict, expected supervisor state.
     for (name, inode, then, now_by, now, want, of) in [
         ("shifted", None, here, Some(9), &shifted, "unknown", SpawnerState::Unknown),
-        ("equal by chance", None, here, Some(9), &live, "unknown", SpawnerState::Unknown),
+        ("equal", None, here, Some(9), &live, "unknown", SpawnerState::Unknown),
         ("no clock on record", None, None, Some(9), &shifted, "unknown", SpawnerState::Unknown),
         ("no clock on record, equal", None, None, Some(9), &live, "unknown", SpawnerState::Unknown),
         ("no clock now", None, here, None, &shifted, "unknown", SpawnerState::Unknown),
-        ("one clock for all", None, None, None, &shifted, "not_ours", SpawnerState::Dead),
-        ("one clock for all, equal", None, None, None, &live, "owned", SpawnerState::Alive),
+        ("no clocks", None, None, None, &shifted, "not_ours", SpawnerState::Dead),
+        ("no clocks, equal", None, None, None, &live, "owned", SpawnerState::Alive),
         ("the same clock", None, here, here, &shifted, "not_ours", SpawnerState::Dead),
-        ("the inode agrees", Some(INODE), here, Some(9), &same, "owned", SpawnerState::Alive),
-        ("the inode does not", Some(INODE), here, Some(9), &other, "not_ours", SpawnerState::Dead),
+        ("inode agrees", Some(INODE), here, Some(9), &same, "owned", SpawnerState::Alive),
+        ("inode differs", Some(INODE), here, Some(9), &other, "not_ours", SpawnerState::Dead),
         ("no inode now", Some(INODE), here, Some(9), &live, "unknown", SpawnerState::Unknown),
         ("an own child", None, here, Some(9), &child, "owned", SpawnerState::Alive),
         ("no such process", None, here, Some(9), &gone, "gone", SpawnerState::Dead),
@@ -247,18 +247,18 @@ fn start_times_of_another_time_namespace_are_ignored() {
     let recorded = elsewhere(here);
     let claim = Claim { scope: &recorded, cgroup: Some(LEAF), ..w.record(None) };
     let inside = Evidence { scope: Some(elsewhere(Some(9))), cgroup: Some(LEAF.into()), ..shifted };
-    assert_eq!(verify(&claim, &inside, &SignalGuard::default()).as_str(), "owned", "proved by its group");
+    assert_eq!(verify(&claim, &inside, &SignalGuard::default()).as_str(), "owned", "proved by the cgroup");
 }
 
 #[test]
 fn markers_are_compared_exactly() {
-    let w = world();
+    let w = scenario();
     let (l, g) = (format!("{ENV_LEASE_ID}={}", w.lease), format!("{ENV_GATEWAY_INSTANCE_ID}={}", w.gateway));
     for (name, environ, want) in [
         ("both", format!("A=1\0{l}\0{g}\0"), true),
         ("both, no last NUL", format!("{g}\0{l}"), true),
         ("one", format!("{l}\0"), false),
-        ("inside of another value", format!("X={l}\0{g}\0"), false),
+        ("within another value", format!("X={l}\0{g}\0"), false),
         ("a longer name", format!("Z{l}\0{g}\0"), false),
         ("a longer value", format!("{l}0\0{g}\0"), false),
         ("twice", format!("{l}\0{g}\0{l}\0"), false),
@@ -272,7 +272,7 @@ fn markers_are_compared_exactly() {
 
 #[test]
 fn verdict_explains_its_reason() {
-    let (w, live) = (world(), world().live());
+    let (w, live) = (scenario(), scenario().live());
     let other = with(&live, |e| e.inode = Some(1));
     for (now, why) in [
         (Evidence { scope: Some(w.scope.clone()), ..live }, "the record matches the running processes"),
@@ -286,52 +286,57 @@ const LEAF: &str = "/s/acp-supervisor-ab/lease";
 
 #[test]
 fn lease_cgroup_replaces_unreadable_evidence() {
-    let w = world();
+    let w = scenario();
     let inside = Evidence { cgroup: Some(LEAF.into()), ..w.live() };
-    let blind = with(&inside, |e| (e.inode, e.marker) = (None, Marker::Unreadable));
-    let outside = |group: Option<&str>| with(&blind, |e| e.cgroup = group.map(str::to_owned));
+    let hidden = with(&inside, |e| (e.inode, e.marker) = (None, Marker::Unreadable));
+    let outside = |group: Option<&str>| with(&hidden, |e| e.cgroup = group.map(str::to_owned));
     let named = |group: Option<&str>| Evidence { marker: w.marker(), ..outside(group) };
-    let stranger = Marker::Pair { lease: LeaseId::mint().to_string(), gateway: w.gateway.to_string() };
-    // (name, the inode on record, the evidence, the verdict)
+    let other_lease = Marker::Pair { lease: LeaseId::mint().to_string(), gateway: w.gateway.to_string() };
+    // Columns: name, recorded inode, evidence, expected verdict.
     for (name, inode, now, want) in [
-        ("20: no inode and no environment now", Some(INODE), blind.clone(), "owned"),
-        ("below the group", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease/x")), "owned"),
-        ("no inode now, another group", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease2")), "unknown"),
-        ("no inode now, group unreadable", Some(INODE), outside(None), "unknown"),
-        ("2: in the group, other inode", Some(INODE), with(&inside, |e| e.inode = Some(1)), "not_ours"),
+        ("no inode and no environment now", Some(INODE), hidden.clone(), "owned"),
+        ("below the cgroup", Some(INODE), outside(Some("/s/acp-supervisor-ab/lease/x")), "owned"),
+        (
+            "no inode now, another cgroup",
+            Some(INODE),
+            outside(Some("/s/acp-supervisor-ab/lease2")),
+            "unknown",
+        ),
+        ("no inode now, cgroup unreadable", Some(INODE), outside(None), "unknown"),
+        ("in the cgroup, other inode", Some(INODE), with(&inside, |e| e.inode = Some(1)), "not_ours"),
         ("moved out, same inode", Some(INODE), with(&inside, |e| e.cgroup = Some("/".into())), "owned"),
-        ("3: no inode ever, environment unreadable", None, blind.clone(), "owned"),
-        ("3: no inode ever, no environment", None, with(&blind, |e| e.marker = Marker::Missing), "owned"),
-        ("3: no inode ever, named twice", None, with(&blind, |e| e.marker = Marker::Ambiguous), "owned"),
-        ("4: names another lease", None, with(&blind, |e| e.marker = stranger), "not_ours"),
-        ("no inode ever, all agrees", None, named(Some(LEAF)), "owned"),
-        ("no inode ever, in another group", None, named(Some("/")), "unknown"),
-        ("no inode ever, group unreadable", None, named(None), "unknown"),
-        ("1: in the group, other start time", None, with(&blind, |e| e.start_ticks = Some(1)), "not_ours"),
-        ("in the group, start time unreadable", None, with(&blind, |e| e.start_ticks = None), "owned"),
-        ("other boot", Some(INODE), with(&blind, |e| e.scope = w.other_boot()), "gone"),
-        ("zombie", None, with(&blind, |e| e.life = ProcessState::Zombie), "gone"),
+        ("no inode recorded, environment unreadable", None, hidden.clone(), "owned"),
+        ("no inode recorded, no environment", None, with(&hidden, |e| e.marker = Marker::Missing), "owned"),
+        ("no inode recorded, marker twice", None, with(&hidden, |e| e.marker = Marker::Ambiguous), "owned"),
+        ("marker of another lease", None, with(&hidden, |e| e.marker = other_lease), "not_ours"),
+        ("no inode recorded, all agrees", None, named(Some(LEAF)), "owned"),
+        ("no inode recorded, another cgroup", None, named(Some("/")), "unknown"),
+        ("no inode recorded, cgroup unreadable", None, named(None), "unknown"),
+        ("in the cgroup, other start time", None, with(&hidden, |e| e.start_ticks = Some(1)), "not_ours"),
+        ("in the cgroup, start time unreadable", None, with(&hidden, |e| e.start_ticks = None), "owned"),
+        ("other boot", Some(INODE), with(&hidden, |e| e.scope = w.other_boot()), "gone"),
+        ("zombie", None, with(&hidden, |e| e.life = ProcessState::Zombie), "gone"),
     ] {
         let claim = Claim { cgroup: Some(LEAF), ..w.record(inode) };
         assert_eq!(verify(&claim, &now, &SignalGuard::default()).as_str(), want, "{name}");
     }
     let guard = SignalGuard { own_ancestry: [PID].into(), ..SignalGuard::default() };
     let claim = Claim { cgroup: Some(LEAF), ..w.record(Some(INODE)) };
-    assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "the supervisor itself is never owned");
+    assert_eq!(verify(&claim, &inside, &guard).as_str(), "not_ours", "the supervisor is never owned");
 }
 
 #[test]
 fn members_of_lease_cgroup_belong_to_tree() {
-    let w = world();
-    let bare = Evidence { marker: Marker::Missing, inode: None, ..w.live() };
-    let inside = with(&bare, |e| e.cgroup = Some(LEAF.into()));
-    let group = |text: &str| with(&bare, |e| e.cgroup = Some(text.into()));
+    let w = scenario();
+    let unmarked = Evidence { marker: Marker::Missing, inode: None, ..w.live() };
+    let inside = with(&unmarked, |e| e.cgroup = Some(LEAF.into()));
+    let group = |text: &str| with(&unmarked, |e| e.cgroup = Some(text.into()));
     for (name, now, want) in [
-        ("22: cleared environment", inside.clone(), "owned"),
-        ("below it", group("/s/acp-supervisor-ab/lease/inner"), "owned"),
-        ("beside it", group("/s/acp-supervisor-ab/lease2"), "not_ours"),
-        ("above it", group("/s/acp-supervisor-ab"), "not_ours"),
-        ("its group cannot be read", bare.clone(), "not_ours"),
+        ("cleared environment", inside.clone(), "owned"),
+        ("below the cgroup", group("/s/acp-supervisor-ab/lease/inner"), "owned"),
+        ("sibling", group("/s/acp-supervisor-ab/lease2"), "not_ours"),
+        ("parent", group("/s/acp-supervisor-ab"), "not_ours"),
+        ("cgroup unreadable", unmarked.clone(), "not_ours"),
         ("zombie", with(&inside, |e| e.life = ProcessState::Zombie), "gone"),
         ("unreadable", with(&inside, |e| e.life = ProcessState::Unreadable), "unknown"),
     ] {
@@ -341,5 +346,5 @@ fn members_of_lease_cgroup_belong_to_tree() {
     }
     let guard = SignalGuard { other_roots: [PID].into(), ..SignalGuard::default() };
     let verdict = verify_member(w.lease, w.gateway, Membership::InCgroup(LEAF), &inside, &guard);
-    assert_eq!(verdict.as_str(), "not_ours", "h21: the root of another lease is never owned");
+    assert_eq!(verdict.as_str(), "not_ours", "H21: the root of another lease");
 }

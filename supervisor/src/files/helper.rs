@@ -240,7 +240,7 @@ mod tests {
     use super::*;
     use acp_shared::files::READ_BYTES_MAX;
 
-    /// An agent of the same user may get hold of the pipe: what it writes there reaches no gateway.
+    /// An agent of the same user may write into the pipe; its text reaches no gateway.
     #[test]
     fn mismatched_reply_breaks_helper() {
         let read = FilesOp::Read { path: "/a".into(), line: None, limit: None, bytes_max: 9 };
@@ -251,8 +251,8 @@ mod tests {
         assert_eq!(take(&good[..good.len() - 1]).unwrap(), None);
         let largest = FilesReply::Text("x".repeat(crate::config::size(READ_BYTES_MAX)));
         assert_eq!(take(&frame(largest.clone())).unwrap(), Some(Ok(largest)));
-        assert!(take(&frame(FilesReply::Written)).is_err(), "of another kind");
-        assert!(take(&[good.as_slice(), &[0]].concat()).is_err(), "more than one");
+        assert!(take(&frame(FilesReply::Written)).is_err(), "reply of another kind");
+        assert!(take(&[good.as_slice(), &[0]].concat()).is_err(), "trailing bytes");
         assert!(take(&33_000_000_u32.to_be_bytes()).is_err(), "too large");
     }
 }

@@ -2,7 +2,7 @@
 use super::*;
 
 #[test]
-fn jobs_are_answered_in_order_until_the_input_ends() {
+fn jobs_are_answered_in_order_until_end_of_input() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().canonicalize().unwrap().to_str().unwrap().to_owned();
     let path = format!("{root}/a");
@@ -24,19 +24,19 @@ fn jobs_are_answered_in_order_until_the_input_ends() {
     assert_eq!(next(), Some(Ok(FilesReply::Directory { path: root.clone(), roots: vec![root.clone()] })));
     assert_eq!(next(), Some(Err(FilesError::Outside)));
     assert_eq!(next(), None);
-    assert!(run(FRAMES_VERSION + 1).is_err(), "another version is refused");
+    assert!(run(FRAMES_VERSION + 1).is_err(), "another version");
 }
 
 #[test]
 fn programs_and_directories_are_looked_up() {
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().canonicalize().unwrap().to_str().unwrap().to_owned();
-    let ask = |op| answer(HelperJob { roots: vec![], op });
-    let found = ask(FilesOp::Programs {
+    let call = |op| answer(HelperJob { roots: vec![], op });
+    let found = call(FilesOp::Programs {
         names: ["sh", "none"].map(str::to_owned).to_vec(),
         search: format!("{base}:/bin"),
     });
     assert_eq!(found, Ok(FilesReply::Programs(vec![Some("/bin/sh".to_owned()), None])));
-    let found = ask(FilesOp::Directories { paths: vec![base.clone(), format!("{base}/none")] });
+    let found = call(FilesOp::Directories { paths: vec![base.clone(), format!("{base}/none")] });
     assert_eq!(found, Ok(FilesReply::Directories(vec![Ok(base), Err(FilesError::NotFound)])));
 }

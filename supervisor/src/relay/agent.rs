@@ -530,7 +530,7 @@ mod tests {
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
 
     #[tokio::test]
-    async fn closed_connections_wait_for_nothing() {
+    async fn closed_connections_have_no_pending_replies() {
         let (config, budget) = (Config::default(), Arc::new(ByteBudget::new(1 << 20)));
         let spools = SpoolDir::new("/nonexistent".as_ref(), 1 << 20);
         let limits = RelayLimits::new(&config, spools.gateway_spools(GatewayInstanceId::mint()), budget);

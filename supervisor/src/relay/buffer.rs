@@ -296,54 +296,55 @@ mod tests {
     async fn full_ring_is_spooled_only_while_closing() {
         let dir = tempfile::tempdir().unwrap();
         let gateway_spools = gateway_spools(dir.path(), 1_000);
-        let place = SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 12 };
-        let mut kept = OutputBuffer::Memory(Ring::new(8));
-        kept.push(b"abcdefgh").await.unwrap();
-        kept.ack(2).unwrap();
-        assert_eq!(kept.read_space(false, 100, &place).await, 2);
-        kept.push(b"ij").await.unwrap();
-        assert_eq!(kept.read_space(false, 100, &place).await, 0);
-        assert_eq!(kept.read_space(true, 100, &place).await, 100);
-        kept.push(b"klmn").await.unwrap();
-        assert_eq!((kept.base(), kept.end()), (2, 14));
-        assert_eq!(kept.read_space(true, 100, &place).await, 0, "the spool size is limited");
-        assert_eq!(kept.read(2, 100).await.unwrap(), b"cdefghijklmn");
-        assert_eq!(kept.read(9, 2).await.unwrap(), b"jk");
-        kept.ack(5).unwrap();
-        assert!(kept.ack(15).is_err());
+        let target =
+            SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 12 };
+        let mut buffer = OutputBuffer::Memory(Ring::new(8));
+        buffer.push(b"abcdefgh").await.unwrap();
+        buffer.ack(2).unwrap();
+        assert_eq!(buffer.read_space(false, 100, &target).await, 2);
+        buffer.push(b"ij").await.unwrap();
+        assert_eq!(buffer.read_space(false, 100, &target).await, 0);
+        assert_eq!(buffer.read_space(true, 100, &target).await, 100);
+        buffer.push(b"klmn").await.unwrap();
+        assert_eq!((buffer.base(), buffer.end()), (2, 14));
+        assert_eq!(buffer.read_space(true, 100, &target).await, 0, "the spool size is limited");
+        assert_eq!(buffer.read(2, 100).await.unwrap(), b"cdefghijklmn");
+        assert_eq!(buffer.read(9, 2).await.unwrap(), b"jk");
+        buffer.ack(5).unwrap();
+        assert!(buffer.ack(15).is_err());
 
-        // The next supervisor finds it.
-        let found = OutputBuffer::Disk(self::found(&gateway_spools, place.lease_id).unwrap());
+        // The next supervisor finds the spool.
+        let found = OutputBuffer::Disk(self::found(&gateway_spools, target.lease_id).unwrap());
         assert_eq!((found.base(), found.end()), (2, 14));
         assert_eq!(found.read(12, 100).await.unwrap(), b"mn");
         found.discard().await;
-        assert!(self::found(&gateway_spools, place.lease_id).is_none());
+        assert!(self::found(&gateway_spools, target.lease_id).is_none());
     }
 
     #[tokio::test]
     async fn output_stays_in_memory_without_disk() {
         let gateway_spools = gateway_spools(Path::new("/nonexistent"), 1_000);
-        let place =
+        let target =
             SpoolTarget { gateway_spools: &gateway_spools, lease_id: LeaseId::mint(), bytes_max: 100 };
-        let mut kept = OutputBuffer::Memory(Ring::new(2));
-        kept.push(b"ab").await.unwrap();
-        assert_eq!(kept.read_space(true, 9, &place).await, 0);
-        assert_eq!(kept.read(0, 9).await.unwrap(), b"ab");
+        let mut buffer = OutputBuffer::Memory(Ring::new(2));
+        buffer.push(b"ab").await.unwrap();
+        assert_eq!(buffer.read_space(true, 9, &target).await, 0);
+        assert_eq!(buffer.read(0, 9).await.unwrap(), b"ab");
     }
 
     #[tokio::test]
     async fn spools_of_gateway_share_one_limit() {
         let dir = tempfile::tempdir().unwrap();
         let gateway_spools = gateway_spools(dir.path(), 4);
-        let place = |lease_id| SpoolTarget { gateway_spools: &gateway_spools, lease_id, bytes_max: 100 };
+        let target = |lease_id| SpoolTarget { gateway_spools: &gateway_spools, lease_id, bytes_max: 100 };
         let full = || OutputBuffer::Memory(Ring::with(0, b"abcd".to_vec(), 4));
         let (mut first, mut second) = (full(), full());
         let (a, b) = (LeaseId::mint(), LeaseId::mint());
-        assert!(first.spool(&place(a)).await);
-        assert_eq!(first.read_space(true, 9, &place(a)).await, 0, "no more data");
-        assert!(!second.spool(&place(b)).await && found(&gateway_spools, b).is_none());
-        assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "it stays in memory");
+        assert!(first.spool(&target(a)).await);
+        assert_eq!(first.read_space(true, 9, &target(a)).await, 0, "the total is spent");
+        assert!(!second.spool(&target(b)).await && found(&gateway_spools, b).is_none());
+        assert_eq!(second.read(0, 9).await.unwrap(), b"abcd", "the output stays in memory");
         first.discard().await;
-        assert!(second.spool(&place(b)).await);
+        assert!(second.spool(&target(b)).await);
     }
 }

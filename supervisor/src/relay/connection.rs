@@ -181,20 +181,20 @@ mod tests {
 
     #[test]
     fn unread_large_replies_end_connection() {
-        let (link, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
+        let (connection, mut outgoing) = ConnectionHandle::new(ConnectionId(1));
         let tail =
             |bytes: usize| Ok(Reply::Tail(Tail { bytes: vec![0; bytes], truncated: true, exit: None }));
-        let answer = |bytes| link.register_request(1, 100).unwrap().answer(tail(bytes));
-        // One that reads gets as many as it wants.
+        let answer = |bytes| connection.register_request(1, 100).unwrap().answer(tail(bytes));
+        // A reading client gets any number of replies.
         for _ in 0..4 {
             answer(CONTROL_BYTES_MAX);
             let message = outgoing.control.try_recv().unwrap();
             outgoing.record_sent(&message);
         }
         answer(CONTROL_BYTES_MAX);
-        assert!(!link.end().is_cancelled());
+        assert!(!connection.end().is_cancelled());
         answer(1);
-        assert!(link.end().is_cancelled());
+        assert!(connection.end().is_cancelled());
     }
 
     #[test]

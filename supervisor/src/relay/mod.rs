@@ -354,20 +354,20 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
-    /// A relay that waits for its disk takes nothing; requests of its gateway fill what is before it.
+    /// The queue of gateway requests is full while the relay waits for its disk.
     #[tokio::test]
     async fn lease_commands_bypass_full_request_queue() {
         let (relay, mut queue) = Relay::new();
-        let (link, _outgoing) =
+        let (connection, _outgoing) =
             crate::relay::connection::ConnectionHandle::new(crate::relay::connection::ConnectionId(1));
         for id in 0..2 * QUEUED_MAX as u64 {
-            let to = link.register_request(id, usize::MAX).unwrap();
+            let to = connection.register_request(id, usize::MAX).unwrap();
             relay.request(RelayCmd::Ack { offset: 0, to });
         }
         relay.send(RelayCmd::State(LeaseState::Closing));
         relay.send(RelayCmd::CloseStdin);
         relay.send(RelayCmd::AdapterEnded(ExitStatus::Unknown));
-        // And it is heard first.
+        // Commands of the lease come first.
         assert!(matches!(queue.next().await, Some(RelayCmd::State(LeaseState::Closing))));
         assert!(matches!(queue.next().await, Some(RelayCmd::CloseStdin)));
         assert!(matches!(queue.next().await, Some(RelayCmd::AdapterEnded(_))));
@@ -384,7 +384,7 @@ mod tests {
         while let Some(piece) = rest.next(&mut buffer).unwrap() {
             assert!(taken.len() < 10, "more data than was written");
             taken.extend(piece);
-            // A process outside of the tree has the other end, and is never done.
+            // A process outside of the tree holds the pipe and keeps writing.
             rustix::io::write(&write, &[b'b'; 10]).unwrap();
         }
         assert_eq!(taken, [b'a'; 10]);

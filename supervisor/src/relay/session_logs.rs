@@ -346,7 +346,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Three lines in a file, two full logs for a gateway.
+    /// Limits of three lines for a file and two full logs for a gateway.
     const SMALL: LogLimits = LogLimits { file: 21, gateway: 84 };
 
     fn text(dir: &Path, from: LogFrom, bytes_max: usize) -> (u64, String, u64) {
@@ -355,14 +355,14 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_bounded_and_read_in_whole_lines() {
+    fn log_is_bounded_and_read_in_whole_lines() {
         let root = tempfile::tempdir().unwrap();
         let dir = root.path().join("logs/gateway/session");
         assert_eq!(text(&dir, LogFrom::Offset(7), 99), (0, String::new(), 0));
         append(&dir, b"line 0\n", SMALL).unwrap();
         let many: String = (1..10).map(|n| format!("line {n}\n")).collect();
         append(&dir, many.as_bytes(), SMALL).unwrap();
-        // Three lines fit into a file; two files are kept.
+        // A file holds three lines; two files are kept.
         let all = "line 4\nline 5\nline 6\nline 7\nline 8\nline 9\n";
         assert_eq!(text(&dir, LogFrom::Offset(0), 99), (28, all.into(), 70));
         assert_eq!(text(&dir, LogFrom::Offset(0), 16), (28, "line 4\nline 5\n".into(), 70));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn the_logs_of_a_gateway_are_bounded_together() {
+    fn logs_of_gateway_share_one_limit() {
         let root = tempfile::tempdir().unwrap();
         let log = |gateway: &str, name: &str| root.path().join("logs").join(gateway).join(name);
         let full: String = (0..6).map(|n| format!("line {n}\n")).collect();
@@ -389,7 +389,7 @@ mod tests {
             append(&log(gateway, name), full.as_bytes(), SMALL).unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        let left = |gateway| {
+        let remaining = |gateway| {
             let mut names: Vec<_> = entries(&root.path().join("logs").join(gateway))
                 .into_iter()
                 .map(|log| log.file_name().unwrap().to_string_lossy().into_owned())
@@ -397,11 +397,14 @@ mod tests {
             names.sort();
             names
         };
-        assert_eq!((left("a"), left("b")), (vec!["2".to_owned(), "3".to_owned()], vec!["1".to_owned()]));
+        assert_eq!(
+            (remaining("a"), remaining("b")),
+            (vec!["2".to_owned(), "3".to_owned()], vec!["1".to_owned()])
+        );
         append(&log("a", "4"), b"line 0\n", SMALL).unwrap();
-        assert_eq!(left("a"), ["2", "4"], "the least recently written log is removed");
+        assert_eq!(remaining("a"), ["2", "4"], "the least recently written log is removed");
         append(&log("a", "5"), &[b'x'; 200], SMALL).unwrap();
-        assert_eq!(left("a"), ["5"], "a single log above the limit is kept");
+        assert_eq!(remaining("a"), ["5"], "a single log above the limit is kept");
     }
 
     #[tokio::test]
@@ -416,19 +419,19 @@ mod tests {
             log.write(&supervisor_line("a second piece"));
         }
         logs.disk().wait_idle().await;
-        let said = async |gateway, key| {
+        let text_of = async |gateway, key| {
             let piece = logs.read(gateway, key, LogFrom::Offset(0), 1 << 20).await.unwrap();
             String::from_utf8(piece.bytes).unwrap()
         };
-        let mine_says = said(mine, &one).await;
-        assert!(mine_says.contains(&format!("| {mine} one\n")) && mine_says.contains("* a second piece\n"));
-        assert!(!mine_says.contains(&other.to_string()));
+        let own_text = text_of(mine, &one).await;
+        assert!(own_text.contains(&format!("| {mine} one\n")) && own_text.contains("* a second piece\n"));
+        assert!(!own_text.contains(&other.to_string()));
         logs.keep_only([(mine, &one)].into_iter());
-        assert_eq!((said(mine, &two).await, said(other, &one).await), (String::new(), String::new()));
+        assert_eq!((text_of(mine, &two).await, text_of(other, &one).await), (String::new(), String::new()));
         logs.remove(mine, &one);
         tokio::task::yield_now().await;
         logs.disk().wait_idle().await;
-        assert_eq!(said(mine, &one).await, "");
+        assert_eq!(text_of(mine, &one).await, "");
     }
 
     #[tokio::test]

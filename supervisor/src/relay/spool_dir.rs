@@ -104,9 +104,9 @@ mod tests {
         std::fs::write(dir.path().join("something else"), b"12345").unwrap();
         let spools = SpoolDir::new(dir.path(), 5);
         assert!(!spools.gateway_spools(gateway).total.is_spent());
-        let nobodys = LeaseId::mint();
-        let orphan = dir.path().join(format!("{nobodys}.0.out"));
-        for name in [orphan.clone(), dir.path().join(format!("{nobodys}.out")), dir.path().join("x.0.out")] {
+        let unknown = LeaseId::mint();
+        let orphan = dir.path().join(format!("{unknown}.0.out"));
+        for name in [orphan.clone(), dir.path().join(format!("{unknown}.out")), dir.path().join("x.0.out")] {
             std::fs::write(name, b"1").unwrap();
         }
         assert_eq!(spools.scan([(gateway, lease)].into_iter()), [orphan]);
@@ -119,16 +119,16 @@ mod tests {
     }
 
     #[test]
-    fn gateways_without_spools_are_not_remembered() {
+    fn gateways_without_spools_are_forgotten() {
         let spools = SpoolDir::new(Path::new("/nowhere"), 5);
-        let (writes, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
-        let held = spools.gateway_spools(writes).total;
+        let (writing, full) = (GatewayInstanceId::mint(), GatewayInstanceId::mint());
+        let held = spools.gateway_spools(writing).total;
         spools.gateway_spools(full).total.add(5);
         for _ in 0..100 {
             drop(spools.gateway_spools(GatewayInstanceId::mint()));
         }
         assert_eq!(spools.totals.lock().len(), 3);
-        assert!(Arc::ptr_eq(&held, &spools.gateway_spools(writes).total));
+        assert!(Arc::ptr_eq(&held, &spools.gateway_spools(writing).total));
         assert!(spools.gateway_spools(full).total.is_spent());
     }
 }

@@ -209,14 +209,14 @@ mod tests {
             Self { logs, gateway: GatewayInstanceId::mint(), session, _dir: dir }
         }
 
-        /// A log, and a stream that is written to it.
+        /// Returns a log and a stream that writes to it.
         fn stderr() -> (Self, Stderr) {
             let (logged, env) = (Self::new(), [("API_KEY".to_owned(), KEY.to_owned())]);
             let log = logged.logs.log(logged.gateway, &logged.session);
             (logged, Stderr::new(LeaseId::mint(), log, Redactor::of_env(&env)))
         }
 
-        /// The log without times.
+        /// Text of the log without timestamps.
         async fn text(&self) -> String {
             self.logs.disk().wait_idle().await;
             let (mut bytes, mut end) = (Vec::new(), 1);
@@ -238,11 +238,11 @@ mod tests {
             let all = format!("key is {KEY}\n");
             let (one, two) = all.as_bytes().split_at(cut.min(all.len()));
             stderr.push(one);
-            // In the middle of a line the supervisor may be upgraded.
-            let frozen = serde_json::to_vec(&stderr.export()).unwrap();
-            let frozen = serde_json::from_slice(&frozen).unwrap();
+            // The stream survives an upgrade in the middle of a line.
+            let exported = serde_json::to_vec(&stderr.export()).unwrap();
+            let exported = serde_json::from_slice(&exported).unwrap();
             let mut stderr =
-                Stderr::import(LeaseId::mint(), logged.logs.log(logged.gateway, &logged.session), frozen);
+                Stderr::import(LeaseId::mint(), logged.logs.log(logged.gateway, &logged.session), exported);
             stderr.push(two);
             stderr.exited(ExitStatus::Exited(3));
             let text = logged.text().await;
@@ -255,7 +255,7 @@ mod tests {
     #[tokio::test]
     async fn long_lines_and_floods_are_truncated() {
         let (logged, mut stderr) = Logged::stderr();
-        // The value begins before the cut and ends behind it.
+        // The cut is inside of the secret.
         stderr.push("x".repeat(LINE_BYTES_MAX - 4).as_bytes());
         stderr.push(KEY.as_bytes());
         stderr.push(&[b'y'; 100_000]);
@@ -278,7 +278,7 @@ mod tests {
         assert!(text.len() < 2 * LOGGED_BYTES_MAX && text.contains("lines were left out"), "{}", text.len());
     }
 
-    /// Each line gets a time of its own, so that short lines make much of little.
+    /// Timestamps multiply the size of short lines.
     #[tokio::test]
     async fn empty_lines_hide_no_error() {
         let (logged, mut stderr) = Logged::stderr();
@@ -293,7 +293,7 @@ mod tests {
         stderr.end();
         let text = logged.text().await;
         let lines = text.matches("| x\n").count();
-        // A second may end meanwhile.
+        // The rate limit may begin another second meanwhile.
         assert!((2_000..=6_000).contains(&lines), "{lines}");
         assert!(text.contains("lines were left out"));
     }

@@ -1,4 +1,4 @@
-//! The store against a real file.
+//! The store on a real file.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -26,25 +26,25 @@ fn full() -> Lease {
     }
 }
 
-/// A new store in a directory of its own.
+/// New store in a new directory.
 fn created() -> (tempfile::TempDir, Store, Writer) {
     let dir = tempfile::tempdir().unwrap();
     let (store, writer, _) = Store::open(dir.path()).unwrap();
     (dir, store, writer)
 }
 
-/// Ends a store's last user and its thread.
+/// Drops a store and waits for its thread.
 fn close(store: Store, writer: Writer) {
     drop(store);
     writer.finish();
 }
 
-/// The leases on disk.
+/// Leases on disk.
 fn stored(dir: &tempfile::TempDir) -> Vec<Lease> {
     Store::open(dir.path()).unwrap().2.leases
 }
 
-/// An installation with a record of this user.
+/// Installation of a user.
 fn installation(uid: u32) -> Installation {
     Installation {
         gateway: GatewayInstanceId::mint(),
@@ -56,7 +56,7 @@ fn installation(uid: u32) -> Installation {
     }
 }
 
-/// A connection that writes what the checks of the schema forbid.
+/// Connection without the checks of the schema.
 fn unchecked(dir: &tempfile::TempDir) -> rusqlite::Connection {
     let connection = open::connect(dir.path()).unwrap();
     connection.pragma_update(None, "ignore_check_constraints", true).unwrap();
@@ -73,7 +73,7 @@ async fn saved_rows_are_loaded() {
     for file in std::fs::read_dir(dir.path()).unwrap() {
         use std::os::unix::fs::PermissionsExt;
         let mode = file.unwrap().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "other users cannot read how agents were started");
+        assert_eq!(mode & 0o077, 0, "readable by other users");
     }
     store.save_lease(&plain).await.unwrap();
     store.save_lease(&full).await.unwrap();
@@ -95,7 +95,7 @@ async fn saved_rows_are_loaded() {
 async fn refused_row_does_not_affect_others() {
     let (dir, store, writer) = created();
     let (good, mut bad) = (fixture::lease(), fixture::lease());
-    // Bound without a tree: the schema refuses it.
+    // The schema refuses a bound lease without processes.
     bad.state = LeaseState::Bound;
     let saved = tokio::join!(store.save_lease(&bad), store.save_lease(&good), store.save_lease(&bad));
     assert!(matches!(saved, (Err(StoreError::Sqlite(_)), Ok(()), Err(StoreError::Sqlite(_)))));
@@ -117,7 +117,7 @@ async fn newer_store_is_read_and_unchanged() {
     assert!(matches!(store.save_lease(&lease).await, Err(StoreError::ReadOnly(_))));
     assert!(store.flush().await.is_ok());
     close(store, writer);
-    // One whose tables are others is shown as empty, and left alone too.
+    // A store with other tables is shown as empty and not changed.
     connection.execute_batch("ALTER TABLE leases RENAME TO agreements").unwrap();
     let (store, _, loaded) = Store::open(dir.path()).unwrap();
     assert!(store.read_only().is_some() && loaded.leases.is_empty());
@@ -128,22 +128,24 @@ async fn newer_store_is_read_and_unchanged() {
 #[tokio::test]
 async fn invalid_rows_are_lost_and_name_no_process() {
     let (dir, store, writer) = created();
-    let (good, state, half, id) = (fixture::lease(), full(), full(), full());
-    for lease in [&good, &state, &half, &id] {
+    let (good, state, incomplete, id) = (fixture::lease(), full(), full(), full());
+    for lease in [&good, &state, &incomplete, &id] {
         store.save_lease(lease).await.unwrap();
     }
     close(store, writer);
     let connection = unchecked(&dir);
-    for (change, lease) in [("state = 'frozen'", &state), ("pgid = NULL", &half), ("lease_id = 'x'", &id)] {
+    for (change, lease) in
+        [("state = 'frozen'", &state), ("pgid = NULL", &incomplete), ("lease_id = 'x'", &id)]
+    {
         let change = format!("UPDATE leases SET {change} WHERE lease_id = ?1");
         assert_eq!(connection.execute(&change, [lease.lease_id.to_string()]).unwrap(), 1);
     }
     drop(connection);
     let (_store, _, loaded) = Store::open(dir.path()).unwrap();
     assert_eq!(loaded.leases.len(), 3, "{:?}", loaded.warnings);
-    assert_eq!(loaded.warnings.len(), 1, "a row without an id is reported");
+    assert_eq!(loaded.warnings.len(), 1, "warning about the row without an id");
     assert!(loaded.leases.contains(&good));
-    for (lease, why) in [(&state, "frozen"), (&half, "incomplete process tree")] {
+    for (lease, why) in [(&state, "frozen"), (&incomplete, "incomplete process tree")] {
         let got = loaded.leases.iter().find(|l| l.lease_id == lease.lease_id).unwrap();
         assert_eq!((got.state, got.bound), (LeaseState::Lost, None));
         assert!(got.state_reason.starts_with("quarantined") && got.state_reason.contains(why), "{got:?}");
@@ -162,7 +164,7 @@ async fn removed_store_file_is_recreated() {
     assert_eq!(store.warnings().len(), 1);
     std::fs::remove_file(path("-wal")).unwrap();
     store.save_lease(&all[2]).await.unwrap();
-    // Another file in its place, with a log of its own.
+    // Another file with its own log replaces the store.
     let other = tempfile::tempdir().unwrap();
     drop(Store::open(other.path()).unwrap());
     std::fs::write(path("-wal.other"), b"another log").unwrap();
@@ -179,7 +181,7 @@ async fn removed_store_file_is_recreated() {
 #[tokio::test]
 async fn failed_recreation_acknowledges_nothing() {
     let (dir, store, _) = created();
-    // A directory in the way of the new file: neither removed nor written over.
+    // A directory blocks the new file and is not removed.
     std::fs::create_dir(open::file(dir.path(), ".part")).unwrap();
     std::fs::remove_file(open::file(dir.path(), "")).unwrap();
     assert!(matches!(store.save_lease(&fixture::lease()).await, Err(StoreError::File(_))));
@@ -190,7 +192,7 @@ async fn failed_recreation_acknowledges_nothing() {
 }
 
 #[test]
-fn the_checks_name_every_state() {
+fn schema_checks_name_every_state() {
     assert!(rusqlite_migration::Migrations::from_slice(open::MIGRATIONS).validate().is_ok());
     let sql = include_str!("migrations/0001_leases.sql");
     let list = LeaseState::ALL.map(|s| format!("'{}'", s.as_str())).join(", ");
@@ -209,7 +211,7 @@ async fn concurrent_writers_share_commits() {
     for task in tasks {
         task.await.unwrap().unwrap();
     }
-    // The first one goes alone, and what came meanwhile goes together; a test machine may be slow in between.
+    // The first write is committed alone, later ones in groups; the machine may be slow.
     assert!(store.commits() < 100, "{} commits for 200 rows", store.commits());
     close(store, writer);
     assert_eq!(stored(&dir).len(), 200);
@@ -220,7 +222,7 @@ async fn finished_store_is_one_file() {
     let (dir, store, writer) = created();
     let lease = fixture::lease();
     store.post_lease(&lease);
-    // Others may still hold the store: they are told.
+    // Other holders of the store get an error.
     let other = store.clone();
     store.finish().await.unwrap();
     writer.finish();
@@ -232,23 +234,24 @@ async fn finished_store_is_one_file() {
 #[tokio::test]
 async fn damaged_installation_is_reported_and_others_load() {
     let (dir, store, writer) = created();
-    let (sound, spoilt) = (installation(5), installation(6));
-    for known in [&sound, &spoilt] {
+    let (sound, damaged) = (installation(5), installation(6));
+    for known in [&sound, &damaged] {
         store.record_installation(known).await;
     }
     store.finish().await.unwrap();
     writer.finish();
     let connection = unchecked(&dir);
     let change = "UPDATE homes SET uid = -1 WHERE gateway_instance_id = ?1";
-    assert_eq!(connection.execute(change, [spoilt.gateway.to_string()]).unwrap(), 1);
+    assert_eq!(connection.execute(change, [damaged.gateway.to_string()]).unwrap(), 1);
     connection.execute("INSERT INTO homes VALUES ('no id', 1, '', 1, 1, 1, NULL, 0, NULL)", []).unwrap();
     drop(connection);
     let (_store, _, loaded) = Store::open(dir.path()).unwrap();
-    assert!(!loaded.unreadable, "leases are not affected");
+    assert!(!loaded.unreadable, "leases are unreadable");
     assert_eq!(loaded.warnings.len(), 2, "{:?}", loaded.warnings);
-    let of = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
-    assert_eq!((loaded.installations.len(), of(sound.gateway)), (2, Some(&sound)));
+    let find = |gateway| loaded.installations.iter().find(|known| known.gateway == gateway);
+    assert_eq!((loaded.installations.len(), find(sound.gateway)), (2, Some(&sound)));
     assert!(
-        of(spoilt.gateway).is_some_and(|known| known.damage_message().is_some() && known.uid != spoilt.uid)
+        find(damaged.gateway)
+            .is_some_and(|known| known.damage_message().is_some() && known.uid != damaged.uid)
     );
 }

@@ -111,7 +111,7 @@ mod tests {
                 disk.run(work).await
             }));
         }
-        // Another disk, and everything else, has its own.
+        // Other disks and other blocking work have their own threads.
         assert_eq!(Disk::default().run(|| 7).await.unwrap(), 7);
         assert_eq!(tokio::task::spawn_blocking(|| 8).await.unwrap(), 8);
         let until = std::time::Instant::now() + Duration::from_secs(10);

@@ -227,16 +227,16 @@ mod tests {
 
     #[tokio::test]
     async fn last_messages_are_read_while_other_end_is_held() {
-        let (theirs, ours) = packet::control_pair().unwrap();
-        let control = Control::new(ours).unwrap();
-        let said = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };
-        let packet = wire::encode(&said, CONTROL_BYTES_MAX).unwrap();
-        packet::send_with_fds(theirs.as_fd(), &packet, &[]).unwrap();
-        let words = |control: &Control| -> Vec<FromWrapper> {
-            control.drain_messages().into_iter().map(|heard| heard.message.unwrap()).collect()
+        let (wrapper_end, own_end) = packet::control_pair().unwrap();
+        let control = Control::new(own_end).unwrap();
+        let message = FromWrapper::Done { status: ExitStatus::Exited(3), survivors: Vec::new() };
+        let packet = wire::encode(&message, CONTROL_BYTES_MAX).unwrap();
+        packet::send_with_fds(wrapper_end.as_fd(), &packet, &[]).unwrap();
+        let drained = |control: &Control| -> Vec<FromWrapper> {
+            control.drain_messages().into_iter().map(|packet| packet.message.unwrap()).collect()
         };
-        assert_eq!(words(&control), [said]);
-        assert_eq!(words(&control), []);
-        drop(theirs);
+        assert_eq!(drained(&control), [message]);
+        assert_eq!(drained(&control), []);
+        drop(wrapper_end);
     }
 }

@@ -218,9 +218,9 @@ mod tests {
         }
     }
 
-    /// What a pidfd says of a parent is what `/proc` says, where the kernel says anything.
+    /// The pidfd's parent equals that in `/proc`, if the kernel reports one.
     #[test]
-    fn parent_and_children_are_told_without_the_list() {
+    fn parent_and_children_are_read_without_process_list() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let (me, pid) = (std::process::id().cast_signed(), child.id().cast_signed());
         let sys = Linux::new();

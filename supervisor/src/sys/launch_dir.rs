@@ -297,7 +297,7 @@ mod tests {
         let path = dir.path().join("mine");
         private_dir(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
-        // Root could make it private, and its owner could still change what is in it.
+        // The owner could change the content, even if root made the directory private.
         let foreign = if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(65_534), None).unwrap();
             path
@@ -312,26 +312,27 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_gets_a_linked_wrapper_and_a_private_description() {
+    fn launch_directory_has_linked_wrapper_and_private_description() {
         let dir = tempfile::tempdir().unwrap();
-        // Any program that takes --version will do.
+        // Any program that accepts --version.
         let root = WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
         let launch = launch();
-        let made = root.make(&launch).unwrap();
+        let launch_dir = root.make(&launch).unwrap();
         assert!(
-            made.wrapper
+            launch_dir
+                .wrapper
                 .ends_with(format!("{}/{}/{WRAPPER_FILE}", launch.gateway_instance_id, launch.lease_id))
         );
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!((mode(&made.dir), mode(&made.dir.join(LAUNCH_FILE))), (0o700, 0o600));
+        assert_eq!((mode(&launch_dir.dir), mode(&launch_dir.dir.join(LAUNCH_FILE))), (0o700, 0o600));
         let read: Launch =
-            serde_json::from_slice(&std::fs::read(made.dir.join(LAUNCH_FILE)).unwrap()).unwrap();
+            serde_json::from_slice(&std::fs::read(launch_dir.dir.join(LAUNCH_FILE)).unwrap()).unwrap();
         assert_eq!(read, launch);
-        // A crash left it behind: it is made anew.
+        // A directory left by a crash is replaced.
         root.make(&launch).unwrap();
         assert_eq!(root.leases(), [launch.lease_id]);
         root.remove(launch.gateway_instance_id, launch.lease_id);
-        assert!(!made.dir.exists());
+        assert!(!launch_dir.dir.exists());
         WrapperRoot::prepare(&dir.path().join("root"), Path::new("/bin/true")).unwrap();
     }
 

@@ -143,16 +143,16 @@ mod tests {
     use super::*;
     use std::sync::mpsc::Receiver;
 
-    fn reads(hanging_max: usize) -> ProcessReader {
+    fn reader(hanging_max: usize) -> ProcessReader {
         ProcessReader { patience: Duration::from_millis(50), hanging_max, hanging: Mutex::default() }
     }
 
-    fn answers(pid: i32) -> ProcessRead<i32> {
+    fn answering_read(pid: i32) -> ProcessRead<i32> {
         ProcessRead { pid, read: Box::new(move || pid * 10) }
     }
 
-    /// One that hangs until its sender is dropped.
-    fn hangs(pid: i32) -> (SyncSender<()>, ProcessRead<i32>) {
+    /// A read that hangs until its sender is dropped.
+    fn hanging_read(pid: i32) -> (SyncSender<()>, ProcessRead<i32>) {
         let (release, wait): (_, Receiver<()>) = sync_channel(0);
         let read = Box::new(move || if wait.recv().is_ok() { 0 } else { -1 });
         (release, ProcessRead { pid, read })
@@ -160,37 +160,39 @@ mod tests {
 
     #[test]
     fn hanging_read_blocks_no_other_and_is_not_retried() {
-        let reads = reads(8);
-        let (release, stuck) = hangs(2);
-        assert_eq!(reads.run_all(vec![answers(1), stuck, answers(3)]), [Some(10), None, Some(30)]);
+        let reader = reader(8);
+        let (release, stuck) = hanging_read(2);
+        assert_eq!(
+            reader.run_all(vec![answering_read(1), stuck, answering_read(3)]),
+            [Some(10), None, Some(30)]
+        );
         let began = std::time::Instant::now();
         for _ in 0..20 {
-            assert_eq!(reads.run_all(vec![answers(1), answers(2), answers(3)]), [Some(10), None, Some(30)]);
+            assert_eq!(
+                reader.run_all(vec![answering_read(1), answering_read(2), answering_read(3)]),
+                [Some(10), None, Some(30)]
+            );
         }
-        assert!(
-            began.elapsed() < Duration::from_millis(900),
-            "each read waited for it: {:?}",
-            began.elapsed()
-        );
+        assert!(began.elapsed() < Duration::from_millis(900), "each read waited: {:?}", began.elapsed());
         drop(release);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.run_one(2, || 7) != Some(7) {
-            assert!(std::time::Instant::now() < until, "it is never read again");
+        while reader.run_one(2, || 7) != Some(7) {
+            assert!(std::time::Instant::now() < until, "timeout: pid 2 is not read");
             std::thread::yield_now();
         }
     }
 
     #[test]
     fn hanging_read_threads_are_bounded() {
-        let reads = reads(2);
-        let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hangs).unzip();
-        assert_eq!(reads.run_all(stuck), [None, None, None]);
-        assert_eq!(reads.hanging.lock().len(), 2);
-        assert_eq!(reads.run_one(9, || 1), None, "no process is read any more");
+        let reader = reader(2);
+        let (releases, stuck): (Vec<_>, Vec<_>) = (1..=3).map(hanging_read).unzip();
+        assert_eq!(reader.run_all(stuck), [None, None, None]);
+        assert_eq!(reader.hanging.lock().len(), 2);
+        assert_eq!(reader.run_one(9, || 1), None, "a read beyond the limit");
         drop(releases);
         let until = std::time::Instant::now() + Duration::from_secs(20);
-        while reads.run_one(9, || 1).is_none() {
-            assert!(std::time::Instant::now() < until, "nothing is ever read again");
+        while reader.run_one(9, || 1).is_none() {
+            assert!(std::time::Instant::now() < until, "timeout: no read");
             std::thread::yield_now();
         }
     }
@@ -198,9 +200,9 @@ mod tests {
     #[test]
     fn many_reads_run_in_one_batch() {
         let all: Vec<i32> = (1..=1000).collect();
-        let read = reads(2).run_all(all.iter().copied().map(answers).collect());
+        let read = reader(2).run_all(all.iter().copied().map(answering_read).collect());
         assert_eq!(read, all.iter().map(|pid| Some(pid * 10)).collect::<Vec<_>>());
-        let none: Vec<Option<i32>> = reads(2).run_all(Vec::new());
+        let none: Vec<Option<i32>> = reader(2).run_all(Vec::new());
         assert_eq!(none, Vec::<Option<i32>>::new());
     }
 }

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_of_a_lock() {
+    fn lock_holder_is_found() {
         let locks = "1: POSIX  ADVISORY  READ 5 08:01:128 0 EOF\n\
                      2: FLOCK  ADVISORY  WRITE 1234 00:31:77 0 EOF\n\
                      2: -> FLOCK  ADVISORY  WRITE 99 00:31:77 0 EOF\n";

@@ -165,26 +165,26 @@ mod tests {
     #[test]
     fn failed_checks_show_meaning_and_next_step() {
         let checks = [
-            Check::ok("state directory", "/s", "it is private"),
-            Check::warn("lost leases", "2", "nobody knows \u{1b}[2J", "look at them"),
-            Check::fail("wrapper", "none", "nothing can be started", "install it"),
+            Check::ok("state directory", "/s", "mode 700"),
+            Check::warn("lost leases", "2", "unknown \u{1b}[2J", "verify them"),
+            Check::fail("wrapper", "none", "no agent can start", "install it"),
         ];
-        let look = TableFormat { width: Some(100), headers: true, colour: false };
+        let format = TableFormat { width: Some(100), headers: true, colour: false };
         assert_eq!(
-            text(&checks, false, look).lines().collect::<Vec<_>>(),
+            text(&checks, false, format).lines().collect::<Vec<_>>(),
             [
                 "ok    state directory  /s",
                 "warn  lost leases      2",
-                "        meaning        nobody knows \\u{1b}[2J",
-                "        next step      look at them",
+                "        meaning        unknown \\u{1b}[2J",
+                "        next step      verify them",
                 "FAIL  wrapper          none",
-                "        meaning        nothing can be started",
+                "        meaning        no agent can start",
                 "        next step      install it",
                 "",
                 "3 checks: 1 ok, 1 with warnings, 1 failed"
             ]
         );
-        assert!(text(&checks, true, look).contains("it is private"));
+        assert!(text(&checks, true, format).contains("mode 700"));
         assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
     }
 }

@@ -164,9 +164,9 @@ mod tests {
     use crate::config::ContainmentSetting;
     use crate::core::containment::{CgroupSupport, ContainmentLevel, KernelFeatures, unavailable_levels};
 
-    fn told(rung: &str, abilities: &KernelFeatures) -> ContainmentLevels {
+    fn levels(level: &str, abilities: &KernelFeatures) -> ContainmentLevels {
         ContainmentLevels {
-            reports: report_from_status(rung, &unavailable_levels(abilities)),
+            reports: report_from_status(level, &unavailable_levels(abilities)),
             abilities: abilities.named(),
             in_use: true,
             refused: None,
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn containment_level_check_names_gaps_and_residue() {
         let config = Config::default();
-        for (rung, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
-            let check = told(rung, &SOME).checks(&config).remove(0);
-            assert_eq!((check.name, check.verdict), ("rung", want), "{rung}");
-            for known in ContainmentLevel::ALL.into_iter().filter(|known| known.as_str() == rung) {
+        for (level, want) in [("R1", Ok), ("R2", Ok), ("R3", Warn), ("R4", Fail), ("R9", Warn)] {
+            let check = levels(level, &SOME).checks(&config).remove(0);
+            assert_eq!((check.name, check.verdict), ("rung", want), "{level}");
+            for known in ContainmentLevel::ALL.into_iter().filter(|known| known.as_str() == level) {
                 assert!(check.means.contains(known.misses()), "{check:?}");
                 assert!(known.residue().iter().all(|window| check.means.contains(window)), "{check:?}");
             }
@@ -197,21 +197,21 @@ mod tests {
 
     #[test]
     fn unavailable_better_level_is_shown_with_next_step() {
-        let names = |rung: &str| -> Vec<&str> {
-            told(rung, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
+        let names = |level: &str| -> Vec<&str> {
+            levels(level, &SOME).checks(&Config::default()).iter().map(|check| check.name).collect()
         };
         assert_eq!(names("R2"), ["rung", "R1", "abilities"]);
         assert_eq!(names("R1"), ["rung", "abilities"], "worse levels are not reported as missing");
-        assert_eq!(told("R2", &SOME).checks(&Config::default())[1].next, CgroupSupport::NotDelegated.why());
+        assert_eq!(levels("R2", &SOME).checks(&Config::default())[1].next, CgroupSupport::NotDelegated.why());
     }
 
     #[test]
     fn configured_level_is_compared_with_level_in_use() {
         let config = Config { rung: ContainmentSetting::R1, ..Config::default() };
-        let check = &told("R2", &SOME).checks(&config)[1];
+        let check = &levels("R2", &SOME).checks(&config)[1];
         assert_eq!((check.name, check.verdict), ("configured rung", Warn));
-        assert!(told("R1", &SOME).checks(&config).iter().all(|check| check.name != "configured rung"));
-        let refused = ContainmentLevels { in_use: false, refused: Some("no".into()), ..told("", &SOME) };
+        assert!(levels("R1", &SOME).checks(&config).iter().all(|check| check.name != "configured rung"));
+        let refused = ContainmentLevels { in_use: false, refused: Some("no".into()), ..levels("", &SOME) };
         let checks = refused.checks(&config);
         assert_eq!((checks[0].verdict, checks[0].found.as_str(), checks.len()), (Fail, "no", 2));
     }

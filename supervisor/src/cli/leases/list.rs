@@ -88,20 +88,20 @@ mod tests {
     use super::super::fixture::{NOW_MS, three};
     use super::*;
 
-    fn at(width: usize, headers: bool) -> String {
+    fn table_at(width: usize, headers: bool) -> String {
         let leases = three();
-        let look = TableFormat { width: Some(width), headers, colour: false };
-        table(&leases, false, id_abbreviations(&leases), NOW_MS, look)
+        let format = TableFormat { width: Some(width), headers, colour: false };
+        table(&leases, false, id_abbreviations(&leases), NOW_MS, format)
     }
 
     #[test]
-    fn the_list_fits() {
+    fn list_fits_width() {
         for width in 70..200 {
-            let text = at(width, true);
+            let text = table_at(width, true);
             assert!(text.lines().all(|line| crate::cli::text::width(line) <= width), "{width}\n{text}");
         }
         assert_eq!(
-            at(120, true).lines().collect::<Vec<_>>(),
+            table_at(120, true).lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE    KIND   SESSION               GATEWAY   PIDS     UPTIME   MEM  TREE   BUF  RUNG  REASON",
                 "0190b5f0-0  open     agent  agent:claude:acp:01…  01000000  812/815   1h01m   90M     4  1.4K  R2",
@@ -110,7 +110,7 @@ mod tests {
             ]
         );
         assert_eq!(
-            at(80, true).lines().collect::<Vec<_>>(),
+            table_at(80, true).lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE    SESSION             PIDS     UPTIME   MEM  TREE   BUF  RUNG",
                 "0190b5f0-0  open     agent:claude:acp:…  812/815   1h01m   90M     4  1.4K  R2",
@@ -118,7 +118,7 @@ mod tests {
                 "0190b5f0-2  lost     agent:codex:acp:0…  -             -     -     -     0  R2"
             ]
         );
-        assert_eq!(at(80, false).lines().count(), 3);
+        assert_eq!(table_at(80, false).lines().count(), 3);
     }
 
     #[test]
@@ -129,10 +129,10 @@ mod tests {
     }
 
     #[test]
-    fn the_wide_list_cuts_nothing() {
+    fn wide_list_is_not_truncated() {
         let leases = three();
-        let look = TableFormat { width: Some(80), headers: true, colour: false };
-        let text = table(&leases, true, id_abbreviations(&leases), NOW_MS, look);
+        let format = TableFormat { width: Some(80), headers: true, colour: false };
+        let text = table(&leases, true, id_abbreviations(&leases), NOW_MS, format);
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
             [

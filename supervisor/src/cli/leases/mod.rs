@@ -99,7 +99,7 @@ pub(super) mod fixture {
     use super::*;
     use acp_shared::ids::{GatewayInstanceId, SessionKey};
     use acp_shared::protocol::{LeaseKind, LeaseState};
-
+    /// Open lease of an agent, `age_s` seconds old.
     pub(in crate::cli) const NOW_MS: u64 = 1_800_000_000_000;
 
     /// An open agent's lease, `age_s` seconds old.
@@ -164,26 +164,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_or_the_end_of_an_id_is_enough() {
+    fn lease_id_prefix_or_suffix_is_resolved() {
         let leases = three();
-        let say =
+        let resolved =
             |id: &str| resolve(&leases, id).map(|id| id.to_string()).map_err(|e| (e.exit(), e.to_string()));
         let first = "0190b5f0-0000-7000-8000-000000000001";
-        assert_eq!(say(first), Ok(first.to_owned()));
-        assert_eq!(say("0190b5f0-0"), Ok(first.to_owned()));
-        assert_eq!(say("0190B5F0-0"), Ok(first.to_owned()));
-        assert_eq!(say("00000001"), Ok(first.to_owned()));
+        assert_eq!(resolved(first), Ok(first.to_owned()));
+        assert_eq!(resolved("0190b5f0-0"), Ok(first.to_owned()));
+        assert_eq!(resolved("0190B5F0-0"), Ok(first.to_owned()));
+        assert_eq!(resolved("00000001"), Ok(first.to_owned()));
         let none = |id: &str| {
             (1, format!("unknown lease {id}; list the known ones with `acp-supervisor leases list`"))
         };
-        assert_eq!(say("ff"), Err(none("ff")));
+        assert_eq!(resolved("ff"), Err(none("ff")));
         let unknown = "0190b5f0-0000-7000-8000-00000000000f";
-        assert_eq!(say(unknown), Err(none(unknown)));
+        assert_eq!(resolved(unknown), Err(none(unknown)));
         let two = "0190b5f0 is ambiguous: it matches 0190b5f0-0000-7000-8000-000000000001, \
                    0190b5f0-1000-7000-8000-000000000002 and 1 more; give more characters";
-        assert_eq!(say("0190b5f0"), Err((2, two.to_owned())));
+        assert_eq!(resolved("0190b5f0"), Err((2, two.to_owned())));
         for wrong in ["", "x", "agent:demo"] {
-            assert_eq!(say(wrong).map_err(|(exit, _)| exit), Err(2), "{wrong}");
+            assert_eq!(resolved(wrong).map_err(|(exit, _)| exit), Err(2), "{wrong}");
         }
     }
 }

@@ -99,9 +99,9 @@ mod tests {
                 why: why.into(),
             })
             .collect();
-        let look = TableFormat { width: Some(80), headers: true, colour: false };
+        let format = TableFormat { width: Some(80), headers: true, colour: false };
         assert_eq!(
-            text(&lines, true, IdAbbreviation::Head(10), look).lines().collect::<Vec<_>>(),
+            text(&lines, true, IdAbbreviation::Head(10), format).lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE    ACTION         PIDS     WHY",
                 "0190b5f0-0  open     would end      815 812  its supervisor is dead and it is v…",
@@ -111,9 +111,9 @@ mod tests {
             ]
         );
         assert!(
-            text(&lines, false, IdAbbreviation::Head(10), look)
+            text(&lines, false, IdAbbreviation::Head(10), format)
                 .ends_with("3 leases: 1 ended, 1 left alone, 1 lost")
         );
-        assert_eq!(text(&[], true, IdAbbreviation::Head(10), look), "no lease is open");
+        assert_eq!(text(&[], true, IdAbbreviation::Head(10), format), "no lease is open");
     }
 }

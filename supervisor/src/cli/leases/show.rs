@@ -111,10 +111,10 @@ mod tests {
 
     #[test]
     fn lease_is_shown_in_sections() {
-        let look = TableFormat { width: Some(100), headers: true, colour: false };
+        let format = TableFormat { width: Some(100), headers: true, colour: false };
         let leases = three();
         assert_eq!(
-            text(&leases[1], NOW_MS, look).lines().collect::<Vec<_>>(),
+            text(&leases[1], NOW_MS, format).lines().collect::<Vec<_>>(),
             [
                 "Lease",
                 "  lease     0190b5f0-1000-7000-8000-000000000002",
@@ -144,7 +144,7 @@ mod tests {
                 "  input     3 messages written"
             ]
         );
-        let lost = text(&leases[2], NOW_MS, look);
+        let lost = text(&leases[2], NOW_MS, format);
         assert!(
             lost.contains("  wrapper       was 812\n") && lost.contains("  session id    was 812\n"),
             "{lost}"

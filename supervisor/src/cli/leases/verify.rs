@@ -205,16 +205,16 @@ mod tests {
                 fact("exe", &long, &long, Some(true)),
             ],
             verdict: verdict.into(),
-            why: "it says \u{1b}[2J".into(),
+            why: "reason \u{1b}[2J".into(),
             tree: tree.iter().map(|(pid, name)| (*pid, (*name).to_owned())).collect(),
         }
     }
 
     #[test]
-    fn evidence_beside_record() {
-        let look = TableFormat { width: None, headers: true, colour: false };
+    fn evidence_is_shown_next_to_record() {
+        let format = TableFormat { width: None, headers: true, colour: false };
         assert_eq!(
-            one(&report(0, "not_ours", &[(812, "sh"), (815, "cat \u{1b}[2J")]), look)
+            one(&report(0, "not_ours", &[(812, "sh"), (815, "cat \u{1b}[2J")]), format)
                 .lines()
                 .collect::<Vec<_>>(),
             [
@@ -227,7 +227,7 @@ mod tests {
                 "✗ wrapper start_ticks",
                 "    recorded  12345",
                 "    now       99999",
-                "verdict: not_ours (it says \\u{1b}[2J)",
+                "verdict: not_ours (reason \\u{1b}[2J)",
                 "lease:   0190b5f0-0000-7000-8000-000000000001 (open)",
                 "tree:    812 (sh), 815 (cat \\u{1b}[2J)"
             ]
@@ -235,21 +235,21 @@ mod tests {
         let text = many(
             &[report(0, "owned", &[(812, "sh")]), report(2, "gone", &[])],
             IdAbbreviation::Head(10),
-            TableFormat { width: Some(100), ..look },
+            TableFormat { width: Some(100), ..format },
         );
         assert_eq!(
             text.lines().collect::<Vec<_>>(),
             [
                 "LEASE       STATE  VERDICT  AGREE  DIFFER  TREE  WHY",
-                "0190b5f0-0  open   owned        2       1     1  it says \\u{1b}[2J",
-                "0190b5f0-2  lost   gone         2       1     0  it says \\u{1b}[2J",
+                "0190b5f0-0  open   owned        2       1     1  reason \\u{1b}[2J",
+                "0190b5f0-2  lost   gone         2       1     0  reason \\u{1b}[2J",
                 "2 leases: 2 as recorded, 0 not"
             ]
         );
     }
 
     #[test]
-    fn the_verdict_is_judged_by_the_state() {
+    fn verdict_is_good_depending_on_state() {
         for (at, verdict, tree, good) in [
             (0, "owned", true, true),
             (0, "gone", false, false),

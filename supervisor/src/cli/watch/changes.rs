@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(changes(&known, &before), []);
         let mut now = three();
         let gone = now.remove(2);
-        // Bytes come and go.
+        // A change of buffered bytes is no change of the lease.
         now[0].buffered_bytes = 77;
         now[1].state = LeaseState::Closed;
         assert_eq!(
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_for_people() {
+    fn changes_are_formatted_as_text() {
         let leases = three();
         let at = "2027-01-15T08:00:00Z";
         let agent = "agent  agent:claude:acp:0190b5f000007000";

@@ -19,8 +19,8 @@ fn type_in(view: &mut View, text: &str) {
     }
 }
 
-/// The picture as text, and the line that is selected.
-fn picture(view: &mut View, width: u16, height: u16) -> (Vec<String>, Option<usize>) {
+/// Rendered lines, and the index of the selected one.
+fn rendered(view: &mut View, width: u16, height: u16) -> (Vec<String>, Option<usize>) {
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     view.draw(&mut buffer);
     let line = |y: u16| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
@@ -30,7 +30,7 @@ fn picture(view: &mut View, width: u16, height: u16) -> (Vec<String>, Option<usi
 
 #[test]
 fn initial_view_shows_living_leases() {
-    let (lines, chosen) = picture(&mut view(), 100, 8);
+    let (lines, chosen) = rendered(&mut view(), 100, 8);
     assert_eq!(
         lines,
         [
@@ -64,10 +64,10 @@ fn keys_select_sort_filter_and_leave() {
     press(&mut view, KeyCode::Esc);
     assert_eq!(shown(&view), "123");
     type_in(&mut view, "jj");
-    let (_, chosen) = picture(&mut view, 100, 20);
+    let (_, chosen) = rendered(&mut view, 100, 20);
     assert_eq!(chosen, Some(3));
     press(&mut view, KeyCode::Enter);
-    let (lines, chosen) = picture(&mut view, 100, 30);
+    let (lines, chosen) = rendered(&mut view, 100, 30);
     assert_eq!(chosen, Some(3));
     assert!(
         lines.iter().any(|l| l.contains("of agent      0190b5f0-0000-7000-8000-000000000001")),
@@ -84,27 +84,27 @@ fn keys_select_sort_filter_and_leave() {
 }
 
 #[test]
-fn the_selection_stays_in_sight_and_with_its_lease() {
+fn selection_follows_its_lease_and_stays_visible() {
     let mut view = view();
     let many: Vec<_> = (10..60)
         .map(|n| lease(&format!("0190b5f0-0000-7000-8000-0000000000{n}"), 1, "agent:x:acp:1", 100 - n))
         .collect();
     view.update(Ok(many.clone()), NOW_MS);
-    picture(&mut view, 100, 13);
+    rendered(&mut view, 100, 13);
     press(&mut view, KeyCode::PageDown);
-    let (lines, chosen) = picture(&mut view, 100, 13);
+    let (lines, chosen) = rendered(&mut view, 100, 13);
     assert!(chosen.is_some_and(|at| lines[at].starts_with("00000020")), "{lines:#?}");
     press(&mut view, KeyCode::End);
-    let (lines, chosen) = picture(&mut view, 100, 13);
+    let (lines, chosen) = rendered(&mut view, 100, 13);
     assert!(chosen.is_some_and(|at| lines[at].starts_with("00000059")), "{lines:#?}");
-    // One more in front of it changes the place and not the lease.
+    // A new first lease moves the selected one.
     let mut more = many;
     more.insert(0, lease("0190b5f0-0000-7000-8000-000000000009", 1, "agent:x:acp:1", 900));
     view.update(Ok(more), NOW_MS);
-    let (lines, chosen) = picture(&mut view, 100, 13);
+    let (lines, chosen) = rendered(&mut view, 100, 13);
     assert!(chosen.is_some_and(|at| lines[at].starts_with("00000059")), "{lines:#?}");
     for (width, height) in [(1, 1), (5, 2), (20, 3), (300, 100), (0, 0)] {
-        picture(&mut view, width, height);
+        rendered(&mut view, width, height);
     }
 }
 
@@ -112,7 +112,7 @@ fn the_selection_stays_in_sight_and_with_its_lease() {
 fn unreachable_supervisor_is_reported_and_last_view_stays() {
     let mut view = view();
     view.update(Err("gone \u{1b}[2J".into()), NOW_MS + 1_000);
-    let (lines, _) = picture(&mut view, 100, 8);
+    let (lines, _) = rendered(&mut view, 100, 8);
     assert_eq!(lines[7], "no answer, retrying: gone \\u{1b}[2J");
     assert!(lines[2].contains(LeaseState::Open.as_str()), "{lines:#?}");
 }

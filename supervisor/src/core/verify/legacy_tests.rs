@@ -42,12 +42,11 @@ fn identity(boot_id: &str, start_ticks: u64) -> Option<RecordedIdentity> {
     Some(RecordedIdentity { boot_id: boot_id.into(), start_ticks })
 }
 
-fn judge(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static str {
+fn verdict_of(record: &LegacyRecord, now: &Evidence, live: &LegacyFacts) -> &'static str {
     let guard = SignalGuard { own_ancestry: HashSet::from([1, 5]), other_roots: HashSet::from([6]) };
     verify_legacy(record, 1000, now, live, &guard).as_str()
 }
 
-/// The first rule of the source: a live root process, or nothing.
 #[test]
 fn root_process_must_run() {
     let node = live(&["node", WRAPPER]);
@@ -57,100 +56,97 @@ fn root_process_must_run() {
         (ProcessState::Zombie, "gone"),
         (ProcessState::Unreadable, "unknown"),
     ] {
-        assert_eq!(judge(&wrapper(), &Evidence { life, ..evidence() }, &node), want, "{life:?}");
+        assert_eq!(verdict_of(&wrapper(), &Evidence { life, ..evidence() }, &node), want, "{life:?}");
     }
 }
 
-/// The second: where a wrapper is expected, one of that root.
 #[test]
 fn wrapper_must_belong_to_its_root() {
     let other =
         LegacyRecord { wrapper_path: Some(format!("{ROOT}/claude-agent-acp-wrapper.mjs")), ..wrapper() };
     let same = LegacyRecord { wrapper_path: Some(WRAPPER.into()), ..wrapper() };
-    let everything = LegacyRecord { wrapper_root: Some("/".into()), ..wrapper() };
-    let vague = LegacyRecord { wrapper_root: Some("/home/u/../u".into()), ..wrapper() };
-    let beside = format!("{ROOT}-other/codex-acp-wrapper.mjs");
+    let root_directory = LegacyRecord { wrapper_root: Some("/".into()), ..wrapper() };
+    let not_normalized = LegacyRecord { wrapper_root: Some("/home/u/../u".into()), ..wrapper() };
+    let sibling = format!("{ROOT}-other/codex-acp-wrapper.mjs");
     let out = format!("{ROOT}/../evil.mjs");
     for (name, record, argv, exe, want) in [
-        ("its wrapper", &wrapper(), &["node", WRAPPER][..], "/usr/bin/node", "owned"),
+        ("wrapper", &wrapper(), &["node", WRAPPER][..], "/usr/bin/node", "owned"),
         ("with options", &wrapper(), &["node", "--no-warnings", WRAPPER, "x"], "/opt/node", "owned"),
-        ("a replaced interpreter", &wrapper(), &["node", WRAPPER], "/usr/bin/node (deleted)", "owned"),
-        ("a wrapper that is a program", &wrapper(), &["w"], "/home/u/.openclaw/acpx/w", "owned"),
-        ("the very wrapper", &same, &["node", WRAPPER], "/usr/bin/node", "owned"),
+        ("replaced interpreter", &wrapper(), &["node", WRAPPER], "/usr/bin/node (deleted)", "owned"),
+        ("wrapper as a program", &wrapper(), &["w"], "/home/u/.openclaw/acpx/w", "owned"),
+        ("recorded wrapper path", &same, &["node", WRAPPER], "/usr/bin/node", "owned"),
         ("another wrapper of the root", &other, &["node", WRAPPER], "/usr/bin/node", "not_ours"),
-        ("an editor on the wrapper", &wrapper(), &["vim", WRAPPER], "/usr/bin/vim", "not_ours"),
-        ("the wrapper as an argument", &wrapper(), &["node", "x.mjs", WRAPPER], "/usr/bin/node", "not_ours"),
-        ("a root that begins alike", &wrapper(), &["node", &beside], "/usr/bin/node", "not_ours"),
-        ("out of the root again", &wrapper(), &["node", &out], "/usr/bin/node", "not_ours"),
-        ("the root itself", &wrapper(), &["node", ROOT], "/usr/bin/node", "not_ours"),
-        ("a root that is everything", &everything, &["node", WRAPPER], "/usr/bin/node", "unknown"),
-        ("a root that is not plain", &vague, &["node", WRAPPER], "/usr/bin/node", "unknown"),
+        ("editor of the wrapper", &wrapper(), &["vim", WRAPPER], "/usr/bin/vim", "not_ours"),
+        ("wrapper as an argument", &wrapper(), &["node", "x.mjs", WRAPPER], "/usr/bin/node", "not_ours"),
+        ("root with the same prefix", &wrapper(), &["node", &sibling], "/usr/bin/node", "not_ours"),
+        ("parent component", &wrapper(), &["node", &out], "/usr/bin/node", "not_ours"),
+        ("root itself", &wrapper(), &["node", ROOT], "/usr/bin/node", "not_ours"),
+        ("root directory as root", &root_directory, &["node", WRAPPER], "/usr/bin/node", "unknown"),
+        ("root with a parent component", &not_normalized, &["node", WRAPPER], "/usr/bin/node", "unknown"),
     ] {
         let now = Evidence { exe: Some(exe.into()), ..evidence() };
-        assert_eq!(judge(record, &now, &live(argv)), want, "{name}");
+        assert_eq!(verdict_of(record, &now, &live(argv)), want, "{name}");
     }
-    let blind = Evidence { exe: None, ..evidence() };
-    assert_eq!(judge(&wrapper(), &blind, &live(&["node", WRAPPER])), "unknown");
+    let no_exe = Evidence { exe: None, ..evidence() };
+    assert_eq!(verdict_of(&wrapper(), &no_exe, &live(&["node", WRAPPER])), "unknown");
 }
 
-/// The third: elsewhere the command, as a vector.
 #[test]
 fn command_must_match() {
     let vector =
         LegacyRecord { argv: Some(vec!["gemini".into(), "--acp".into()]), ..command("something else") };
     let alone = LegacyRecord { identity: identity("boot", 500), ..command("codex-acp") };
     for (name, record, argv, want) in [
-        ("it agrees", &command("gemini --acp"), &["gemini", "--acp"][..], "owned"),
-        ("the vector is believed before the string", &vector, &["gemini", "--acp"], "owned"),
+        ("match", &command("gemini --acp"), &["gemini", "--acp"][..], "owned"),
+        ("vector overrides string", &vector, &["gemini", "--acp"], "owned"),
         ("more than the command", &command("gemini --acp"), &["gemini", "--acp", "x"], "not_ours"),
         ("less than the command", &command("gemini --acp"), &["gemini"], "not_ours"),
         ("another command", &command("gemini --acp"), &["postgres", "-D"], "not_ours"),
-        ("the name of a program alone", &command("codex-acp"), &["codex-acp"], "unknown"),
-        ("the same, and which process it was", &alone, &["codex-acp"], "owned"),
+        ("program name only", &command("codex-acp"), &["codex-acp"], "unknown"),
+        ("program name with identity", &alone, &["codex-acp"], "owned"),
         ("a shell line", &command("a --b && c"), &["a", "--b", "&&", "c"], "unknown"),
         ("half a quote", &command("a 'b"), &["a", "'b"], "unknown"),
         ("empty", &command(""), &[], "unknown"),
     ] {
-        assert_eq!(judge(record, &evidence(), &live(argv)), want, "{name}");
+        assert_eq!(verdict_of(record, &evidence(), &live(argv)), want, "{name}");
     }
 }
 
-/// The fourth: a stored pid alone never, and what is somebody else's, or cannot be told, neither.
 #[test]
 fn pid_alone_proves_nothing() {
     let (bare, node) = (LegacyRecord { pid: Some(70), ..LegacyRecord::default() }, live(&["node", WRAPPER]));
     let leased = LegacyRecord { lease_id: Some("x".into()), ..wrapper() };
-    let is = |recorded| LegacyRecord { identity: recorded, ..wrapper() };
+    let known = |recorded| LegacyRecord { identity: recorded, ..wrapper() };
     let pair = Marker::Pair { lease: "x".into(), gateway: "y".into() };
     let at = |change: &dyn Fn(&mut Evidence)| {
         let mut now = evidence();
         change(&mut now);
         now
     };
-    let nobody = LegacyFacts { uid: None, ..node.clone() };
+    let unknown_user = LegacyFacts { uid: None, ..node.clone() };
     let blank = LegacyFacts { argv: None, ..node.clone() };
     for (name, record, now, live, want) in [
-        ("nothing but a pid", &bare, evidence(), &node, "unknown"),
+        ("pid only", &bare, evidence(), &node, "unknown"),
         ("no pid", &LegacyRecord { pid: None, ..wrapper() }, evidence(), &node, "not_ours"),
         ("another pid", &LegacyRecord { pid: Some(71), ..wrapper() }, evidence(), &node, "not_ours"),
-        ("it has a lease", &leased, evidence(), &node, "not_ours"),
-        ("the process has a lease", &wrapper(), at(&|e| e.marker = pair.clone()), &node, "not_ours"),
-        ("it may have one", &wrapper(), at(&|e| e.marker = Marker::Unreadable), &node, "unknown"),
-        ("the same process", &is(identity("boot", 500)), evidence(), &node, "owned"),
-        ("the number was reused", &is(identity("boot", 499)), evidence(), &node, "not_ours"),
-        ("an earlier boot", &is(identity("other", 500)), evidence(), &node, "gone"),
-        ("no start time", &is(identity("boot", 500)), at(&|e| e.start_ticks = None), &node, "unknown"),
-        ("no boot id", &is(identity("boot", 500)), at(&|e| e.scope = None), &node, "unknown"),
-        ("another user's", &wrapper(), evidence(), &LegacyFacts { uid: Some(0), ..node.clone() }, "not_ours"),
-        ("whose it is cannot be read", &wrapper(), evidence(), &nobody, "unknown"),
+        ("record with a lease", &leased, evidence(), &node, "not_ours"),
+        ("process with a lease", &wrapper(), at(&|e| e.marker = pair.clone()), &node, "not_ours"),
+        ("unreadable marker", &wrapper(), at(&|e| e.marker = Marker::Unreadable), &node, "unknown"),
+        ("same process", &known(identity("boot", 500)), evidence(), &node, "owned"),
+        ("pid reused", &known(identity("boot", 499)), evidence(), &node, "not_ours"),
+        ("earlier boot", &known(identity("other", 500)), evidence(), &node, "gone"),
+        ("no start time", &known(identity("boot", 500)), at(&|e| e.start_ticks = None), &node, "unknown"),
+        ("no boot id", &known(identity("boot", 500)), at(&|e| e.scope = None), &node, "unknown"),
+        ("another user", &wrapper(), evidence(), &LegacyFacts { uid: Some(0), ..node.clone() }, "not_ours"),
+        ("unreadable user", &wrapper(), evidence(), &unknown_user, "unknown"),
         ("no arguments", &wrapper(), evidence(), &blank, "unknown"),
         ("no handle", &wrapper(), at(&|e| e.handle = None), &node, "unknown"),
     ] {
-        assert_eq!(judge(record, &now, live), want, "{name}");
+        assert_eq!(verdict_of(record, &now, live), want, "{name}");
     }
     for (pid, why) in [(0, "0"), (1, "init"), (5, "this process or an ancestor"), (6, "a lease's root")] {
         let record = LegacyRecord { pid: Some(i64::from(pid)), ..wrapper() };
-        assert_eq!(judge(&record, &Evidence { pid, ..evidence() }, &node), "not_ours", "{why}");
+        assert_eq!(verdict_of(&record, &Evidence { pid, ..evidence() }, &node), "not_ours", "{why}");
     }
 }
 
@@ -163,10 +159,10 @@ fn quoted_command_equals_live_argv() {
         r"node /path\ with\ space/agent.js --x='it'\''s' ''",
     ] {
         assert_eq!(split(text).unwrap(), argv, "{text}");
-        assert_eq!(judge(&command(text), &evidence(), &live(&argv)), "owned", "{text}");
+        assert_eq!(verdict_of(&command(text), &evidence(), &live(&argv)), "owned", "{text}");
     }
-    // Compared as a string it would agree.
-    assert_eq!(judge(&command("a b c"), &evidence(), &live(&["a", "b c"])), "not_ours");
+    // A comparison as strings would match.
+    assert_eq!(verdict_of(&command("a b c"), &evidence(), &live(&["a", "b c"])), "not_ours");
     for text in ["a $HOME", "a `b`", "a | b", "a > b", "a \"$x\"", "a \\"] {
         assert_eq!(split(text), None, "{text}");
     }

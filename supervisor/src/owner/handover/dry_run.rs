@@ -155,17 +155,17 @@ mod tests {
     #[test]
     fn only_matching_handover_answer_is_accepted() {
         let want = Summary { leases: 2, checksum: "ab".into() };
-        let say = |handover, leases, checksum: &str| {
+        let answer = |handover, leases, checksum: &str| {
             format!(
                 r#"{{"handover":{handover},"leases":{leases},"checksum":"{checksum}","version":"9"}}{}"#,
                 "\n"
             )
         };
-        assert_eq!(check_answer(say(HANDOVER_VERSION, 2, "ab").as_bytes(), &want), Ok("9".to_owned()));
+        assert_eq!(check_answer(answer(HANDOVER_VERSION, 2, "ab").as_bytes(), &want), Ok("9".to_owned()));
         for wrong in [
-            say(HANDOVER_VERSION + 1, 2, "ab"),
-            say(HANDOVER_VERSION, 3, "ab"),
-            say(HANDOVER_VERSION, 2, "ac"),
+            answer(HANDOVER_VERSION + 1, 2, "ab"),
+            answer(HANDOVER_VERSION, 3, "ab"),
+            answer(HANDOVER_VERSION, 2, "ac"),
             String::new(),
             "ok".to_owned(),
         ] {

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_part_of_a_request_is_bounded() {
+    fn every_field_of_files_request_is_bounded() {
         let read = |path: String| FilesOp::Read { path, line: None, limit: None, bytes_max: 1 };
         let request = |roots, op| FilesRequest { scope: FilesScope::Tenant, roots, op };
         let long = |bytes: usize| format!("/{}", "x".repeat(bytes - 1));
