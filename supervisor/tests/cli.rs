@@ -1,4 +1,4 @@
-//! The command line by itself.
+//! The command line without a supervisor.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -26,7 +26,7 @@ fn help_names_every_verb() {
 }
 
 #[test]
-fn version() {
+fn version_is_printed() {
     let output = run(&["--version"]);
     assert!(output.status.success());
     assert_eq!(
@@ -36,7 +36,7 @@ fn version() {
 }
 
 #[test]
-fn usage_errors_are_2_and_go_where_they_are_read() {
+fn usage_error_exits_with_2() {
     for args in [&["--bad"][..], &["leases", "frobnicate"], &[]] {
         let output = run(args);
         assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -51,7 +51,7 @@ fn usage_errors_are_2_and_go_where_they_are_read() {
 }
 
 #[test]
-fn a_bad_configuration_is_refused_with_the_nearest_key() {
+fn invalid_configuration_is_refused_with_nearest_key() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("s.toml");
     std::fs::write(&config, "# leases\nleases_mx = 3").unwrap();
@@ -59,26 +59,26 @@ fn a_bad_configuration_is_refused_with_the_nearest_key() {
     let args = ["serve", "--state-dir", state.to_str().unwrap(), "--config", config.to_str().unwrap()];
     let output = run(&args);
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("did you mean \"leases_max\"?"), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("did you mean \"leases_max\"?"), "{stderr}");
     assert!(
-        said.contains(&format!("{}, line 2,", config.display())) && said.contains("doctor --config"),
-        "{said}"
+        stderr.contains(&format!("{}, line 2,", config.display())) && stderr.contains("doctor --config"),
+        "{stderr}"
     );
-    // So is one that only this machine refuses.
+    // A value that only this machine refuses is reported in the same way.
     std::fs::write(&config, "leases_max = 3\n\n[[tenant]]\nuser = \"no-such-user-here\"").unwrap();
     let output = run(&args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(
-        said.contains(&format!("{}, line 3,", config.display())) && said.contains("create the user"),
-        "{said}"
+        stderr.contains(&format!("{}, line 3,", config.display())) && stderr.contains("create the user"),
+        "{stderr}"
     );
     assert!(!state.exists());
 }
 
 #[test]
-fn a_missing_wrapper_is_said_at_once() {
+fn missing_wrapper_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let output = run(&["serve", "--wrapper", "/nonexistent", "--state-dir", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(1));
@@ -90,7 +90,7 @@ fn a_missing_wrapper_is_said_at_once() {
 }
 
 #[test]
-fn colours_are_for_terminals() {
+fn colours_follow_terminal_and_flags() {
     let colour = |args: &[&str], vars: &[(&str, &str)]| {
         let dir = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
@@ -106,7 +106,7 @@ fn colours_are_for_terminals() {
 }
 
 #[test]
-fn unreachable_is_3_and_says_what_to_do() {
+fn unreachable_supervisor_exits_with_3_and_next_step() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
     for args in [
@@ -124,7 +124,7 @@ fn unreachable_is_3_and_says_what_to_do() {
     }
 }
 
-/// What the verbs say is in the man pages, and a formatter takes them without a warning, where there is one.
+/// The man pages contain the help texts and pass groff, if installed.
 #[test]
 fn man_pages_and_completions_are_generated() {
     let dir = tempfile::tempdir().unwrap();
@@ -163,11 +163,11 @@ fn man_pages_and_completions_are_generated() {
     assert!(bash.is_ok_and(|output| output.status.success() && output.stderr.is_empty()));
 }
 
-/// Has groff format a page, and takes no warning.
+/// Asserts that groff formats a page without warnings.
 fn check_roff(page: &std::path::Path) {
     match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page).output() {
         Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
-        // Where there is no groff, the structure was checked before.
+        // Without groff only the content is checked.
         Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
     }
 }

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments() {
+    fn arguments_are_parsed() {
         for (args, want) in [
             (&[][..], Invocation::Nothing),
             (&["-h"], Invocation::Text(HELP)),

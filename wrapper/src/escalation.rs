@@ -141,7 +141,7 @@ mod tests {
     const KILLING: EscalationPhase = EscalationPhase::Killing { until_ms: 600, next_ms: 110, pause_ms: 20 };
 
     #[test]
-    fn every_phase_and_input() {
+    fn transitions_match_table() {
         let terming = EscalationPhase::Terming { until_ms: 1100 };
         use EscalationInput::{AdapterExited, Released, Stop, Tick, TreeEmpty};
         use EscalationPhase::{Held, Over, Running};
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_that_does_not_die_is_given_up_in_time() {
+    fn unkillable_tree_is_given_up_after_sweep() {
         let (mut phase, mut step) = EscalationPhase::Running.on(EscalationInput::Stop, 100, GRACES);
         let mut steps = vec![(100, step)];
         while let Some(at_ms) = phase.deadline_ms() {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_grace_at_all() {
+    fn zero_grace_kills_at_once() {
         let none = EscalationTimes { term_ms: 0, sweep_ms: 0 };
         let (phase, step) = EscalationPhase::Running.on(EscalationInput::Stop, 7, none);
         assert_eq!((phase.deadline_ms(), step), (Some(7), EscalationAction::Term));
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn graces_without_end_do_not_overflow() {
+    fn maximal_graces_do_not_overflow() {
         let endless = EscalationTimes { term_ms: u64::MAX, sweep_ms: u64::MAX };
         let (phase, _) = EscalationPhase::Running.on(EscalationInput::Stop, 5, endless);
         assert_eq!(phase.deadline_ms(), Some(u64::MAX));

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_its_name() {
+    fn bytes_map_to_step_names() {
         for (byte, (stage, name)) in (0u8..).zip(ExecStep::ALL) {
             assert_eq!((stage as u8, ExecStep::name_of(byte)), (byte, name), "{stage:?}");
         }

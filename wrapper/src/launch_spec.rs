@@ -146,23 +146,23 @@ mod tests {
         }
     }
 
-    fn c(text: &str) -> CString {
+    fn cstring(text: &str) -> CString {
         CString::new(text).unwrap()
     }
 
     #[test]
-    fn a_launch_becomes_a_plan() {
+    fn launch_is_converted_to_plan() {
         let launch = launch();
         let want = LaunchPlan {
-            programs: vec![c("/x/agent"), c("/y/agent")],
-            argv: vec![c("agent"), c("a b")],
+            programs: vec![cstring("/x/agent"), cstring("/y/agent")],
+            argv: vec![cstring("agent"), cstring("a b")],
             env: vec![
-                c("PATH=/x::/y"),
-                c("E=="),
-                c(&format!("{ENV_LEASE_ID}={}", launch.lease_id)),
-                c(&format!("{ENV_GATEWAY_INSTANCE_ID}={}", launch.gateway_instance_id)),
+                cstring("PATH=/x::/y"),
+                cstring("E=="),
+                cstring(&format!("{ENV_LEASE_ID}={}", launch.lease_id)),
+                cstring(&format!("{ENV_GATEWAY_INSTANCE_ID}={}", launch.gateway_instance_id)),
             ],
-            cwd: c("/tmp"),
+            cwd: cstring("/tmp"),
             graces: EscalationTimes { term_ms: 1, sweep_ms: 2 },
             confine: Confine::default(),
         };
@@ -170,17 +170,17 @@ mod tests {
     }
 
     #[test]
-    fn the_marks_cannot_name_another_lease() {
+    fn environment_cannot_override_markers() {
         let mut launch = launch();
         launch.env = vec![(ENV_LEASE_ID.into(), "another".into())];
         let id = launch.lease_id;
         let env = plan(launch).unwrap().env;
         assert_eq!(env.len(), 2);
-        assert_eq!(env.first().unwrap(), &c(&format!("{ENV_LEASE_ID}={id}")));
+        assert_eq!(env.first().unwrap(), &cstring(&format!("{ENV_LEASE_ID}={id}")));
     }
 
     #[test]
-    fn where_a_program_may_be() {
+    fn program_candidates_follow_search_path() {
         for (program, search, want) in [
             ("/bin/sh", "/x", vec!["/bin/sh"]),
             ("./sh", "/x", vec!["./sh"]),

@@ -196,7 +196,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn stat_lines() {
+    fn stat_lines_are_parsed() {
         let tail = "1 2 3 0 -1 4194560 89 0 0 0 0 0 0 0 20 0 7 0 123 0 0";
         let stat = |state, threads| Some(Stat { state, ppid: 1, pgrp: 2, threads });
         for (line, want) in [
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alive() {
+    fn zombies_without_threads_are_dead() {
         for (state, threads, want) in [
             (b'S', 1, true),
             (b'D', 1, true),
@@ -226,9 +226,9 @@ mod tests {
         }
     }
 
-    /// A test's threads fork, so this also covers children of other threads than the main one.
+    /// A test runs in a thread of its own, so children of other threads are covered.
     #[test]
-    fn children_are_found_both_ways() {
+    fn children_are_found_by_list_and_by_parent() {
         let mut child = Command::new("/bin/sh").args(["-c", "read x"]).stdin(Stdio::piped()).spawn().unwrap();
         let pid = child.id().cast_signed();
         assert!(children(own_pid()).contains(&pid));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_is_a_descendant() {
+    fn foreign_pids_are_not_verified() {
         assert!(Process::verified(1, None).is_none());
         assert!(Process::verified(own_pid(), None).is_none());
         assert!(Process::verified(0, None).is_none());

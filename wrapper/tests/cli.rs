@@ -1,4 +1,4 @@
-//! What a person sees who runs the wrapper by hand.
+//! Output of the wrapper when a person starts it.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::os::unix::net::UnixStream;
@@ -13,7 +13,7 @@ fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn help_and_version() {
+fn help_and_version_are_printed() {
     let version = format!("acp-wrapper {}\n", env!("CARGO_PKG_VERSION"));
     for (arg, want) in
         [("--help", "launch.json"), ("-h", "launch.json"), ("--version", &version), ("-V", &version)]
@@ -26,7 +26,7 @@ fn help_and_version() {
 }
 
 #[test]
-fn run_by_hand_it_explains_itself_and_runs_nothing() {
+fn manual_start_prints_usage() {
     let (other_kind_of_socket, _peer) = UnixStream::pair().unwrap();
     for (name, args, stdin) in [
         ("nothing", &[][..], Stdio::null()),
@@ -43,7 +43,7 @@ fn run_by_hand_it_explains_itself_and_runs_nothing() {
 }
 
 #[test]
-fn help_that_cannot_be_written_fails() {
+fn unwritable_help_fails() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_acp-wrapper")).arg("--help").stdout(full).status().unwrap();
     assert_eq!(status.code(), Some(1));

@@ -1,15 +1,15 @@
-//! The admin CLI against a running supervisor.
+//! The admin CLI with a running supervisor.
 
-use crate::common::{Host, agent, marked, script, terminal};
+use crate::common::{Host, agent, pids_of, script, terminal};
 use crate::schema;
 use acp_shared::protocol::{Graces, LeaseState, Reply, Request, Spawn};
 use std::process::Stdio;
 
 #[tokio::test]
-async fn list_show_verify_status_and_reap() {
+async fn admin_commands_report_lease() {
     let (host, identity, mut gateway) = Host::with_identity().await;
     assert_eq!(host.json(&["leases", "list"]), serde_json::json!([]));
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     let listed = host.json(&["leases", "list"]);
     for (key, want) in [
@@ -51,12 +51,12 @@ async fn list_show_verify_status_and_reap() {
 }
 
 #[test]
-fn failures_have_codes() {
+fn failures_report_codes() {
     let host = Host::new();
-    let nobody = "0190b5f0-0000-7000-8000-000000000000";
+    let unknown = "0190b5f0-0000-7000-8000-000000000000";
     for (args, exit, code) in [
-        (&["leases", "show", nobody][..], 1, "LEASE_UNKNOWN"),
-        (&["leases", "verify", nobody], 1, "LEASE_UNKNOWN"),
+        (&["leases", "show", unknown][..], 1, "LEASE_UNKNOWN"),
+        (&["leases", "verify", unknown], 1, "LEASE_UNKNOWN"),
         (&["leases", "show", "x"], 2, "USAGE"),
         (&["leases", "reap"], 2, "USAGE"),
         (&["--socket", "/nonexistent/socket", "status"], 3, "SUPERVISOR_UNAVAILABLE"),
@@ -70,7 +70,7 @@ fn failures_have_codes() {
 }
 
 #[test]
-fn a_reader_that_has_enough_is_no_error() {
+fn closed_output_is_no_error() {
     let host = Host::new();
     let mut command = host.cli_command(&["leases", "list", "--json"]);
     let (reader, writer) = std::io::pipe().unwrap();
@@ -80,9 +80,8 @@ fn a_reader_that_has_enough_is_no_error() {
     assert!(output.stderr.is_empty(), "{output:?}");
 }
 
-/// Everything that is printed for programs is what the document says.
 #[tokio::test]
-async fn what_programs_read_is_documented() {
+async fn json_output_matches_schema() {
     let (host, mut gateway) = Host::with_gateway().await;
     let (spec, short) = (agent(&["cat"]), script("exit 3"));
     gateway.spawn(&spec).await;
@@ -110,11 +109,11 @@ async fn what_programs_read_is_documented() {
 }
 
 #[tokio::test]
-async fn lists_are_filtered_sorted_and_weighed() {
+async fn lists_are_filtered_and_sorted() {
     let host = Host::new();
     let (a, b) = (host.gateway(), host.gateway());
     let (mut one, mut two) = (a.connect().await, b.connect().await);
-    // Two sleeping children beside the shell.
+    // Two sleeping children of the shell.
     let big = script("sleep 300 & sleep 300 & wait");
     let small = agent(&["cat"]);
     let ended = script("exit 0");
@@ -147,7 +146,7 @@ async fn lists_are_filtered_sorted_and_weighed() {
     ] {
         assert_eq!(ids(args).iter().collect::<Vec<_>>(), want, "{args:?}");
     }
-    // For people: fits the width, names every column, and a beginning of an id that is shown works elsewhere.
+    // The table fits the width, names every column, and shows usable id prefixes.
     for columns in ["80", "120"] {
         let output = host.cli_command(&["leases", "list"]).env("COLUMNS", columns).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -161,10 +160,10 @@ async fn lists_are_filtered_sorted_and_weighed() {
     assert!(wide.lines().count() == 3 && wide.contains(small.session_key.as_str()), "{wide}");
 }
 
-/// A gateway chooses the reason and an agent its name: neither reaches a terminal as it is.
+/// A gateway chooses the reason, an agent its process name; both are escaped in terminals.
 #[tokio::test]
-async fn what_others_chose_gives_a_terminal_no_orders() {
-    const EVIL: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}x\r\n";
+async fn foreign_text_is_escaped() {
+    const CONTROL_TEXT: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}x\r\n";
     let (host, mut gateway) = Host::with_gateway().await;
     let spec = script("printf '\\033[2Jevil' > /proc/self/comm; trap '' TERM; while :; do sleep 1; done");
     gateway.spawn(&spec).await;
@@ -179,10 +178,10 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
         }
         String::from_utf8(output.stdout.clone()).unwrap()
     };
-    crate::common::eventually("the agent has renamed itself", || {
+    crate::common::eventually("the agent has its new name", || {
         safe(&host.cli(&["leases", "verify", &id])).contains("\\u{1b}[2Jevil")
     });
-    let close = Request::CloseLease { lease_id: spec.lease_id, reason: EVIL.to_owned() };
+    let close = Request::CloseLease { lease_id: spec.lease_id, reason: CONTROL_TEXT.to_owned() };
     assert!(matches!(gateway.call(close).await, Ok(Reply::Closing { .. })));
     gateway.state(spec.lease_id, LeaseState::Closing).await;
     let shown = safe(&host.cli(&["leases", "show", &id]));
@@ -195,8 +194,8 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
         &["leases", "verify", &id, "--json"],
         &["leases", "verify", "--all"],
         &["leases", "reap", "--dry-run"],
-        &["leases", "show", EVIL],
-        &["leases", "show", EVIL, "--json"],
+        &["leases", "show", CONTROL_TEXT],
+        &["leases", "show", CONTROL_TEXT, "--json"],
     ] {
         safe(&host.cli(args));
     }
@@ -208,26 +207,26 @@ async fn what_others_chose_gives_a_terminal_no_orders() {
 }
 
 #[tokio::test]
-async fn an_admin_closes_in_order_and_waits() {
+async fn admin_close_waits_for_end() {
     let (host, mut gateway) = Host::with_gateway().await;
     let (spec, other) = (gateway.start(agent(&["cat"])).await, gateway.start(agent(&["cat"])).await);
     let id = spec.lease_id.to_string();
-    // Nobody can be asked here.
-    let asked = host.cli(&["leases", "close", &id]);
-    assert_eq!(asked.status.code(), Some(2));
-    assert!(String::from_utf8(asked.stderr).unwrap().contains("add --yes"));
+    // Without a terminal there is no confirmation.
+    let refused = host.cli(&["leases", "close", &id]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("add --yes"));
     let closed = host.json(&["leases", "close", &id, "--yes", "--wait", "--reason", "maintenance"]);
     assert_eq!(
         (&closed[0]["lease_id"], &closed[0]["state"]),
         (&id.as_str().into(), &"closed".into()),
         "{closed}"
     );
-    assert!(marked(spec.lease_id).is_empty());
+    assert!(pids_of(spec.lease_id).is_empty());
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert!(!marked(other.lease_id).is_empty(), "the other agent keeps running");
-    // Again: it has ended, and that is no failure.
+    assert!(!pids_of(other.lease_id).is_empty(), "the other agent ended");
+    // Closing an ended lease succeeds.
     assert_eq!(host.json(&["leases", "close", &id, "--yes", "--wait"])[0]["state"], "closed");
-    // One that takes its time is named.
+    // A lease that is still closing at the timeout is reported.
     let graces = Graces { eof_ms: 60_000, term_ms: 60_000, kill_ms: 5_000 };
     let slow = Spawn { graces, ..script("trap '' TERM; while :; do sleep 1; done") };
     gateway.spawn(&slow).await;
@@ -239,7 +238,7 @@ async fn an_admin_closes_in_order_and_waits() {
 }
 
 #[tokio::test]
-async fn a_person_is_asked_before_a_lease_is_closed() {
+async fn close_asks_for_confirmation() {
     let (host, mut gateway) = Host::with_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
@@ -248,19 +247,18 @@ async fn a_person_is_asked_before_a_lease_is_closed() {
     no.until("[y/N]");
     no.type_in("\n");
     assert_eq!(no.wait().code(), Some(1));
-    assert!(!marked(spec.lease_id).is_empty());
+    assert!(!pids_of(spec.lease_id).is_empty());
     let mut yes = close();
     yes.until("[y/N]");
     yes.type_in("y\n");
     assert_eq!(yes.wait().code(), Some(0));
-    assert!(marked(spec.lease_id).is_empty());
+    assert!(pids_of(spec.lease_id).is_empty());
 }
 
-/// The exit code of verify tells the verdict.
 #[tokio::test]
-async fn verify_tells_by_its_exit_code() {
+async fn verify_exit_code_reports_verdict() {
     let (mut host, mut gateway) = Host::with_gateway().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     let id = spec.lease_id.to_string();
     assert_eq!(host.cli(&["leases", "verify", &id]).status.code(), Some(0));
     let text = String::from_utf8(host.cli(&["leases", "verify", &id]).stdout).unwrap();
@@ -268,17 +266,17 @@ async fn verify_tells_by_its_exit_code() {
     assert!(text.contains("✓  wrapper") && text.contains("verdict: owned"), "{text}");
     assert_eq!(host.cli(&["leases", "verify", "--all"]).status.code(), Some(0));
     assert_eq!(host.cli(&["leases", "verify"]).status.code(), Some(2));
-    // A wrapper that was stopped dead with its supervisor, and ends later, leaves a lease that is lost or closed.
+    // A stopped wrapper of a dead supervisor leaves a lost or closed lease.
     crate::common::kill(info.wrapper_pid.unwrap(), rustix::process::Signal::STOP);
     host.crash();
     let config = host.config.clone();
     host.config = config.replace("300", "0");
     host.start();
     let state = host.json(&["leases", "show", &id])["state"].as_str().unwrap().to_owned();
-    let verified = host.cli(&["leases", "verify", &id]);
+    let assert_verdict = host.cli(&["leases", "verify", &id]);
     assert_eq!(
-        verified.status.code(),
+        assert_verdict.status.code(),
         Some(0),
-        "{state}: a tree that is gone matches its record: {verified:?}"
+        "{state}: a tree that is gone matches its record: {assert_verdict:?}"
     );
 }

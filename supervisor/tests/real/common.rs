@@ -1,7 +1,7 @@
-//! A supervisor process in a directory of its own, and clients that speak its protocol.
+//! A supervisor process in its own directory, and clients of its protocol.
 
-pub(crate) use crate::probe::{can, say};
-use crate::rig_groups::TestGroup;
+pub(crate) use crate::probe::{is_possible, report};
+use crate::test_cgroup::TestGroup;
 use acp_shared::conn::{self, Conn, ConnError};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::launch::{ENV_LEASE_ID, ExitStatus};
@@ -10,8 +10,8 @@ use acp_shared::protocol::{
     Request, Role, Spawn, ToClient, ToSupervisor, VERSION_MIN, Welcome,
 };
 use acp_shared::redact::Secret;
-pub(crate) use acp_testkit::processes::is_alive as runs;
-use acp_testkit::processes::{Killed, all_pids, has_env};
+pub(crate) use acp_testkit::processes::is_alive;
+use acp_testkit::processes::{KillOnDrop, all_pids, has_env};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -21,41 +21,41 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Makes tests of functions that take a rung, for the rungs that are not the best one.
-macro_rules! on_lower_rungs {
-    ($($name:ident,)+) => {
+/// Makes tests for the lower containment levels from functions that take a level.
+macro_rules! at_lower_levels {
+    ($(#[tokio::test] async fn $test:ident = $check:ident,)+) => {
         mod r2 {
-            $(#[tokio::test] async fn $name() { super::$name("R2").await; })+
+            $(#[tokio::test] async fn $test() { super::$check("R2").await; })+
         }
         mod r3 {
-            $(#[tokio::test] async fn $name() { super::$name("R3").await; })+
+            $(#[tokio::test] async fn $test() { super::$check("R3").await; })+
         }
     };
 }
-pub(crate) use on_lower_rungs;
+pub(crate) use at_lower_levels;
 
-/// How long anything may take: the machine may be busy.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+/// Maximum wait for any state; the machine may be busy.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Graces that make tests quick.
-pub(crate) const QUICK: Graces = Graces { eof_ms: 300, term_ms: 400, kill_ms: 5_000 };
+/// Short graces.
+pub(crate) const SHORT_GRACES: Graces = Graces { eof_ms: 300, term_ms: 400, kill_ms: 5_000 };
 
-/// Waits until something holds.
+/// Polls until a condition holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
+    let until = Instant::now() + TIMEOUT;
     while !holds() {
-        assert!(Instant::now() < until, "not within {DEADLINE:?}: {what}");
+        assert!(Instant::now() < until, "timeout after {TIMEOUT:?}: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// The wrapper beside the supervisor under test, built if this package was built alone.
+/// Path of the wrapper; builds it if only this package was built.
 pub(crate) fn wrapper() -> &'static Path {
     static WRAPPER: OnceLock<PathBuf> = OnceLock::new();
     WRAPPER.get_or_init(|| program("acp-wrapper", "acp-wrapper"))
 }
 
-/// A program of another package, beside the supervisor under test.
+/// Path of another package's program in the build directory.
 pub(crate) fn program(package: &str, name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_acp-supervisor")).with_file_name(name);
     if !path.exists() {
@@ -69,40 +69,39 @@ pub(crate) fn program(package: &str, name: &str) -> PathBuf {
     path
 }
 
-/// Every running process whose environment names this lease.
-pub(crate) fn marked(lease_id: LeaseId) -> Vec<i32> {
-    let is_marked = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &lease_id.to_string()) && runs(*pid);
+/// Running processes whose environment names this lease.
+pub(crate) fn pids_of(lease_id: LeaseId) -> Vec<i32> {
+    let is_marked = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &lease_id.to_string()) && is_alive(*pid);
     all_pids().into_iter().filter(is_marked).collect()
 }
 
-/// Sends a signal to a process that the test knows to be its own.
+/// Sends a signal to a process of the test.
 pub(crate) fn kill(pid: i32, signal: Signal) {
     let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
-    assert!(runs(pid));
+    assert!(is_alive(pid));
     pidfd_send_signal(&pidfd, signal).unwrap();
 }
 
-/// A supervisor process. It is killed with the value, and its trees with it.
+/// A supervisor process; dropping the value kills it and its trees.
 pub(crate) struct Host {
-    /// The first field: it ends before its directory and its group do.
-    child: Option<Killed>,
+    /// First field: dropped before directory and cgroup.
+    child: Option<KillOnDrop>,
     pub(crate) dir: tempfile::TempDir,
     pub(crate) config: String,
-    /// The group that its leases have their groups in, where this machine gives one.
+    /// Parent cgroup of its leases, if the machine allows one.
     pub(crate) group: Option<TestGroup>,
-    /// A shell line that is run in a mount namespace of its own before the supervisor, in place of it.
-    pub(crate) before: Option<String>,
-    /// Another wrapper.
+    /// Shell commands that run before the supervisor in its own mount namespace.
+    pub(crate) mount_script: Option<String>,
     pub(crate) wrapper: Option<PathBuf>,
-    /// Its socket lies where every user gets, and its log is kept.
+    /// Other users can reach its socket; its log is kept.
     public: bool,
 }
 
-/// What most tests are content with.
+/// Configuration of most tests.
 pub(crate) const DEFAULTS: &str = "reap_term_ms = 300";
 
-/// Agents of tests may crash as often as they like.
-const PATIENT: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
+/// Configuration without crash limits.
+const NO_CRASH_LIMITS: &str = "crash_backoff_ms = 0\ncrashes_max = 0\n";
 
 impl Host {
     pub(crate) fn new() -> Self {
@@ -110,14 +109,14 @@ impl Host {
     }
 
     pub(crate) fn with_config(config: &str) -> Self {
-        let mut host = Self::idle(config);
+        let mut host = Self::prepare(config);
         host.start();
         host
     }
 
-    /// One that holds its trees as this rung does. `None`, with the reason printed, when this machine has not got it.
-    pub(crate) fn on(rung: &str) -> Option<Self> {
-        let mut host = Self::idle(&format!("{PATIENT}reap_term_ms = 300\nrung = \"{rung}\""));
+    /// Starts a supervisor with this containment level. Returns `None` and prints the reason if the machine lacks it.
+    pub(crate) fn at_level(rung: &str) -> Option<Self> {
+        let mut host = Self::prepare(&format!("{NO_CRASH_LIMITS}reap_term_ms = 300\nrung = \"{rung}\""));
         if rung == "R1" && host.group.is_none() {
             return None;
         }
@@ -126,18 +125,18 @@ impl Host {
         Some(host)
     }
 
-    /// One that does not run yet.
-    pub(crate) fn idle(config: &str) -> Self {
+    /// Prepares a supervisor without starting it.
+    pub(crate) fn prepare(config: &str) -> Self {
         let group = TestGroup::new();
         let root =
             group.as_ref().map(|group| format!("cgroup_root = {:?}\n", group.dir())).unwrap_or_default();
         let (dir, config) = (tempfile::tempdir().unwrap(), format!("{root}{config}"));
-        Self { child: None, dir, config, group, before: None, wrapper: None, public: false }
+        Self { child: None, dir, config, group, mount_script: None, wrapper: None, public: false }
     }
 
-    /// One that other users reach.
+    /// Starts a supervisor that other users can reach.
     pub(crate) fn public(config: &str) -> Self {
-        let mut host = Self::idle(config);
+        let mut host = Self::prepare(config);
         host.public = true;
         for path in [host.dir.path().to_owned(), host.dir.path().join("pub")] {
             std::fs::create_dir_all(&path).unwrap();
@@ -149,22 +148,22 @@ impl Host {
         host
     }
 
-    /// The supervisor's program: where other users reach the host, a copy that they can run.
+    /// The supervisor's program, or a copy of it that other users can run.
     pub(crate) fn program(&self) -> PathBuf {
         let built = PathBuf::from(env!("CARGO_BIN_EXE_acp-supervisor"));
         if self.public { self.dir.path().join("pub/acp-supervisor") } else { built }
     }
 
-    /// What it logged so far.
+    /// Its log so far.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap()
     }
 
-    /// The secret of its state directory, mounted for it alone or not.
+    /// Secret of its state directory, inside its mount namespace if it has one.
     fn secret(&self) -> PathBuf {
         let path = self.state_dir().join("secret");
         let seen = || PathBuf::from(format!("/proc/{}/root{}", self.pid(), path.display()));
-        if self.before.is_some() { seen() } else { path }
+        if self.mount_script.is_some() { seen() } else { path }
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
@@ -175,8 +174,8 @@ impl Host {
         if self.public {
             return self.dir.path().join("pub/s.sock");
         }
-        // What is mounted for the supervisor alone is not seen here.
-        let dir = if self.before.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
+        // Mounts of the supervisor's namespace are not visible to the test.
+        let dir = if self.mount_script.is_some() { self.dir.path().to_owned() } else { self.state_dir() };
         dir.join("supervisor.sock")
     }
 
@@ -184,8 +183,9 @@ impl Host {
         let config = self.dir.path().join("supervisor.toml");
         std::fs::write(&config, &self.config).unwrap();
         let program = self.program();
-        let mut command = Command::new(if self.before.is_some() { Path::new("unshare") } else { &program });
-        if let Some(before) = &self.before {
+        let mut command =
+            Command::new(if self.mount_script.is_some() { Path::new("unshare") } else { &program });
+        if let Some(before) = &self.mount_script {
             command.args(["-m", "sh", "-ec", &format!("{before}; exec \"$@\""), "sh"]).arg(&program);
         }
         command.arg("serve").arg("--json").arg("--state-dir").arg(self.state_dir());
@@ -200,12 +200,12 @@ impl Host {
         command
     }
 
-    /// Starts the supervisor and waits until it says that it is ready.
+    /// Starts the supervisor and waits until it is ready.
     pub(crate) fn start(&mut self) {
         self.start_as(self.command());
     }
 
-    /// The same, with a command that was changed before.
+    /// Starts the supervisor by this command and waits until it is ready.
     pub(crate) fn start_as(&mut self, command: Command) {
         let ready = self.launch(command);
         assert_eq!(ready["event"], "ready", "{ready}");
@@ -213,32 +213,31 @@ impl Host {
         assert_eq!(ready["socket"], self.socket().canonicalize().unwrap().to_str().unwrap());
     }
 
-    /// Starts a supervisor by this command and returns its first line: that it is ready, or why it is not; null when
-    /// it said nothing.
+    /// Starts a supervisor by this command and returns the first line of its output; null without output.
     pub(crate) fn launch(&mut self, mut command: Command) -> serde_json::Value {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = child.stdout.take().unwrap();
-        self.hold(child);
+        self.adopt(child);
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         serde_json::from_str(&line).unwrap_or_default()
     }
 
-    /// Takes a process that starts the supervisor in another way.
-    pub(crate) fn hold(&mut self, child: Child) {
-        self.child = Some(Killed(child));
+    /// Takes over a process that was started otherwise.
+    pub(crate) fn adopt(&mut self, child: Child) {
+        self.child = Some(KillOnDrop(child));
     }
 
     pub(crate) fn pid(&self) -> i32 {
         self.child.as_ref().unwrap().pid()
     }
 
-    /// SIGKILL, as a crash would be.
+    /// Kills the supervisor with SIGKILL.
     pub(crate) fn crash(&mut self) {
         drop(self.child.take().unwrap());
     }
 
-    /// SIGTERM, and the exit code.
+    /// Sends SIGTERM and returns the exit code.
     pub(crate) fn stop(&mut self) -> Option<i32> {
         kill(self.pid(), Signal::TERM);
         self.wait()
@@ -259,7 +258,7 @@ impl Host {
         self.cli_command(args).output().unwrap()
     }
 
-    /// Runs an admin command with `--json`, and takes the data out of its envelope.
+    /// Runs an admin command with `--json` and returns the data in the envelope.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         let output = self.cli(&[args, &["--json"]].concat());
         assert!(output.status.success(), "{args:?}: {output:?}");
@@ -268,12 +267,12 @@ impl Host {
         envelope["data"].take()
     }
 
-    /// What `status` warns of.
+    /// Warnings in `status`.
     pub(crate) fn warnings(&self) -> String {
         self.json(&["status"])["warnings"].to_string()
     }
 
-    /// A gateway's state as it would keep it.
+    /// Identity of a new gateway.
     pub(crate) fn gateway(&self) -> Identity {
         Identity {
             socket: self.socket(),
@@ -296,7 +295,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// As a gateway of protocol 1, which every supervisor serves.
+    /// Hello of a gateway of protocol 1.
     pub(crate) fn hello(&self) -> Hello {
         Hello {
             version_min: VERSION_MIN,
@@ -310,12 +309,12 @@ impl Identity {
     }
 
     pub(crate) async fn try_connect(&self) -> Result<Client, ConnError> {
-        let (conn, welcome) = conn::open(&self.socket, self.hello(), DEADLINE).await?;
-        Ok(Client::over(conn, welcome, None))
+        let (conn, welcome) = conn::open(&self.socket, self.hello(), TIMEOUT).await?;
+        Ok(Client::new(conn, welcome, None))
     }
 
     pub(crate) async fn connect(&self) -> Client {
-        // A connection that was just dropped may still be living in the supervisor's eyes.
+        // The supervisor may not have noticed the end of an earlier connection.
         loop {
             match self.try_connect().await {
                 Err(ConnError::Refused(refusal)) if refusal.code == RefusalCode::InstanceBusy => {
@@ -331,7 +330,7 @@ impl Identity {
 pub(crate) struct Client {
     pub(crate) conn: Conn<ToClient, ToSupervisor>,
     pub(crate) welcome: Welcome,
-    /// With protocol 2: what acts is sent with it.
+    /// Epoch sent with acting requests (protocol 2).
     pub(crate) epoch: Option<u64>,
     next: u64,
     pub(crate) notices: VecDeque<Notice>,
@@ -339,7 +338,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn over(conn: Conn<ToClient, ToSupervisor>, welcome: Welcome, epoch: Option<u64>) -> Self {
+    pub(crate) fn new(conn: Conn<ToClient, ToSupervisor>, welcome: Welcome, epoch: Option<u64>) -> Self {
         Self { conn, welcome, epoch, next: 1, notices: VecDeque::new(), replies: VecDeque::new() }
     }
 
@@ -347,7 +346,7 @@ impl Client {
         self.try_send(body).await.expect("the connection is open")
     }
 
-    /// Sends a request, and returns its number; a connection that has ended takes nothing.
+    /// Sends a request and returns its id; `None` if the connection has ended.
     pub(crate) async fn try_send(&mut self, body: Request) -> Option<u64> {
         let id = self.next;
         self.next += 1;
@@ -359,10 +358,10 @@ impl Client {
     }
 
     pub(crate) async fn reply(&mut self, id: u64) -> Result<Reply, Refusal> {
-        self.try_reply(id).await.expect("the connection is open, and its peer answers in turn")
+        self.try_reply(id).await.expect("the connection is open")
     }
 
-    /// The answer to a request; `None` when the connection ends before that.
+    /// Waits for the reply to a request; `None` if the connection ends first.
     async fn try_reply(&mut self, id: u64) -> Option<Result<Reply, Refusal>> {
         loop {
             if let Some(at) = self.replies.iter().position(|(got, _)| *got == id) {
@@ -378,10 +377,10 @@ impl Client {
     }
 
     pub(crate) async fn notice(&mut self) -> Notice {
-        self.try_notice().await.expect("the connection is open, and its peer answers in turn")
+        self.try_notice().await.expect("the connection is open")
     }
 
-    /// The next piece of news; `None` when the connection has ended.
+    /// Waits for the next notice; `None` if the connection has ended.
     pub(crate) async fn try_notice(&mut self) -> Option<Notice> {
         loop {
             if let Some(notice) = self.notices.pop_front() {
@@ -391,11 +390,10 @@ impl Client {
         }
     }
 
-    /// Takes in what comes next; `None` when the connection has ended.
+    /// Receives one message; `None` if the connection has ended.
     async fn try_recv(&mut self) -> Option<()> {
-        let message = tokio::time::timeout(DEADLINE, self.conn.receiver.recv())
-            .await
-            .expect("the notification arrives in time");
+        let message =
+            tokio::time::timeout(TIMEOUT, self.conn.receiver.recv()).await.expect("timeout: no message");
         match message {
             Ok(Some(ToClient::Reply { id, result })) => self.replies.push_back((id, result)),
             Ok(Some(ToClient::Notice(notice))) => self.notices.push_back(notice),
@@ -405,7 +403,7 @@ impl Client {
         Some(())
     }
 
-    /// What becomes of a request; `None` when the connection ends before that is known.
+    /// Sends a request and waits for its reply; `None` if the connection ends first.
     pub(crate) async fn try_call(&mut self, body: Request) -> Option<Result<Reply, Refusal>> {
         let id = self.try_send(body).await?;
         self.try_reply(id).await
@@ -443,7 +441,7 @@ impl Client {
         assert!(matches!(reply, Ok(Reply::Closing { .. })), "{reply:?}");
     }
 
-    /// The next piece of output of a lease; other news is dropped.
+    /// Waits for the next output of a lease and drops other notices.
     pub(crate) async fn output(&mut self, lease: LeaseId) -> (u64, Vec<u8>) {
         loop {
             if let Notice::Output { lease_id, offset, bytes } = self.notice().await
@@ -454,7 +452,7 @@ impl Client {
         }
     }
 
-    /// Output from `offset` on until `count` bytes are there; asserts that nothing is missing or repeated.
+    /// Reads `count` bytes of output from `offset`; asserts that none is missing or repeated.
     pub(crate) async fn read(&mut self, lease: LeaseId, offset: u64, count: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while all.len() < count {
@@ -465,21 +463,21 @@ impl Client {
         all
     }
 
-    /// The same, acknowledged piece by piece; no piece is larger than the credit.
+    /// Reads and acknowledges output piece by piece; asserts that no piece exceeds the credit.
     pub(crate) async fn read_and_ack(&mut self, lease: LeaseId, offset: u64, count: usize) -> Vec<u8> {
         let mut all = Vec::new();
         while all.len() < count {
             let (at, bytes) = self.output(lease).await;
             assert_eq!(at, offset + all.len() as u64, "output out of order");
-            assert!(bytes.len() as u64 <= self.welcome.credit_bytes, "more than the credit came at once");
+            assert!(bytes.len() as u64 <= self.welcome.credit_bytes, "piece larger than the credit");
             all.extend(bytes);
             self.ack(lease, offset + all.len() as u64).await;
         }
         all
     }
 
-    /// Everything that a lease printed until its adapter ended.
-    pub(crate) async fn all(&mut self, lease: LeaseId) -> (ExitStatus, String) {
+    /// Reads the output of a lease until its adapter has exited.
+    pub(crate) async fn read_to_exit(&mut self, lease: LeaseId) -> (ExitStatus, String) {
         let mut all = Vec::new();
         loop {
             match self.notice().await {
@@ -492,8 +490,8 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the adapter's output.
-    pub(crate) async fn exited(&mut self, lease: LeaseId) -> (ExitStatus, u64) {
+    /// Waits for the exit notice of a lease.
+    pub(crate) async fn await_exit(&mut self, lease: LeaseId) -> (ExitStatus, u64) {
         loop {
             if let Notice::Exited { lease_id, status, end_offset, stderr_tail, .. } = self.notice().await
                 && lease_id == lease
@@ -504,7 +502,7 @@ impl Client {
         }
     }
 
-    /// Waits until a lease is in this state and returns why.
+    /// Waits until a lease has this state and returns the reason.
     pub(crate) async fn state(&mut self, lease: LeaseId, want: LeaseState) -> String {
         loop {
             if let Notice::LeaseChanged { lease_id, state, reason } = self.notice().await
@@ -524,7 +522,7 @@ impl Client {
     }
 }
 
-/// An agent that runs `argv` in `/`.
+/// Spawn request of an agent that runs `argv` in `/`.
 pub(crate) fn agent(argv: &[&str]) -> Spawn {
     Spawn {
         lease_id: LeaseId::mint(),
@@ -534,16 +532,16 @@ pub(crate) fn agent(argv: &[&str]) -> Spawn {
         env: vec![("PATH".into(), std::env::var("PATH").unwrap())],
         cwd: "/".into(),
         roots: Vec::new(),
-        graces: QUICK,
+        graces: SHORT_GRACES,
     }
 }
 
-/// An agent that runs a shell script.
+/// Spawn request of an agent that runs a shell script.
 pub(crate) fn script(text: &str) -> Spawn {
     agent(&["/bin/sh", "-c", text])
 }
 
-/// A terminal of an agent that runs a shell script.
+/// Spawn request of an agent's terminal that runs a shell script.
 pub(crate) fn terminal(parent: &Spawn, text: &str, output_bytes_max: u64) -> Spawn {
     let kind = LeaseKind::Terminal { parent_lease_id: parent.lease_id, output_bytes_max };
     Spawn { kind, session_key: parent.session_key.clone(), ..script(text) }

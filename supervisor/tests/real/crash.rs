@@ -1,21 +1,21 @@
-//! Nothing outlives its lease, whatever is killed; and nothing else is touched.
+//! Kills of supervisors and wrappers: nothing outlives its lease, and foreign processes survive.
 
-use crate::common::{Host, agent, eventually, kill, marked, runs, script};
-use crate::start::{STUBBORN, await_gone, on_each_rung};
+use crate::common::{Host, agent, eventually, is_alive, kill, pids_of, script};
+use crate::scenarios::{UNRESPONSIVE, at_each_level, await_gone};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
-use acp_testkit::processes::{Killed, status_field};
+use acp_testkit::processes::{KillOnDrop, status_field};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::process::Command;
 
-/// A process that says it belongs to a lease, as one of another gateway would.
-pub(crate) struct Decoy(Killed);
+/// A foreign process with the marker of a lease.
+pub(crate) struct Decoy(KillOnDrop);
 
 impl Decoy {
     pub(crate) fn new(lease: LeaseId, gateway: GatewayInstanceId) -> Self {
         let mut command = Command::new("sleep");
         command.arg("3600").env("OPENCLAW_ACPX_LEASE_ID", lease.to_string());
-        Self(Killed(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap()))
+        Self(KillOnDrop(command.env("OPENCLAW_GATEWAY_INSTANCE_ID", gateway.to_string()).spawn().unwrap()))
     }
 
     pub(crate) fn pid(&self) -> i32 {
@@ -23,11 +23,11 @@ impl Decoy {
     }
 }
 
-async fn on_killed_supervisor(rung: &str) {
-    let Some((mut host, mut gateway)) = Host::serving_on(rung).await else { return };
-    let specs = [agent(&["cat"]), script(STUBBORN)];
+async fn check_killed_supervisor(level: &str) {
+    let Some((mut host, mut gateway)) = Host::serving_at_level(level).await else { return };
+    let specs = [agent(&["cat"]), script(UNRESPONSIVE)];
     gateway.spawn_all(&specs).await;
-    eventually("the grandchild is there", || marked(specs[1].lease_id).len() >= 4);
+    eventually("the grandchild exists", || pids_of(specs[1].lease_id).len() >= 4);
     host.crash();
     await_gone(&specs);
     host.start();
@@ -37,82 +37,84 @@ async fn on_killed_supervisor(rung: &str) {
     }
 }
 
-async fn on_killed_supervisor_and_wrapper(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
+async fn check_killed_supervisor_and_wrapper(level: &str) {
+    let Some(mut host) = Host::at_level(level) else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (spec, info) = gateway.spawn_stubborn().await;
-    let before = marked(spec.lease_id);
-    // The wrapper first, held still, so that it cannot clean up.
+    let (spec, info) = gateway.spawn_unresponsive().await;
+    let before = pids_of(spec.lease_id);
+    // The wrapper is stopped, so that it cannot end the tree.
     host.crash_with_wrapper(&info);
-    let left = marked(spec.lease_id);
-    assert!(!left.is_empty(), "of {before:?} escapees remain");
+    let remaining = pids_of(spec.lease_id);
+    assert!(!remaining.is_empty(), "all of {before:?} have ended");
     let foreign = Decoy::new(spec.lease_id, GatewayInstanceId::mint());
     let other = Decoy::new(LeaseId::mint(), identity.id);
 
     host.start();
-    let gone = left.iter().all(|pid| !runs(*pid));
-    assert!(gone, "everything is gone before the first connection");
-    assert!(runs(foreign.pid()) && runs(other.pid()), "foreign processes are alive");
+    let gone = remaining.iter().all(|pid| !is_alive(*pid));
+    assert!(gone, "processes remain after the start");
+    assert!(is_alive(foreign.pid()) && is_alive(other.pid()), "a foreign process was killed");
     let mut gateway = identity.connect().await;
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.state_reason.as_str()), (LeaseState::Closed, "its tree is gone"));
 }
 
-/// The whole tree is there when the next supervisor starts: the wrapper was stopped and could not clean up.
-async fn on_stopped_wrapper(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
+/// The wrapper was stopped and could not end its tree.
+async fn check_stopped_wrapper(level: &str) {
+    let Some(mut host) = Host::at_level(level) else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (plain, stubborn) = (agent(&["sleep", "300"]), script(STUBBORN));
-    let infos = [gateway.spawn(&plain).await, gateway.spawn(&stubborn).await];
-    eventually("the grandchild is there", || marked(stubborn.lease_id).len() >= 4);
+    let (plain, unresponsive) = (agent(&["sleep", "300"]), script(UNRESPONSIVE));
+    let infos = [gateway.spawn(&plain).await, gateway.spawn(&unresponsive).await];
+    eventually("the grandchild exists", || pids_of(unresponsive.lease_id).len() >= 4);
     for info in &infos {
         kill(info.wrapper_pid.unwrap(), Signal::STOP);
     }
     host.crash();
-    assert!(infos.iter().all(|info| runs(info.wrapper_pid.unwrap()) && runs(info.adapter_pid.unwrap())));
+    assert!(
+        infos.iter().all(|info| is_alive(info.wrapper_pid.unwrap()) && is_alive(info.adapter_pid.unwrap()))
+    );
     host.start();
-    for spec in [&plain, &stubborn] {
-        assert_eq!(marked(spec.lease_id), [0; 0], "nothing is left before the first connection");
+    for spec in [&plain, &unresponsive] {
+        assert_eq!(pids_of(spec.lease_id), [0; 0], "processes remain after the start");
     }
     let leases = identity.connect().await.leases().await;
     assert!(leases.iter().all(|l| l.state == LeaseState::Closed), "{leases:?}");
 }
 
-async fn on_copied_state_directory(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
+async fn check_copied_state_directory(level: &str) {
+    let Some(mut host) = Host::at_level(level) else { return };
     let (mut identity, mut gateway) = host.connect_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     let mut copy = Host::with_config("reap_every_ms = 200");
     copy.crash();
-    host.settled(spec.lease_id);
+    host.await_settled(spec.lease_id);
     host.copy_state(&copy);
     copy.start();
-    assert_eq!(marked(spec.lease_id).len(), 2);
+    assert_eq!(pids_of(spec.lease_id).len(), 2);
     let lines = copy.json(&["leases", "reap", "--dry-run"]);
     assert_eq!(lines[0]["action"], "leave", "{lines}");
     assert_eq!(lines[0]["why"], "the supervisor that spawned it lives");
     assert!(copy.cli(&["leases", "reap", "--yes"]).status.success());
-    assert_eq!(marked(spec.lease_id).len(), 2);
+    assert_eq!(pids_of(spec.lease_id).len(), 2);
 
-    // Who asks the copy for that lease gets an answer.
+    // The copy refuses requests for the lease.
     identity.socket = copy.socket();
-    let mut astray = identity.connect().await;
+    let mut client_of_copy = identity.connect().await;
     let lease_id = spec.lease_id;
     for body in [Request::Spawn(spec), Request::Attach { lease_id, from_offset: 0 }] {
-        assert_eq!(astray.call(body).await.unwrap_err().code, RefusalCode::SessionBusy);
+        assert_eq!(client_of_copy.call(body).await.unwrap_err().code, RefusalCode::SessionBusy);
     }
-    // Once its supervisor is dead the lease is swept without anybody's asking.
+    // After the supervisor's death the copy sweeps the lease unasked.
     host.crash();
-    // Its wrapper ends the tree, or the copy does what is left of that: whoever is first.
+    // Either the wrapper or the copy ends the tree.
     eventually("the copy reports that the lease has ended", || {
         let state = copy.json(&["leases", "list"])[0]["state"].clone();
         state == "lost" || state == "closed"
     });
-    assert!(marked(lease_id).is_empty());
+    assert!(pids_of(lease_id).is_empty());
 }
 
-async fn on_unmarked_stray(rung: &str) {
-    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
+async fn check_unmarked_orphan(level: &str) {
+    let Some((host, mut gateway)) = Host::serving_at_level(level).await else { return };
     let file = host.dir.path().join("pid");
     let path = file.to_str().unwrap();
     let spec = script(&format!(
@@ -120,19 +122,19 @@ async fn on_unmarked_stray(rung: &str) {
     ));
     let info = gateway.spawn(&spec).await;
     eventually("the orphan exists", || file.exists());
-    let stray: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
-    assert!(runs(stray) && !marked(spec.lease_id).contains(&stray));
+    let orphan: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
+    assert!(is_alive(orphan) && !pids_of(spec.lease_id).contains(&orphan));
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
     gateway.state(spec.lease_id, LeaseState::Lost).await;
-    eventually("the orphan is gone", || !runs(stray));
-    eventually("the orphan is reaped", || !std::path::Path::new(&format!("/proc/{stray}")).exists());
-    // Other leases were never in danger.
+    eventually("the orphan is gone", || !is_alive(orphan));
+    eventually("the orphan is reaped", || !std::path::Path::new(&format!("/proc/{orphan}")).exists());
+    // Other leases are not affected.
     let other = gateway.start(agent(&["cat"])).await;
-    assert_eq!(marked(other.lease_id).len(), 2);
+    assert_eq!(pids_of(other.lease_id).len(), 2);
 }
 
-async fn on_lost_lease(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
+async fn check_lost_lease(level: &str) {
+    let Some(mut host) = Host::at_level(level) else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"x").await.unwrap();
@@ -143,18 +145,17 @@ async fn on_lost_lease(rung: &str) {
     assert_eq!(gateway.leases().await.remove(0).exit, None);
 }
 
-/// Kills at many instants of many spawns: whatever step each of them is at, nothing stays.
-async fn on_supervisor_killed_in_spawns(rung: &str) {
-    let Some(mut host) = Host::on(rung) else { return };
+async fn check_supervisor_killed_in_spawns(level: &str) {
+    let Some(mut host) = Host::at_level(level) else { return };
     let identity = host.gateway();
     for round in 0..12u64 {
         let mut gateway = identity.connect().await;
         let specs: Vec<_> =
-            (0..6).map(|i| if i % 2 == 0 { agent(&["cat"]) } else { script(STUBBORN) }).collect();
+            (0..6).map(|i| if i % 2 == 0 { agent(&["cat"]) } else { script(UNRESPONSIVE) }).collect();
         gateway.send_spawns(&specs).await;
-        // However slow the machine is, half of them are killed with something begun.
+        // Half of the rounds kill after a spawn has started, however slow the machine is.
         if round >= 6 {
-            let begun = |spec: &Spawn| !marked(spec.lease_id).is_empty();
+            let begun = |spec: &Spawn| !pids_of(spec.lease_id).is_empty();
             eventually("one of them has started", || specs.iter().any(begun));
         }
         tokio::time::sleep(std::time::Duration::from_millis(round % 6 * 10)).await;
@@ -172,14 +173,14 @@ async fn on_supervisor_killed_in_spawns(rung: &str) {
     assert_eq!(wrappers.count(), 0, "launch directories are removed");
 }
 
-async fn on_wrappers_killed_in_spawns(rung: &str) {
-    let Some((host, mut gateway)) = Host::serving_on(rung).await else { return };
+async fn check_wrappers_killed_in_spawns(level: &str) {
+    let Some((host, mut gateway)) = Host::serving_at_level(level).await else { return };
     for round in 0..20u64 {
-        let spec = script(STUBBORN);
+        let spec = script(UNRESPONSIVE);
         let id = gateway.send(Request::Spawn(spec.clone())).await;
         tokio::time::sleep(std::time::Duration::from_millis(round * 2)).await;
         let path = format!("{}/acp-wrapper", spec.lease_id);
-        for pid in marked(spec.lease_id) {
+        for pid in pids_of(spec.lease_id) {
             let Ok(pidfd) = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()) else { continue };
             let exe = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
             let is_child = status_field(pid, "PPid").is_some_and(|ppid| ppid == host.pid().to_string());
@@ -189,26 +190,26 @@ async fn on_wrappers_killed_in_spawns(rung: &str) {
             }
         }
         let spawned = gateway.reply(id).await.is_ok();
-        if spawned && !marked(spec.lease_id).is_empty() {
+        if spawned && !pids_of(spec.lease_id).is_empty() {
             gateway.close(spec.lease_id).await;
         }
-        eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
+        eventually("no process of the tree runs", || pids_of(spec.lease_id).is_empty());
     }
-    gateway.all_ended().await;
+    gateway.await_all_ended().await;
 }
 
-on_each_rung! {
-    #[tokio::test] async fn a_killed_supervisor_leaves_no_process = on_killed_supervisor,
+at_each_level! {
+    #[tokio::test] async fn killed_supervisor_leaves_no_process = check_killed_supervisor,
     #[tokio::test]
-    async fn a_killed_supervisor_and_wrapper_leave_work_for_the_next_start = on_killed_supervisor_and_wrapper,
+    async fn next_start_ends_tree_of_killed_supervisor_and_wrapper = check_killed_supervisor_and_wrapper,
     #[tokio::test]
-    async fn a_stopped_wrapper_of_a_dead_supervisor_is_reaped_with_its_tree = on_stopped_wrapper,
+    async fn stopped_wrapper_of_dead_supervisor_is_reaped_with_tree = check_stopped_wrapper,
     #[tokio::test]
-    async fn a_copied_state_directory_reaps_nothing_of_a_living_supervisor = on_copied_state_directory,
-    #[tokio::test] async fn a_stray_without_a_marker_is_killed_when_its_wrapper_dies = on_unmarked_stray,
-    #[tokio::test] async fn what_is_not_known_of_a_lost_lease_is_not_said = on_lost_lease,
+    async fn copied_state_directory_reaps_nothing_of_living_supervisor = check_copied_state_directory,
+    #[tokio::test] async fn orphan_without_marker_is_killed_with_its_wrapper = check_unmarked_orphan,
+    #[tokio::test] async fn lost_lease_reports_no_exit_status = check_lost_lease,
     #[tokio::test]
-    async fn a_supervisor_killed_at_any_instant_of_a_spawn_leaves_nothing = on_supervisor_killed_in_spawns,
+    async fn supervisor_killed_during_spawns_leaves_nothing = check_supervisor_killed_in_spawns,
     #[tokio::test]
-    async fn wrappers_killed_at_any_instant_of_a_spawn_leave_nothing = on_wrappers_killed_in_spawns,
+    async fn wrappers_killed_during_spawn_leave_nothing = check_wrappers_killed_in_spawns,
 }

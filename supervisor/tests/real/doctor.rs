@@ -14,7 +14,7 @@ fn run(state_dir: &Path, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What it says for programs: exit code and checks by name.
+/// Runs `doctor --json` and returns the exit code and the checks by name.
 fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
     let output = run(state_dir, &["--json"]);
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -35,7 +35,7 @@ fn doctor(state_dir: &Path) -> (Option<i32>, impl Fn(&str) -> Value + use<>) {
 }
 
 #[tokio::test]
-async fn a_running_supervisor_is_well() {
+async fn running_supervisor_passes_checks() {
     let host = Host::new();
     let (_, check) = doctor(&host.state_dir());
     for name in [
@@ -68,17 +68,17 @@ async fn a_running_supervisor_is_well() {
             .collect()
     };
     let line: Value = serde_json::from_slice(&run(&host.state_dir(), &["--json"]).stdout).unwrap();
-    assert_eq!(chosen(&line), [rung], "the ladder is that of the supervisor");
+    assert_eq!(chosen(&line), [rung], "the levels differ from the supervisor's");
     assert_eq!(check("isolation")["verdict"], "warn", "processes of one uid are not isolated");
-    // People read the same, and what to do about what is not well.
+    // The text output explains the result and the next step.
     let text = String::from_utf8(run(&host.state_dir(), &[]).stdout).unwrap();
-    for words in ["isolation", "meaning", "not isolated", "FAIL", " checks: "] {
-        assert_eq!(text.contains(words), words != "FAIL", "{words}: {text}");
+    for part in ["isolation", "meaning", "not isolated", "FAIL", " checks: "] {
+        assert_eq!(text.contains(part), part != "FAIL", "{part}: {text}");
     }
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_found() {
+async fn problems_are_reported() {
     let mut host = Host::new();
     let dir = host.state_dir();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -86,16 +86,18 @@ async fn what_is_wrong_is_found() {
     assert_eq!((code, &check("state directory")["verdict"]), (Some(1), &"fail".into()));
     assert!(check("state directory")["next"].as_str().unwrap().starts_with("chmod 700 "));
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
-    // A lease that is lost lingers, and is named.
+    // A lost lease is reported.
     let mut gateway = host.gateway().connect().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     host.crash();
     let (_, check) = doctor(&dir);
     assert_eq!(check("supervisor")["verdict"], "warn", "{}", check("supervisor"));
     assert!(check("supervisor")["found"].as_str().unwrap().contains("is stale"), "{}", check("supervisor"));
     assert_eq!((&check("lock")["found"], &check("database")["verdict"]), (&"free".into(), &"ok".into()));
     assert!(check("database")["found"].as_str().unwrap().ends_with(", 1 lease"), "{}", check("database"));
-    crate::common::eventually("its wrapper has ended", || !crate::common::runs(info.wrapper_pid.unwrap()));
+    crate::common::eventually("the wrapper has ended", || {
+        !crate::common::is_alive(info.wrapper_pid.unwrap())
+    });
     host.start();
     let state = host.json(&["leases", "show", &spec.lease_id.to_string()])["state"].clone();
     let (_, check) = doctor(&dir);
@@ -113,7 +115,7 @@ async fn what_is_wrong_is_found() {
 }
 
 #[test]
-fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
+fn unreachable_supervisor_and_missing_wrapper_are_reported() {
     let host = Host::new();
     let elsewhere = host.dir.path().join("no.sock");
     let mut command = host.cli_command(&["doctor", "--json", "--wrapper", "/nonexistent/wrapper"]);
@@ -125,13 +127,13 @@ fn a_supervisor_that_hangs_and_a_wrapper_that_is_not_there() {
     assert_eq!((of("wrapper"), of("lock"), of("supervisor")), ("fail".into(), "fail".into(), "warn".into()));
 }
 
-/// Without a supervisor the ladder is tried, in a place that is gone afterwards; a rung that is asked for and cannot
-/// be had is said before a start fails with it.
+/// Without a supervisor the levels are probed without a trace, and a configured level that is unavailable is
+/// reported.
 #[test]
-fn the_ladder_is_tried_with_the_configuration() {
+fn containment_levels_are_probed_with_configuration() {
     let dir = tempfile::tempdir().unwrap();
     let (config, state) = (dir.path().join("s.toml"), dir.path().join("nowhere"));
-    let tried = |text: &str| -> (Option<i32>, Value) {
+    let run_with_config = |text: &str| -> (Option<i32>, Value) {
         std::fs::write(&config, text).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(["doctor", "--json", "--wrapper"]).arg(wrapper()).arg("--state-dir").arg(&state);
@@ -139,17 +141,17 @@ fn the_ladder_is_tried_with_the_configuration() {
         let line: Value = serde_json::from_slice(&output.stdout).unwrap();
         schema::check(&line);
         let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["s.toml"], "nothing is left behind");
+        assert_eq!(left, ["s.toml"], "files left behind");
         (output.status.code(), line["data"].clone())
     };
     let rung = |data: &Value| {
         let checks = data["checks"].as_array().unwrap();
         checks.iter().find(|check| check["name"] == "rung").unwrap()["found"].as_str().unwrap().to_owned()
     };
-    let (code, data) = tried("rung = \"R3\"");
+    let (code, data) = run_with_config("rung = \"R3\"");
     assert_eq!(code, Some(0), "{data:#}");
     assert!(rung(&data).starts_with("R3 would be used by a supervisor started from here"), "{data:#}");
-    let (code, data) = tried("rung = \"R1\"\ncgroup_root = \"/nonexistent\"");
+    let (code, data) = run_with_config("rung = \"R1\"\ncgroup_root = \"/nonexistent\"");
     assert_eq!(code, Some(1), "{data:#}");
     assert!(rung(&data).contains("rung = \"R1\" is configured but not available here"), "{data:#}");
     assert!(data["ladder"].as_array().unwrap().iter().all(|report| report["chosen"] == false), "{data:#}");

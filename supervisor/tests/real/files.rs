@@ -1,7 +1,7 @@
-//! File requests: served by a helper process beside each lease, which outlives nothing.
+//! File requests, served by one helper process for each lease.
 
-use crate::common::{Client, Host, agent, eventually, kill, runs, say};
-use crate::upgrade::again;
+use crate::common::{Client, Host, agent, eventually, is_alive, kill, report};
+use crate::upgrade::reconnect;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ENV_GATEWAY_INSTANCE_ID;
@@ -14,21 +14,20 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-type Answer = Result<FilesReply, FilesError>;
+type FilesResult = Result<FilesReply, FilesError>;
 
-/// Running file helpers of a gateway. Their wrappers are told apart by their arguments, and tell of whom they are: a
-/// helper's own environment can be read by root alone.
+/// Running file helpers of a gateway. The wrapper's environment names it: the helper's own can be read by root only.
 pub(crate) fn helpers(gateway: GatewayInstanceId) -> Vec<i32> {
     let is_helper = |pid: &i32| {
         let cmdline = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         cmdline.split(|b| *b == 0).any(|arg| arg == b"files-helper")
-            && runs(*pid)
+            && is_alive(*pid)
             && has_env(wrapper(*pid), ENV_GATEWAY_INSTANCE_ID, &gateway.to_string())
     };
     all_pids().into_iter().filter(is_helper).collect()
 }
 
-/// The parent of a helper; 0 of none.
+/// Pid of a helper's wrapper; 0 without one.
 fn wrapper(helper: i32) -> i32 {
     status_field(helper, "PPid").map_or(0, |pid| pid.parse().unwrap())
 }
@@ -37,14 +36,14 @@ pub(crate) fn request(scope: FilesScope, root: &Path, op: FilesOp) -> Request {
     Request::Files(FilesRequest { scope, roots: vec![root.to_str().unwrap().to_owned()], op })
 }
 
-fn answer(reply: Reply) -> Answer {
+fn files_result(reply: Reply) -> FilesResult {
     match reply {
-        Reply::Files(answer) => answer,
+        Reply::Files(files_result) => files_result,
         other => panic!("{other:?}"),
     }
 }
 
-/// A session with a working directory of its own.
+/// A session with its own working directory.
 struct Session {
     lease_id: LeaseId,
     dir: tempfile::TempDir,
@@ -73,47 +72,47 @@ impl Session {
         self.request(FilesOp::Write { path: self.path(name), content: content.into() })
     }
 
-    async fn ask(&self, gateway: &mut Client, body: Request) -> Answer {
-        answer(gateway.call(body).await.unwrap())
+    async fn call(&self, gateway: &mut Client, body: Request) -> FilesResult {
+        files_result(gateway.call(body).await.unwrap())
     }
 }
 
 #[tokio::test]
-async fn one_helper_serves_a_lease_and_ends_when_it_is_idle() {
+async fn lease_has_one_file_helper_until_idle() {
     let (host, identity, mut gateway) = Host::serving_identity("files_idle_ms = 700").await;
     let session = Session::new(&mut gateway).await;
     assert_eq!(helpers(identity.id), [0; 0], "no helper before the first request");
-    assert_eq!(session.ask(&mut gateway, session.write("a", "one")).await, Ok(FilesReply::Written));
+    assert_eq!(session.call(&mut gateway, session.write("a", "one")).await, Ok(FilesReply::Written));
     let first = helpers(identity.id);
     assert_eq!(first.len(), 1);
-    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
-    assert_eq!(helpers(identity.id), first, "the same one");
+    assert_eq!(session.call(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
+    assert_eq!(helpers(identity.id), first, "another helper");
     let outside = FilesOp::Read { path: "/etc/hostname".into(), line: None, limit: None, bytes_max: 9 };
-    assert_eq!(session.ask(&mut gateway, session.request(outside)).await, Err(FilesError::Outside));
+    assert_eq!(session.call(&mut gateway, session.request(outside)).await, Err(FilesError::Outside));
     eventually("an idle helper ends", || helpers(identity.id).is_empty());
-    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
-    // Look-ups without a lease have a helper of their own, for a moment.
+    assert_eq!(session.call(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("one".into())));
+    // Lookups without a lease use a separate helper.
     let op = FilesOp::Programs { names: vec!["sh".into(), "no-such-program".into()], search: "/bin".into() };
     let look_up = FilesRequest { scope: FilesScope::Tenant, roots: vec![], op };
-    let found = answer(gateway.call(Request::Files(look_up)).await.unwrap());
+    let found = files_result(gateway.call(Request::Files(look_up)).await.unwrap());
     assert_eq!(found, Ok(FilesReply::Programs(vec![Some("/bin/sh".into()), None])));
-    eventually("both end", || helpers(identity.id).is_empty());
+    eventually("both helpers end", || helpers(identity.id).is_empty());
     let left = host.state_dir().join("wrappers/helpers").join(identity.id.to_string());
-    eventually("nothing of them is left on disk", || std::fs::read_dir(&left).unwrap().next().is_none());
+    eventually("the helper directories are removed", || std::fs::read_dir(&left).unwrap().next().is_none());
 }
 
-/// The agent puts a link in place of its project: nothing is read or written where it leads.
+/// An agent replaces its project by a link, which is neither read nor written through.
 #[tokio::test]
-async fn a_root_that_became_a_link_leads_nowhere() {
+async fn files_below_root_replaced_by_link_are_refused() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let session = Session::new(&mut gateway).await;
     let target = tempfile::tempdir().unwrap();
     std::fs::write(target.path().join("a"), "private").unwrap();
-    assert_eq!(session.ask(&mut gateway, session.write("a", "mine")).await, Ok(FilesReply::Written));
+    assert_eq!(session.call(&mut gateway, session.write("a", "mine")).await, Ok(FilesReply::Written));
     std::fs::rename(session.dir.path(), session.dir.path().with_extension("moved")).unwrap();
     symlink(target.path(), session.dir.path()).unwrap();
     for body in [session.read("a"), session.write("a", "x"), session.write("b", "x")] {
-        assert_eq!(session.ask(&mut gateway, body).await, Err(FilesError::Outside));
+        assert_eq!(session.call(&mut gateway, body).await, Err(FilesError::Outside));
     }
     assert_eq!(std::fs::read_to_string(target.path().join("a")).unwrap(), "private");
     assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
@@ -121,160 +120,157 @@ async fn a_root_that_became_a_link_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn who_may_not_use_files_is_refused() {
+async fn unauthorized_file_request_is_refused() {
     let (host, mut gateway) = Host::with_gateway().await;
-    let mut stranger = host.gateway().connect().await;
+    let mut other_gateway = host.gateway().connect().await;
     let session = Session::new(&mut gateway).await;
     let code = |result: Result<Reply, _>| -> RefusalCode {
         let refusal: acp_shared::protocol::Refusal = result.unwrap_err();
         refusal.code
     };
-    assert_eq!(code(stranger.call(session.read("a")).await), RefusalCode::LeaseUnknown);
+    assert_eq!(code(other_gateway.call(session.read("a")).await), RefusalCode::LeaseUnknown);
     let scope = FilesScope::Lease(session.lease_id);
     let relative = request(scope, Path::new("relative"), FilesOp::Directory { path: "/".into() });
     assert_eq!(code(gateway.call(relative).await), RefusalCode::BadRequest);
     let op = FilesOp::Directories { paths: vec!["/".into(); 257] };
     assert_eq!(code(gateway.call(session.request(op)).await), RefusalCode::TooLarge);
-    gateway.end(session.lease_id).await;
+    gateway.close_and_wait(session.lease_id).await;
     assert_eq!(code(gateway.call(session.read("a")).await), RefusalCode::LeaseEnded);
 }
 
-/// A helper that does not answer is ended at its deadline; other sessions do not notice.
+/// The helper is killed at the timeout of its request.
 #[tokio::test]
-async fn a_helper_that_does_not_answer_stalls_its_own_session_only() {
+async fn hanging_helper_delays_only_its_session() {
     let (_host, identity, mut gateway) = Host::serving_identity("files_request_ms = 3000").await;
     let (stalled, other) = (Session::new(&mut gateway).await, Session::new(&mut gateway).await);
-    assert_eq!(stalled.ask(&mut gateway, stalled.write("a", "old")).await, Ok(FilesReply::Written));
+    assert_eq!(stalled.call(&mut gateway, stalled.write("a", "old")).await, Ok(FilesReply::Written));
     let helper = helpers(identity.id)[0];
     kill(helper, Signal::STOP);
     let begun = Instant::now();
-    let waits = gateway.send(stalled.write("a", "new")).await;
-    assert_eq!(other.ask(&mut gateway, other.write("b", "x")).await, Ok(FilesReply::Written));
+    let pending = gateway.send(stalled.write("a", "new")).await;
+    assert_eq!(other.call(&mut gateway, other.write("b", "x")).await, Ok(FilesReply::Written));
     assert!(begun.elapsed() < Duration::from_secs(3), "the other session waited");
-    let late = answer(gateway.reply(waits).await.unwrap());
+    let late = files_result(gateway.reply(pending).await.unwrap());
     assert_eq!(late, Err(FilesError::TimedOut { within_ms: 3000 }));
-    eventually("it is killed", || !runs(helper));
-    assert_eq!(stalled.ask(&mut gateway, stalled.read("a")).await, Ok(FilesReply::Text("old".into())));
+    eventually("the helper is killed", || !is_alive(helper));
+    assert_eq!(stalled.call(&mut gateway, stalled.read("a")).await, Ok(FilesReply::Text("old".into())));
 }
 
-/// One helper for each lease, whatever its requests name.
 #[tokio::test]
-async fn requests_with_other_roots_share_one_helper() {
+async fn requests_with_different_roots_share_one_helper() {
     let (_host, identity, mut gateway) = Host::with_identity().await;
     let session = Session::new(&mut gateway).await;
-    let mut asked = Vec::new();
+    let mut requests = Vec::new();
     for n in 0..12 {
         let root = session.dir.path().join(n.to_string());
         std::fs::create_dir(&root).unwrap();
         let op = FilesOp::Write { path: session.path(&format!("{n}/a")), content: b"x".to_vec() };
-        asked.push(gateway.send(request(FilesScope::Lease(session.lease_id), &root, op)).await);
+        requests.push(gateway.send(request(FilesScope::Lease(session.lease_id), &root, op)).await);
     }
-    for id in asked {
-        assert_eq!(answer(gateway.reply(id).await.unwrap()), Ok(FilesReply::Written));
+    for id in requests {
+        assert_eq!(files_result(gateway.reply(id).await.unwrap()), Ok(FilesReply::Written));
         assert!(helpers(identity.id).len() <= 1);
     }
     assert_eq!(helpers(identity.id).len(), 1);
     let helper = helpers(identity.id)[0];
-    // Its pipes are out of reach for agents of its user.
+    // Agents of the user cannot reach the helper's pipes.
     let owner =
         std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(format!("/proc/{helper}/fd")).unwrap());
     assert_eq!(owner, 0);
 }
 
-/// H3: while a helper is not known to be gone no other one is started for its lease, idle time or not.
+/// H3: a lease has no second helper while the first may be running.
 #[tokio::test]
-async fn no_helper_is_started_beside_one_that_does_not_end() {
+async fn helper_is_not_replaced_before_its_end() {
     let config = "files_request_ms = 1000\nfiles_idle_ms = 200";
     let (_host, identity, mut gateway) = Host::serving_identity(config).await;
     let session = Session::new(&mut gateway).await;
     let [first, second] = ["a", "b"].map(|name| session.write(name, "x"));
-    // A stopped wrapper does not end its helper, as with a file system that does not answer.
-    let waits = gateway.send(first).await;
-    assert_eq!(answer(gateway.reply(waits).await.unwrap()), Ok(FilesReply::Written));
+    // A stopped wrapper cannot end its helper, as with a hung file system.
+    let pending = gateway.send(first).await;
+    assert_eq!(files_result(gateway.reply(pending).await.unwrap()), Ok(FilesReply::Written));
     let helper = helpers(identity.id)[0];
-    let above = wrapper(helper);
+    let wrapper_pid = wrapper(helper);
     kill(helper, Signal::STOP);
-    kill(above, Signal::STOP);
-    assert_eq!(session.ask(&mut gateway, second).await, Err(FilesError::TimedOut { within_ms: 1000 }));
+    kill(wrapper_pid, Signal::STOP);
+    assert_eq!(session.call(&mut gateway, second).await, Err(FilesError::TimedOut { within_ms: 1000 }));
     for _ in 0..2 {
         tokio::time::sleep(Duration::from_millis(700)).await;
-        let refused = session.ask(&mut gateway, session.read("a")).await;
+        let refused = session.call(&mut gateway, session.read("a")).await;
         assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");
         assert_eq!(helpers(identity.id), [helper]);
     }
-    kill(above, Signal::CONT);
-    eventually("it is killed", || !runs(helper));
-    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("x".into())));
+    kill(wrapper_pid, Signal::CONT);
+    eventually("the helper is killed", || !is_alive(helper));
+    assert_eq!(session.call(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("x".into())));
 }
 
-/// What waits when a lease ends is not done after its end, and its helper is not left.
 #[tokio::test]
-async fn the_end_of_a_lease_ends_its_helper_and_what_waits_for_it() {
+async fn end_of_lease_ends_helper_and_pending_requests() {
     let (_host, identity, mut gateway) = Host::serving_identity("files_request_ms = 20000").await;
     let session = Session::new(&mut gateway).await;
-    assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
+    assert_eq!(session.call(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
     let helper = helpers(identity.id)[0];
     kill(helper, Signal::STOP);
     let first = gateway.send(session.write("a", "new")).await;
     let second = gateway.send(session.write("b", "new")).await;
-    gateway.end(session.lease_id).await;
-    // It may be dead by now.
+    gateway.close_and_wait(session.lease_id).await;
+    // The helper may be dead already.
     drop(std::process::Command::new("kill").args(["-CONT", &helper.to_string()]).output());
-    assert_eq!(answer(gateway.reply(first).await.unwrap()), Err(FilesError::Interrupted));
+    assert_eq!(files_result(gateway.reply(first).await.unwrap()), Err(FilesError::Interrupted));
     assert_eq!(gateway.reply(second).await.unwrap_err().code, RefusalCode::LeaseEnded);
     eventually("no helper is left", || helpers(identity.id).is_empty());
     assert!(!session.dir.path().join("b").exists());
 }
 
-/// No helper outlives the supervisor, whatever it is doing; nor the wrapper that it runs under.
 #[tokio::test]
-async fn helpers_end_with_the_supervisor_and_with_their_wrapper() {
+async fn helpers_end_with_supervisor_and_wrapper() {
     let (mut host, identity, mut gateway) = Host::with_identity().await;
     let sessions = [Session::new(&mut gateway).await, Session::new(&mut gateway).await];
     for session in &sessions {
-        assert_eq!(session.ask(&mut gateway, session.write("a", "x")).await, Ok(FilesReply::Written));
+        assert_eq!(session.call(&mut gateway, session.write("a", "x")).await, Ok(FilesReply::Written));
     }
     let all = helpers(identity.id);
     assert_eq!(all.len(), 2);
     kill(wrapper(all[0]), Signal::KILL);
-    eventually("a helper ends with its wrapper", || !runs(all[0]));
-    // Its request finds that out, and the next one has a new helper.
+    eventually("a helper ends with its wrapper", || !is_alive(all[0]));
+    // The first request detects the end; a later one has a new helper.
     let mut again = Err(FilesError::Interrupted);
     for session in [&sessions[0], &sessions[1], &sessions[0], &sessions[1]] {
-        again = session.ask(&mut gateway, session.read("a")).await;
+        again = session.call(&mut gateway, session.read("a")).await;
     }
     assert_eq!(again, Ok(FilesReply::Text("x".into())));
     let all = helpers(identity.id);
     kill(all[0], Signal::STOP);
     host.crash();
-    eventually("no helper is left", || all.iter().all(|pid| !runs(*pid)));
+    eventually("no helper is left", || all.iter().all(|pid| !is_alive(*pid)));
     host.start();
     let helpers = host.state_dir().join("wrappers/helpers");
-    assert!(!helpers.exists(), "what a crash left on disk is removed");
+    assert!(!helpers.exists(), "directories of the crash remain");
 }
 
-/// A planned restart ends the helpers: what was begun is answered or its connection ends, and all goes on after it.
+/// A request in progress is answered or its connection ends; later requests are served.
 #[tokio::test]
-async fn an_upgrade_ends_helpers_and_files_are_served_after_it() {
+async fn upgrade_ends_helpers_and_files_are_served_afterwards() {
     let (host, identity, mut gateway) = Host::serving_identity("files_request_ms = 20000").await;
     let session = Session::new(&mut gateway).await;
-    assert_eq!(session.ask(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
+    assert_eq!(session.call(&mut gateway, session.write("a", "old")).await, Ok(FilesReply::Written));
     let before = helpers(identity.id);
     kill(before[0], Signal::STOP);
     gateway.send(session.write("a", "new")).await;
-    // It cannot be ended before the new image takes over.
+    // The helper cannot be ended before the new program takes over.
     kill(wrapper(before[0]), Signal::STOP);
     let done = host.json(&["upgrade"]);
     assert_eq!(done["error"], serde_json::Value::Null, "{done}");
-    eventually("the helper has ended", || !runs(before[0]));
-    let mut gateway = again(&identity).await;
-    assert_eq!(session.ask(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("old".into())));
+    eventually("the helper has ended", || !is_alive(before[0]));
+    let mut gateway = reconnect(&identity).await;
+    assert_eq!(session.call(&mut gateway, session.read("a")).await, Ok(FilesReply::Text("old".into())));
     assert_eq!(helpers(identity.id).len(), 1);
 }
 
-/// 3,000 requests through the helper, while names change between a file and a link out of the root.
+/// Names are swapped between a file and a link out of the root during 3,000 requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
+async fn heavy_swapped_link_never_leaves_root() {
     const OPERATIONS: usize = 3_000;
     let (_host, mut gateway) = Host::with_gateway().await;
     let session = Session::new(&mut gateway).await;
@@ -286,14 +282,14 @@ async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
     std::fs::write(root.join("leaf"), "inside").unwrap();
     symlink(outside.path().join("file"), root.join("leaf-out")).unwrap();
     let stop = AtomicBool::new(false);
-    let (mut good, mut refused, mut strange) = (0, 0, None);
+    let (mut good, mut refused, mut unexpected) = (0, 0, None);
     let runtime = tokio::runtime::Handle::current();
     tokio::task::block_in_place(|| {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
                     for (one, other) in [("dir", "dir-out"), ("leaf", "leaf-out")] {
-                        // A write may have replaced a link by a file; then a file changes places with a file.
+                        // A write may have replaced the link by a file.
                         let _ =
                             renameat_with(CWD, root.join(one), CWD, root.join(other), RenameFlags::EXCHANGE);
                     }
@@ -308,20 +304,20 @@ async fn heavy_a_link_swapped_under_the_helper_leads_nowhere() {
                         3 => session.write("leaf", "inside"),
                         _ => session.read("dir-out/file"),
                     };
-                    match session.ask(&mut gateway, body).await {
+                    match session.call(&mut gateway, body).await {
                         Ok(FilesReply::Written) => good += 1,
                         Ok(FilesReply::Text(text)) if text == "inside" => good += 1,
                         Err(FilesError::Outside | FilesError::NotFound) => refused += 1,
-                        other => strange = Some((at, other)),
+                        other => unexpected = Some((at, other)),
                     }
                 }
             });
             stop.store(true, Ordering::Relaxed);
         });
     });
-    assert_eq!(strange, None);
-    say(&format!("{good} inside, {refused} refused"));
-    assert!(good > 0 && refused > 0, "the race was no race");
+    assert_eq!(unexpected, None);
+    report(&format!("{good} inside, {refused} refused"));
+    assert!(good > 0 && refused > 0, "no race occurred");
     assert_eq!(std::fs::read_to_string(outside.path().join("file")).unwrap(), "outside");
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 1, "no file was created outside");
 }

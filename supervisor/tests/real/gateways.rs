@@ -1,7 +1,7 @@
 //! Several gateways under one supervisor.
 
-use crate::common::{DEADLINE, Host, agent, eventually, runs};
-use crate::start::{refused, requests_about};
+use crate::common::{Host, TIMEOUT, agent, eventually, is_alive};
+use crate::scenarios::{refusal_of, requests_about};
 use acp_shared::protocol::{FRAME_BYTES_MAX, Home, RefusalCode, Reply, Request, ToClient, ToSupervisor};
 use acp_shared::wire;
 use std::io::Write;
@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 
 #[tokio::test]
-async fn a_gateway_sees_and_commands_its_own_only() {
+async fn gateway_sees_and_commands_only_own_leases() {
     let host = Host::new();
     let (first, second) = (host.gateway(), host.gateway());
     let (mut a, mut b) = (first.connect().await, second.connect().await);
@@ -21,7 +21,7 @@ async fn a_gateway_sees_and_commands_its_own_only() {
     for body in requests_about(lease_id) {
         assert_eq!(a.call(body.clone()).await.unwrap_err().code, RefusalCode::LeaseUnknown, "{body:?}");
     }
-    // Even its id is not told apart from any other that is taken.
+    // A lease id of another gateway looks like any other that is taken.
     let taken = acp_shared::protocol::Spawn { lease_id, ..agent(&["cat"]) };
     assert_eq!(a.call(Request::Spawn(taken)).await.unwrap_err().code, RefusalCode::LeaseConflict);
     assert_eq!(a.call(Request::Reap { dry_run: true }).await.unwrap_err().code, RefusalCode::NotAuthorised);
@@ -31,29 +31,29 @@ async fn a_gateway_sees_and_commands_its_own_only() {
 }
 
 #[tokio::test]
-async fn a_newer_epoch_takes_over_and_an_older_one_is_refused() {
+async fn newer_epoch_takes_over_and_older_is_refused() {
     let host = Host::new();
     let mut identity = host.gateway();
     identity.epoch = 5;
     let mut old = identity.connect().await;
     for epoch in [5, 4] {
         identity.epoch = epoch;
-        assert_eq!(refused(identity.try_connect().await).code, RefusalCode::InstanceBusy);
+        assert_eq!(refusal_of(identity.try_connect().await).code, RefusalCode::InstanceBusy);
     }
     let spec = old.start(agent(&["cat"])).await;
     identity.epoch = 6;
     let mut new = identity.connect().await;
-    // The old connection is told and ended; what it still sends has no effect.
+    // The old connection is refused and closed; its later requests have no effect.
     old.try_send(Request::CloseLease { lease_id: spec.lease_id, reason: "late".into() }).await;
-    let last = tokio::time::timeout(DEADLINE, old.conn.receiver.recv()).await.unwrap().unwrap();
+    let last = tokio::time::timeout(TIMEOUT, old.conn.receiver.recv()).await.unwrap().unwrap();
     assert!(matches!(last, Some(ToClient::Refused(refusal)) if refusal.code == RefusalCode::EpochStale));
     let info = new.leases().await.remove(0);
     assert_eq!(info.state, acp_shared::protocol::LeaseState::Open);
 }
 
 #[tokio::test]
-async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
-    // However the supervisor ends: who was welcomed is on record.
+async fn copied_gateway_is_detected_after_restart() {
+    // Welcomed gateways are recorded, however the supervisor ends.
     for end in [|host: &mut Host| assert_eq!(host.stop(), Some(0)), Host::crash] {
         let mut host = Host::new();
         let identity = host.gateway();
@@ -63,14 +63,14 @@ async fn a_copied_state_directory_is_recognised_after_a_restart_too() {
         let mut copy = identity.clone();
         copy.home = Home { ino: 99, ..copy.home };
         copy.epoch = 9;
-        assert_eq!(refused(copy.try_connect().await).code, RefusalCode::CloneDetected);
+        assert_eq!(refusal_of(copy.try_connect().await).code, RefusalCode::CloneDetected);
         drop(identity.connect().await);
     }
 }
 
-/// A gateway that dies between its Hello and the answer is gone like any other: its leases do not wait for ever.
+/// The grace starts although the gateway died between Hello and the welcome.
 #[tokio::test]
-async fn a_gateway_that_leaves_before_it_is_welcomed_has_left() {
+async fn gateway_leaving_before_welcome_counts_as_absent() {
     let (host, mut identity, mut gateway) = Host::serving_identity("detached_grace_ms = 200").await;
     let info = gateway.spawn(&agent(&["cat"])).await;
     drop(gateway);
@@ -78,9 +78,9 @@ async fn a_gateway_that_leaves_before_it_is_welcomed_has_left() {
     let hello = ToSupervisor::Hello(identity.hello());
     let frame = wire::encode_frame(&hello, FRAME_BYTES_MAX).unwrap();
     let mut stream = UnixStream::connect(host.socket()).unwrap();
-    // Nothing can be written to it any more: the welcome fails.
+    // Writes to the gateway fail from now on.
     stream.shutdown(Shutdown::Read).unwrap();
     stream.write_all(&frame).unwrap();
-    eventually("the lease ends", || !runs(info.adapter_pid.unwrap()));
+    eventually("the lease ends", || !is_alive(info.adapter_pid.unwrap()));
     drop(stream);
 }

@@ -1,27 +1,27 @@
-//! Records without a lease, and real processes.
+//! Records without a lease, against real processes.
 
-use crate::common::{eventually, runs};
+use crate::common::{eventually, is_alive};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID};
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Starts a program that carries no mark of a lease, wherever this test runs.
-fn start(program: &Path, args: &[&str]) -> Killed {
+/// Starts a program without the marker of a lease.
+fn start(program: &Path, args: &[&str]) -> KillOnDrop {
     let mut command = Command::new(program);
     command.args(args).env_remove(ENV_LEASE_ID).env_remove(ENV_GATEWAY_INSTANCE_ID);
-    Killed(command.spawn().unwrap())
+    KillOnDrop(command.spawn().unwrap())
 }
 
-struct Place(tempfile::TempDir);
+struct TestRoot(tempfile::TempDir);
 
-impl Place {
+impl TestRoot {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    /// A "generated wrapper": a program of its own below the wrapper root.
+    /// Installs a program below the wrapper root.
     fn wrapper(&self, root: &str) -> PathBuf {
         let root = self.0.path().join(root);
         std::fs::create_dir_all(&root).unwrap();
@@ -40,30 +40,31 @@ impl Place {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         let output = command.arg("legacy").args(verb).arg(&file).arg("--json").output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(said["type"], "legacy");
-        said["data"].clone()
+        let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(output["type"], "legacy");
+        output["data"].clone()
     }
 }
 
-/// Of each column the values.
+/// Values of one column.
 fn column<'a>(lines: &'a Value, key: &str) -> Vec<&'a str> {
     lines.as_array().unwrap().iter().map(|line| line[key].as_str().unwrap()).collect()
 }
 
 #[test]
-fn only_what_agrees_is_ended() {
-    let place = Place::new();
-    let (ours, theirs) = (place.wrapper("acpx"), place.wrapper("other"));
-    let mut wrapper = start(&ours, &["301"]);
+fn only_matching_legacy_processes_are_ended() {
+    let test_root = TestRoot::new();
+    let (recorded, other) = (test_root.wrapper("acpx"), test_root.wrapper("other"));
+    let mut wrapper = start(&recorded, &["301"]);
     let mut command = start(Path::new("/bin/sleep"), &["302"]);
-    let (other_root, reused) = (start(&theirs, &["303"]), start(Path::new("/bin/sleep"), &["304"]));
+    let (other_root, reused) = (start(&other, &["303"]), start(Path::new("/bin/sleep"), &["304"]));
     let mut gone = start(Path::new("/bin/true"), &[]);
     gone.wait().unwrap();
     let mut leased = Command::new("/bin/sleep");
-    let leased =
-        Killed(leased.arg("305").env(ENV_LEASE_ID, "x").env(ENV_GATEWAY_INSTANCE_ID, "y").spawn().unwrap());
-    let root = place.root("acpx");
+    let leased = KillOnDrop(
+        leased.arg("305").env(ENV_LEASE_ID, "x").env(ENV_GATEWAY_INSTANCE_ID, "y").spawn().unwrap(),
+    );
+    let root = test_root.root("acpx");
     let records = json!([
         { "sessionKey": "wrapper", "rootPid": wrapper.pid(), "wrapperRoot": root, "command": "anything" },
         { "acpx_record_id": "command", "pid": command.pid(), "agent_command": "/bin/sleep '302'" },
@@ -78,44 +79,44 @@ fn only_what_agrees_is_ended() {
     let verdicts =
         ["owned", "owned", "not_ours", "not_ours", "unknown", "gone", "not_ours", "not_ours", "unknown"];
     for verb in [&["check"][..], &["reap", "--dry-run"]] {
-        let lines = place.run(verb, &records);
+        let lines = test_root.run(verb, &records);
         assert_eq!(column(&lines, "verdict"), verdicts, "{lines:#}");
         assert_eq!(lines.as_array().unwrap().iter().filter(|l| l["action"] == "signal").count(), 2);
-        assert!([&wrapper, &command].iter().all(|p| runs(p.pid())), "{verb:?} signals nothing");
+        assert!([&wrapper, &command].iter().all(|p| is_alive(p.pid())), "{verb:?} sent a signal");
     }
-    let lines = place.run(&["reap", "--yes"], &records);
+    let lines = test_root.run(&["reap", "--yes"], &records);
     assert_eq!(column(&lines, "verdict"), verdicts, "{lines:#}");
     for ended in [&mut wrapper, &mut command] {
-        assert!(!runs(ended.pid()));
+        assert!(!is_alive(ended.pid()));
         assert!(!ended.wait().unwrap().success());
     }
     for left in [&other_root, &reused, &leased] {
-        assert!(runs(left.pid()), "{lines:#}");
+        assert!(is_alive(left.pid()), "{lines:#}");
     }
 }
 
 #[test]
-fn a_quoted_command_is_recognised_and_its_tree_ended_with_it() {
-    let place = Place::new();
-    let pids = place.0.path().join("pids");
+fn quoted_command_matches_and_tree_is_ended() {
+    let test_root = TestRoot::new();
+    let pids = test_root.0.path().join("pids");
     let text = format!("trap '' TERM; sleep 306 & echo $! > {}; wait; wait; sleep 307", pids.display());
     let root = start(Path::new("/bin/sh"), &["-c", &text]);
-    eventually("the child is there", || {
+    eventually("the child exists", || {
         std::fs::read_to_string(&pids).is_ok_and(|pid| pid.trim().parse::<i32>().is_ok())
     });
     let child: i32 = std::fs::read_to_string(&pids).unwrap().trim().parse().unwrap();
     let quoted = format!("/bin/sh -c \"{text}\"").replace("$!", "\\$!");
     let records = json!({ "sessions": { "a": { "pid": root.pid(), "command": quoted } } });
-    let lines = place.run(&["reap", "--yes", "--grace-ms", "200"], &records);
+    let lines = test_root.run(&["reap", "--yes", "--grace-ms", "200"], &records);
     assert_eq!((column(&lines, "verdict"), column(&lines, "action")), (vec!["owned"], vec!["signalled"]));
     assert_eq!(lines[0]["survivors"], json!([]), "{lines:#}");
     assert!(lines[0]["tree"].as_array().unwrap().contains(&json!(child)), "{lines:#}");
-    eventually("the tree is gone", || !runs(root.pid()) && !runs(child));
+    eventually("the tree is gone", || !is_alive(root.pid()) && !is_alive(child));
 }
 
 #[test]
-fn a_recorded_identity_must_be_the_living_one() {
-    let place = Place::new();
+fn recorded_identity_must_match() {
+    let test_root = TestRoot::new();
     let process = start(Path::new("/bin/sleep"), &["308"]);
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap();
     let ticks: u64 = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().parse().unwrap();
@@ -125,12 +126,12 @@ fn a_recorded_identity_must_be_the_living_one() {
                 "processIdentity": { "kind": "linux-proc", "bootId": boot, "startTicks": ticks } })
     };
     let records = json!([record("other", ticks), record(boot.trim(), ticks - 1), record(boot.trim(), ticks)]);
-    let lines = place.run(&["check"], &records);
+    let lines = test_root.run(&["check"], &records);
     assert_eq!(column(&lines, "verdict"), ["gone", "not_ours", "owned"], "{lines:#}");
 }
 
 #[test]
-fn a_file_that_others_can_write_speaks_for_nobody() {
+fn records_writable_by_others_are_refused() {
     use std::os::unix::fs::PermissionsExt;
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "[]").unwrap();

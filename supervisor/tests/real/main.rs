@@ -1,43 +1,43 @@
-//! The supervisor and the wrapper as real processes, driven over the socket as gateways and people do.
+//! Supervisor and wrapper as real processes, used over the socket and the command line.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 #![expect(clippy::print_stdout, reason = "a test prints probe results and measured figures")]
 
 mod admin;
+mod cgroups;
+mod cgroups_unprivileged;
 mod common;
+mod connection_floods;
 mod crash;
+mod crash_matrix;
 mod disk;
 mod doctor;
 mod durable;
 mod files;
+mod fixtures;
 mod gateways;
-mod ground;
-mod groups;
-mod groups_foreign;
 mod hostile;
 mod hung;
 mod identity;
 mod idle;
 mod legacy;
 mod limits;
-mod matrix;
 mod probe;
 mod pty;
 mod relay;
 mod retention;
-mod rig_groups;
 mod rollback;
+mod scenarios;
 mod schema;
 mod service;
 mod session_log;
-mod siege;
 mod soak;
 mod spawn;
 mod spools;
-mod start;
 mod stop;
 mod tenants;
 mod terminal;
+mod test_cgroup;
 mod trace;
 mod upgrade;
 mod visibility;

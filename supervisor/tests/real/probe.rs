@@ -1,24 +1,24 @@
-//! Probes of the machine, and what tests print about them.
+//! Probes of the machine and output of tests.
 
 use std::process::Command;
 
-/// Says what a probe saw, or a figure.
-pub(crate) fn say(text: &str) {
+/// Prints the result of a probe or a measured figure.
+pub(crate) fn report(text: &str) {
     println!("{text}");
 }
 
-/// Whether this machine can do something, as a command that is tried; what was seen is printed where it cannot.
-pub(crate) fn can(what: &str, program: &str, args: &[&str]) -> bool {
-    let seen = Command::new(program).args(args).output();
-    match &seen {
+/// Tries a command. Returns true on success, and prints the failure otherwise.
+pub(crate) fn is_possible(name: &str, program: &str, args: &[&str]) -> bool {
+    let result = Command::new(program).args(args).output();
+    match &result {
         Ok(output) if output.status.success() => return true,
         Ok(output) => {
-            say(&format!(
-                "probe: cannot {what}: {program} {args:?}: {}",
+            report(&format!(
+                "probe: cannot {name}: {program} {args:?}: {}",
                 String::from_utf8_lossy(&output.stderr)
             ));
         }
-        Err(error) => say(&format!("probe: cannot {what}: {program}: {error}")),
+        Err(error) => report(&format!("probe: cannot {name}: {program}: {error}")),
     }
     false
 }

@@ -1,9 +1,7 @@
-//! A pseudo-terminal with a program in it: what it prints is read as it comes, keys are typed, and the settings of
+//! A program in a pseudo-terminal: reads its output, types keys, and inspects the terminal's settings.
 
-//! the terminal can be compared.
-
-use crate::common::{DEADLINE, eventually};
-use acp_testkit::processes::Killed;
+use crate::common::{TIMEOUT, eventually};
+use acp_testkit::processes::KillOnDrop;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::File;
@@ -14,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 pub(crate) struct Pty {
     master: File,
-    /// Kept open, so that its settings can be read when the program has ended.
+    /// Kept open, so that the settings can be read after the program's end.
     slave: File,
-    child: Killed,
-    seen: Arc<Mutex<String>>,
+    child: KillOnDrop,
+    output: Arc<Mutex<String>>,
 }
 
 impl Pty {
@@ -27,45 +25,45 @@ impl Pty {
         unlockpt(&master).unwrap();
         let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
         let slave = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
-        let end = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
-        command.stdin(end()).stdout(end()).stderr(end());
+        let slave_stdio = || Stdio::from(OwnedFd::from(slave.try_clone().unwrap()));
+        command.stdin(slave_stdio()).stdout(slave_stdio()).stderr(slave_stdio());
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").env_remove("COLUMNS");
         tcsetwinsize(&slave, size(columns, rows)).unwrap();
-        let child = Killed(command.spawn().unwrap());
+        let child = KillOnDrop(command.spawn().unwrap());
         let master = File::from(master);
-        let seen: Arc<Mutex<String>> = Arc::default();
-        let (mut reader, heard) = (master.try_clone().unwrap(), Arc::clone(&seen));
+        let output: Arc<Mutex<String>> = Arc::default();
+        let (mut reader, shared) = (master.try_clone().unwrap(), Arc::clone(&output));
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(n) = reader.read(&mut bytes) {
                 if n == 0 {
                     return;
                 }
-                heard.lock().unwrap().push_str(&String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()));
+                shared.lock().unwrap().push_str(&String::from_utf8_lossy(bytes.get(..n).unwrap_or_default()));
             }
         });
-        Self { master, slave, child, seen }
+        Self { master, slave, child, output }
     }
 
     pub(crate) fn pid(&self) -> i32 {
         self.child.pid()
     }
 
-    /// Everything that was printed so far.
-    pub(crate) fn seen(&self) -> String {
-        self.seen.lock().unwrap().clone()
+    /// Output so far.
+    pub(crate) fn output(&self) -> String {
+        self.output.lock().unwrap().clone()
     }
 
-    /// Forgets what was printed so far.
-    pub(crate) fn forget(&self) {
-        self.seen.lock().unwrap().clear();
+    /// Clears the recorded output.
+    pub(crate) fn clear(&self) {
+        self.output.lock().unwrap().clear();
     }
 
-    /// Waits until this was printed.
+    /// Waits until the output contains `text`.
     pub(crate) fn until(&self, text: &str) {
-        let deadline = std::time::Instant::now() + DEADLINE;
-        while !self.seen().contains(text) {
-            assert!(std::time::Instant::now() < deadline, "{text:?} never came: {:?}", self.seen());
+        let deadline = std::time::Instant::now() + TIMEOUT;
+        while !self.output().contains(text) {
+            assert!(std::time::Instant::now() < deadline, "timeout: no {text:?}: {:?}", self.output());
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
     }
@@ -78,7 +76,7 @@ impl Pty {
         tcsetwinsize(&self.slave, size(columns, rows)).unwrap();
     }
 
-    /// Whether lines are edited and echoed, as a shell expects it.
+    /// True if the terminal edits and echoes lines.
     pub(crate) fn is_cooked(&self) -> bool {
         let modes = tcgetattr(&self.slave).unwrap().local_modes;
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)

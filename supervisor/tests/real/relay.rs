@@ -1,15 +1,15 @@
-//! Streams of an agent: offsets, numbers, back-pressure, reconnection, and what an ended agent still said.
+//! Streams of an agent: offsets, input numbers, back-pressure, reconnection, output of ended agents.
 
-use crate::common::{Host, agent, eventually, marked, runs, script};
+use crate::common::{Host, agent, eventually, is_alive, pids_of, script};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseState, Notice, RefusalCode, Reply, Request};
 
 #[tokio::test]
-async fn what_goes_in_comes_out_with_offsets() {
+async fn output_carries_offsets() {
     let (_host, mut gateway) = Host::with_gateway().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     assert_eq!(info.state, LeaseState::Open);
-    assert!(runs(info.adapter_pid.unwrap()) && runs(info.wrapper_pid.unwrap()));
+    assert!(is_alive(info.adapter_pid.unwrap()) && is_alive(info.wrapper_pid.unwrap()));
     let attached = gateway.attach(spec.lease_id, 0).await;
     assert_eq!((attached.stdout_base, attached.stdin_written, attached.exit), (0, 0, None));
     assert_eq!(gateway.input(spec.lease_id, 1, b"hello\n").await, Ok(Reply::Written { seq: 1 }));
@@ -19,17 +19,17 @@ async fn what_goes_in_comes_out_with_offsets() {
     gateway.ack(spec.lease_id, 12).await;
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.stdout_acked, info.stdout_end, info.stdin_written), (12, 12, 2));
-    // End of file ends cat; nothing of it stays.
+    // EOF ends cat.
     gateway.close(spec.lease_id).await;
-    assert_eq!(gateway.exited(spec.lease_id).await.1, 12);
+    assert_eq!(gateway.await_exit(spec.lease_id).await.1, 12);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert!(marked(spec.lease_id).is_empty());
+    assert!(pids_of(spec.lease_id).is_empty());
 }
 
 #[tokio::test]
-async fn input_numbers_are_written_once_and_compared() {
+async fn input_is_written_once_and_compared() {
     let (_host, mut gateway) = Host::with_gateway().await;
-    let spec = gateway.start_attached(agent(&["cat"])).await;
+    let spec = gateway.spawn_attached(agent(&["cat"])).await;
     let id = spec.lease_id;
     for (seq, bytes, want) in [
         (0, "x", Err(RefusalCode::SeqGap)),
@@ -46,15 +46,15 @@ async fn input_numbers_are_written_once_and_compared() {
         assert_eq!(got.map_err(|refusal| refusal.code), want, "{seq} {bytes}");
     }
     gateway.close(id).await;
-    assert_eq!(gateway.exited(id).await.1, 2, "only a and c were written");
+    assert_eq!(gateway.await_exit(id).await.1, 2, "only a and c were written");
 }
 
 #[tokio::test]
-async fn a_full_ring_makes_the_agent_wait_and_loses_nothing() {
+async fn full_ring_blocks_agent_without_loss() {
     let (_host, mut gateway) = Host::serving("ring_bytes_max = 8192\ncredit_bytes = 4096").await;
     let spec = gateway.start(script("seq -w 1 50000; sleep 60")).await;
     let mut end = 0;
-    // Nobody reads: the ring fills and stays full.
+    // Without a reader the ring fills and stays full.
     loop {
         let now = gateway.leases().await.remove(0).stdout_end;
         if now == 8192 && now == end {
@@ -71,11 +71,11 @@ async fn a_full_ring_makes_the_agent_wait_and_loses_nothing() {
 }
 
 #[tokio::test]
-async fn output_beyond_the_credit_waits_and_never_starves_replies() {
+async fn output_beyond_credit_waits_without_starving_replies() {
     let (_host, mut gateway) = Host::serving("ring_bytes_max = 65536\ncredit_bytes = 4096").await;
-    let spec = gateway.start_attached(script("yes | head -c 20000; exec cat")).await;
+    let spec = gateway.spawn_attached(script("yes | head -c 20000; exec cat")).await;
     assert_eq!(gateway.read(spec.lease_id, 0, 4096).await.len(), 4096);
-    // Without an acknowledgement nothing more comes, and everything else goes on.
+    // Without an acknowledgement no more output comes; other requests are answered.
     assert_eq!(gateway.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
     assert!(matches!(gateway.call(Request::Status).await, Ok(Reply::Status(_))));
     assert!(gateway.notices.is_empty(), "{:?}", gateway.notices);
@@ -84,9 +84,9 @@ async fn output_beyond_the_credit_waits_and_never_starves_replies() {
 }
 
 #[tokio::test]
-async fn a_new_connection_goes_on_from_the_committed_offset() {
+async fn new_connection_continues_from_committed_offset() {
     let (_host, mut identity, mut gateway) = Host::with_identity().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"0123456789").await.unwrap();
     assert_eq!(gateway.read(spec.lease_id, 0, 10).await, b"0123456789");
@@ -98,13 +98,13 @@ async fn a_new_connection_goes_on_from_the_committed_offset() {
     let attached = gateway.attach(spec.lease_id, 6).await;
     assert_eq!((attached.stdout_base, attached.stdout_end, attached.stdin_written), (6, 10, 1));
     assert_eq!(gateway.read(spec.lease_id, 6, 4).await, b"6789");
-    // A client behind what it had acknowledged sees the gap in the answer (H7).
+    // The reply shows the gap to a client behind its own acknowledgement (H7).
     let attached = gateway.attach(spec.lease_id, 0).await;
     assert_eq!(attached.stdout_base, 6);
     assert_eq!(gateway.output(spec.lease_id).await, (6, b"6789".to_vec()));
     let ahead = gateway.call(Request::Attach { lease_id: spec.lease_id, from_offset: 11 }).await.unwrap_err();
     assert_eq!(ahead.code, RefusalCode::OffsetUnavailable);
-    // The agent never noticed, and the numbers go on.
+    // The agent and its input numbers continue.
     assert_eq!(gateway.input(spec.lease_id, 1, b"0123456789").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(gateway.input(spec.lease_id, 2, b"ab").await, Ok(Reply::Written { seq: 2 }));
     assert_eq!(gateway.read(spec.lease_id, 10, 2).await, b"ab");
@@ -112,7 +112,7 @@ async fn a_new_connection_goes_on_from_the_committed_offset() {
 }
 
 #[tokio::test]
-async fn the_output_of_an_ended_agent_can_still_be_had() {
+async fn output_of_ended_agent_is_readable() {
     let (mut host, identity, mut gateway) = Host::with_identity().await;
     let spec = gateway.start(script("echo last words; echo oops >&2; exit 7")).await;
     gateway.state(spec.lease_id, LeaseState::Closed).await;
@@ -128,18 +128,18 @@ async fn the_output_of_an_ended_agent_can_still_be_had() {
         (true, Some(ExitStatus::Exited(7)), 11)
     );
     assert_eq!(gateway.read(spec.lease_id, 0, 11).await, b"last words\n");
-    assert_eq!(gateway.exited(spec.lease_id).await, (ExitStatus::Exited(7), 11));
+    assert_eq!(gateway.await_exit(spec.lease_id).await, (ExitStatus::Exited(7), 11));
     gateway.log_with(&spec.session_key, "| oops\n").await;
     drop(gateway);
 
-    // The next supervisor has it too.
+    // The next supervisor keeps the output.
     assert_eq!(host.stop(), Some(0));
     host.start();
     let mut gateway = identity.connect().await;
     let attached = gateway.attach(spec.lease_id, 5).await;
     assert_eq!((attached.state, attached.stdout_base, attached.stdout_end), (LeaseState::Closed, 5, 11));
     assert_eq!(gateway.read(spec.lease_id, 5, 6).await, b"words\n");
-    assert_eq!(gateway.exited(spec.lease_id).await.0, ExitStatus::Exited(7));
+    assert_eq!(gateway.await_exit(spec.lease_id).await.0, ExitStatus::Exited(7));
     assert_eq!(gateway.call(Request::Release { lease_id: spec.lease_id }).await, Ok(Reply::Done));
     let refusal =
         gateway.call(Request::Attach { lease_id: spec.lease_id, from_offset: 5 }).await.unwrap_err();
@@ -149,11 +149,11 @@ async fn the_output_of_an_ended_agent_can_still_be_had() {
 }
 
 #[tokio::test]
-async fn a_closing_agent_is_drained_beyond_the_ring() {
+async fn closing_agent_is_drained_beyond_ring() {
     let (_host, mut gateway) = Host::serving("ring_bytes_max = 4096\ncredit_bytes = 4096").await;
-    // It talks on after end of file, more than the ring and the pipe can hold.
+    // After EOF the agent prints more than ring and pipe hold.
     let spec = gateway.start(script("cat; seq -w 1 50000; echo end")).await;
-    gateway.end(spec.lease_id).await;
+    gateway.close_and_wait(spec.lease_id).await;
     let end = 50_000 * 6 + 4;
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.stdout_end, info.exit), (end, Some(ExitStatus::Exited(0))));
@@ -178,11 +178,11 @@ async fn a_closing_agent_is_drained_beyond_the_ring() {
 }
 
 #[tokio::test]
-async fn an_agent_that_does_not_read_makes_its_sender_wait() {
+async fn input_of_non_reading_agent_waits() {
     let (_host, mut gateway) = Host::serving("stdin_bytes_max = 100000").await;
     let spec = gateway.start(script("sleep 60")).await;
     let big = vec![b'x'; 90_000];
-    // More than a pipe holds: not written, so not answered.
+    // More than a pipe holds: the reply waits.
     let first = gateway.send(Request::Input { lease_id: spec.lease_id, seq: 1, bytes: big.clone() }).await;
     let busy = gateway.input(spec.lease_id, 2, &big).await.unwrap_err();
     assert_eq!((busy.code, busy.retry_after_ms.is_some()), (RefusalCode::Busy, true));
@@ -191,9 +191,9 @@ async fn an_agent_that_does_not_read_makes_its_sender_wait() {
     assert_eq!(gateway.reply(first).await.unwrap_err().code, RefusalCode::LeaseEnded);
 }
 
-/// The agents of one gateway share its memory; those of another have their own, and everybody gets on.
+/// Agents of one gateway share a memory limit; another gateway has its own.
 #[tokio::test]
-async fn the_memory_of_a_gateway_is_bounded_and_its_own() {
+async fn buffered_output_is_bounded_per_gateway() {
     const MAX: u64 = 200_000;
     let host = Host::with_config(&format!("gateway_bytes_max = {MAX}"));
     let (mut a, mut b) = (host.gateway().connect().await, host.gateway().connect().await);
@@ -203,17 +203,17 @@ async fn the_memory_of_a_gateway_is_bounded_and_its_own() {
     b.spawn(&other).await;
     for (gateway, agents) in [(&mut a, 2), (&mut b, 1)] {
         let mut held = 0;
-        let until = std::time::Instant::now() + crate::common::DEADLINE;
+        let until = std::time::Instant::now() + crate::common::TIMEOUT;
         while held < MAX {
             assert!(std::time::Instant::now() < until, "{held}");
             held = gateway.leases().await.iter().map(|l| l.stdout_end - l.stdout_acked).sum();
         }
-        // What was being read when the limit was reached is kept too.
+        // Data being read at the limit is kept too.
         assert!(held <= MAX + agents * 2 * 65_536, "{held}");
     }
     a.attach(first.lease_id, 0).await;
     a.read_and_ack(first.lease_id, 0, 3_000_000).await;
-    // A small message gets through, a large one waits.
+    // A small message is accepted, a large one is refused.
     assert_eq!(b.input(other.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(b.input(other.lease_id, 2, &[0; 100_000]).await.unwrap_err().code, RefusalCode::Busy);
 }

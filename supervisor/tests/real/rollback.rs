@@ -1,6 +1,6 @@
-//! Databases of gateways that went back in time, as the supervisor notices them, on the raw protocol.
+//! Detection of gateway databases that went back in time, on the raw protocol.
 
-use crate::common::{Client, DEADLINE, Host, Identity, agent, eventually, runs};
+use crate::common::{Client, Host, Identity, TIMEOUT, agent, eventually, is_alive};
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::{LeaseId, StartId};
 use acp_shared::protocol::{Hello, Marks, RefusalCode, Reply, Request, Rollback, VERSION_MARKS};
@@ -14,20 +14,20 @@ fn marks(event_id: u64) -> Marks {
 async fn connect(identity: &Identity, marks: Marks) -> Result<Client, ConnError> {
     let hello = Hello { version_min: VERSION_MARKS, version_max: VERSION_MARKS, ..identity.hello() };
     loop {
-        match conn::open_gateway(&identity.socket, hello.clone(), marks.clone(), DEADLINE).await {
+        match conn::open_gateway(&identity.socket, hello.clone(), marks.clone(), TIMEOUT).await {
             Err(ConnError::Refused(refusal)) if refusal.code == RefusalCode::InstanceBusy => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            opened => return opened.map(|(conn, welcome)| Client::over(conn, welcome, Some(identity.epoch))),
+            opened => return opened.map(|(conn, welcome)| Client::new(conn, welcome, Some(identity.epoch))),
         }
     }
 }
 
-fn at(identity: &Identity, epoch: u64) -> Identity {
+fn with_epoch(identity: &Identity, epoch: u64) -> Identity {
     Identity { epoch, ..identity.clone() }
 }
 
-/// How a gateway is refused.
+/// Returns the rollback refusal of a connection; panics without one.
 fn rollback(opened: Result<Client, ConnError>) -> Rollback {
     match opened {
         Err(ConnError::RolledBack(rollback)) => *rollback,
@@ -45,106 +45,106 @@ async fn ack(client: &mut Client, lease_id: LeaseId, offset: u64, event_id: u64)
 }
 
 #[tokio::test]
-async fn older_epoch_is_refused_and_its_agent_is_kept_until_the_loss_is_accepted() {
+async fn older_epoch_is_refused_and_agent_kept_until_loss_is_accepted() {
     let host = Host::with_config("detached_grace_ms = 200\nreap_term_ms = 300");
     let identity = host.gateway();
     let spec = agent(&["cat"]);
     let mut pid = 0;
     for epoch in 1..=5 {
-        let mut client = connect(&at(&identity, epoch), marks(0)).await.unwrap();
+        let mut client = connect(&with_epoch(&identity, epoch), marks(0)).await.unwrap();
         if epoch == 1 {
             pid = client.spawn(&spec).await.adapter_pid.unwrap();
         }
     }
-    let refused = rollback(connect(&at(&identity, 2), marks(0)).await);
+    let refused = rollback(connect(&with_epoch(&identity, 2), marks(0)).await);
     assert_eq!(refused.refusal.code, RefusalCode::RolledBack);
     assert_eq!((refused.epoch, refused.agents), (5, 1));
     assert!(refused.refusal.message.contains("its epoch is 2, and 5 is on record"), "{refused:?}");
-    rollback(connect(&at(&identity, 5), marks(0)).await);
-    // Ten times the grace of a gateway that is away for another reason.
+    rollback(connect(&with_epoch(&identity, 5), marks(0)).await);
+    // Ten times the grace of a gateway that is absent for another reason.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(runs(pid), "its agent is kept");
+    assert!(is_alive(pid), "the agent ended");
     let warnings = host.json(&["status"])["warnings"].to_string();
-    for says in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
-        assert!(warnings.contains(says), "{says}: {warnings}");
+    for want in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
+        assert!(warnings.contains(want), "{want}: {warnings}");
     }
-    // The time does not begin anew with each attempt.
-    let again = rollback(connect(&at(&identity, 3), marks(0)).await);
+    // A retry does not restart the grace.
+    let again = rollback(connect(&with_epoch(&identity, 3), marks(0)).await);
     assert!(again.kept_until_ms.abs_diff(refused.kept_until_ms) < 1_000, "{again:?} {refused:?}");
 
     let accepts = Marks { accepts_loss: true, ..marks(0) };
-    rollback(connect(&at(&identity, 5), accepts.clone()).await);
-    let mut client = connect(&at(&identity, 6), accepts).await.unwrap();
+    rollback(connect(&with_epoch(&identity, 5), accepts.clone()).await);
+    let mut client = connect(&with_epoch(&identity, 6), accepts).await.unwrap();
     assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(host.json(&["status"])["warnings"].as_array().map(Vec::len), Some(0));
 }
 
 #[tokio::test]
-async fn agents_of_a_refused_gateway_end_after_the_time_to_decide() {
+async fn agents_of_refused_gateway_end_after_rollback_grace() {
     let host = Host::with_config("detached_grace_ms = 100\nrollback_grace_ms = 1500\nreap_term_ms = 300");
     let identity = host.gateway();
-    let mut client = connect(&at(&identity, 2), marks(0)).await.unwrap();
+    let mut client = connect(&with_epoch(&identity, 2), marks(0)).await.unwrap();
     let pid = client.spawn(&agent(&["cat"])).await.adapter_pid.unwrap();
-    // Refused while the old connection is not noticed to be gone, or right after that.
+    // Refused before or right after the end of the old connection is noticed.
     drop(client);
-    rollback(connect(&at(&identity, 1), marks(0)).await);
-    eventually("its agent is ended", || !runs(pid));
+    rollback(connect(&with_epoch(&identity, 1), marks(0)).await);
+    eventually("the agent is ended", || !is_alive(pid));
 }
 
 #[tokio::test]
-async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
+async fn marks_behind_acknowledged_ones_are_refused() {
     let mut host = Host::with_config("reap_term_ms = 300");
     let identity = host.gateway();
-    let mut client = connect(&at(&identity, 1), marks(10)).await.unwrap();
-    let spec = client.start_attached(agent(&["sh", "-c", "echo hello; exec cat"])).await;
+    let mut client = connect(&with_epoch(&identity, 1), marks(10)).await.unwrap();
+    let spec = client.spawn_attached(agent(&["sh", "-c", "echo hello; exec cat"])).await;
     client.read(spec.lease_id, 0, 6).await;
     ack(&mut client, spec.lease_id, 6, 50).await;
     drop(client);
-    let refused = rollback(connect(&at(&identity, 2), marks(49)).await);
+    let refused = rollback(connect(&with_epoch(&identity, 2), marks(49)).await);
     assert_eq!((refused.epoch, refused.event_id), (1, 50));
     assert!(refused.refusal.message.contains("its last event is 49"), "{refused:?}");
     let behind = |offset| Marks { offsets: vec![(spec.lease_id, offset)], ..marks(50) };
-    let refused = rollback(connect(&at(&identity, 2), behind(5)).await);
+    let refused = rollback(connect(&with_epoch(&identity, 2), behind(5)).await);
     assert!(refused.refusal.message.contains("acknowledged up to 6, and it has 5"), "{refused:?}");
 
-    // One start says Hello again after each broken connection, whatever it had acknowledged by then.
+    // One start repeats its marks after each broken connection, whatever it acknowledged meanwhile.
     let same = behind(6);
     for event_id in [60, 70] {
-        let mut client = connect(&at(&identity, 2), same.clone()).await.unwrap();
+        let mut client = connect(&with_epoch(&identity, 2), same.clone()).await.unwrap();
         ack(&mut client, spec.lease_id, 6, event_id).await;
     }
-    // The mark outlives the supervisor, although it was killed.
+    // The mark survives a kill of the supervisor.
     eventually("the mark is written", || event_mark(&host) == Some(70));
     host.restart_after_crash();
-    let refused = rollback(connect(&at(&identity, 3), marks(69)).await);
+    let refused = rollback(connect(&with_epoch(&identity, 3), marks(69)).await);
     assert_eq!((refused.epoch, refused.event_id), (2, 70));
-    connect(&at(&identity, 3), marks(70)).await.unwrap();
+    connect(&with_epoch(&identity, 3), marks(70)).await.unwrap();
 }
 
 #[tokio::test]
-async fn marks_and_kept_agents_survive_an_upgrade_of_the_supervisor() {
+async fn marks_and_kept_agents_survive_upgrade() {
     let host = Host::with_config("detached_grace_ms = 300\nreap_term_ms = 300");
     let identity = host.gateway();
-    let mut client = connect(&at(&identity, 2), marks(0)).await.unwrap();
+    let mut client = connect(&with_epoch(&identity, 2), marks(0)).await.unwrap();
     let spec = agent(&["cat"]);
     let pid = client.spawn(&spec).await.adapter_pid.unwrap();
     client.attach(spec.lease_id, 0).await;
     ack(&mut client, spec.lease_id, 0, 40).await;
     drop(client);
-    let before = rollback(connect(&at(&identity, 1), marks(40)).await);
+    let before = rollback(connect(&with_epoch(&identity, 1), marks(40)).await);
     let upgraded = host.json(&["upgrade"]);
     assert_eq!(upgraded["error"], serde_json::Value::Null, "{upgraded}");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let after = rollback(connect(&at(&identity, 3), marks(39)).await);
+    let after = rollback(connect(&with_epoch(&identity, 3), marks(39)).await);
     assert_eq!((after.epoch, after.event_id, after.agents), (2, 40, 1));
     assert!(after.kept_until_ms.abs_diff(before.kept_until_ms) < 1_000, "{after:?} {before:?}");
-    assert!(runs(pid), "its agent is kept");
+    assert!(is_alive(pid), "the agent ended");
 }
 
 #[tokio::test]
-async fn acting_request_needs_the_epoch_of_its_connection() {
+async fn acting_request_needs_epoch_of_connection() {
     let host = Host::new();
-    let identity = at(&host.gateway(), 5);
+    let identity = with_epoch(&host.gateway(), 5);
     let mut client = connect(&identity, marks(0)).await.unwrap();
     let spec = client.start(agent(&["cat"])).await;
     let table = [
@@ -164,20 +164,20 @@ async fn acting_request_needs_the_epoch_of_its_connection() {
             Request::CloseLease { lease_id, reason: String::new() },
             Request::Release { lease_id },
         ] {
-            let said = format!("{request:?}");
-            assert_eq!(client.call(request).await.unwrap_err().code, code, "{epoch:?}: {said}");
+            let text = format!("{request:?}");
+            assert_eq!(client.call(request).await.unwrap_err().code, code, "{epoch:?}: {text}");
         }
     }
     client.epoch = Some(5);
     assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
-    assert_eq!(client.leases().await.len(), 1, "nothing else was started");
+    assert_eq!(client.leases().await.len(), 1, "another lease was started");
 }
 
-/// A gateway of the version before goes on, its restored database included.
+/// A gateway of protocol 1 keeps its agent, even with a restored database.
 #[tokio::test]
 async fn gateway_of_protocol_1_keeps_its_agent() {
     let host = Host::new();
-    let identity = at(&host.gateway(), 7);
+    let identity = with_epoch(&host.gateway(), 7);
     let mut client = identity.connect().await;
     assert_eq!(client.welcome.version, 1);
     let spec = agent(&["cat"]);
@@ -187,23 +187,23 @@ async fn gateway_of_protocol_1_keeps_its_agent() {
     assert_eq!(client.read(spec.lease_id, 0, 4).await, b"one\n");
     client.ack(spec.lease_id, 4).await;
     drop(client);
-    let mut client = at(&identity, 3).connect().await;
+    let mut client = with_epoch(&identity, 3).connect().await;
     client.attach(spec.lease_id, 4).await;
     assert_eq!(client.input(spec.lease_id, 2, b"two\n").await, Ok(Reply::Written { seq: 2 }));
     assert_eq!(client.read(spec.lease_id, 4, 4).await, b"two\n");
-    assert!(runs(pid));
+    assert!(is_alive(pid));
     drop(client);
-    // Its program is upgraded: the first marks are taken as they are, and count from then on.
+    // The first marks of an upgraded gateway are accepted and count from then on.
     let offsets = vec![(spec.lease_id, 8)];
-    connect(&at(&identity, 8), Marks { offsets, ..marks(12) }).await.unwrap();
-    rollback(connect(&at(&identity, 9), marks(11)).await);
+    connect(&with_epoch(&identity, 8), Marks { offsets, ..marks(12) }).await.unwrap();
+    rollback(connect(&with_epoch(&identity, 9), marks(11)).await);
 }
 
 #[tokio::test]
-async fn gateway_of_protocol_2_without_marks_is_not_let_in() {
+async fn gateway_of_protocol_2_without_marks_is_refused() {
     let host = Host::with_config("handshake_ms = 300");
     let identity = host.gateway();
     let hello = Hello { version_min: VERSION_MARKS, version_max: VERSION_MARKS, ..identity.hello() };
-    let opened = conn::open(&host.socket(), hello, DEADLINE).await;
+    let opened = conn::open(&host.socket(), hello, TIMEOUT).await;
     assert!(matches!(opened, Err(ConnError::Closed)), "{:?}", opened.map(|(_, welcome)| welcome));
 }

@@ -1,20 +1,19 @@
-//! What `--json` prints is what `docs/manual/acp-supervisor.schema.json` says.
+//! Validates `--json` output against `docs/manual/acp-supervisor.schema.json`.
 //!
-//! The judge knows the words of JSON Schema that the document uses, and refuses any other, so that nothing in the
-
-//! document goes unchecked. It is stricter in one point: a property that the document does not name is an error here.
+//! The validator knows the keywords of JSON Schema that the document uses and refuses others. It is stricter in one
+//! point: a property that the document does not name is an error.
 
 use serde_json::{Map, Value};
 
-/// The document.
+/// The schema document.
 pub(crate) fn document() -> Value {
     serde_json::from_str(include_str!("../../../docs/manual/acp-supervisor.schema.json")).unwrap()
 }
 
-/// Fails unless a line is one that the document describes.
+/// Panics unless the document describes this line.
 pub(crate) fn check(line: &Value) {
     let document = document();
-    if let Err(why) = judge(&document, &document, line, "") {
+    if let Err(why) = validate(&document, &document, line, "") {
         panic!("{why}\n{line:#}");
     }
 }
@@ -31,15 +30,15 @@ fn has_type(name: &str, value: &Value) -> bool {
     }
 }
 
-fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
+fn validate(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
     let schema = schema.as_object().unwrap();
-    for (word, rule) in schema {
-        match word.as_str() {
+    for (keyword, rule) in schema {
+        match keyword.as_str() {
             "$schema" | "$defs" | "title" | "description" | "properties" | "additionalProperties" => {}
             "$ref" => {
                 let path = rule.as_str().unwrap().strip_prefix('#').expect("a reference within the document");
                 let to = document.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
-                judge(document, to, value, at)?;
+                validate(document, to, value, at)?;
             }
             "const" if rule == value => {}
             "enum" if rule.as_array().unwrap().contains(value) => {}
@@ -58,7 +57,7 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
             }
             "items" => {
                 for (n, item) in value.as_array().into_iter().flatten().enumerate() {
-                    judge(document, rule, item, &format!("{at}/{n}"))?;
+                    validate(document, rule, item, &format!("{at}/{n}"))?;
                 }
             }
             "anyOf" => {
@@ -66,7 +65,7 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
                     .as_array()
                     .unwrap()
                     .iter()
-                    .map_while(|one| judge(document, one, value, at).err())
+                    .map_while(|one| validate(document, one, value, at).err())
                     .collect();
                 if each.len() == rule.as_array().unwrap().len() {
                     return Err(format!("{at}: none of\n  {}", each.join("\n  ")));
@@ -79,12 +78,14 @@ fn judge(document: &Value, schema: &Value, value: &Value, at: &str) -> Result<()
     let named = schema.get("properties").and_then(Value::as_object);
     let other = schema.get("additionalProperties");
     match value.as_object() {
-        Some(object) if named.is_some() || other.is_some() => members(document, (named, other), object, at),
+        Some(object) if named.is_some() || other.is_some() => {
+            validate_members(document, (named, other), object, at)
+        }
         _ => Ok(()),
     }
 }
 
-fn members(
+fn validate_members(
     document: &Value,
     (named, other): (Option<&Map<String, Value>>, Option<&Value>),
     object: &Map<String, Value>,
@@ -92,7 +93,7 @@ fn members(
 ) -> Result<(), String> {
     for (name, value) in object {
         match named.and_then(|named| named.get(name)).or(other) {
-            Some(schema) => judge(document, schema, value, &format!("{at}/{name}"))?,
+            Some(schema) => validate(document, schema, value, &format!("{at}/{name}"))?,
             None => return Err(format!("{at}: {name} is not in the document")),
         }
     }
@@ -100,7 +101,7 @@ fn members(
 }
 
 #[test]
-fn the_judge_refuses() {
+fn schema_violations_are_detected() {
     let good = serde_json::json!({ "schema": 1, "type": "error", "code": "X", "message": "m" });
     check(&good);
     let with = |name: &str, value: Value| {
@@ -118,6 +119,6 @@ fn the_judge_refuses() {
         Value::Null,
     ] {
         let document = document();
-        assert!(judge(&document, &document, &bad, "").is_err(), "{bad}");
+        assert!(validate(&document, &document, &bad, "").is_err(), "{bad}");
     }
 }

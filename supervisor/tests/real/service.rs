@@ -1,6 +1,6 @@
-//! As a service: what the manager hears, the socket it hands over, and the files that are installed.
+//! Operation as a service: notifications, socket activation, installed files.
 
-use crate::common::{DEADLINE, Host, agent, kill, say};
+use crate::common::{Host, TIMEOUT, agent, kill, report};
 use acp_shared::protocol::LeaseState;
 use rustix::process::Signal;
 use std::os::fd::OwnedFd;
@@ -10,74 +10,74 @@ use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The next thing that the service manager hears.
-fn hear(socket: &UnixDatagram) -> String {
-    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+/// Receives the next notification.
+fn receive(socket: &UnixDatagram) -> String {
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut space = [0; 1024];
     let count = socket.recv(&mut space).unwrap();
     String::from_utf8(space[..count].to_vec()).unwrap()
 }
 
-fn hear_until(socket: &UnixDatagram, wanted: &str) -> usize {
-    let mut fed = 0;
+fn receive_until(socket: &UnixDatagram, wanted: &str) -> usize {
+    let mut watchdogs = 0;
     loop {
-        let said = hear(socket);
-        fed += usize::from(said == "WATCHDOG=1");
-        if said.lines().any(|line| line == wanted) {
-            return fed;
+        let message = receive(socket);
+        watchdogs += usize::from(message == "WATCHDOG=1");
+        if message.lines().any(|line| line == wanted) {
+            return watchdogs;
         }
     }
 }
 
 #[tokio::test]
-async fn the_service_manager_hears_that_it_is_ready_alive_and_ending() {
-    let mut host = Host::idle("");
+async fn service_manager_is_notified_of_ready_watchdog_and_stop() {
+    let mut host = Host::prepare("");
     let path = host.dir.path().join("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
     let mut command = host.command();
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "300000");
     host.start_as(command);
-    hear_until(&socket, "READY=1");
+    receive_until(&socket, "READY=1");
     for _ in 0..3 {
-        hear_until(&socket, "WATCHDOG=1");
+        receive_until(&socket, "WATCHDOG=1");
     }
-    // A supervisor that does not go on feeds nothing.
+    // A stopped supervisor does not feed the watchdog.
     kill(host.pid(), Signal::STOP);
     socket.set_nonblocking(true).unwrap();
     while socket.recv(&mut [0; 1024]).is_ok() {}
     socket.set_nonblocking(false).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_millis(1_000))).unwrap();
-    assert!(socket.recv(&mut [0; 1024]).is_err(), "silence");
+    assert!(socket.recv(&mut [0; 1024]).is_err(), "a notification while stopped");
     kill(host.pid(), Signal::CONT);
-    hear_until(&socket, "WATCHDOG=1");
-    // Nothing of it reaches a wrapper.
+    receive_until(&socket, "WATCHDOG=1");
+    // The variables do not reach a wrapper.
     let mut gateway = host.gateway().connect().await;
     let info = gateway.spawn(&agent(&["cat"])).await;
     let environ = std::fs::read(format!("/proc/{}/environ", info.wrapper_pid.unwrap())).unwrap();
     let environ = String::from_utf8_lossy(&environ);
     assert!(!environ.contains("NOTIFY") && !environ.contains("WATCHDOG"), "{environ}");
     kill(host.pid(), Signal::TERM);
-    hear_until(&socket, "STOPPING=1");
+    receive_until(&socket, "STOPPING=1");
     assert_eq!(host.wait(), Some(0));
 }
 
 #[test]
-fn an_abstract_address_will_do_and_a_watchdog_for_another_is_not_fed() {
-    let mut host = Host::idle("");
+fn abstract_notify_address_works_and_foreign_watchdog_is_ignored() {
+    let mut host = Host::prepare("");
     let name = format!("acp-host-test-{}", host.dir.path().file_name().unwrap().to_string_lossy());
     let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
     let mut command = host.command();
     command.env("NOTIFY_SOCKET", format!("@{name}")).env("WATCHDOG_USEC", "1000").env("WATCHDOG_PID", "1");
     host.start_as(command);
-    hear_until(&socket, "READY=1");
+    receive_until(&socket, "READY=1");
     kill(host.pid(), Signal::TERM);
-    assert_eq!(hear_until(&socket, "STOPPING=1"), 0);
+    assert_eq!(receive_until(&socket, "STOPPING=1"), 0);
     assert_eq!(host.wait(), Some(0));
 }
 
 #[tokio::test]
-async fn a_socket_that_is_handed_over_is_used_and_left_in_its_place() {
-    let mut host = Host::idle("");
+async fn inherited_socket_is_used_and_kept() {
+    let mut host = Host::prepare("");
     std::fs::create_dir(host.state_dir()).unwrap();
     let listener = UnixListener::bind(host.socket()).unwrap();
     let inode = std::fs::metadata(host.socket()).unwrap().ino();
@@ -97,32 +97,28 @@ async fn a_socket_that_is_handed_over_is_used_and_left_in_its_place() {
             let own = format!("socket:[{}]", rustix::fs::fstat(&listener).unwrap().st_ino);
             assert!(
                 !sockets.map(|s| s.to_string_lossy().into_owned()).any(|s| s == own),
-                "it is not inherited"
+                "the socket is inherited"
             );
         }
         assert_eq!(host.stop(), Some(0));
-        assert_eq!(
-            std::fs::metadata(host.socket()).unwrap().ino(),
-            inode,
-            "it stays where the manager put it"
-        );
+        assert_eq!(std::fs::metadata(host.socket()).unwrap().ino(), inode, "the socket was replaced");
     }
-    // Meant for another process, it is none of ours.
+    // A socket meant for another process is ignored.
     drop(listener);
     let mut command = host.command();
     command.env("LISTEN_PID", "1").env("LISTEN_FDS", "1");
     host.start_as(command);
-    // Nobody listens any more on the one that was handed over: this is the supervisor's own.
+    // No process listens on the inherited socket, so this is the supervisor's own.
     host.gateway().connect().await;
 }
 
 #[test]
-fn the_socket_has_the_group_and_mode_that_are_configured() {
+fn socket_has_configured_group_and_mode() {
     let gid = rustix::process::getegid().as_raw();
     let host = Host::with_config(&format!("socket_group = \"{gid}\"\nsocket_mode = \"0620\""));
     let meta = std::fs::metadata(host.socket()).unwrap();
     assert_eq!((meta.permissions().mode() & 0o777, meta.gid()), (0o620, gid));
-    let mut missing = Host::idle("socket_group = \"no-such-group\"");
+    let mut missing = Host::prepare("socket_group = \"no-such-group\"");
     let output = missing.command().output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("no-such-group"), "{output:?}");
     missing.config.clear();
@@ -133,7 +129,7 @@ fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging").canonicalize().unwrap()
 }
 
-/// A tool of systemd, Debian's own where none is installed; what was seen is printed where there is none.
+/// Returns a tool of systemd, or Debian's copy if none is installed. Prints the probe if there is none.
 fn tool(name: &str) -> Option<Command> {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("systemd");
     let output = Command::new(packaging().join("systemd/tools.sh")).arg(name).arg(dir).output().unwrap();
@@ -141,15 +137,18 @@ fn tool(name: &str) -> Option<Command> {
     if output.status.success() {
         return Some(Command::new(path));
     }
-    say(&format!("probe: no {name} here, and none to be had: {}", String::from_utf8_lossy(&output.stderr)));
+    report(&format!(
+        "probe: no {name} here, and none to be had: {}",
+        String::from_utf8_lossy(&output.stderr)
+    ));
     assert!(std::env::var_os("CI").is_none(), "CI has to install the package systemd");
     None
 }
 
 #[test]
-fn the_units_are_sound() {
+fn systemd_units_are_valid() {
     let Some(mut analyze) = tool("systemd-analyze") else { return };
-    // The programs are not installed where the units say: others stand in for them, and nothing else is changed.
+    // The units run with test programs in place of the installed paths.
     let dir = tempfile::tempdir().unwrap();
     let mut units = Vec::new();
     for entry in std::fs::read_dir(packaging().join("systemd")).unwrap().flatten() {
@@ -164,13 +163,13 @@ fn the_units_are_sound() {
     }
     assert_eq!(units.len(), 3);
     let output = analyze.args(["verify", "--man=no"]).args(&units).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && said.is_empty(), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
 }
 
-/// The unit starts what this program takes: its options, and a configuration that is not refused.
+/// The program accepts the options of the unit.
 #[test]
-fn the_unit_starts_this_program() {
+fn unit_options_are_accepted() {
     let unit = std::fs::read_to_string(packaging().join("systemd/acp-supervisor.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/acp-supervisor ")).unwrap();
     let mut args: Vec<&str> = line.split(' ').collect();
@@ -178,13 +177,13 @@ fn the_unit_starts_this_program() {
     args[at + 1] = "/nonexistent/supervisor.toml";
     let program = env!("CARGO_BIN_EXE_acp-supervisor");
     let output = Command::new(program).args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("/nonexistent/supervisor.toml"), "every option is known: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("/nonexistent/supervisor.toml"), "unknown option: {stderr}");
 }
 
 #[test]
-fn the_group_and_the_directories_can_be_made() {
+fn sysusers_and_tmpfiles_are_valid() {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("etc")).unwrap();
     let at = format!("--root={}", root.path().display());
@@ -198,7 +197,7 @@ fn the_group_and_the_directories_can_be_made() {
         let groups = std::fs::read_to_string(root.path().join("etc/group")).unwrap();
         assert!(groups.contains("acp-admin:"), "{groups}");
     }
-    // Owners are given by a root only.
+    // Only root can set owners.
     if rustix::process::geteuid().is_root()
         && make("systemd-tmpfiles", &["--create"], "tmpfiles.d/acp-host.conf")
     {

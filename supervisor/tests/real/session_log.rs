@@ -1,6 +1,6 @@
-//! Standard error of agents: in the log of the session, without configured secrets, and nowhere else.
+//! Standard error of agents: stored in the session log without configured secrets, and nowhere else.
 
-use crate::common::{Client, DEADLINE, Host, eventually, script};
+use crate::common::{Client, Host, TIMEOUT, eventually, script};
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LeaseState, LogFrom, LogPiece, Reply, Request, Spawn};
 use std::os::unix::fs::PermissionsExt;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 impl Client {
-    /// The log of a session, once it says this.
+    /// Waits until the log of a session contains `want` and returns the log.
     pub(crate) async fn log_with(&mut self, session_key: &SessionKey, want: &str) -> String {
-        let until = Instant::now() + DEADLINE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let (session_key, from) = (session_key.clone(), LogFrom::Offset(0));
             let request = Request::SessionLog { session_key, from, bytes_max: 1 << 20 };
@@ -27,7 +27,7 @@ impl Client {
 
 const SECRET: &str = "sk-configured-0123456789";
 
-/// An agent with a secret in its environment.
+/// Agent with a secret in its environment.
 fn with_secret(text: &str) -> Spawn {
     Spawn {
         env: vec![
@@ -38,7 +38,7 @@ fn with_secret(text: &str) -> Spawn {
     }
 }
 
-/// Every file below a directory.
+/// All files below a directory.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries
@@ -47,15 +47,15 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn configured_values_are_in_no_file_of_the_supervisor() {
-    let mut host = Host::idle("");
+async fn secrets_are_in_no_supervisor_file() {
+    let mut host = Host::prepare("");
     let mut command = host.command();
     command
         .env("RUST_LOG", "info")
         .stderr(std::fs::File::create(host.state_dir().with_file_name("log")).unwrap());
     host.start_as(command);
     let mut gateway = host.gateway().connect().await;
-    // Cut in the middle, with a pause in which the first half is read by itself.
+    // The secret is split, with a pause between the two writes.
     let spec = with_secret(
         "printf \"key ${API_KEY%%-01*}\" >&2; sleep 0.3; echo \"-0123456789 refused\" >&2; exit 3",
     );
@@ -78,7 +78,7 @@ async fn configured_values_are_in_no_file_of_the_supervisor() {
 }
 
 #[tokio::test]
-async fn a_session_has_one_log_that_its_gateway_alone_reads() {
+async fn session_log_is_readable_by_its_gateway_only() {
     let (host, mut gateway) = Host::serving("stderr_bytes_max = 4096\nretention_ms = 2000").await;
     let first = with_secret("echo one >&2");
     gateway.spawn(&first).await;
@@ -106,9 +106,9 @@ async fn a_session_has_one_log_that_its_gateway_alone_reads() {
         from: LogFrom::Offset(0),
         bytes_max: 100,
     };
-    assert_eq!(other.call(request).await, Ok(Reply::SessionLog(none)), "another gateway's");
+    assert_eq!(other.call(request).await, Ok(Reply::SessionLog(none)), "log of another gateway");
 
-    // The log is removed with the last lease of the session, not before.
+    // The log is removed with the last lease of the session.
     let logs = host.state_dir().join("logs");
     assert!(!files(&logs).is_empty());
     gateway

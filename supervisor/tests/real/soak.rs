@@ -1,35 +1,32 @@
-//! Three gateways use one supervisor in every way for a while, in random order: agents are spawned, used, closed and
-//! crashed, wrappers are killed, gateways go and come back, the supervisor is killed and started again. All along
-//! nothing is orphaned, no stranger dies, the table of leases says what runs, and a supervisor at rest is as small
-//! as it was.
+//! Soak test: three gateways use one supervisor in random order. Agents are spawned, used, closed and killed, wrappers
+//! are killed, gateways reconnect, the supervisor is killed and restarted. Throughout, no process is orphaned, no
+//! foreign process dies, the table of leases is correct, and the idle supervisor does not grow.
 //!
+//! `ACP_SOAK_SECONDS`: duration (default 20; 600 in `make nightly`). `ACP_SOAK_SEED`: repeats an order.
 
-//! `ACP_SOAK_SECONDS` says how long (20 by default, 600 in `make nightly`); `ACP_SOAK_SEED` repeats the order.
+mod gateways;
+mod monitor;
 
-mod fleet;
-mod watch;
-
-use crate::common::{Host, eventually, kill, say};
+use crate::common::{Host, eventually, kill, report};
 use acp_shared::protocol::LeaseState;
-use fleet::{End, Fleet, Gateway};
+use gateways::{ExpectedEnd, Gateway, GatewayGroup};
+pub(crate) use monitor::Size;
+use monitor::{Monitor, pids_of_lease};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
-pub(crate) use watch::Size;
-use watch::{Watch, marked_of};
 
 const SECONDS: u64 = 20;
 /// Duration from which every kind of action must have happened, in seconds.
 const LONG_SECONDS: u64 = 60;
-/// So many agents are the least of ten minutes; a shorter run has its share of it.
+/// Minimum number of agents in ten minutes; shorter runs need their share.
 const AGENTS_IN_TEN_MINUTES: u64 = 500;
 const GATEWAYS: usize = 3;
-/// Steps from one rest to the next.
+/// Steps between two checks at rest.
 const STEPS: u64 = 60;
-/// Few ended leases are kept, so that the table is as large at the end as soon after the beginning; crashes are
-/// meant here.
+/// Keeps few ended leases, so that the table stops growing early, and sets no crash limits.
 const CONFIG: &str = "reap_term_ms = 300\nended_per_gateway_max = 100\ncrash_backoff_ms = 0\ncrashes_max = 0\nreap_every_ms = 1000";
 
-/// Random numbers that can be had again (splitmix64).
+/// Repeatable random numbers (splitmix64).
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -41,7 +38,7 @@ impl Random {
                 .bytes()
                 .fold(7, |hash: u64, byte| hash.wrapping_mul(31).wrapping_add(u64::from(byte))),
         };
-        say(&format!("ACP_SOAK_SEED={seed}"));
+        report(&format!("ACP_SOAK_SEED={seed}"));
         Self(seed)
     }
 
@@ -53,67 +50,67 @@ impl Random {
         (z ^ (z >> 31)) % bound
     }
 
-    /// Some place in a list of `len`, if it has any.
-    pub(crate) fn place(&mut self, len: usize) -> Option<usize> {
+    /// Random index of a list of `len` items; `None` if empty.
+    pub(crate) fn index(&mut self, len: usize) -> Option<usize> {
         (len > 0).then(|| usize::try_from(self.below(len as u64)).unwrap())
     }
 }
 
-/// How often each thing happened.
+/// Number of actions of each kind.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ActionCounts {
     pub(crate) agents: u64,
     pub(crate) terminals: u64,
     pub(crate) inputs: u64,
     pub(crate) closed: u64,
     pub(crate) adapters_killed: u64,
     pub(crate) wrappers_killed: u64,
-    pub(crate) gateways_gone: u64,
+    pub(crate) disconnects: u64,
     pub(crate) supervisors_killed: u64,
-    pub(crate) orphaned: u64,
-    pub(crate) rests: u64,
+    pub(crate) wrappers_stopped: u64,
+    pub(crate) checks: u64,
 }
 
 struct Soak {
     host: Host,
-    fleet: Fleet,
-    // After the host, whose end would be read as the death of a stranger; it kills what is left.
-    watch: Watch,
+    group: GatewayGroup,
+    // Dropped after the host, whose end kills agents; kills remaining processes.
+    monitor: Monitor,
     random: Random,
-    /// The supervisor at its first rest, when it had nothing to do yet.
+    /// Size of the supervisor at its first check, before any use.
     first: Option<Size>,
-    /// At the first rest of its life at which it had been used.
+    /// Size at the first check after use.
     warm: Option<Size>,
 }
 
 #[tokio::test]
-async fn heavy_soak_of_three_gateways() {
+async fn heavy_soak_leaves_no_orphans_and_no_leaks() {
     let seconds = std::env::var("ACP_SOAK_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
     let time = Duration::from_secs(seconds);
     let began = Instant::now();
-    let mut host = Host::idle(CONFIG);
+    let mut host = Host::prepare(CONFIG);
     start(&mut host);
     let gateways: Vec<Gateway> = (0..GATEWAYS).map(|_| Gateway::new(host.gateway())).collect();
-    let watch = Watch::new(gateways.iter().map(|gateway| gateway.identity.id).collect());
-    let fleet = Fleet { gateways, tally: Tally::default() };
-    let mut soak = Soak { host, fleet, watch, random: Random::new(), first: None, warm: None };
-    soak.rest().await;
+    let monitor = Monitor::new(gateways.iter().map(|gateway| gateway.identity.id).collect());
+    let group = GatewayGroup { gateways, counts: ActionCounts::default() };
+    let mut soak = Soak { host, group, monitor, random: Random::new(), first: None, warm: None };
+    soak.check_at_rest().await;
     while began.elapsed() < time {
-        // The last third is one life: whatever grows has the time to.
+        // No kill in the last third, so that leaks can grow.
         let may_die = began.elapsed() < time * 2 / 3;
         let dies_at = soak.random.below(STEPS * 2);
         for step in 0..STEPS {
             soak.step().await;
             if step == dies_at && may_die {
-                soak.supervisor_dies().await;
+                soak.kill_supervisor().await;
             }
         }
-        soak.rest().await;
+        soak.check_at_rest().await;
     }
     soak.finish(seconds);
 }
 
-/// Wrappers that are killed are what it warns of.
+/// Logs errors only, since killed wrappers cause warnings.
 fn start(host: &mut Host) {
     let mut command = host.command();
     command.env("RUST_LOG", "error");
@@ -122,29 +119,29 @@ fn start(host: &mut Host) {
 
 impl Soak {
     async fn step(&mut self) {
-        let at = self.random.place(GATEWAYS).unwrap();
-        self.fleet.step(at, &mut self.random).await;
-        if let Some(lease) = self.fleet.gateways[at].some_lease(&mut self.random) {
-            self.watch.disguise(lease);
+        let at = self.random.index(GATEWAYS).unwrap();
+        self.group.step(at, &mut self.random).await;
+        if let Some(lease) = self.group.gateways[at].any_lease(&mut self.random) {
+            self.monitor.add_disguised(lease);
         }
-        self.watch.look(&self.fleet);
+        self.monitor.check_periodically(&self.group);
     }
 
-    /// Everybody is back, every agent is closed: nothing runs, and the supervisor is as it was.
-    async fn rest(&mut self) {
-        for gateway in &mut self.fleet.gateways {
-            gateway.come_back().await;
+    /// Connects all gateways, closes all agents, and compares the supervisor with its earlier size.
+    async fn check_at_rest(&mut self) {
+        for gateway in &mut self.group.gateways {
+            gateway.reconnect().await;
             gateway.close_all().await;
-            gateway.settle().await;
+            gateway.await_endings().await;
         }
-        self.watch.look_now(&self.fleet);
-        assert_eq!(self.watch.of_ours(), [0; 0], "a process outlives every lease");
+        self.monitor.check_now(&self.group);
+        assert_eq!(self.monitor.own_pids(), [0; 0], "process without a lease");
         let table = self.host.json(&["leases", "list"]);
         let ended = |state: &str| state == "closed" || state == "lost";
         for lease in table.as_array().unwrap() {
             assert!(ended(lease["state"].as_str().unwrap()), "{lease}");
         }
-        self.fleet.tally.rests += 1;
+        self.group.counts.checks += 1;
         self.compare();
     }
 
@@ -157,70 +154,74 @@ impl Soak {
         eventually(&format!("no more descriptors than {first:?}"), || Size::of(pid).fds <= first.fds + 2);
         let now = Size::of(pid);
         let warm = *self.warm.get_or_insert(now);
-        assert!(now.rss_kib <= warm.rss_kib + Size::RSS_KIB_MORE_MAX, "it grows: {warm:?}, then {now:?}");
-        say(&format!("at rest: {now:?}, {:?}", self.fleet.tally));
+        assert!(now.rss_kib <= warm.rss_kib + Size::RSS_KIB_MORE_MAX, "grows: {warm:?}, then {now:?}");
+        report(&format!("at rest: {now:?}, {:?}", self.group.counts));
     }
 
-    /// SIGKILL in the middle of things: some spawns are on their way, some wrappers are stopped, so that their trees
-    /// wait for the next supervisor, and some of these wrappers die too.
-    async fn supervisor_dies(&mut self) {
-        self.fleet.spawns_on_their_way(&mut self.random).await;
+    /// Kills the supervisor during spawns, with some wrappers stopped, so that their trees remain for the next
+    /// supervisor, and kills some of these wrappers.
+    async fn kill_supervisor(&mut self) {
+        self.group.send_spawns(&mut self.random).await;
         let mut stopped = Vec::new();
-        for wrapper in self.fleet.wrappers() {
+        for wrapper in self.group.wrappers() {
             if self.random.below(2) == 0 {
                 kill(wrapper, Signal::STOP);
                 stopped.push(wrapper);
             }
         }
-        self.fleet.tally.orphaned += stopped.len() as u64;
+        self.group.counts.wrappers_stopped += stopped.len() as u64;
         self.host.crash();
         for wrapper in stopped {
             if self.random.below(3) == 0 {
                 kill(wrapper, Signal::KILL);
             }
         }
-        let known = self.fleet.supervisor_died();
+        let known = self.group.mark_all_ended();
         start(&mut self.host);
         for lease in &known {
-            assert_eq!(marked_of(&self.watch.ours(), *lease), [0; 0], "an orphan outlives the start");
+            assert_eq!(
+                pids_of_lease(&self.monitor.own_processes(), *lease),
+                [0; 0],
+                "an orphan survived the start"
+            );
         }
-        eventually("nothing of the earlier supervisor runs", || self.watch.of_ours().is_empty());
-        for gateway in &mut self.fleet.gateways {
-            if gateway.was_there {
-                gateway.come_back().await;
+        eventually("nothing of the earlier supervisor runs", || self.monitor.own_pids().is_empty());
+        for gateway in &mut self.group.gateways {
+            if gateway.was_connected {
+                gateway.reconnect().await;
             }
         }
         (self.first, self.warm) = (None, None);
-        self.rest().await;
+        self.check_at_rest().await;
     }
 
     fn finish(mut self, seconds: u64) {
-        let tally = &self.fleet.tally;
-        say(&format!(
-            "{tally:?}, {} looks at every process, {:?}",
-            self.watch.looks,
+        let counts = &self.group.counts;
+        report(&format!(
+            "{counts:?}, {} checks of all processes, {:?}",
+            self.monitor.checks,
             Size::of(self.host.pid())
         ));
-        assert!(tally.agents >= AGENTS_IN_TEN_MINUTES * seconds / 600, "{tally:?}");
+        assert!(counts.agents >= AGENTS_IN_TEN_MINUTES * seconds / 600, "{counts:?}");
         if seconds >= LONG_SECONDS {
             let each = [
-                tally.inputs,
-                tally.closed,
-                tally.adapters_killed,
-                tally.wrappers_killed,
-                tally.gateways_gone,
-                tally.supervisors_killed,
-                tally.orphaned,
-                tally.terminals,
+                counts.inputs,
+                counts.closed,
+                counts.adapters_killed,
+                counts.wrappers_killed,
+                counts.disconnects,
+                counts.supervisors_killed,
+                counts.wrappers_stopped,
+                counts.terminals,
             ];
-            assert!(each.iter().all(|count| *count > 0), "{tally:?}");
+            assert!(each.iter().all(|count| *count > 0), "{counts:?}");
         }
-        self.watch.strangers_live();
+        self.monitor.assert_foreign_alive();
     }
 }
 
-impl End {
-    /// Whether a lease that ended in this state ended as it should.
+impl ExpectedEnd {
+    /// True if a lease may end in this state.
     fn allows(self, state: LeaseState) -> bool {
         match self {
             Self::Closed => state == LeaseState::Closed,

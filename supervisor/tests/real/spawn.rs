@@ -1,16 +1,16 @@
-//! Spawning: idempotence, conflicts, failures that leave nothing.
+//! Spawning: idempotence, conflicts, failures.
 
-use crate::common::{Host, agent, eventually, marked, script};
-use crate::start::await_gone;
+use crate::common::{Host, agent, eventually, pids_of, script};
+use crate::scenarios::await_gone;
 use crate::upgrade::descriptors;
 use acp_shared::protocol::{LeaseState, RefusalCode, Reply, Request, Spawn};
-use acp_testkit::processes::{Killed, children};
+use acp_testkit::processes::{KillOnDrop, children};
 
 #[tokio::test]
-async fn a_repeated_spawn_is_the_same_spawn() {
+async fn repeated_spawn_is_idempotent() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let spec = agent(&["cat"]);
-    // Both at once: the second one waits for the first.
+    // The second request waits for the first.
     let (first, second) =
         (gateway.send(Request::Spawn(spec.clone())).await, gateway.send(Request::Spawn(spec.clone())).await);
     let first = gateway.reply(first).await.unwrap();
@@ -18,17 +18,17 @@ async fn a_repeated_spawn_is_the_same_spawn() {
     assert_eq!(gateway.call(Request::Spawn(spec.clone())).await.unwrap(), first);
     let other = Spawn { argv: vec!["cat".into(), "-u".into()], ..spec.clone() };
     assert_eq!(gateway.call(Request::Spawn(other)).await.unwrap_err().code, RefusalCode::LeaseConflict);
-    assert_eq!(marked(spec.lease_id).len(), 2, "one wrapper, one adapter");
+    assert_eq!(pids_of(spec.lease_id).len(), 2, "one wrapper, one adapter");
 
-    gateway.end(spec.lease_id).await;
+    gateway.close_and_wait(spec.lease_id).await;
     match gateway.call(Request::Spawn(spec)).await.unwrap() {
-        Reply::Spawned(info) => assert_eq!(info.state, LeaseState::Closed, "it is not started again"),
+        Reply::Spawned(info) => assert_eq!(info.state, LeaseState::Closed, "restarted"),
         other => panic!("{other:?}"),
     }
 }
 
 #[tokio::test]
-async fn one_agent_for_each_session() {
+async fn session_has_one_agent() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let first = script("trap '' TERM; while :; do sleep 1; done");
     let second = Spawn { session_key: first.session_key.clone(), ..agent(&["cat"]) };
@@ -36,14 +36,14 @@ async fn one_agent_for_each_session() {
     let busy = |reply: Result<Reply, _>| reply.map_err(|refusal: acp_shared::protocol::Refusal| refusal.code);
     assert_eq!(busy(gateway.call(Request::Spawn(second.clone())).await), Err(RefusalCode::SessionBusy));
     gateway.close(first.lease_id).await;
-    // Closing is not gone.
+    // The session is free only after the close.
     assert_eq!(busy(gateway.call(Request::Spawn(second.clone())).await), Err(RefusalCode::SessionBusy));
     gateway.state(first.lease_id, LeaseState::Closed).await;
     assert_eq!(gateway.spawn(&second).await.state, LeaseState::Open);
 }
 
 #[tokio::test]
-async fn a_failed_start_says_why_and_leaves_nothing() {
+async fn failed_spawn_reports_reason_and_leaves_nothing() {
     let (host, mut gateway) = Host::with_gateway().await;
     let missing = agent(&["/nonexistent/agent"]);
     let not_executable = agent(&["/etc/passwd"]);
@@ -57,16 +57,16 @@ async fn a_failed_start_says_why_and_leaves_nothing() {
         let info = gateway.leases().await.into_iter().find(|l| l.lease_id == spec.lease_id).unwrap();
         assert_eq!(info.state, LeaseState::Closed, "{info:?}");
         assert!(info.state_reason.contains(part), "{info:?}");
-        eventually("nothing is left", || marked(spec.lease_id).is_empty());
+        eventually("nothing is left", || pids_of(spec.lease_id).is_empty());
     }
-    // The session is free again.
+    // The session is free after a failure.
     let launches =
         host.state_dir().join("wrappers").join(gateway.leases().await[0].gateway_instance_id.to_string());
     assert_eq!(std::fs::read_dir(launches).unwrap().count(), 0, "launch directories are removed");
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_is_refused_before_anything_happens() {
+async fn invalid_spawn_is_refused() {
     let (_host, mut gateway) = Host::serving("leases_per_gateway_max = 1\ngrace_max_ms = 60000").await;
     let good = agent(&["cat"]);
     let with = |change: &dyn Fn(&mut Spawn)| {
@@ -87,12 +87,12 @@ async fn what_makes_no_sense_is_refused_before_anything_happens() {
     }
     assert!(gateway.leases().await.is_empty());
     gateway.spawn(&good).await;
-    let over = gateway.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
-    assert_eq!((over.code, over.retry_after_ms.is_some()), (RefusalCode::QuotaExceeded, true));
+    let refused = gateway.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
+    assert_eq!((refused.code, refused.retry_after_ms.is_some()), (RefusalCode::QuotaExceeded, true));
 }
 
 #[tokio::test]
-async fn the_environment_is_what_was_asked_for_and_the_markers() {
+async fn environment_is_requested_variables_and_markers() {
     let (_host, identity, mut gateway) = Host::with_identity().await;
     let forged = ("OPENCLAW_ACPX_LEASE_ID".to_owned(), "forged".to_owned());
     let spec = Spawn { env: vec![("A".into(), "1 2".into()), forged], ..agent(&["/usr/bin/env"]) };
@@ -108,13 +108,13 @@ async fn the_environment_is_what_was_asked_for_and_the_markers() {
             format!("OPENCLAW_GATEWAY_INSTANCE_ID={}", identity.id),
         ];
         assert_eq!(lines, want);
-        gateway.exited(spec.lease_id).await
+        gateway.await_exit(spec.lease_id).await
     };
     assert!(end > 0);
 }
 
 #[tokio::test]
-async fn many_spawns_at_once() {
+async fn concurrent_spawns_succeed() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let specs: Vec<Spawn> = (0..40).map(|_| agent(&["cat"])).collect();
     let ids = gateway.send_spawns(&specs).await;
@@ -128,13 +128,13 @@ async fn many_spawns_at_once() {
     await_gone(&specs);
 }
 
-/// Out of descriptors at any step of a start: it fails, and nothing of it stays, no zombie either.
+/// The limit of descriptors is reached at any step of a spawn.
 #[tokio::test]
-async fn a_start_without_descriptors_leaves_nothing() {
+async fn spawn_without_descriptors_leaves_nothing() {
     let (host, mut gateway) = Host::with_gateway().await;
-    // What is opened once and kept is open from now on.
+    // Descriptors that stay open are opened by the first spawn.
     let warm = gateway.start(agent(&["cat"])).await;
-    gateway.end(warm.lease_id).await;
+    gateway.close_and_wait(warm.lease_id).await;
     let pid = rustix::process::Pid::from_raw(host.pid());
     let resource = rustix::process::Resource::Nofile;
     let before = rustix::process::getrlimit(resource);
@@ -154,73 +154,71 @@ async fn a_start_without_descriptors_leaves_nothing() {
     }
     assert!((1..24).contains(&failed), "{failed}");
     for lease_id in ids {
-        eventually("nothing runs", || marked(lease_id).is_empty());
+        eventually("nothing runs", || pids_of(lease_id).is_empty());
     }
-    eventually("no child is left, dead or alive", || children(host.pid()).is_empty());
-    gateway.all_ended().await;
+    eventually("no child is left", || children(host.pid()).is_empty());
+    gateway.await_all_ended().await;
 }
 
-/// A wrapper that lies about who it is, who its adapter is or who speaks: nothing that it names is touched, and it is
-/// ended itself.
+/// False reports about wrapper, adapter or sender: no named process is signalled, and the wrapper is ended.
 #[tokio::test]
-async fn a_wrapper_that_lies_is_ended_and_nobody_else() {
-    let mut host = Host::idle("spawn_ms = 3000");
-    let liar = crate::common::program("acp-testkit", "lying-wrapper");
-    host.wrapper = Some(liar);
+async fn lying_wrapper_is_ended_alone() {
+    let mut host = Host::prepare("spawn_ms = 3000");
+    let lying_wrapper = crate::common::program("acp-testkit", "lying-wrapper");
+    host.wrapper = Some(lying_wrapper);
     host.start();
     let mut gateway = host.gateway().connect().await;
-    let mut named = Killed(std::process::Command::new("sleep").arg("300").spawn().unwrap());
+    let mut named = KillOnDrop(std::process::Command::new("sleep").arg("300").spawn().unwrap());
     let pid = named.id().to_string();
-    for (what, why) in [
+    for (name, why) in [
         ("wrapper", "reports another pid"),
         ("adapter", "not a child of the wrapper"),
         ("sender", "another process sent the wrapper's report"),
         ("garbage", "violated its protocol"),
         ("descriptors", "carries descriptors"),
-        // It may be gone before it is told anything.
+        // The wrapper may exit before it is read.
         ("nothing", ""),
     ] {
-        let spec = agent(&["lie", what, &pid]);
+        let spec = agent(&["lie", name, &pid]);
         let refusal = gateway.call(Request::Spawn(spec.clone())).await.unwrap_err();
         assert_eq!(refusal.code, RefusalCode::SpawnFailed);
-        let gone = what == "nothing"
+        let gone = name == "nothing"
             && ["ended or violated its protocol", "control socket failed"]
                 .iter()
                 .any(|w| refusal.message.contains(w));
-        assert!(gone || (!why.is_empty() && refusal.message.contains(why)), "{what}: {}", refusal.message);
-        assert!(named.try_wait().unwrap().is_none(), "{what}");
-        eventually("the liar is gone", || marked(spec.lease_id).is_empty());
-        host.ended(spec.lease_id);
+        assert!(gone || (!why.is_empty() && refusal.message.contains(why)), "{name}: {}", refusal.message);
+        assert!(named.try_wait().unwrap().is_none(), "{name}");
+        eventually("the lying wrapper is gone", || pids_of(spec.lease_id).is_empty());
+        host.await_ended(spec.lease_id);
     }
 }
 
-/// Who got hold of a wrapper's control socket does not speak for it, and descriptors that anybody sends are closed.
+/// Another process uses the wrapper's control socket; descriptors that it sends are closed.
 #[tokio::test]
-async fn nobody_else_speaks_for_a_wrapper() {
-    let mut host = Host::idle("spawn_ms = 3000");
+async fn messages_of_another_sender_are_ignored() {
+    let mut host = Host::prepare("spawn_ms = 3000");
     host.wrapper = Some(crate::common::program("acp-testkit", "lying-wrapper"));
     host.start();
     let mut gateway = host.gateway().connect().await;
     let before = descriptors(&host);
     let done = host.dir.path().join("done");
-    let spec = gateway.start(agent(&["lie", "usurped", done.to_str().unwrap()])).await;
+    let spec = gateway.start(agent(&["lie", "impersonated", done.to_str().unwrap()])).await;
     eventually("all false messages are sent", || done.exists());
     let info = gateway.leases().await.remove(0);
     assert_eq!((info.state, info.exit), (LeaseState::Open, None));
     eventually("no descriptor is kept", || descriptors(&host) < before + 12);
-    gateway.end(spec.lease_id).await;
-    assert!(marked(spec.lease_id).is_empty());
+    gateway.close_and_wait(spec.lease_id).await;
+    assert!(pids_of(spec.lease_id).is_empty());
 }
 
-/// An adapter that ends in the moment in which it is let go: its status arrives, its lease is closed.
 #[tokio::test]
-async fn an_adapter_that_ends_at_once_has_ended_in_order() {
+async fn adapter_exiting_at_once_closes_lease() {
     let (host, mut gateway) = Host::with_gateway().await;
     for code in 0..20 {
-        let spec = gateway.start_attached(script(&format!("exit {code}"))).await;
-        let (status, end) = gateway.exited(spec.lease_id).await;
+        let spec = gateway.spawn_attached(script(&format!("exit {code}"))).await;
+        let (status, end) = gateway.await_exit(spec.lease_id).await;
         assert_eq!((status, end), (acp_shared::launch::ExitStatus::Exited(code), 0));
         eventually("the lease is closed", || host.row(spec.lease_id).0 == "closed");
-        assert!(marked(spec.lease_id).is_empty());
+        assert!(pids_of(spec.lease_id).is_empty());
     }
 }

@@ -1,15 +1,13 @@
-//! Gateways of several users under a supervisor that runs as root. Where this test does not, it says so and is left
+//! Gateways of several users under a supervisor that runs as root. Skipped without root.
 
-//! out.
-
-use crate::common::{Client, Host, Identity, agent, eventually, runs, script};
+use crate::common::{Client, Host, Identity, agent, eventually, is_alive, script};
 use crate::files::{helpers, request};
-use crate::start::{refused, requests_about};
+use crate::scenarios::{refusal_of, requests_about};
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, Spawn};
 use acp_testkit::ability::Ability;
-use acp_testkit::possible;
 use acp_testkit::processes::status_field;
+use acp_testkit::skip_unless;
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -17,17 +15,17 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Users of this test alone: they have no entry and no file. The group of each has another number than its user.
-const A: u32 = 65_001;
-const B: u32 = 65_002;
-const RUNS_A: u32 = 65_003;
-const RUNS_B: u32 = 65_004;
+/// Users of this test only, without entries or files. Group ids differ from user ids.
+const UID_A: u32 = 65_001;
+const UID_B: u32 = 65_002;
+const AGENT_UID_A: u32 = 65_003;
+const AGENT_UID_B: u32 = 65_004;
 
 const fn group_of(uid: u32) -> u32 {
     uid + 100
 }
 
-/// Makes this thread one of the user, as the kernel tells whoever it connects to, and returns a runtime on it.
+/// Changes this thread to the user, as seen by the peers of its connections, and returns a runtime on it.
 fn become_user(uid: u32) -> tokio::runtime::Runtime {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(group_of(uid)));
     set_thread_groups(&[]).unwrap();
@@ -40,12 +38,12 @@ fn current_thread() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// Does something on a thread that is this user.
+/// Runs work on a thread of this user.
 pub(crate) fn as_user<T: Send + 'static>(uid: u32, work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
     std::thread::spawn(move || become_user(uid).block_on(work())).join().unwrap()
 }
 
-/// A gateway of a user, connected for as long as the value lives; it is used from the test's own thread.
+/// A connected gateway of a user, called from the test's thread.
 struct Tenant {
     runtime: tokio::runtime::Runtime,
     client: Client,
@@ -70,13 +68,13 @@ impl Tenant {
         self.runtime.block_on(self.client.spawn(spec)).adapter_pid.unwrap()
     }
 
-    /// What an agent printed until it ended.
+    /// Output of an agent until its end.
     fn output(&mut self, spec: &Spawn) -> String {
         self.runtime.block_on(async {
             self.client.attach(spec.lease_id, 0).await;
-            let (status, said) = self.client.all(spec.lease_id).await;
-            assert_eq!(status, acp_shared::launch::ExitStatus::Exited(0), "{said}");
-            said
+            let (status, output) = self.client.read_to_exit(spec.lease_id).await;
+            assert_eq!(status, acp_shared::launch::ExitStatus::Exited(0), "{output}");
+            output
         })
     }
 }
@@ -85,18 +83,18 @@ fn status(pid: i32, field: &str) -> Vec<String> {
     status_field(pid, field).unwrap().split_ascii_whitespace().map(str::to_owned).collect()
 }
 
-/// Everything that one user's gateway may try against another's.
+/// One user's gateway tries everything against another's.
 #[test]
-fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
-    possible!(Ability::Root);
-    let host = Host::public(&format!("allowed_uids = [{A}, {B}]"));
+fn gateway_cannot_use_leases_of_another_user() {
+    skip_unless!(Ability::Root);
+    let host = Host::public(&format!("allowed_uids = [{UID_A}, {UID_B}]"));
     let (of_a, of_b) = (host.gateway(), host.gateway());
-    let (mut a, mut b) = (Tenant::connect(&of_a, A), Tenant::connect(&of_b, B));
+    let (mut a, mut b) = (Tenant::connect(&of_a, UID_A), Tenant::connect(&of_b, UID_B));
     let spec = agent(&["cat"]);
     let pid = b.spawn(&spec);
-    // Nobody gets more than the gateway's user has: its group is the one that the gateway itself has.
-    let group = vec![group_of(B).to_string(); 4];
-    assert_eq!((status(pid, "Uid"), status(pid, "Gid")), (vec![B.to_string(); 4], group));
+    // The agent has the user and group of its gateway, and no more.
+    let group = vec![group_of(UID_B).to_string(); 4];
+    assert_eq!((status(pid, "Uid"), status(pid, "Gid")), (vec![UID_B.to_string(); 4], group));
     assert!(status(pid, "Groups").is_empty());
     let lease_id = spec.lease_id;
     assert_eq!(a.call(Request::ListLeases { detail: true }), Ok(Reply::Leases(vec![])));
@@ -110,27 +108,27 @@ fn a_gateway_of_one_user_has_no_hold_on_anothers_leases() {
     }
     let state_dir = host.state_dir().to_str().unwrap().to_owned();
     assert!(a.call(Request::Shutdown { state_dir }).is_err());
-    // As the other gateway, alive or away, and as an admin.
+    // With the identity of the other gateway, connected or not, and as an admin.
     let mut impostor = Identity { epoch: 99, ..of_b.clone() };
     for home in [of_b.home.clone(), acp_shared::protocol::Home { ino: 7, ..of_b.home.clone() }] {
         impostor.home = home;
         let identity = impostor.clone();
-        let got = as_user(A, async move || identity.try_connect().await.map(drop));
-        assert_eq!(refused(got).code, RefusalCode::InstanceOfOtherUser);
+        let got = as_user(UID_A, async move || identity.try_connect().await.map(drop));
+        assert_eq!(refusal_of(got).code, RefusalCode::InstanceOfOtherUser);
     }
     let mut cli = Command::new(host.program());
     let output =
-        cli.args(["status", "--json", "--socket"]).arg(host.socket()).uid(A).gid(A).output().unwrap();
+        cli.args(["status", "--json", "--socket"]).arg(host.socket()).uid(UID_A).gid(UID_A).output().unwrap();
     assert!(String::from_utf8_lossy(&output.stdout).contains("NOT_AUTHORISED"), "{output:?}");
-    let stranger = of_a.clone();
-    let got = as_user(RUNS_A, async move || stranger.try_connect().await.map(drop));
-    assert_eq!(refused(got).code, RefusalCode::NotAuthorised);
-    // It never knew.
+    let unknown = of_a.clone();
+    let got = as_user(AGENT_UID_A, async move || unknown.try_connect().await.map(drop));
+    assert_eq!(refusal_of(got).code, RefusalCode::NotAuthorised);
+    // The other gateway is not affected.
     assert_eq!(
         b.call(Request::Input { lease_id, seq: 1, bytes: b"y".to_vec() }),
         Ok(Reply::Written { seq: 1 })
     );
-    assert!(runs(pid));
+    assert!(is_alive(pid));
     let log = host.log();
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     let foreign = format!("owner={}", of_b.id);
@@ -154,37 +152,41 @@ fn home_of(base: &Path, name: &str, uid: u32) -> PathBuf {
     dir
 }
 
-/// Whether this kernel can confine writes, as it does since version 3 of Landlock; else it says what it saw.
-fn landlock() -> bool {
+/// True if Landlock can confine writes (version 3). Otherwise prints the version.
+fn can_confine_writes() -> bool {
     let abi = acp_testkit::sys::landlock_abi();
     if !matches!(abi, Ok(3..)) {
-        println!("probe: no Landlock that confines writes: {abi:?}: its part is left out");
+        println!("probe: no Landlock that confines writes: {abi:?}: partly skipped");
     }
     matches!(abi, Ok(3..))
 }
 
-/// An agent that runs as another user, and writes only where its session works.
+/// The agent runs as another user and writes only in its session's directory.
 #[test]
-fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
-    possible!(Ability::Root);
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let open = place.path().join("open");
+fn confined_agent_cannot_reach_supervisor_or_other_tenants() {
+    skip_unless!(Ability::Root);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let open = dir.path().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o1777)).unwrap();
-    let (work_a, work_b) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "b", RUNS_B));
-    let confined = landlock();
+    let (work_a, work_b) = (home_of(dir.path(), "a", AGENT_UID_A), home_of(dir.path(), "b", AGENT_UID_B));
+    let confined = can_confine_writes();
     let switch = if confined { "on" } else { "off" };
-    let tenant = |uid: u32, runs: u32, work: &Path| {
+    let tenant = |uid: u32, agent_uid: u32, work: &Path| {
         let work = work.display();
         format!(
-            "[[tenant]]\nuid = {uid}\nrun_as_user = {runs}\nrun_as_group = {runs}\nroots = [\"{work}\"]\n\
+            "[[tenant]]\nuid = {uid}\nrun_as_user = {agent_uid}\nrun_as_group = {agent_uid}\nroots = [\"{work}\"]\n\
              temp_dir = \"{work}\"\nlandlock = \"{switch}\"\numask = 0o077\nleases_max = 2\n\
              rlimits = {{ open_files = [64, 128] }}\nenv_allow = [\"PATH\", \"SHOWN\"]\n"
         )
     };
-    let host = Host::public(&format!("{}{}", tenant(A, RUNS_A, &work_a), tenant(B, RUNS_B, &work_b)));
-    let (mut a, mut b) = (Tenant::connect(&host.gateway(), A), Tenant::connect(&host.gateway(), B));
+    let host = Host::public(&format!(
+        "{}{}",
+        tenant(UID_A, AGENT_UID_A, &work_a),
+        tenant(UID_B, AGENT_UID_B, &work_b)
+    ));
+    let (mut a, mut b) = (Tenant::connect(&host.gateway(), UID_A), Tenant::connect(&host.gateway(), UID_B));
     let within = |spec: Spawn, work: &Path| {
         let work = work.to_str().unwrap().to_owned();
         let mut spec = Spawn { cwd: work.clone(), roots: vec![work], ..spec };
@@ -220,7 +222,7 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
     .join("\n");
     let spec = within(script(&probe), &work_a);
     a.spawn(&spec);
-    let said = a.output(&spec);
+    let output = a.output(&spec);
     for (name, want) in [
         ("own_root", "yes"),
         ("null", "yes"),
@@ -238,53 +240,56 @@ fn a_confined_agent_reaches_nothing_of_its_supervisor_or_of_other_tenants() {
         ("socket", "no"),
     ] {
         let line = format!("{name} {want}");
-        assert!(said.lines().any(|l| l == line), "{line}:\n{said}");
+        assert!(output.lines().any(|l| l == line), "{line}:\n{output}");
     }
-    assert!(said.contains(&format!("uid {RUNS_A} gid {RUNS_A} groups {RUNS_A}\n")), "{said}");
-    assert!(said.contains("umask 0077 files 64 128\n"), "{said}");
-    assert!(said.contains(&format!("shown yes hidden  tmp {}\n", work_a.display())), "{said}");
-    assert!(said.contains("NoNewPrivs:\t1"), "{said}");
-    assert_eq!(std::fs::metadata(work_a.join("inside")).unwrap().uid(), RUNS_A);
-    // Its three streams and the directory that `ls` reads: nothing leaked.
-    assert!(said.ends_with("\n0\n1\n2\n3\n"), "{said}");
-    // Elsewhere it does not even start; nor does more than is its share.
-    let astray = within(agent(&["cat"]), &work_b);
-    assert_eq!(a.call(Request::Spawn(astray)).unwrap_err().code, RefusalCode::NotAuthorised);
+    assert!(
+        output.contains(&format!("uid {AGENT_UID_A} gid {AGENT_UID_A} groups {AGENT_UID_A}\n")),
+        "{output}"
+    );
+    assert!(output.contains("umask 0077 files 64 128\n"), "{output}");
+    assert!(output.contains(&format!("shown yes hidden  tmp {}\n", work_a.display())), "{output}");
+    assert!(output.contains("NoNewPrivs:\t1"), "{output}");
+    assert_eq!(std::fs::metadata(work_a.join("inside")).unwrap().uid(), AGENT_UID_A);
+    // Three streams and the directory that `ls` reads.
+    assert!(output.ends_with("\n0\n1\n2\n3\n"), "{output}");
+    // Spawns in another directory or beyond the quota are refused.
+    let outside = within(agent(&["cat"]), &work_b);
+    assert_eq!(a.call(Request::Spawn(outside)).unwrap_err().code, RefusalCode::NotAuthorised);
     let link = work_a.join("link");
     std::os::unix::fs::symlink(&work_b, &link).unwrap();
-    let astray = Spawn { cwd: link.to_str().unwrap().into(), ..within(agent(&["cat"]), &work_a) };
-    let refused = a.call(Request::Spawn(astray)).unwrap_err();
+    let outside = Spawn { cwd: link.to_str().unwrap().into(), ..within(agent(&["cat"]), &work_a) };
+    let refused = a.call(Request::Spawn(outside)).unwrap_err();
     assert_eq!(refused.code, RefusalCode::NotAuthorised, "{refused}");
     b.spawn(&within(agent(&["cat", "-"]), &work_b));
     let third = b.call(Request::Spawn(within(agent(&["cat"]), &work_b))).unwrap_err();
     assert_eq!(third.code, RefusalCode::QuotaExceeded);
     assert!(third.message.contains("[[tenant]]") && third.retry_after_ms.is_some(), "{third}");
-    // The wrapper kept the power to end it.
+    // The wrapper can still end the agent.
     let reason = "test".to_owned();
     assert!(b.call(Request::CloseLease { lease_id: victim.lease_id, reason }).is_ok());
-    eventually("the agent of another user is ended", || !runs(victim_pid));
+    eventually("the agent of another user is ended", || !is_alive(victim_pid));
 }
 
-/// Files of a session are touched as the user that its agents run as, and within its confinement.
+/// File requests run as the tenant's user within its confinement.
 #[test]
-fn files_are_written_as_the_tenants_user() {
-    possible!(Ability::Root);
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (work, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "b", RUNS_B));
+fn files_are_written_as_tenant_user() {
+    skip_unless!(Ability::Root);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (work, other) = (home_of(dir.path(), "a", AGENT_UID_A), home_of(dir.path(), "b", AGENT_UID_B));
     std::fs::write(other.join("private"), "of b").unwrap();
     std::fs::set_permissions(other.join("private"), std::fs::Permissions::from_mode(0o600)).unwrap();
-    let confined = landlock();
+    let confined = can_confine_writes();
     let host = Host::public(&format!(
-        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{}\"]\n\
-         temp_dir = \"{}\"\nlandlock = \"{}\"\numask = 0o077\n[[tenant]]\nuid = {B}\nrun_as_user = {RUNS_B}\n\
-         run_as_group = {RUNS_B}\n",
+        "[[tenant]]\nuid = {UID_A}\nrun_as_user = {AGENT_UID_A}\nrun_as_group = {AGENT_UID_A}\nroots = [\"{}\"]\n\
+         temp_dir = \"{}\"\nlandlock = \"{}\"\numask = 0o077\n[[tenant]]\nuid = {UID_B}\nrun_as_user = {AGENT_UID_B}\n\
+         run_as_group = {AGENT_UID_B}\n",
         work.display(),
         work.display(),
         if confined { "on" } else { "off" },
     ));
     let (identity, of_b) = (host.gateway(), host.gateway());
-    let (mut a, mut b) = (Tenant::connect(&identity, A), Tenant::connect(&of_b, B));
+    let (mut a, mut b) = (Tenant::connect(&identity, UID_A), Tenant::connect(&of_b, UID_B));
     let dir = work.to_str().unwrap().to_owned();
     let spec = Spawn { cwd: dir.clone(), roots: vec![dir], ..agent(&["cat"]) };
     a.spawn(&spec);
@@ -298,21 +303,21 @@ fn files_are_written_as_the_tenants_user() {
     let written = work.join("new/file");
     assert_eq!(ask(scope, &work, write(&written)), Ok(FilesReply::Written));
     let meta = std::fs::metadata(&written).unwrap();
-    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (RUNS_A, RUNS_A, 0o600));
-    assert_eq!(std::fs::metadata(work.join("new")).unwrap().uid(), RUNS_A);
+    assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (AGENT_UID_A, AGENT_UID_A, 0o600));
+    assert_eq!(std::fs::metadata(work.join("new")).unwrap().uid(), AGENT_UID_A);
     let [helper] = helpers(identity.id)[..] else { panic!("one helper") };
-    assert_eq!(status(helper, "Uid"), vec![RUNS_A.to_string(); 4]);
+    assert_eq!(status(helper, "Uid"), vec![AGENT_UID_A.to_string(); 4]);
     assert_eq!(status(helper, "NoNewPrivs"), ["1"]);
-    // Neither another tenant's directory nor a root outside of its own roots.
+    // Another tenant's directory and foreign roots are refused.
     let refused = ask(scope, &other, write(&other.join("x")));
     assert!(matches!(refused, Err(FilesError::NoHelper { .. })), "{refused:?}");
-    // Nor a link that leads there, whoever opens it first.
+    // So is a link to them.
     let (link, none) = (work.join("link"), work.join("none"));
     std::os::unix::fs::symlink(&other, &link).unwrap();
     assert_eq!(ask(scope, &link, write(&link.join("x"))), Err(FilesError::Outside));
     assert_eq!(ask(scope, &none, write(&none.join("x"))), Err(FilesError::NotFound));
     assert!(!other.join("x").exists());
-    // Without roots of its own a tenant is still only its user.
+    // A tenant without roots is limited by its user's permissions.
     let private = text(&other.join("private"));
     let read = |path: String| FilesOp::Read { path, line: None, limit: None, bytes_max: 9 };
     let of_others = b.call(request(FilesScope::Tenant, &work, read(text(&written))));
@@ -323,27 +328,27 @@ fn files_are_written_as_the_tenants_user() {
     b.spawn(&spec);
     let own = b.call(request(FilesScope::Lease(spec.lease_id), &other, write(&other.join("mine"))));
     assert_eq!(own, Ok(Reply::Files(Ok(FilesReply::Written))));
-    assert_eq!(std::fs::metadata(other.join("mine")).unwrap().uid(), RUNS_B);
+    assert_eq!(std::fs::metadata(other.join("mine")).unwrap().uid(), AGENT_UID_B);
 }
 
-/// Programs and directories are looked up as the user that agents run as; a missing additional root stops nothing.
+/// Lookups of programs and directories ignore missing additional roots.
 #[test]
-fn look_ups_are_made_as_the_tenants_user() {
-    possible!(Ability::Root);
-    let place = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(place.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (own, other) = (home_of(place.path(), "a", RUNS_A), home_of(place.path(), "root", 0));
+fn lookups_run_as_tenant_user() {
+    skip_unless!(Ability::Root);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (own, other) = (home_of(dir.path(), "a", AGENT_UID_A), home_of(dir.path(), "root", 0));
     for dir in [&own, &other] {
         std::fs::write(dir.join("tool"), "#!/bin/sh\n").unwrap();
-        chown(dir.join("tool"), Some(RUNS_A), Some(RUNS_A)).unwrap();
+        chown(dir.join("tool"), Some(AGENT_UID_A), Some(AGENT_UID_A)).unwrap();
         std::fs::set_permissions(dir.join("tool"), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     }
     let work = own.display();
     let host = Host::public(&format!(
-        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{work}\"]\n",
+        "[[tenant]]\nuid = {UID_A}\nrun_as_user = {AGENT_UID_A}\nrun_as_group = {AGENT_UID_A}\nroots = [\"{work}\"]\n",
     ));
-    let mut gateway = Tenant::connect(&host.gateway(), A);
+    let mut gateway = Tenant::connect(&host.gateway(), UID_A);
     let text = |path: &Path| path.to_str().unwrap().to_owned();
     let mut ask = |scope, roots: &[String], op| {
         let request = FilesRequest { scope, roots: roots.to_vec(), op };
@@ -366,7 +371,7 @@ fn look_ups_are_made_as_the_tenants_user() {
     let found = ask(FilesScope::Tenant, &[], FilesOp::Programs { names, search });
     let tool = text(&own.join("tool"));
     assert_eq!(found, FilesReply::Programs(vec![Some(tool.clone()), None, Some(tool)]));
-    // An additional root of a session that is gone.
+    // A missing additional root of a session.
     let roots = vec![text(&own), text(&own.join("none"))];
     let spec = Spawn { cwd: text(&own), roots: roots.clone(), ..agent(&["cat"]) };
     let op = FilesOp::Directory { path: text(&own) };
@@ -375,9 +380,9 @@ fn look_ups_are_made_as_the_tenants_user() {
     gateway.spawn(&spec);
 }
 
-/// The state of a supervisor is for its user alone, whatever the umask was.
+/// The state is private to the supervisor's user, whatever the umask.
 #[test]
-fn what_it_keeps_is_private() {
+fn state_directory_is_private() {
     let host = Host::new();
     let mode = |path: PathBuf| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let state = host.state_dir();
@@ -389,20 +394,20 @@ fn what_it_keeps_is_private() {
     }
 }
 
-/// A tenant with a secret of its own: who does not know it is refused, and told what to do.
+/// The refusal without the secret names the remedy.
 #[test]
-fn a_tenant_must_know_its_secret() {
-    let place = tempfile::tempdir().unwrap();
-    let file = place.path().join("secret");
+fn tenant_secret_is_required() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("secret");
     std::fs::write(&file, "0123456789abcdef0123456789abcdef\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     let uid = rustix::process::geteuid().as_raw();
     let host = Host::with_config(&format!("[[tenant]]\nuid = {uid}\nsecret_file = \"{}\"", file.display()));
     let runtime = current_thread();
     let mut identity = host.gateway();
-    for secret in [place.path().join("none"), identity.secret.clone()] {
+    for secret in [dir.path().join("none"), identity.secret.clone()] {
         identity.secret = secret;
-        let refusal = refused(runtime.block_on(identity.try_connect()));
+        let refusal = refusal_of(runtime.block_on(identity.try_connect()));
         assert_eq!(refusal.code, RefusalCode::NotAuthorised);
         assert!(refusal.message.contains("supervisor.secret_file"), "{refusal}");
     }
@@ -410,9 +415,9 @@ fn a_tenant_must_know_its_secret() {
     drop(runtime.block_on(identity.connect()));
 }
 
-/// A user that makes gateways all day fills no table; those in use are never forgotten.
+/// Unused gateways of a user are forgotten; those with leases are kept.
 #[test]
-fn the_gateways_of_a_user_are_bounded() {
+fn gateways_per_user_are_bounded() {
     let host = Host::with_config("gateways_per_user_max = 2");
     let runtime = current_thread();
     let (first, second, third) = (host.gateway(), host.gateway(), host.gateway());
@@ -420,19 +425,18 @@ fn the_gateways_of_a_user_are_bounded() {
     runtime.block_on(kept.spawn(&agent(&["cat"])));
     drop(kept);
     let open = runtime.block_on(second.connect());
-    let refusal = refused(runtime.block_on(third.try_connect()));
+    let refusal = refusal_of(runtime.block_on(third.try_connect()));
     assert_eq!(refusal.code, RefusalCode::QuotaExceeded);
     assert!(refusal.message.contains("gateways_per_user_max"), "{refusal}");
     drop(open);
     eventually("the second one makes room", || runtime.block_on(third.try_connect()).is_ok());
     let mut copy = Identity { epoch: 2, ..first };
     copy.home.ino += 1;
-    assert_eq!(refused(runtime.block_on(copy.try_connect())).code, RefusalCode::CloneDetected);
+    assert_eq!(refusal_of(runtime.block_on(copy.try_connect())).code, RefusalCode::CloneDetected);
 }
 
-/// An agent that dies at once is not started over and over.
 #[tokio::test]
-async fn an_agent_that_keeps_crashing_is_held_back() {
+async fn crashing_agent_is_delayed() {
     let (host, mut gateway) = Host::serving("crash_backoff_ms = 60000").await;
     let missing = agent(&["/nonexistent/agent"]);
     assert_eq!(gateway.call(Request::Spawn(missing)).await.unwrap_err().code, RefusalCode::SpawnFailed);
@@ -444,10 +448,10 @@ async fn an_agent_that_keeps_crashing_is_held_back() {
     assert_eq!(refusal.code, RefusalCode::CrashLoop);
     assert!(refusal.retry_after_ms.is_some_and(|ms| ms > 1_000 && ms <= 60_000), "{refusal:?}");
     assert!(refusal.message.contains("crashed 2 times in a row"), "{refusal}");
-    // Another agent is another matter, and one that is closed in order is none.
+    // Other agents and orderly closes do not count.
     for _ in 0..3 {
         let other = gateway.start(agent(&["cat"])).await;
-        gateway.end(other.lease_id).await;
+        gateway.close_and_wait(other.lease_id).await;
     }
     let status = host.json(&["status"]);
     assert!(status["warnings"].to_string().contains("crashed 2 times in a row"), "{status}");

@@ -1,16 +1,16 @@
-//! Terminals (H16): one pipe, a tail, no back-pressure, and an end with their agent.
+//! Terminals (H16): one pipe, a bounded tail, no back-pressure, and an end with their agent.
 
-use crate::common::{Host, agent, marked, say, terminal};
+use crate::common::{Host, agent, pids_of, report, terminal};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, RefusalCode, Reply, Request, Spawn, Tail};
 use std::time::Instant;
 
 #[tokio::test]
-async fn the_last_bytes_of_both_streams_are_kept() {
+async fn terminal_keeps_last_bytes_of_both_streams() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let parent = gateway.start(agent(&["cat"])).await;
     let spec = gateway.start(terminal(&parent, "seq 1 100000; echo err >&2; echo out; cat; exit 4", 8)).await;
-    let (status, end) = gateway.exited(spec.lease_id).await;
+    let (status, end) = gateway.await_exit(spec.lease_id).await;
     assert_eq!(status, ExitStatus::Exited(4));
     let want = Tail { bytes: b"err\nout\n".to_vec(), truncated: true, exit: Some(status) };
     assert_eq!(gateway.tail(spec.lease_id).await, want);
@@ -23,7 +23,7 @@ async fn the_last_bytes_of_both_streams_are_kept() {
 }
 
 #[tokio::test]
-async fn a_terminal_ends_with_its_agent_and_before_it() {
+async fn terminal_ends_before_its_agent() {
     let (host, mut gateway) = Host::with_gateway().await;
     let parent = gateway.start(agent(&["cat"])).await;
     let spec = gateway.start(terminal(&parent, "trap '' TERM; while :; do sleep 1; done", 100)).await;
@@ -37,12 +37,12 @@ async fn a_terminal_ends_with_its_agent_and_before_it() {
     assert_eq!(late.code, RefusalCode::LeaseEnded);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
     gateway.state(parent.lease_id, LeaseState::Closed).await;
-    assert!(marked(spec.lease_id).is_empty() && marked(parent.lease_id).is_empty());
+    assert!(pids_of(spec.lease_id).is_empty() && pids_of(parent.lease_id).is_empty());
 }
 
-/// Terminals have no standard input, so no time is spent on closing it, and they end side by side.
+/// Terminals have no standard input, so no time is spent on EOF, and they end in parallel.
 #[tokio::test]
-async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
+async fn terminals_end_without_eof_grace() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..16 {
@@ -50,13 +50,13 @@ async fn sixteen_terminals_end_without_the_grace_for_end_of_file() {
         gateway.spawn(&Spawn { graces: Graces { eof_ms: 60_000, ..spec.graces }, ..spec }).await;
     }
     let began = Instant::now();
-    gateway.end(parent.lease_id).await;
-    say(&format!("an agent with 16 terminals was closed in {:?}", began.elapsed()));
+    gateway.close_and_wait(parent.lease_id).await;
+    report(&format!("an agent with 16 terminals was closed in {:?}", began.elapsed()));
     assert!(gateway.leases().await.iter().all(|lease| lease.state == LeaseState::Closed));
 }
 
 #[tokio::test]
-async fn terminals_are_bounded_for_each_agent() {
+async fn terminals_per_agent_are_bounded() {
     let (_host, mut gateway) = Host::with_gateway().await;
     let (parent, other) = (gateway.start(agent(&["cat"])).await, gateway.start(agent(&["cat", "-"])).await);
     let mut last = None;
@@ -64,42 +64,42 @@ async fn terminals_are_bounded_for_each_agent() {
         let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;
         last = Some(spec.lease_id);
     }
-    let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
-    assert_eq!((over.code, over.retry_after_ms), (RefusalCode::QuotaExceeded, None));
-    assert!(over.message.contains("terminals_per_agent_max"), "{over}");
+    let refused = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
+    assert_eq!((refused.code, refused.retry_after_ms), (RefusalCode::QuotaExceeded, None));
+    assert!(refused.message.contains("terminals_per_agent_max"), "{refused}");
     gateway.spawn(&terminal(&other, "true", 9)).await;
-    // One that has ended counts no more, although its output is kept.
+    // An ended terminal does not count, although its output is kept.
     let lease_id = last.unwrap();
-    gateway.end(lease_id).await;
+    gateway.close_and_wait(lease_id).await;
     gateway.spawn(&terminal(&parent, "sleep 300", 9)).await;
 }
 
 #[tokio::test]
-async fn terminals_leave_a_quarter_of_the_leases_to_agents() {
+async fn quarter_of_leases_is_reserved_for_agents() {
     let config = "leases_per_gateway_max = 8\nterminals_per_agent_max = 100";
     let (_host, mut gateway) = Host::serving(config).await;
     let parent = gateway.start(agent(&["cat"])).await;
     for _ in 0..6 {
         gateway.spawn(&terminal(&parent, "sleep 300", 100)).await;
     }
-    let over = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
-    assert_eq!(over.code, RefusalCode::QuotaExceeded);
-    assert!(over.message.contains("reserved for agents"), "{over}");
+    let refused = gateway.call(Request::Spawn(terminal(&parent, "true", 9))).await.unwrap_err();
+    assert_eq!(refused.code, RefusalCode::QuotaExceeded);
+    assert!(refused.message.contains("reserved for agents"), "{refused}");
     gateway.spawn(&agent(&["cat", "-"])).await;
 }
 
 #[tokio::test]
-async fn a_terminal_ends_when_its_agent_crashes() {
+async fn terminal_ends_with_crashed_agent() {
     let (_host, mut gateway) = Host::with_gateway().await;
-    let (parent, info) = gateway.start_known(agent(&["cat"])).await;
+    let (parent, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     let spec = gateway.start(terminal(&parent, "sleep 300", 100)).await;
     crate::common::kill(info.adapter_pid.unwrap(), rustix::process::Signal::KILL);
     gateway.state(spec.lease_id, LeaseState::Closed).await;
-    assert!(marked(spec.lease_id).is_empty());
+    assert!(pids_of(spec.lease_id).is_empty());
 }
 
 #[tokio::test]
-async fn terminals_need_a_living_agent_of_the_same_gateway() {
+async fn terminal_needs_living_agent_of_same_gateway() {
     let host = Host::with_config("terminal_bytes_max = 5000");
     let (mut a, mut b) = (host.gateway().connect().await, host.gateway().connect().await);
     let parent = a.start(agent(&["cat"])).await;
@@ -120,9 +120,8 @@ async fn terminals_need_a_living_agent_of_the_same_gateway() {
     assert_eq!(code(a.call(Request::Tail { lease_id: parent.lease_id }).await), RefusalCode::BadRequest);
 }
 
-/// A gateway that runs commands and never releases what they printed keeps only so much of it.
 #[tokio::test]
-async fn what_ended_terminals_printed_is_bounded() {
+async fn output_of_ended_terminals_is_bounded() {
     let (_host, mut gateway) = Host::serving("tails_bytes_max = 10000").await;
     let parent = gateway.start(agent(&["cat"])).await;
     let mut ids = Vec::new();

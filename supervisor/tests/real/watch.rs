@@ -1,4 +1,4 @@
-//! `leases watch`: in a terminal a live view that gives the terminal back, else one line for each change.
+//! `leases watch`: a live view in a terminal, otherwise one line for each change.
 
 use crate::common::{Host, agent, kill};
 use crate::pty::Pty;
@@ -17,29 +17,28 @@ fn command(host: &Host, args: &[&str]) -> Command {
     command
 }
 
-/// The terminal is as it was: its settings, its screen and its cursor.
+/// Asserts that settings, screen and cursor of the terminal are restored.
 fn check_restored(pty: &Pty) {
-    assert!(pty.is_cooked(), "{:?}", pty.seen());
+    assert!(pty.is_cooked(), "{:?}", pty.output());
     pty.until(LEAVE);
     pty.until(SHOW_CURSOR);
 }
 
 #[tokio::test]
-async fn the_live_view_follows_and_gives_the_terminal_back() {
+async fn live_view_follows_changes_and_restores_terminal() {
     let (host, mut gateway) = Host::with_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     let mut pty = Pty::start(command(&host, &[]), 110, 24);
     pty.until(ENTER);
     pty.until("1 living, 0 ended");
-    assert!(!pty.is_cooked(), "keys come one by one");
+    assert!(!pty.is_cooked(), "the terminal is in line mode");
     pty.type_in("j\r");
     pty.until(&spec.lease_id.to_string());
     pty.until(&spec.session_key.to_string());
-    // Another size is drawn anew, without anybody pressing a key.
-    pty.forget();
+    // A resize redraws the view without a key.
+    pty.clear();
     pty.resize(80, 40);
     pty.until("1 living, 0 ended");
-    // What happens is seen.
     gateway.close(spec.lease_id).await;
     pty.until("no leases");
     pty.type_in("q");
@@ -48,7 +47,7 @@ async fn the_live_view_follows_and_gives_the_terminal_back() {
 }
 
 #[tokio::test]
-async fn however_it_ends_the_terminal_is_given_back() {
+async fn signals_restore_terminal() {
     let host = Host::new();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut pty = Pty::start(command(&host, &[]), 80, 24);
@@ -65,13 +64,13 @@ async fn however_it_ends_the_terminal_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_comes_back_is_found_again() {
+async fn restarted_supervisor_is_reconnected() {
     let mut host = Host::new();
     let mut pty = Pty::start(command(&host, &[]), 80, 24);
     pty.until("q quit");
     host.crash();
     pty.until("no answer, retrying");
-    pty.forget();
+    pty.clear();
     host.start();
     pty.until("q quit");
     pty.type_in("\u{1b}");
@@ -91,7 +90,7 @@ fn lines(mut command: Command) -> (Child, impl FnMut() -> String) {
 }
 
 #[tokio::test]
-async fn without_a_terminal_each_change_is_a_line() {
+async fn json_output_has_one_line_per_change() {
     let (mut host, mut gateway) = Host::with_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     let (mut child, mut next) = lines(command(&host, &["--json"]));
@@ -121,13 +120,13 @@ async fn without_a_terminal_each_change_is_a_line() {
 }
 
 #[tokio::test]
-async fn lines_for_people_and_for_nobody() {
+async fn text_output_ends_with_its_reader() {
     let (host, mut gateway) = Host::with_gateway().await;
     let spec = gateway.start(agent(&["cat"])).await;
     let (mut child, mut next) = lines(command(&host, &["--state", "living"]));
     let line = next();
     assert!(line.contains(&spec.lease_id.to_string()) && line.contains("  open  agent  "), "{line}");
-    // The reader goes away: the next change ends it quietly.
+    // The command ends at the next change without its reader.
     drop(next);
     gateway.spawn(&agent(&["cat"])).await;
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -1,6 +1,5 @@
-//! A faked kernel: a process table that obeys the rules of the real one that matter here, events at virtual times,
-//! and a strict log of signals. Each process has a serial number that is never used again, which handles and the
-//! log go by; its pid may be given to another process once it has been reaped.
+//! Faked kernel: a process table with the rules of the real one, events at virtual times, and a strict signal log.
+//! Handles and log refer to serial numbers, which are never reused; pids are.
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, ExitStatus};
@@ -11,66 +10,65 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
-/// The supervisor under test.
-pub(crate) const ME: i32 = 500;
-/// The pid that the supervisor before it had.
-pub(crate) const EARLIER: i32 = 400;
-/// What the kernel counts start times in, milliseconds a tick.
+/// Pid of the supervisor under test.
+pub(crate) const SUPERVISOR: i32 = 500;
+/// Pid of the previous supervisor.
+pub(crate) const EARLIER_SUPERVISOR: i32 = 400;
+/// Milliseconds per clock tick.
 const TICK_MS: u64 = 10;
-/// The age of the machine when a test begins, in ticks.
+/// Uptime of the machine at the start of a test, in ticks.
 const AGE_TICKS: u64 = 100_000;
 
-/// Which process, for ever.
+/// Identity of a process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Serial(pub(crate) u64);
 
-/// What a process does now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum TaskState {
     Running,
-    /// Takes no SIGTERM until it is continued.
+    /// SIGTERM stays pending until SIGCONT.
     Stopped,
-    /// In the kernel: takes no signal at all until it comes out.
+    /// Every signal stays pending.
     Uninterruptible,
     Zombie,
 }
 
-/// What SIGTERM does to a process.
+/// Effect of SIGTERM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OnTerm {
+pub(crate) enum TermAction {
     Dies,
     Ignores,
-    /// Its own code decides; a wrapper's does.
+    /// Handled by the process, as a wrapper does.
     Caught,
 }
 
-/// One process. `tree` is the truth about whose it is, which no evidence can forge.
+/// One process. `tree` is the owning lease; evidence cannot change it.
 #[derive(Debug, Clone)]
 pub(crate) struct Task {
     pub(crate) serial: Serial,
     pub(crate) pid: i32,
     pub(crate) ppid: i32,
     pub(crate) pgid: i32,
-    /// Who made its group: a group outlives its leader, and its number may come again.
+    /// Creator of the process group. The group outlives its leader, and its id may be reused.
     pub(crate) group: Serial,
     pub(crate) sid: i32,
     pub(crate) start_ticks: u64,
     pub(crate) inode: u64,
     pub(crate) uid: u32,
-    pub(crate) state: State,
+    pub(crate) state: TaskState,
     pub(crate) pending: Vec<Signal>,
-    pub(crate) on_term: OnTerm,
+    pub(crate) on_term: TermAction,
     pub(crate) caught: u32,
     pub(crate) environ: Vec<u8>,
     pub(crate) environ_secret: bool,
-    /// `/proc` shows nothing of it to us (hidepid).
+    /// Hidden by `/proc` (hidepid).
     pub(crate) hidden: bool,
-    /// A tracer keeps it from being collected.
+    /// Held by a tracer, so it cannot be reaped.
     pub(crate) traced: bool,
-    /// Its death follows that of its parent.
+    /// Killed with its parent.
     pub(crate) dies_with_parent: bool,
     pub(crate) subreaper: bool,
-    /// Whether it collects its dead children at once.
+    /// Reaps its children at once.
     pub(crate) reaps: bool,
     pub(crate) threads: Vec<i32>,
     pub(crate) exe: String,
@@ -81,14 +79,14 @@ pub(crate) struct Task {
 
 /// A signal that reached a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Sent {
+pub(crate) struct SentSignal {
     pub(crate) at_ms: u64,
     pub(crate) pid: i32,
     pub(crate) signal: Signal,
     pub(crate) serial: Serial,
 }
 
-/// A call after which something may be scripted to happen.
+/// A call with a scripted event after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
     Snapshot,
@@ -99,7 +97,7 @@ pub(crate) enum Call {
 
 type Script = Box<dyn FnOnce(&mut Kernel) + Send>;
 
-/// The machine.
+/// The faked machine.
 pub(crate) struct Kernel {
     tasks: BTreeMap<i32, Task>,
     next_serial: u64,
@@ -107,27 +105,27 @@ pub(crate) struct Kernel {
     began: Instant,
     pub(crate) scope: Option<PidScope>,
     pub(crate) abilities: KernelFeatures,
-    /// Our own user; 0 may signal everybody.
+    /// Uid of the supervisor; 0 may signal every process.
     pub(crate) uid: u32,
     pub(crate) list_fails: bool,
-    /// A pidfd tells the parent of a process that `/proc` hides.
+    /// A pidfd reports the parent of a hidden process.
     pub(crate) pidfd_info: bool,
-    /// Why no child can be waited for.
+    /// Error of every wait for a child.
     pub(crate) collect_fails: Option<rustix::io::Errno>,
-    /// Control groups that hold something.
+    /// Paths of populated cgroups.
     pub(crate) populated_groups: HashSet<String>,
-    /// How many signals had been sent each time that environments were read.
+    /// Number of signals sent before each read of environments.
     pub(crate) environs_read_at: Vec<usize>,
-    /// Leases whose processes may be signalled. A signal to any other process is a violation.
-    pub(crate) ours: HashSet<LeaseId>,
-    pub(crate) sent: Vec<Sent>,
+    /// Leases whose processes may be signalled; any other signal is a violation.
+    pub(crate) owned: HashSet<LeaseId>,
+    pub(crate) sent: Vec<SentSignal>,
     pub(crate) violations: Vec<String>,
     events: Vec<(u64, Script)>,
     hooks: VecDeque<(Call, Script)>,
-    /// How often the process list was read.
-    pub(crate) lists: u32,
-    /// How many adapters were let go.
-    pub(crate) execs: u32,
+    /// Number of reads of the process list.
+    pub(crate) list_reads: u32,
+    /// Number of released adapters.
+    pub(crate) releases: u32,
 }
 
 impl std::fmt::Debug for Kernel {
@@ -136,12 +134,12 @@ impl std::fmt::Debug for Kernel {
     }
 }
 
-/// The environment of a process of a lease.
+/// Environment of a process of a lease.
 pub(crate) fn environ(lease: LeaseId, gateway: GatewayInstanceId) -> Vec<u8> {
     format!("PATH=/bin\0{ENV_LEASE_ID}={lease}\0{ENV_GATEWAY_INSTANCE_ID}={gateway}\0").into_bytes()
 }
 
-/// The machine, with everything that is due by now.
+/// Locks the machine after running the events that are due.
 pub(crate) fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
     let mut kernel = kernel.lock().unwrap_or_else(PoisonError::into_inner);
     kernel.catch_up();
@@ -149,7 +147,7 @@ pub(crate) fn lock(kernel: &Mutex<Kernel>) -> MutexGuard<'_, Kernel> {
 }
 
 impl Kernel {
-    /// A machine with an init process and the supervisor under test.
+    /// Machine with an init process and the supervisor under test.
     pub(crate) fn new() -> Self {
         let abilities = KernelFeatures {
             signals: true,
@@ -174,44 +172,44 @@ impl Kernel {
             collect_fails: None,
             populated_groups: HashSet::new(),
             environs_read_at: Vec::new(),
-            ours: HashSet::new(),
+            owned: HashSet::new(),
             sent: Vec::new(),
             violations: Vec::new(),
             events: Vec::new(),
             hooks: VecDeque::new(),
-            lists: 0,
-            execs: 0,
+            list_reads: 0,
+            releases: 0,
         };
-        kernel.place(1, 0, "init");
-        kernel.place(ME, 1, "acp-supervisor");
-        kernel.edit(ME, |t| (t.subreaper, t.reaps) = (true, false));
+        kernel.create(1, 0, "init");
+        kernel.create(SUPERVISOR, 1, "acp-supervisor");
+        kernel.edit(SUPERVISOR, |t| (t.subreaper, t.reaps) = (true, false));
         let init = kernel.task(1);
         let init = NsInit { start_ticks: Some(init.start_ticks), inode: Some(init.inode) };
         kernel.scope = Some(PidScope { boot_id: "boot".into(), pidns: 7, timens: Some(3), init });
         kernel
     }
 
-    /// Milliseconds since the test began.
+    /// Milliseconds since the start of the test.
     pub(crate) fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// The tick that a process which starts now gets.
+    /// Start time of a process created now.
     pub(crate) fn now_ticks(&self) -> u64 {
         AGE_TICKS + self.now_ms() / TICK_MS
     }
 
-    /// Has something happen after so long in virtual time, seen by the next call from outside.
-    pub(crate) fn in_ms(&mut self, after_ms: u64, script: impl FnOnce(&mut Self) + Send + 'static) {
+    /// Schedules a script in virtual time; the next call from outside runs it.
+    pub(crate) fn schedule(&mut self, after_ms: u64, script: impl FnOnce(&mut Self) + Send + 'static) {
         self.events.push((self.now_ms() + after_ms, Box::new(script)));
     }
 
-    /// Has something happen right after the next call of this kind.
-    pub(crate) fn after(&mut self, call: Call, script: impl FnOnce(&mut Self) + Send + 'static) {
+    /// Runs a script right after the next call of this kind.
+    pub(crate) fn run_after(&mut self, call: Call, script: impl FnOnce(&mut Self) + Send + 'static) {
         self.hooks.push_back((call, Box::new(script)));
     }
 
-    /// Runs what is due.
+    /// Runs the scripts that are due.
     pub(crate) fn catch_up(&mut self) {
         loop {
             let now = self.now_ms();
@@ -223,8 +221,8 @@ impl Kernel {
         }
     }
 
-    /// Runs what was scripted for after a call.
-    pub(crate) fn done(&mut self, call: Call) {
+    /// Runs the script for a call.
+    pub(crate) fn run_hooks(&mut self, call: Call) {
         if let Some(index) = self.hooks.iter().position(|(of, _)| *of == call)
             && let Some((_, script)) = self.hooks.remove(index)
         {
@@ -232,19 +230,19 @@ impl Kernel {
         }
     }
 
-    /// Whether all that was scripted has happened.
-    pub(crate) fn script_is_over(&self) -> bool {
+    /// True if no script is pending.
+    pub(crate) fn has_no_pending_script(&self) -> bool {
         self.events.is_empty() && self.hooks.is_empty()
     }
 
     // ---- processes ----
 
-    /// The process that has a number now.
+    /// Process with this pid.
     pub(crate) fn get(&self, pid: i32) -> Option<&Task> {
         self.tasks.get(&pid)
     }
 
-    /// The process that has a number now; it must be there.
+    /// Process with this pid; panics without one.
     pub(crate) fn task(&self, pid: i32) -> &Task {
         self.get(pid).unwrap_or_else(|| panic!("no process {pid}"))
     }
@@ -254,14 +252,14 @@ impl Kernel {
         self.tasks.values()
     }
 
-    /// The process behind a handle, if it was not reaped.
+    /// Process with this serial number, unless reaped.
     pub(crate) fn by_serial(&self, serial: Serial) -> Option<&Task> {
         self.tasks.values().find(|t| t.serial == serial)
     }
 
-    /// Whether somebody runs under this number.
-    pub(crate) fn runs(&self, pid: i32) -> bool {
-        self.get(pid).is_some_and(|t| t.state != State::Zombie)
+    /// True if a process with this pid runs.
+    pub(crate) fn is_running(&self, pid: i32) -> bool {
+        self.get(pid).is_some_and(|t| t.state != TaskState::Zombie)
     }
 
     /// Changes a process.
@@ -269,14 +267,14 @@ impl Kernel {
         change(self.tasks.get_mut(&pid).unwrap_or_else(|| panic!("no process {pid}")));
     }
 
-    /// What a lease would record of a process.
+    /// Record of a process, as a lease stores it.
     pub(crate) fn record(&self, pid: i32) -> ProcessRecord {
         let task = self.task(pid);
         let inode = Some(task.inode).filter(|_| self.abilities.pidfd && self.abilities.pidfs_inode);
         ProcessRecord { pid, start_ticks: task.start_ticks, inode }
     }
 
-    /// A number that nobody has.
+    /// Returns an unused pid.
     pub(crate) fn free_pid(&mut self) -> i32 {
         while self.is_taken(self.next_pid) {
             self.next_pid += 1;
@@ -284,14 +282,14 @@ impl Kernel {
         self.next_pid
     }
 
-    /// A number is not given out while a process, a thread, a group or a session has it.
+    /// A pid stays in use while a process, thread, group or session has it.
     fn is_taken(&self, pid: i32) -> bool {
         self.tasks.values().any(|t| t.pid == pid || t.pgid == pid || t.sid == pid || t.threads.contains(&pid))
     }
 
-    /// Starts a process of nobody's tree in a session of its own, under a number that must be free.
-    pub(crate) fn place(&mut self, pid: i32, ppid: i32, name: &str) -> Serial {
-        assert!(!self.is_taken(pid), "the pid {pid} is not free");
+    /// Creates a foreign process in its own session with this pid.
+    pub(crate) fn create(&mut self, pid: i32, ppid: i32, name: &str) -> Serial {
+        assert!(!self.is_taken(pid), "pid {pid} is in use");
         let serial = Serial(self.next_serial);
         self.next_serial += 1;
         let task = Task {
@@ -304,9 +302,9 @@ impl Kernel {
             start_ticks: self.now_ticks(),
             inode: 50_000 + serial.0,
             uid: self.uid,
-            state: State::Running,
+            state: TaskState::Running,
             pending: Vec::new(),
-            on_term: OnTerm::Dies,
+            on_term: TermAction::Dies,
             caught: 0,
             environ: b"PATH=/bin\0".to_vec(),
             environ_secret: false,
@@ -325,11 +323,11 @@ impl Kernel {
         serial
     }
 
-    /// Forks: the child inherits group, session, user, environment and whose tree it is of.
+    /// Forks: the child inherits group, session, user, environment and tree.
     pub(crate) fn fork(&mut self, parent: i32, name: &str) -> i32 {
         let pid = self.free_pid();
         let of = self.task(parent).clone();
-        self.place(pid, parent, name);
+        self.create(pid, parent, name);
         self.edit(pid, |t| {
             (t.pgid, t.group, t.sid, t.uid) = (of.pgid, of.group, of.sid, of.uid);
             (t.environ, t.tree) = (of.environ, of.tree);
@@ -337,41 +335,41 @@ impl Kernel {
         pid
     }
 
-    /// Gives a process a group of its own.
+    /// Puts a process into its own group.
     pub(crate) fn setpgid(&mut self, pid: i32) {
         self.edit(pid, |t| (t.pgid, t.group) = (t.pid, t.serial));
     }
 
-    /// Gives a process a session of its own.
+    /// Puts a process into its own session.
     pub(crate) fn setsid(&mut self, pid: i32) {
         self.setpgid(pid);
         self.edit(pid, |t| t.sid = t.pid);
     }
 
-    /// A process ends. Its children go to the nearest subreaper above it, or to init.
+    /// Ends a process. Its children go to the nearest living subreaper, or to init.
     pub(crate) fn exit(&mut self, pid: i32, status: ExitStatus) {
-        if !self.runs(pid) {
+        if !self.is_running(pid) {
             return;
         }
-        let heir = self.heir(self.task(pid).ppid);
+        let adopter = self.adopter(self.task(pid).ppid);
         self.edit(pid, |t| {
-            (t.state, t.status) = (State::Zombie, status);
+            (t.state, t.status) = (TaskState::Zombie, status);
             t.pending.clear();
         });
         let children: Vec<i32> = self.tasks.values().filter(|t| t.ppid == pid).map(|t| t.pid).collect();
         for child in children {
-            self.edit(child, |t| t.ppid = heir);
+            self.edit(child, |t| t.ppid = adopter);
             if self.task(child).dies_with_parent {
                 self.deliver(child, Signal::Kill);
             }
-            self.settle(child);
+            self.reap_if_parent_reaps(child);
         }
-        self.settle(pid);
+        self.reap_if_parent_reaps(pid);
     }
 
-    fn heir(&self, mut at: i32) -> i32 {
+    fn adopter(&self, mut at: i32) -> i32 {
         while let Some(task) = self.get(at) {
-            if task.subreaper && task.state != State::Zombie {
+            if task.subreaper && task.state != TaskState::Zombie {
                 return at;
             }
             at = task.ppid;
@@ -379,120 +377,122 @@ impl Kernel {
         1
     }
 
-    /// A zombie whose parent collects at once is gone.
-    fn settle(&mut self, pid: i32) {
+    /// Reaps a zombie whose parent reaps at once.
+    fn reap_if_parent_reaps(&mut self, pid: i32) {
         let Some(task) = self.get(pid) else { return };
         let collected =
-            task.state == State::Zombie && !task.traced && self.get(task.ppid).is_none_or(|p| p.reaps);
+            task.state == TaskState::Zombie && !task.traced && self.get(task.ppid).is_none_or(|p| p.reaps);
         if collected {
             self.reap(pid);
         }
     }
 
-    /// Collects a zombie: its number is free.
+    /// Reaps a zombie, which frees its pid.
     pub(crate) fn reap(&mut self, pid: i32) {
-        assert_eq!(self.task(pid).state, State::Zombie, "only dead processes are reaped");
+        assert_eq!(self.task(pid).state, TaskState::Zombie, "reaped a living process");
         self.tasks.remove(&pid);
     }
 
-    /// The process ends and its number goes to a stranger at once, in the same tick.
-    pub(crate) fn give_away(&mut self, pid: i32) {
+    /// Ends a process and reuses its pid in the same tick.
+    pub(crate) fn replace_with_foreign(&mut self, pid: i32) {
         let ticks = self.task(pid).start_ticks;
         self.exit(pid, ExitStatus::Exited(0));
         if self.get(pid).is_some() {
             self.reap(pid);
         }
-        self.place(pid, 1, "stranger");
+        self.create(pid, 1, "foreign");
         self.edit(pid, |t| t.start_ticks = ticks);
     }
 
-    /// Every process of these trees ends without a signal.
-    pub(crate) fn vanish(&mut self, tree: LeaseId) {
+    /// Ends all processes of a tree without a signal.
+    pub(crate) fn exit_tree(&mut self, tree: LeaseId) {
         let pids: Vec<i32> = self.tasks.values().filter(|t| t.tree == Some(tree)).map(|t| t.pid).collect();
         for pid in pids {
             self.exit(pid, ExitStatus::Exited(0));
         }
     }
 
-    /// The running processes of a tree.
+    /// Running processes of a tree.
     pub(crate) fn alive(&self, tree: LeaseId) -> Vec<i32> {
-        let of = |t: &&Task| t.tree == Some(tree) && t.state != State::Zombie;
+        let of = |t: &&Task| t.tree == Some(tree) && t.state != TaskState::Zombie;
         self.tasks.values().filter(of).map(|t| t.pid).collect()
     }
 
     // ---- signals ----
 
-    /// Whether our user may signal this process.
+    /// True if the supervisor's user may signal the process.
     pub(crate) fn may_signal(&self, pid: i32) -> bool {
         self.uid == 0 || self.task(pid).uid == self.uid
     }
 
-    /// A signal of the supervisor under test reaches a process: it is logged and judged.
+    /// Logs and checks a signal of the supervisor, then delivers it.
     pub(crate) fn signal(&mut self, pid: i32, signal: Signal) {
         let (serial, tree, name) = {
             let task = self.task(pid);
             (task.serial, task.tree, task.name.clone())
         };
         let at_ms = self.now_ms();
-        self.sent.push(Sent { at_ms, pid, signal, serial });
-        if !tree.is_some_and(|tree| self.ours.contains(&tree)) {
-            self.violations.push(format!("{signal:?} at {at_ms} ms to {pid} ({name}), which is of no lease"));
+        self.sent.push(SentSignal { at_ms, pid, signal, serial });
+        if !tree.is_some_and(|tree| self.owned.contains(&tree)) {
+            self.violations
+                .push(format!("{signal:?} at {at_ms} ms to {pid} ({name}), a process of no lease"));
         }
         self.deliver(pid, signal);
-        self.done(Call::Signalled(pid, signal));
+        self.run_hooks(Call::Signalled(pid, signal));
     }
 
-    /// What a signal does.
+    /// Applies the effect of a signal.
     pub(crate) fn deliver(&mut self, pid: i32, signal: Signal) {
         let task = self.task(pid).clone();
         match (task.state, signal) {
-            (State::Zombie, _) => {}
-            (State::Uninterruptible, _) | (State::Stopped, Signal::Term) => {
+            (TaskState::Zombie, _) => {}
+            (TaskState::Uninterruptible, _) | (TaskState::Stopped, Signal::Term) => {
                 self.edit(pid, |t| t.pending.push(signal));
             }
-            (State::Stopped | State::Running, Signal::Kill) => self.exit(pid, ExitStatus::Signaled(9)),
-            (State::Stopped, Signal::Cont) => self.resume(pid),
-            (State::Running, Signal::Stop) => self.edit(pid, |t| t.state = State::Stopped),
-            (State::Running, Signal::Cont) | (State::Stopped, Signal::Stop) => {}
-            (State::Running, Signal::Term) => match task.on_term {
-                OnTerm::Dies => self.exit(pid, ExitStatus::Signaled(15)),
-                OnTerm::Ignores => {}
-                OnTerm::Caught => self.edit(pid, |t| t.caught += 1),
+            (TaskState::Stopped | TaskState::Running, Signal::Kill) => {
+                self.exit(pid, ExitStatus::Signaled(9))
+            }
+            (TaskState::Stopped, Signal::Cont) => self.resume(pid),
+            (TaskState::Running, Signal::Stop) => self.edit(pid, |t| t.state = TaskState::Stopped),
+            (TaskState::Running, Signal::Cont) | (TaskState::Stopped, Signal::Stop) => {}
+            (TaskState::Running, Signal::Term) => match task.on_term {
+                TermAction::Dies => self.exit(pid, ExitStatus::Signaled(15)),
+                TermAction::Ignores => {}
+                TermAction::Caught => self.edit(pid, |t| t.caught += 1),
             },
         }
     }
 
-    /// A stopped process goes on, or one comes out of the kernel: what waited for it is delivered.
+    /// Resumes a process and delivers its pending signals.
     pub(crate) fn resume(&mut self, pid: i32) {
         let mut pending = Vec::new();
         self.edit(pid, |t| {
-            t.state = State::Running;
+            t.state = TaskState::Running;
             pending = std::mem::take(&mut t.pending);
         });
         for signal in pending {
-            if self.runs(pid) {
+            if self.is_running(pid) {
                 self.deliver(pid, signal);
             }
         }
     }
 
-    /// A tracer lets go.
+    /// Detaches the tracer.
     pub(crate) fn untrace(&mut self, pid: i32) {
         self.edit(pid, |t| t.traced = false);
-        self.settle(pid);
+        self.reap_if_parent_reaps(pid);
     }
 
-    // ---- what is read ----
+    // ---- reads ----
 
-    /// Somebody reads environments.
-    pub(crate) fn reads_environs(&mut self) {
+    pub(crate) fn record_environ_read(&mut self) {
         self.environs_read_at.push(self.sent.len());
     }
 
-    /// What the environment of a process says to us.
+    /// Marker of a process as the supervisor can read it.
     pub(crate) fn marker(&self, pid: i32) -> Marker {
         match self.get(pid) {
-            Some(task) if !task.hidden && !task.environ_secret && task.state != State::Zombie => {
+            Some(task) if !task.hidden && !task.environ_secret && task.state != TaskState::Zombie => {
                 Marker::parse(&task.environ)
             }
             Some(_) | None => Marker::Unreadable,

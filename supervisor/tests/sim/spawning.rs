@@ -1,8 +1,8 @@
-//! Starts that fail, at each step. Cases 59, 68 and 69.
+//! Spawns that fail at each step.
 
-use crate::kernel::ME;
-use crate::stage::Stage;
-use crate::wrapper::{Hello, Wrapper};
+use crate::kernel::SUPERVISOR;
+use crate::simulation::Sim;
+use crate::wrapper::{Behavior, Hello};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseState::{Closed, Lost, Open};
 use acp_shared::protocol::RefusalCode;
@@ -11,21 +11,20 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-/// Lets the supervisor collect what it no longer waits for.
-async fn collect_orphans(s: &mut Stage) {
+/// Runs the periodic sweep for orphans.
+async fn collect_orphans(s: &mut Sim) {
     for _ in 0..50 {
-        s.pass(10).await;
+        s.advance(10).await;
         orphans::reap_orphans(&s.context, s.sys.as_ref());
     }
 }
 
-/// Nothing of a start is left, and its row says so.
-async fn nothing_is_left(s: &mut Stage, id: LeaseId) {
-    // What the supervisor no longer waits for is collected by its look for strays.
+/// Asserts that a failed spawn leaves no process.
+async fn assert_nothing_left(s: &mut Sim, id: LeaseId) {
     collect_orphans(s).await;
     assert!(s.kernel().alive(id).is_empty());
-    assert_eq!(s.kernel().execs, 0, "the adapter was never released");
-    assert!(!s.kernel().tasks().any(|t| t.ppid == ME), "every child is reaped");
+    assert_eq!(s.kernel().releases, 0, "adapters released");
+    assert!(!s.kernel().tasks().any(|t| t.ppid == SUPERVISOR), "unreaped children");
     assert!(s.context.children.lock().registered.is_empty());
     assert!(s.context.roots.lock().is_empty());
 }
@@ -38,66 +37,66 @@ fn trigger(state: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_durable_reservation_nothing_is_started() {
-    let mut s = Stage::new().await;
+async fn spawn_without_durable_reservation_starts_nothing() {
+    let mut s = Sim::new().await;
     s.damage(&trigger("reserved"));
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
     assert_eq!(s.kernel().tasks().count(), 2, "no process was created");
-    assert!(s.stored().await.iter().all(|l| l.state.is_ended()));
-    nothing_is_left(&mut s, id).await;
+    assert!(s.stored_rows().await.iter().all(|l| l.state.is_ended()));
+    assert_nothing_left(&mut s, id).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_durable_binding_the_adapter_is_not_let_go() {
-    let mut s = Stage::new().await;
+async fn adapter_is_not_released_without_durable_binding() {
+    let mut s = Sim::new().await;
     s.damage(&trigger("bound"));
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::StoreUnavailable);
-    nothing_is_left(&mut s, id).await;
-    assert!(s.stored().await.iter().all(|l| l.state.is_ended()));
-    // The disk has room again: so has the supervisor.
+    assert_nothing_left(&mut s, id).await;
+    assert!(s.stored_rows().await.iter().all(|l| l.state.is_ended()));
+    // The disk has room again.
     s.damage("DROP TRIGGER full");
     let id = s.spawn().await;
-    assert_eq!((s.by_id(id).state, s.kernel().execs), (Open, 1));
-    let rows = s.stored().await;
-    assert_eq!(rows.iter().find(|l| l.lease_id == id).unwrap().bound, s.by_id(id).bound);
-    s.close_to_end(id).await;
+    assert_eq!((s.lease_by_id(id).state, s.kernel().releases), (Open, 1));
+    let rows = s.stored_rows().await;
+    assert_eq!(rows.iter().find(|l| l.lease_id == id).unwrap().bound, s.lease_by_id(id).bound);
+    s.close_and_wait(id).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn processes_are_ended_even_where_nothing_can_be_written() {
-    let mut s = Stage::new().await;
+async fn trees_end_without_writable_store() {
+    let mut s = Sim::new().await;
     let id = s.spawn().await;
-    // A start is answered before the disk says so.
-    assert_eq!(s.stored().await[0].state, Open);
+    // The spawn was answered before its row was durable.
+    assert_eq!(s.stored_rows().await[0].state, Open);
     s.damage("CREATE TRIGGER full BEFORE INSERT ON leases BEGIN SELECT RAISE(FAIL, 'disk is full'); END");
-    s.close_to_end(id).await;
-    assert_eq!(s.stored().await[0].state, Open, "a later supervisor checks it again");
+    s.close_and_wait(id).await;
+    assert_eq!(s.stored_rows().await[0].state, Open, "row without the end");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_start_without_resources_fails_cleanly() {
+async fn spawn_without_resources_leaves_nothing() {
     for (name, script) in [
-        ("fork: EAGAIN", Wrapper { cannot_fork: true, ..Wrapper::default() }),
-        ("pidfd_open: EMFILE", Wrapper { no_descriptors: true, ..Wrapper::default() }),
+        ("fork: EAGAIN", Behavior { cannot_fork: true, ..Behavior::default() }),
+        ("pidfd_open: EMFILE", Behavior { no_descriptors: true, ..Behavior::default() }),
     ] {
-        let mut s = Stage::new().await;
+        let mut s = Sim::new().await;
         *s.sys.wrapper.lock().unwrap() = script;
         let id = s.spawn().await;
         assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{name}");
-        nothing_is_left(&mut s, id).await;
-        let rows = s.stored().await;
+        assert_nothing_left(&mut s, id).await;
+        let rows = s.stored_rows().await;
         assert!(rows.len() == 1 && rows[0].state.is_ended(), "{name}: {rows:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hello_that_lies_ends_the_own_child_alone() {
-    for lie in 0..4 {
-        let mut s = Stage::new().await;
-        let other = s.plant_at(9_000, acp_shared::ids::GatewayInstanceId::mint());
-        let hello = match lie {
+async fn false_hello_ends_only_own_child() {
+    for case in 0..4 {
+        let mut s = Sim::new().await;
+        let other = s.create_foreign_tree(9_000, acp_shared::ids::GatewayInstanceId::mint());
+        let hello = match case {
             0 => Hello::Adapter(other.adapter),
             1 => Hello::Adapter(77),
             2 => Hello::Adapter(1),
@@ -106,16 +105,16 @@ async fn a_hello_that_lies_ends_the_own_child_alone() {
         s.sys.wrapper.lock().unwrap().hello = hello;
         let id = s.spawn().await;
         assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{hello:?}");
-        assert_eq!(s.by_id(id).state, Lost, "{hello:?}");
-        assert!(s.untouched(&other), "{hello:?}");
-        nothing_is_left(&mut s, id).await;
+        assert_eq!(s.lease_by_id(id).state, Lost, "{hello:?}");
+        assert!(s.is_untouched(&other), "{hello:?}");
+        assert_nothing_left(&mut s, id).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hello_of_another_sender_is_not_believed() {
-    // The kernel says who sent it: this test, which is not the wrapper that the faked kernel knows.
-    let mut s = Stage::on(|k| k.abilities.scm_pidfd = true).await;
+async fn hello_of_another_sender_is_refused() {
+    // The kernel reports the test as the sender instead of the wrapper.
+    let mut s = Sim::with_kernel(|k| k.abilities.scm_pidfd = true).await;
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     assert!(
@@ -123,62 +122,61 @@ async fn a_hello_of_another_sender_is_not_believed() {
         "{:?}",
         s.refusals[&id]
     );
-    assert_eq!(s.by_id(id).state, Lost);
-    nothing_is_left(&mut s, id).await;
+    assert_eq!(s.lease_by_id(id).state, Lost);
+    assert_nothing_left(&mut s, id).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adapter_must_be_the_wrappers_own_group_in_its_session() {
-    for what in 0..3 {
-        let mut s = Stage::new().await;
-        s.sys.wrapper.lock().unwrap().hello = Hello::Later;
-        s.kernel().in_ms(50, move |k| {
+async fn adapter_outside_group_or_session_is_refused() {
+    for case in 0..3 {
+        let mut s = Sim::new().await;
+        s.sys.wrapper.lock().unwrap().hello = Hello::Delayed;
+        s.kernel().schedule(50, move |k| {
             let adapter = k.tasks().find(|t| t.dies_with_parent).map(|t| t.pid).unwrap();
             let wrapper = k.task(adapter).ppid;
-            match what {
+            match case {
                 0 => k.edit(adapter, |t| t.pgid = wrapper),
                 1 => k.setsid(adapter),
                 _ => k.edit(wrapper, |t| t.sid = 1),
             }
         });
         let id = s.spawn().await;
-        assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{what}");
-        assert_eq!(s.by_id(id).state, Lost, "{what}");
-        nothing_is_left(&mut s, id).await;
+        assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed, "{case}");
+        assert_eq!(s.lease_by_id(id).state, Lost, "{case}");
+        assert_nothing_left(&mut s, id).await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wrapper_that_says_nothing_is_given_up() {
-    for hello in [Hello::Silent, Hello::Ends] {
-        let mut s = Stage::new().await;
+async fn silent_wrapper_fails_spawn() {
+    for hello in [Hello::Silent, Hello::Exits] {
+        let mut s = Sim::new().await;
         s.sys.wrapper.lock().unwrap().hello = hello;
         let id = s.spawn().await;
-        assert_eq!((s.refusals[&id].code, s.by_id(id).state), (RefusalCode::SpawnFailed, Closed));
-        nothing_is_left(&mut s, id).await;
+        assert_eq!((s.refusals[&id].code, s.lease_by_id(id).state), (RefusalCode::SpawnFailed, Closed));
+        assert_nothing_left(&mut s, id).await;
     }
 }
 
-/// Where orphans of strangers could come here nobody is killed, and who is dead is collected all the same.
+/// Without the subreaper attribute foreign children are not killed, but dead ones are reaped.
 #[tokio::test(start_paused = true)]
-async fn the_dead_of_failed_starts_are_collected_without_the_part_of_a_subreaper_too() {
-    let mut s = Stage::on(|k| k.abilities.subreaper = false).await;
-    let other = s.kernel().fork(ME, "other");
+async fn failed_spawns_are_reaped_without_subreaper() {
+    let mut s = Sim::with_kernel(|k| k.abilities.subreaper = false).await;
+    let other = s.kernel().fork(SUPERVISOR, "other");
     s.kernel().setsid(other);
     s.sys.wrapper.lock().unwrap().no_descriptors = true;
     let id = s.spawn().await;
     assert_eq!(s.refusals[&id].code, RefusalCode::SpawnFailed);
     collect_orphans(&mut s).await;
-    assert!(s.kernel().runs(other), "the process is not owned");
+    assert!(s.kernel().is_running(other), "a foreign child was killed");
     s.kernel().exit(other, acp_shared::launch::ExitStatus::Exited(0));
     orphans::reap_orphans(&s.context, s.sys.as_ref());
-    nothing_is_left(&mut s, id).await;
+    assert_nothing_left(&mut s, id).await;
 }
 
-/// A program on a disk that does not answer.
 #[tokio::test(start_paused = true)]
-async fn a_start_that_hangs_holds_up_nobody_else() {
-    let s = Stage::new().await;
+async fn hanging_spawn_delays_no_other() {
+    let s = Sim::new().await;
     let (begins, begun) = sync_channel(1);
     let (release, wait) = sync_channel::<()>(0);
     let context = Arc::clone(&s.context);
@@ -191,15 +189,15 @@ async fn a_start_that_hangs_holds_up_nobody_else() {
     });
     begun.recv().unwrap();
     let context = Arc::clone(&s.context);
-    let (done, said) = sync_channel(1);
+    let (done, result) = sync_channel(1);
     let others = std::thread::spawn(move || {
         context.track_child(7_778);
         context.release_child(7_778);
         done.send((context.has_children(), context.orphans())).unwrap();
     });
-    let said = said.recv_timeout(Duration::from_secs(20));
+    let result = result.recv_timeout(Duration::from_secs(20));
     drop(release);
-    assert_eq!(said, Ok((false, vec![])));
+    assert_eq!(result, Ok((false, vec![])));
     others.join().unwrap();
     assert_eq!(hangs.join().unwrap().unwrap(), 7_777);
     assert!(s.context.children.lock().registered.contains(&7_777));
@@ -207,15 +205,15 @@ async fn a_start_that_hangs_holds_up_nobody_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_that_fails_is_no_end() {
-    let (mut s, id, tree) = Stage::with_agent().await;
+async fn failed_wait_is_not_an_exit() {
+    let (mut s, id, tree) = Sim::with_agent().await;
     s.kernel().collect_fails = Some(rustix::io::Errno::NOMEM);
     s.kernel().deliver(tree.wrapper, acp_supervisor::sys::Signal::Cont);
-    // Whoever waits is asked again only now and then: the end of a child wakes it.
+    // The exit of a child wakes the waiting task.
     s.kernel().exit(tree.wrapper, acp_shared::launch::ExitStatus::Exited(0));
-    s.pass(1_000).await;
-    assert_eq!(s.by_id(id).state, Open, "its end is unknown");
+    s.advance(1_000).await;
+    assert_eq!(s.lease_by_id(id).state, Open, "closed without a known end");
     s.kernel().collect_fails = None;
-    s.reaches(id, Lost).await;
+    s.await_state(id, Lost).await;
     assert!(s.kernel().alive(id).is_empty());
 }

@@ -1,7 +1,7 @@
-//! The faked kernel as a [`Sys`]: the drivers under test cannot tell the difference.
+//! The faked kernel as a [`Sys`].
 
-use crate::kernel::{Call, Kernel, ME, Serial, State, Task, lock};
-use crate::wrapper::{self, Wrapper};
+use crate::kernel::{Call, Kernel, SUPERVISOR, Serial, Task, TaskState, lock};
+use crate::wrapper::{self, Behavior};
 use acp_shared::launch::ExitStatus;
 use acp_supervisor::core::cgroup::UnknownCgroup;
 use acp_supervisor::core::lease::{PidScope, ProcessRecord};
@@ -21,11 +21,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct FakeSys {
     kernel: Arc<Mutex<Kernel>>,
     next_handle: AtomicU64,
-    /// What wrappers do that the supervisor starts.
-    pub(crate) wrapper: Mutex<Wrapper>,
+    /// Behaviour of the wrappers that the supervisor starts.
+    pub(crate) wrapper: Mutex<Behavior>,
 }
 
-/// A handle: it goes by the process, never by its number.
+/// Handle of a process, by its serial number.
 #[derive(Debug)]
 pub(crate) struct FakeHandle {
     id: HandleId,
@@ -44,13 +44,13 @@ impl FakeHandle {
     }
 }
 
-/// Through the text that the real kernel gives, so that the production parser is on the way.
+/// Formats the kernel's text, so that the product's parser reads it.
 fn stat_of(task: &Task) -> Option<Proc> {
     let state = match task.state {
-        State::Running => 'S',
-        State::Stopped => 'T',
-        State::Uninterruptible => 'D',
-        State::Zombie => 'Z',
+        TaskState::Running => 'S',
+        TaskState::Stopped => 'T',
+        TaskState::Uninterruptible => 'D',
+        TaskState::Zombie => 'Z',
     };
     let Task { pid, name, ppid, pgid, sid, start_ticks, .. } = task;
     let stat = format!(
@@ -72,7 +72,7 @@ impl OpenProcess for FakeHandle {
     fn inode(&self) -> Option<u64> {
         let kernel = lock(&self.kernel);
         let shown = self.pidfd && kernel.abilities.pidfs_inode;
-        // The inode belongs to the descriptor: it can be read for as long as that is open.
+        // The inode stays readable while the descriptor is open.
         shown.then_some(50_000 + self.serial.0)
     }
 
@@ -82,28 +82,27 @@ impl OpenProcess for FakeHandle {
 }
 
 impl FakeSys {
-    /// Over a machine.
     pub(crate) fn new(kernel: Kernel) -> Self {
         Self {
             kernel: Arc::new(Mutex::new(kernel)),
             next_handle: AtomicU64::new(1),
-            wrapper: Mutex::new(Wrapper::default()),
+            wrapper: Mutex::new(Behavior::default()),
         }
     }
 
-    /// The machine, at this instant.
+    /// Locks the machine.
     pub(crate) fn kernel(&self) -> MutexGuard<'_, Kernel> {
         lock(&self.kernel)
     }
 
-    /// The machine as it is now, for another supervisor; nothing is left of it here.
+    /// Takes the machine for another supervisor.
     pub(crate) fn kernel_of(&self) -> Kernel {
         std::mem::replace(&mut *self.kernel(), Kernel::new())
     }
 
     fn open_as(&self, kernel: &Kernel, pid: i32, own_child: bool) -> Result<Arc<FakeHandle>, OpenError> {
         let abilities = kernel.abilities;
-        // Without pidfds a thread's number opens a directory of its process, as it does in the real /proc.
+        // Without pidfds a thread id opens a directory of its process, as in the real /proc.
         let of_thread = || kernel.tasks().find(|t| t.threads.contains(&pid));
         let found = match kernel.get(pid) {
             None if !abilities.pidfd => of_thread(),
@@ -111,7 +110,7 @@ impl FakeSys {
         };
         let task = found.filter(|_| pid > 0).ok_or(OpenError::Gone)?;
         if !abilities.pidfd && task.hidden {
-            // The kernel does not show it, and refuses a signal: it is there.
+            // Not visible in /proc, but a signal is refused: the process exists.
             return Err(OpenError::Io(io::ErrorKind::NotFound.into()));
         }
         let id = HandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
@@ -126,7 +125,7 @@ impl FakeSys {
         }))
     }
 
-    /// The process that a signal through this handle reaches.
+    /// Process that a signal through this handle reaches.
     fn target(kernel: &Kernel, handle: &FakeHandle, proof: &Verified) -> Result<Option<i32>, SignalError> {
         if proof.handle() != handle.id {
             return Err(SignalError::WrongProof);
@@ -145,7 +144,7 @@ impl Sys for FakeSys {
     fn open(&self, pid: i32) -> Result<Arc<FakeHandle>, OpenError> {
         let mut kernel = self.kernel();
         let opened = self.open_as(&kernel, pid, false);
-        kernel.done(Call::Open(pid));
+        kernel.run_hooks(Call::Open(pid));
         opened
     }
 
@@ -154,46 +153,46 @@ impl Sys for FakeSys {
         let mut kernel = self.kernel();
         let stat = handle.stat(&kernel);
         let task = kernel.by_serial(handle.serial);
-        // What is hidden the pidfd tells, where the kernel lets it.
-        let told = task.filter(|_| stat.is_none() && handle.pidfd && kernel.pidfd_info);
+        // A pidfd may report the parent of a hidden process.
+        let by_pidfd = task.filter(|_| stat.is_none() && handle.pidfd && kernel.pidfd_info);
         let life = match (handle.pidfd, task, &stat) {
             (_, None, _) | (false, _, None) => ProcessState::Gone,
             (_, _, Some(stat)) if stat.zombie => ProcessState::Zombie,
             (_, _, Some(_)) => ProcessState::Running,
-            (true, Some(task), None) if task.state == State::Zombie => ProcessState::Zombie,
-            (true, Some(_), None) if told.is_some() => ProcessState::Running,
+            (true, Some(task), None) if task.state == TaskState::Zombie => ProcessState::Zombie,
+            (true, Some(_), None) if by_pidfd.is_some() => ProcessState::Running,
             (true, Some(_), None) => ProcessState::Unreadable,
         };
-        let seen = task.filter(|t| handle.dir && !t.hidden);
+        let visible = task.filter(|t| handle.dir && !t.hidden);
         let evidence = Evidence {
             handle: Some(handle.id),
             pid: handle.pid,
             scope: kernel.scope.clone(),
             life,
             start_ticks: stat.as_ref().map(|s| s.start_ticks),
-            ppid: stat.as_ref().map(|s| s.ppid).or(told.map(|t| t.ppid)),
+            ppid: stat.as_ref().map(|s| s.ppid).or(by_pidfd.map(|t| t.ppid)),
             pgid: stat.as_ref().map(|s| s.pgid),
             sid: stat.as_ref().map(|s| s.sid),
             inode,
             marker: Marker::Unreadable,
-            exe: seen.map(|t| t.exe.clone()),
+            exe: visible.map(|t| t.exe.clone()),
             cgroup: None,
             own_child: handle.own_child,
         };
-        kernel.done(Call::Evidence(handle.pid));
+        kernel.run_hooks(Call::Evidence(handle.pid));
         evidence
     }
 
     fn marker(&self, handle: &FakeHandle) -> Marker {
         let mut kernel = self.kernel();
-        kernel.reads_environs();
+        kernel.record_environ_read();
         let task = kernel.by_serial(handle.serial).filter(|t| handle.dir && !t.hidden);
         task.map_or(Marker::Unreadable, |t| kernel.marker(t.pid))
     }
 
     fn peek_markers(&self, pids: &[i32]) -> Vec<Marker> {
         let mut kernel = self.kernel();
-        kernel.reads_environs();
+        kernel.record_environ_read();
         pids.iter().map(|pid| kernel.marker(*pid)).collect()
     }
 
@@ -203,12 +202,12 @@ impl Sys for FakeSys {
 
     fn snapshot(&self) -> io::Result<Vec<Proc>> {
         let mut kernel = self.kernel();
-        kernel.lists += 1;
+        kernel.list_reads += 1;
         if kernel.list_fails {
             return Err(io::Error::from(io::ErrorKind::PermissionDenied));
         }
         let list = kernel.tasks().filter(|t| !t.hidden).filter_map(stat_of).collect();
-        kernel.done(Call::Snapshot);
+        kernel.run_hooks(Call::Snapshot);
         Ok(list)
     }
 
@@ -235,7 +234,7 @@ impl Sys for FakeSys {
         }
         let mut reached = false;
         for (pid, serial) in members {
-            // The death of one may have been that of another.
+            // An earlier member's death may have killed this one.
             if kernel.by_serial(serial).is_some() && kernel.may_signal(pid) {
                 kernel.signal(pid, signal);
                 reached = true;
@@ -246,7 +245,7 @@ impl Sys for FakeSys {
 
     fn own_ancestry(&self) -> HashSet<i32> {
         let kernel = self.kernel();
-        std::iter::successors(Some(ME), |pid| Some(kernel.get(*pid)?.ppid))
+        std::iter::successors(Some(SUPERVISOR), |pid| Some(kernel.get(*pid)?.ppid))
             .take_while(|pid| *pid > 0)
             .collect()
     }
@@ -288,10 +287,10 @@ impl Sys for FakeSys {
         if let Some(errno) = kernel.collect_fails {
             return Err(errno.into());
         }
-        let task = kernel.by_serial(child.serial).filter(|t| t.ppid == ME);
+        let task = kernel.by_serial(child.serial).filter(|t| t.ppid == SUPERVISOR);
         let task =
             task.ok_or_else(|| io::Error::from_raw_os_error(rustix::io::Errno::CHILD.raw_os_error()))?;
-        if task.state != State::Zombie || task.traced {
+        if task.state != TaskState::Zombie || task.traced {
             return Ok(None);
         }
         let (pid, status) = (task.pid, task.status);
@@ -301,8 +300,12 @@ impl Sys for FakeSys {
 
     fn children(&self) -> Vec<UnreapedChild> {
         let kernel = self.kernel();
-        // Threads of its own are not simulated.
-        kernel.tasks().filter(|t| t.ppid == ME).map(|t| UnreapedChild { thread: ME, pid: t.pid }).collect()
+        // The supervisor's own threads are not simulated.
+        kernel
+            .tasks()
+            .filter(|t| t.ppid == SUPERVISOR)
+            .map(|t| UnreapedChild { thread: SUPERVISOR, pid: t.pid })
+            .collect()
     }
 
     fn group_populated(&self, strange: &UnknownCgroup) -> io::Result<bool> {
@@ -314,7 +317,7 @@ impl Sys for FakeSys {
         Ok(self.try_reap(&handle)?.is_some())
     }
 
-    /// At once: virtual time stands still meanwhile.
+    /// Runs at once, without virtual time.
     async fn run_blocking<T: Send + 'static>(
         self: Arc<Self>,
         work: impl FnOnce(&Self) -> io::Result<T> + Send + 'static,

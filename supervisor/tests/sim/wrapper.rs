@@ -1,7 +1,6 @@
-//! The other side of a control socket: a wrapper that exists in the faked kernel alone and speaks the real protocol
-//! over a real socket, as honest as its script.
+//! A wrapper in the faked kernel that speaks the real protocol over a real socket, with scripted behaviour.
 
-use crate::kernel::{Kernel, OnTerm, State, lock};
+use crate::kernel::{Kernel, TaskState, TermAction, lock};
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::{CONTROL_BYTES_MAX, ENV_LEASE_ID, ExitStatus, FromWrapper};
 use acp_shared::wire;
@@ -12,46 +11,45 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::UnixDatagram;
 
-/// How often it looks around.
-const LOOK: Duration = Duration::from_millis(10);
-/// Between its SIGTERM and its SIGKILL.
+/// Interval of its polls.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Time from SIGTERM to SIGKILL.
 const TERM_GRACE: Duration = Duration::from_millis(100);
 
-/// What it says in its first message.
+/// First message of a wrapper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Hello {
     #[default]
-    Honest,
-    /// It names this process as its adapter.
+    Correct,
+    /// Reports this pid as the adapter.
     Adapter(i32),
-    /// It names this process as itself.
+    /// Reports this pid as the wrapper.
     Wrapper(i32),
-    /// It says nothing.
+    /// Sends nothing.
     Silent,
-    /// It ends before it says anything.
-    Ends,
-    /// It says the truth after a while, so that something can happen before.
-    Later,
+    /// Exits before the message.
+    Exits,
+    /// Sends the message after a delay.
+    Delayed,
 }
 
-/// How wrappers behave.
+/// Behaviour of wrappers.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Wrapper {
-    /// It cannot be forked.
+pub(crate) struct Behavior {
+    /// The fork fails.
     pub(crate) cannot_fork: bool,
-    /// It cannot be opened once it is forked: the supervisor is out of descriptors.
+    /// The child cannot be opened for lack of descriptors.
     pub(crate) no_descriptors: bool,
-    /// What it says.
     pub(crate) hello: Hello,
-    /// It does nothing when it is told to end, nor when its adapter ends.
-    pub(crate) deaf: bool,
-    /// Its adapter ignores SIGTERM.
-    pub(crate) stubborn_adapter: bool,
+    /// Ignores SIGTERM and the end of its adapter.
+    pub(crate) ignores_stop: bool,
+    /// The adapter ignores SIGTERM.
+    pub(crate) adapter_ignores_sigterm: bool,
 }
 
-struct Running {
+struct FakeWrapper {
     kernel: Arc<Mutex<Kernel>>,
-    script: Wrapper,
+    script: Behavior,
     pid: i32,
     lease: LeaseId,
     socket: UnixDatagram,
@@ -59,10 +57,10 @@ struct Running {
     adapter_status: Option<ExitStatus>,
 }
 
-/// Forks a wrapper for a lease, and lets it run.
+/// Forks a wrapper for a lease and runs it.
 pub(crate) fn start(
     kernel: &Arc<Mutex<Kernel>>,
-    script: Wrapper,
+    script: Behavior,
     command: &Command,
     control: &OwnedFd,
 ) -> io::Result<i32> {
@@ -83,23 +81,23 @@ pub(crate) fn start(
     socket.set_nonblocking(true)?;
     let socket = UnixDatagram::from_std(socket)?;
     let mut table = lock(kernel);
-    let pid = table.fork(crate::kernel::ME, "acp-wrapper");
+    let pid = table.fork(crate::kernel::SUPERVISOR, "acp-wrapper");
     table.setsid(pid);
     table.edit(pid, |t| {
-        (t.on_term, t.subreaper, t.reaps) = (OnTerm::Caught, true, false);
+        (t.on_term, t.subreaper, t.reaps) = (TermAction::Caught, true, false);
         (t.environ, t.tree) = (environ, Some(lease));
         t.exe = command.get_program().to_string_lossy().into_owned();
     });
-    table.ours.insert(lease);
+    table.owned.insert(lease);
     drop(table);
     let kernel = Arc::clone(kernel);
-    let wrapper = Running { kernel, script, pid, lease, socket, adapter: 0, adapter_status: None };
+    let wrapper = FakeWrapper { kernel, script, pid, lease, socket, adapter: 0, adapter_status: None };
     tokio::spawn(wrapper.run());
     Ok(pid)
 }
 
-impl Running {
-    /// Ends with its process, or after its last word. The socket is closed with it.
+impl FakeWrapper {
+    /// Runs until its process dies or its last message is sent. The socket is closed then.
     async fn run(mut self) {
         if self.start().await.is_none() {
             let mut kernel = lock(&self.kernel);
@@ -108,23 +106,23 @@ impl Running {
             }
             return;
         }
-        while self.is_there() {
+        while self.is_alive() {
             self.collect();
-            let told = lock(&self.kernel).task(self.pid).caught > 0 || self.is_alone();
-            if (told || self.adapter_status.is_some()) && !self.script.deaf {
+            let stops = lock(&self.kernel).task(self.pid).caught > 0 || self.is_disconnected();
+            if (stops || self.adapter_status.is_some()) && !self.script.ignores_stop {
                 return self.clean_up().await;
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// As far as a running adapter; `None` when it gives up, or was killed.
+    /// Runs until the adapter runs; `None` if the wrapper failed or was killed.
     async fn start(&mut self) -> Option<()> {
-        self.hear().await?;
+        self.receive().await?;
         let (pid, mut adapter) = (self.pid, 0);
         {
             let mut kernel = lock(&self.kernel);
-            if !kernel.runs(pid) || self.script.hello == Hello::Ends {
+            if !kernel.is_running(pid) || self.script.hello == Hello::Exits {
                 return None;
             }
             adapter += kernel.fork(pid, "acp-wrapper");
@@ -134,63 +132,63 @@ impl Running {
         self.adapter = adapter;
         let hello = |wrapper_pid, adapter_pid| FromWrapper::Hello { wrapper_pid, adapter_pid };
         match self.script.hello {
-            Hello::Honest | Hello::Ends => self.say(&hello(pid, adapter)).await?,
-            Hello::Later => {
+            Hello::Correct | Hello::Exits => self.send(&hello(pid, adapter)).await?,
+            Hello::Delayed => {
                 tokio::time::sleep(TERM_GRACE).await;
-                self.say(&hello(pid, adapter)).await?;
+                self.send(&hello(pid, adapter)).await?;
             }
-            Hello::Adapter(other) => self.say(&hello(pid, other)).await?,
-            Hello::Wrapper(other) => self.say(&hello(other, adapter)).await?,
+            Hello::Adapter(other) => self.send(&hello(pid, other)).await?,
+            Hello::Wrapper(other) => self.send(&hello(other, adapter)).await?,
             Hello::Silent => {}
         }
-        self.hear().await?;
-        let stubborn = self.script.stubborn_adapter;
+        self.receive().await?;
+        let unresponsive = self.script.adapter_ignores_sigterm;
         {
             let mut kernel = lock(&self.kernel);
-            if !kernel.runs(pid) {
+            if !kernel.is_running(pid) {
                 return None;
             }
             kernel.edit(adapter, |t| {
                 (t.name, t.exe) = ("agent".into(), "/usr/bin/agent".into());
-                t.on_term = if stubborn { OnTerm::Ignores } else { OnTerm::Dies };
+                t.on_term = if unresponsive { TermAction::Ignores } else { TermAction::Dies };
             });
-            kernel.execs += 1;
+            kernel.releases += 1;
         }
-        self.say(&FromWrapper::Running).await
+        self.send(&FromWrapper::Running).await
     }
 
-    fn is_there(&self) -> bool {
-        lock(&self.kernel).runs(self.pid)
+    fn is_alive(&self) -> bool {
+        lock(&self.kernel).is_running(self.pid)
     }
 
-    /// Whether the supervisor has closed its end.
-    fn is_alone(&self) -> bool {
+    /// True if the supervisor has closed its end.
+    fn is_disconnected(&self) -> bool {
         matches!(self.socket.try_recv(&mut [0; 16]), Ok(0))
     }
 
-    async fn hear(&self) -> Option<()> {
+    async fn receive(&self) -> Option<()> {
         let mut packet = vec![0; CONTROL_BYTES_MAX];
         tokio::select! {
-            got = self.socket.recv(&mut packet) => got.ok().filter(|count| *count > 0).map(|_| ()),
+            received = self.socket.recv(&mut packet) => received.ok().filter(|count| *count > 0).map(|_| ()),
             () = self.killed() => None,
         }
     }
 
     async fn killed(&self) {
-        while self.is_there() {
-            tokio::time::sleep(LOOK).await;
+        while self.is_alive() {
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    async fn say(&self, message: &FromWrapper) -> Option<()> {
+    async fn send(&self, message: &FromWrapper) -> Option<()> {
         let packet = wire::encode(message, CONTROL_BYTES_MAX).ok()?;
         self.socket.send(&packet).await.ok().map(|_| ())
     }
 
-    /// Collects its dead children.
+    /// Reaps dead children.
     fn collect(&mut self) {
         let mut kernel = lock(&self.kernel);
-        let dead = |t: &&crate::kernel::Task| t.ppid == self.pid && t.state == State::Zombie && !t.traced;
+        let dead = |t: &&crate::kernel::Task| t.ppid == self.pid && t.state == TaskState::Zombie && !t.traced;
         let dead: Vec<(i32, ExitStatus)> = kernel.tasks().filter(dead).map(|t| (t.pid, t.status)).collect();
         for (pid, status) in dead {
             kernel.reap(pid);
@@ -202,7 +200,7 @@ impl Running {
 
     async fn clean_up(mut self) {
         if let Some(status) = self.adapter_status {
-            self.say(&FromWrapper::AdapterExited { status }).await;
+            self.send(&FromWrapper::AdapterExited { status }).await;
         }
         for signal in [acp_supervisor::sys::Signal::Term, acp_supervisor::sys::Signal::Kill] {
             {
@@ -212,7 +210,7 @@ impl Running {
                 }
             }
             tokio::time::sleep(TERM_GRACE).await;
-            if !self.is_there() {
+            if !self.is_alive() {
                 return;
             }
             self.collect();
@@ -220,7 +218,7 @@ impl Running {
         let mut survivors = lock(&self.kernel).alive(self.lease);
         survivors.retain(|pid| *pid != self.pid);
         let status = self.adapter_status.unwrap_or(ExitStatus::Unknown);
-        self.say(&FromWrapper::Done { status, survivors }).await;
+        self.send(&FromWrapper::Done { status, survivors }).await;
         lock(&self.kernel).exit(self.pid, ExitStatus::Exited(0));
     }
 }

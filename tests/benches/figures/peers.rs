@@ -5,7 +5,7 @@ use acp_shared::launch::{
     CONTROL_BYTES_MAX, FromWrapper, LAUNCH_FILE, LAUNCH_VERSION, Launch, ToWrapper, WRAPPER_FILE,
 };
 use acp_shared::wire;
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
@@ -35,7 +35,7 @@ pub(crate) enum Above {
 /// A program that was started with one of these parents.
 #[derive(Debug)]
 pub(crate) struct Started {
-    child: Killed,
+    child: KillOnDrop,
     /// The supervisor's end of the wrapper's control socket.
     control: Option<OwnedFd>,
 }
@@ -55,7 +55,7 @@ impl Above {
         command.args(arguments.concat()).env_clear().env("PATH", PATH).current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-        Started { child: Killed(child), control: None }
+        Started { child: KillOnDrop(child), control: None }
     }
 
     /// Creates the wrapper's launch directory, which [`Above::start`] needs. It is the supervisor's cost and
@@ -111,7 +111,7 @@ fn wrapped(program: &Path, argv: &[&str], directory: &Path) -> Started {
     command.arg0("acp-wrapper").env_clear().current_dir("/");
     command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().unwrap_or_else(|e| panic!("{} {argv:?}: {e}", program.display()));
-    let child = Killed(child);
+    let child = KillOnDrop(child);
     drop(command);
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = OwnedFd::from(null.unwrap_or_else(|e| panic!("/dev/null: {e}")));

@@ -1,7 +1,7 @@
 //! The agent on a raw pipe, read by one thread as fast as possible: the baseline of every pair.
 
 use crate::turn::{Dialect, Turn, Watch};
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
@@ -11,7 +11,7 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 /// An agent process with an open session.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    _child: Killed,
+    _child: KillOnDrop,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     line: String,
@@ -37,7 +37,8 @@ impl Pipe {
     pub(crate) fn of(mut command: Command, cwd: &Path) -> Self {
         command.current_dir(cwd);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = Killed(command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")));
+        let mut child =
+            KillOnDrop(command.spawn().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}")));
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             panic!("the agent has no pipes")
         };

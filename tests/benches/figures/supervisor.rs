@@ -7,7 +7,7 @@ use crate::proc::{Private, cpu_ms, sleeps};
 use crate::report::Report;
 use crate::stats::{Sample, count, ms};
 use acp_shared::protocol::{LeaseInfo, Reply, Request, Spawn};
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
 use acp_tests::service::Service;
 use acp_tests::wait::LONG;
 use acp_tests::world::{SUPERVISOR_DB, World};
@@ -117,11 +117,11 @@ fn commits(world: &World) -> usize {
 }
 
 /// Starts the same program by fork and exec alone.
-fn plain(argv: &[&str]) -> Killed {
+fn plain(argv: &[&str]) -> KillOnDrop {
     let mut command = Command::new(argv[0]);
     command.args(&argv[1..]).env_clear().env("PATH", "/usr/bin:/bin").current_dir("/");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    Killed(command.spawn().unwrap_or_else(|e| panic!("{argv:?}: {e}")))
+    KillOnDrop(command.spawn().unwrap_or_else(|e| panic!("{argv:?}: {e}")))
 }
 
 /// Starts programs at the same time, each on a thread. Returns the time until the last one has called exec.
@@ -167,7 +167,7 @@ fn starts(leases: &mut Leases, report: &mut Report) {
     }
 }
 
-fn pipes(child: &mut Killed) -> (std::process::ChildStdin, ChildStdout) {
+fn pipes(child: &mut KillOnDrop) -> (std::process::ChildStdin, ChildStdout) {
     match (child.stdin.take(), child.stdout.take()) {
         (Some(stdin), Some(stdout)) => (stdin, stdout),
         _ => panic!("the agent has no pipes"),

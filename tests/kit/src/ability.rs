@@ -60,11 +60,11 @@ fn run(argv: &[&str]) -> Result<(), String> {
     let Some((program, args)) = argv.split_first() else { return Err("nothing to run".into()) };
     let output = Command::new(program).args(args).stdin(Stdio::null()).output();
     let output = output.map_err(|e| format!("{program}: {e}"))?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
         Ok(())
     } else {
-        Err(format!("{argv:?}: {}: {}", output.status, said.trim()))
+        Err(format!("{argv:?}: {}: {}", output.status, stderr.trim()))
     }
 }
 
@@ -74,14 +74,14 @@ fn root() -> Result<(), String> {
 }
 
 fn chosen_pid() -> Result<(), String> {
-    const TRIES: u32 = 20;
+    const ATTEMPTS_MAX: u32 = 20;
     let mut last = String::new();
-    for _ in 0..TRIES {
-        // A pid that was free a moment ago.
+    for _ in 0..ATTEMPTS_MAX {
+        // A pid that was just freed.
         let mut dead = Command::new("true").spawn().map_err(|e| format!("true: {e}"))?;
         dead.wait().map_err(|e| format!("wait: {e}"))?;
         let pid = i32::try_from(dead.id()).map_err(|e| e.to_string())?;
-        match sys::Stranger::at(pid, &["/bin/sleep", "60"], &[], None) {
+        match sys::ForeignProcess::with_pid(pid, &["/bin/sleep", "60"], &[], None) {
             Ok(_) => return Ok(()),
             Err(e) => last = format!("clone3 with pid {pid}: {e}"),
         }
@@ -101,13 +101,13 @@ fn ptrace() -> Result<(), String> {
     let mut child = Command::new("sleep").arg("60").spawn().map_err(|e| format!("sleep: {e}"))?;
     let pid = nix::unistd::Pid::from_raw(i32::try_from(child.id()).map_err(|e| e.to_string())?);
     let seized = seize(pid, Options::empty()).map_err(|e| format!("PTRACE_SEIZE: {e}"));
-    // Only a stopped process can be detached; this one is killed.
+    // Only a stopped process can be detached.
     let _ = detach(pid, None);
     let killed = child.kill().and_then(|()| child.wait()).map_err(|e| format!("the traced process: {e}"));
     seized.and(killed.map(drop))
 }
 
-/// Path of this process's own cgroup of the version 1 freezer.
+/// Path of the test's own cgroup in the version 1 freezer.
 ///
 /// # Errors
 /// If the freezer is not mounted.
@@ -130,16 +130,16 @@ fn mount_point(kind: &str, option: &str) -> Result<PathBuf, String> {
     found.ok_or(format!("no {kind} {option} is mounted"))
 }
 
-fn with_probe_dir(home: &Path, look: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
+fn with_probe_dir(home: &Path, probe: impl FnOnce(&Path) -> Result<(), String>) -> Result<(), String> {
     let dir = home.join(format!("acp-probe-{}", std::process::id()));
     std::fs::create_dir(&dir).map_err(|e| format!("mkdir {}: {e}", dir.display()))?;
-    let seen = look(&dir);
+    let result = probe(&dir);
     std::fs::remove_dir(&dir).map_err(|e| format!("rmdir {}: {e}", dir.display()))?;
-    seen
+    result
 }
 
-/// Checks the controllers of a group below the root of the tree, where the tests create theirs: a test does
-/// not enable controllers for the whole machine.
+/// Checks the controllers of a cgroup below the root, where the tests create theirs. No test enables a controller
+/// for the whole machine.
 fn cgroup_limits() -> Result<(), String> {
     let mounts =
         std::fs::read_to_string("/proc/self/mounts").map_err(|e| format!("/proc/self/mounts: {e}"))?;
@@ -157,7 +157,7 @@ fn cgroup_limits() -> Result<(), String> {
     })
 }
 
-/// Location of a controller that cgroups of version 2 lack.
+/// Place of a controller missing from version 2.
 fn controller_location(controller: &str, mounts: &str) -> String {
     let mut rows = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());
     let found = rows.find_map(|row| match row.as_slice() {
@@ -183,12 +183,11 @@ fn foreign_user() -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::possible;
+    use crate::skip_unless;
 
-    /// Each probe terminates, gives a reason on failure, and leaves nothing behind that makes the next one
-    /// fail.
+    /// Every probe terminates, explains a failure, and does not affect the next one.
     #[test]
-    fn each_probe_says_the_same_twice() {
+    fn repeated_probes_agree() {
         let all = [
             Ability::Root,
             Ability::ChosenPid,
@@ -202,29 +201,28 @@ mod tests {
             Ability::ForeignUser,
         ];
         for ability in all {
-            let seen = has(ability);
-            println!("{ability:?}: {seen:?}");
-            assert_eq!(has(ability).is_ok(), seen.is_ok(), "{ability:?}");
-            assert!(seen.err().is_none_or(|why| !why.is_empty()), "{ability:?}");
+            let first = has(ability);
+            println!("{ability:?}: {first:?}");
+            assert_eq!(has(ability).is_ok(), first.is_ok(), "{ability:?}");
+            assert!(first.err().is_none_or(|why| !why.is_empty()), "{ability:?}");
         }
     }
 
     #[test]
-    fn a_process_gets_the_number_that_was_chosen() {
-        possible!(Ability::ChosenPid);
+    fn process_gets_chosen_pid() {
+        skip_unless!(Ability::ChosenPid);
         let mut dead = Command::new("true").spawn().unwrap_or_else(|e| panic!("{e}"));
         dead.wait().unwrap_or_else(|e| panic!("{e}"));
         let pid = i32::try_from(dead.id()).unwrap_or_else(|e| panic!("{e}"));
-        let stranger = sys::Stranger::at(pid, &["/bin/sleep", "60"], &[("A", "b")], None);
-        let stranger = stranger.unwrap_or_else(|e| panic!("{e}"));
-        assert!(stranger.runs());
-        // The same pid cannot be used twice.
-        assert!(sys::Stranger::at(pid, &["/bin/sleep", "60"], &[], None).is_err());
+        let process = sys::ForeignProcess::with_pid(pid, &["/bin/sleep", "60"], &[("A", "b")], None);
+        let process = process.unwrap_or_else(|e| panic!("{e}"));
+        assert!(process.is_running());
+        assert!(sys::ForeignProcess::with_pid(pid, &["/bin/sleep", "60"], &[], None).is_err());
     }
 
     #[test]
-    fn what_is_refused_fails_in_the_child_alone() {
-        possible!(Ability::Seccomp);
+    fn refused_system_call_fails_in_child_only() {
+        skip_unless!(Ability::Seccomp);
         let mut command = Command::new("kill");
         command.args(["-0", &std::process::id().to_string()]).stderr(Stdio::null());
         sys::refuse(&mut command, &[nix::libc::SYS_kill], nix::libc::EPERM);

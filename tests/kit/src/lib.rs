@@ -1,19 +1,19 @@
-//! Probes of this machine's abilities, and the few system calls that tests need. A test that needs an ability
-//! begins with [`possible!`]: if the machine lacks it, the test prints the attempt and its result.
+//! Probes of the machine's abilities, and system calls for tests. A test begins with [`skip_unless!`] if it needs an
+//! ability.
 //!
-//! A separate package without dependencies on the others, so that the tests of all packages can use it.
+//! A package without dependencies on the others, usable by the tests of all packages.
 
 pub mod ability;
 pub mod pace;
 pub mod processes;
 pub mod sys;
 
-/// Returns from a test when an [`ability::Ability`] is missing, and prints the result of the probe.
+/// Prints the result of the probe and returns from a test if an [`ability::Ability`] is missing.
 #[macro_export]
-macro_rules! possible {
+macro_rules! skip_unless {
     ($($ability:expr),+ $(,)?) => {
         $(if let Err(why) = $crate::ability::has($ability) {
-            println!("not possible here: {:?}: {why}", $ability);
+            println!("skipped: {:?}: {why}", $ability);
             return;
         })+
     };

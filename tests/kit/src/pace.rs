@@ -1,5 +1,5 @@
-//! Current speed of this machine. A time limit in a test is the reference value plus the time that the
-//! machine needs at the same time for work that does not involve the project.
+//! Current speed of this machine. A time limit in a test is a reference value plus the time that the machine needs
+//! meanwhile for work outside of the project.
 
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Sleep time of the thread that measures delays.
-const NAP: Duration = Duration::from_millis(1);
+/// Sleep time between two measurements of a delay.
+const SLEEP: Duration = Duration::from_millis(1);
 
-/// Returns the time to kill and reap this many idle processes, one after another.
+/// Measures the time to kill and reap this many idle processes one by one.
 ///
 /// # Errors
-/// If they cannot be started or reaped.
-pub fn to_end(processes: usize) -> io::Result<Duration> {
+/// If a process cannot be started or reaped.
+pub fn time_to_kill(processes: usize) -> io::Result<Duration> {
     let idle = || Command::new("sleep").arg("300").stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let mut started: Vec<Child> = Vec::with_capacity(processes);
     let made = (0..processes).try_for_each(|_| idle().map(|child| started.push(child)));
@@ -24,7 +24,7 @@ pub fn to_end(processes: usize) -> io::Result<Duration> {
     made.and(ended).map(|()| since.elapsed())
 }
 
-/// Measures how late this machine wakes a thread after a short sleep.
+/// Measures the wake-up delay of a thread after a short sleep.
 #[derive(Debug)]
 pub struct Delays {
     is_over: Arc<AtomicBool>,
@@ -34,15 +34,15 @@ pub struct Delays {
 impl Delays {
     /// Starts the measurement.
     #[must_use]
-    pub fn watch() -> Self {
+    pub fn start() -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_over);
         let thread = std::thread::spawn(move || {
             let mut worst = Duration::ZERO;
             while !flag.load(Ordering::Relaxed) {
                 let since = Instant::now();
-                std::thread::sleep(NAP);
-                worst = worst.max(since.elapsed().saturating_sub(NAP));
+                std::thread::sleep(SLEEP);
+                worst = worst.max(since.elapsed().saturating_sub(SLEEP));
             }
             worst
         });
@@ -53,7 +53,7 @@ impl Delays {
     #[must_use]
     pub fn worst(self) -> Duration {
         self.is_over.store(true, Ordering::Relaxed);
-        // A thread that only sleeps does not panic; if it does, no delay is known and no time is added.
+        // The thread does not panic; without its result no time is added.
         self.thread.join().unwrap_or_default()
     }
 }
@@ -64,9 +64,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_measure_something() {
-        let delays = Delays::watch();
-        let few = to_end(2).unwrap();
+    fn measured_times_are_plausible() {
+        let delays = Delays::start();
+        let few = time_to_kill(2).unwrap();
         let worst = delays.worst();
         assert!(few > Duration::ZERO && worst > Duration::ZERO, "{few:?} {worst:?}");
         assert!(few < Duration::from_secs(30) && worst < Duration::from_secs(30), "{few:?} {worst:?}");

@@ -1,50 +1,50 @@
-//! Processes of this machine as `/proc` shows them, and children that end with their test.
+//! Processes of this machine, and children that end with their test.
 
 use std::fs;
 use std::ops::{Deref, DerefMut};
 use std::process::Child;
 
-/// A child process. Dropping the value kills and reaps it.
+/// Child process; dropping the value kills and reaps it.
 #[derive(Debug)]
-pub struct Killed(pub Child);
+pub struct KillOnDrop(pub Child);
 
-impl Killed {
-    /// Its pid.
+impl KillOnDrop {
+    /// Pid of the child.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.0.id().cast_signed()
     }
 }
 
-impl Deref for Killed {
+impl Deref for KillOnDrop {
     type Target = Child;
     fn deref(&self) -> &Child {
         &self.0
     }
 }
 
-impl DerefMut for Killed {
+impl DerefMut for KillOnDrop {
     fn deref_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 }
 
-impl Drop for Killed {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // An own child: its pid is not reused until it is waited for, and nothing is signalled after that.
+        // The pid is not reused before the wait.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// The pids of all processes that this one can see.
+/// Pids of all visible processes.
 #[must_use]
 pub fn all_pids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Whether the environment of a process can be read and holds `NAME=value`.
+/// True if the environment of a process can be read and holds `NAME=value`.
 #[must_use]
 pub fn has_env(pid: i32, name: &str, value: &str) -> bool {
     let want = format!("{name}={value}");
@@ -52,7 +52,7 @@ pub fn has_env(pid: i32, name: &str, value: &str) -> bool {
         .is_ok_and(|environ| environ.split(|byte| *byte == 0).any(|entry| entry == want.as_bytes()))
 }
 
-/// A field of `/proc/PID/status`; `None` without that process.
+/// Field of `/proc/PID/status`; `None` without this process.
 #[must_use]
 pub fn status_field(pid: i32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -60,13 +60,13 @@ pub fn status_field(pid: i32, name: &str) -> Option<String> {
     Some(line.trim().to_owned())
 }
 
-/// Whether a process is there and no zombie.
+/// True if a process exists and is no zombie.
 #[must_use]
 pub fn is_alive(pid: i32) -> bool {
     status_field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
-/// The children of all threads of a process, uncollected dead ones included.
+/// Children of all threads of a process, zombies included.
 #[must_use]
 pub fn children(pid: i32) -> Vec<i32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

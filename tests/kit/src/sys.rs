@@ -1,4 +1,4 @@
-//! System calls that tests need and no crate wraps. The only file of the tests' packages with `unsafe` in it.
+//! System calls without a wrapper crate. The only file of the test packages with `unsafe` code.
 
 #![expect(
     unsafe_code,
@@ -14,20 +14,19 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// A process with a chosen pid. Dropping the value kills and reaps it.
+/// A process with a chosen pid; dropping the value kills and reaps it.
 #[derive(Debug)]
-pub struct Stranger {
+pub struct ForeignProcess {
     pid: i32,
     pidfd: OwnedFd,
 }
 
-impl Stranger {
-    /// Starts a program, given by its full path, with a pid that is currently free. Its standard input is
-    /// `stdin`, if given.
+impl ForeignProcess {
+    /// Starts a program, given by its full path, with a free pid and optionally this standard input.
     ///
     /// # Errors
-    /// `EEXIST` if the pid is in use, `EPERM` without the privilege to choose it.
-    pub fn at(
+    /// `EEXIST` if the pid is in use, `EPERM` without the privilege to choose one.
+    pub fn with_pid(
         pid: i32,
         argv: &[&str],
         env: &[(&str, &str)],
@@ -49,12 +48,11 @@ impl Stranger {
         how.exit_signal = libc::SIGCHLD as u64;
         how.set_tid = tids.as_ptr().addr() as u64;
         how.set_tid_size = 1;
-        // SAFETY: without CLONE_VM the child has memory of its own, as after fork. Every pointer in `how` is to a
-        // variable that lives over the call.
+        // SAFETY: without CLONE_VM the child has its own memory, as after fork. All pointers in `how` outlive the call.
         let made = unsafe { libc::syscall(libc::SYS_clone3, &raw mut how, size_of::<libc::clone_args>()) };
         if made == 0 {
-            // SAFETY: the child calls only what is allowed after a fork of a threaded process, with arrays that end
-            // in null and were made before.
+            // SAFETY: the child calls only functions allowed after a fork of a threaded process, with prepared arrays
+            // that end in null.
             unsafe {
                 if let Some(fd) = stdin {
                     libc::dup2(fd, 0);
@@ -70,21 +68,21 @@ impl Stranger {
         Ok(Self { pid, pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) } })
     }
 
-    /// Its pid.
+    /// Pid of the process.
     #[must_use]
     pub const fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Whether it is running: it neither exited nor was killed.
+    /// True if the process has not ended.
     #[must_use]
-    pub fn runs(&self) -> bool {
+    pub fn is_running(&self) -> bool {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         matches!(rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
     }
 }
 
-impl Drop for Stranger {
+impl Drop for ForeignProcess {
     fn drop(&mut self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
         let _ = rustix::process::waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED);
@@ -98,13 +96,13 @@ fn pointers(texts: &[CString]) -> Vec<*const c_char> {
 /// Opens a pidfd.
 ///
 /// # Errors
-/// If there is no such process.
+/// If no such process exists.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::NotFound)?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Makes these system calls fail with `errno` in a command and in everything that it starts.
+/// Makes these system calls fail with `errno` in a command and its descendants.
 pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
     let filter = filter(calls, errno);
     let install = move || {
@@ -112,7 +110,7 @@ pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
             len: u16::try_from(filter.len()).unwrap_or(u16::MAX),
             filter: filter.as_ptr().cast_mut(),
         };
-        // SAFETY: two calls of prctl, the second with a program that lives over the call.
+        // SAFETY: two calls of prctl; the program outlives the second.
         let failed = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
                 || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) != 0
@@ -120,13 +118,13 @@ pub fn refuse(command: &mut Command, calls: &[libc::c_long], errno: i32) {
         if failed { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     // SAFETY: the closure allocates nothing and takes no lock.
-    #[expect(clippy::disallowed_methods, reason = "a filter can only be set by the process that it is for")]
+    #[expect(clippy::disallowed_methods, reason = "a filter can only be set by the process itself")]
     unsafe {
         command.pre_exec(install);
     }
 }
 
-/// Builds a seccomp filter program: these calls fail, all others are allowed.
+/// Builds a seccomp filter: these calls fail, all others are allowed.
 fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     let step = |code: u32, jt: u8, k: u32| libc::sock_filter {
         code: u16::try_from(code).unwrap_or(u16::MAX),
@@ -147,7 +145,7 @@ fn filter(calls: &[libc::c_long], errno: i32) -> Vec<libc::sock_filter> {
     program
 }
 
-/// The version of Landlock that the kernel supports.
+/// Version of Landlock in the kernel.
 ///
 /// # Errors
 /// If the kernel does not support Landlock.
@@ -161,28 +159,28 @@ pub fn landlock_abi() -> io::Result<u32> {
     u32::try_from(abi).map_err(|_| io::Error::last_os_error())
 }
 
-/// System call boundary at which a traced thread is stopped.
+/// System call boundary of a stopped traced thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
-    /// It is about to make this system call.
+    /// Before this system call.
     Entry {
         /// Number of the call.
         call: libc::c_long,
-        /// Its arguments.
+        /// Arguments of the call.
         args: [u64; 6],
     },
-    /// It has made a system call, which returned this value.
+    /// After a system call with this result.
     Exit(i64),
 }
 
-/// Returns the boundary at which a thread traced by the calling thread is stopped; `None` if it is stopped
-/// elsewhere or dead.
+/// Returns the boundary at which a thread traced by the calling thread is stopped; `None` for a dead thread or
+/// another stop.
 #[must_use]
 pub fn boundary(thread: nix::unistd::Pid) -> Option<Boundary> {
     let info = nix::sys::ptrace::syscall_info(thread).ok()?;
     match info.op {
         libc::PTRACE_SYSCALL_INFO_ENTRY => {
-            // SAFETY: `op` says which member of the union the kernel has written.
+            // SAFETY: `op` names the valid union member.
             let entry = unsafe { info.u.entry };
             Some(Boundary::Entry { call: entry.nr.try_into().ok()?, args: entry.args })
         }

@@ -1,9 +1,9 @@
-//! As whom and within which bounds the adapter runs. Most of it needs a wrapper that runs as root.
+//! User, limits and rulesets of the adapter. Most tests need root.
 
 use crate::rig::{Rig, is_alive, landlock_works, program, script, status_field, user};
 use acp_shared::launch::{Confine, Landlock, Launch, Resource, ResourceLimit, RunAs};
 use acp_testkit::ability::{self, Ability};
-use acp_testkit::possible;
+use acp_testkit::skip_unless;
 use nix::libc;
 use rustix::process::Signal;
 use std::fs;
@@ -17,20 +17,20 @@ fn confined(text: &str, confine: Confine) -> Launch {
     Launch { confine, ..script(text) }
 }
 
-fn writes(roots: &[&Path], scope: bool) -> Confine {
+fn writable_roots(roots: &[&Path], scope: bool) -> Confine {
     let write = roots.iter().map(|root| root.to_str().unwrap().to_owned()).collect();
     Confine { landlock: Some(Landlock { write, scope }), ..Confine::default() }
 }
 
-/// Runs a script to its end and returns what it wrote.
-fn says(launch: &Launch) -> String {
+/// Runs a script to its end and returns its output.
+fn output_of(launch: &Launch) -> String {
     let mut rig = Rig::running(launch);
-    let said = rig.read_all();
-    assert_eq!(rig.exit_code(), 0, "{said}");
-    said
+    let output = rig.read_all();
+    assert_eq!(rig.exit_code(), 0, "{output}");
+    output
 }
 
-/// A directory that everybody can reach, of this user.
+/// Directory of this user that everybody can enter.
 fn directory_of(uid: u32) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     chown(directory.path(), Some(uid), None).unwrap();
@@ -40,13 +40,13 @@ fn directory_of(uid: u32) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn another_user_with_exactly_its_groups_and_no_capability() {
-    possible!(Ability::Root);
+fn adapter_runs_as_user_without_capabilities() {
+    skip_unless!(Ability::Root);
     let run_as = RunAs { uid: UID, gid: GID, groups: vec![7, 64_200] };
     for (groups, want) in [(vec![7, 64_200], "7 64200"), (Vec::new(), "")] {
         let run_as = Some(RunAs { groups, ..run_as.clone() });
         let launch = confined("cat /proc/self/status", Confine { run_as, ..Confine::default() });
-        let status = says(&launch);
+        let status = output_of(&launch);
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
@@ -57,12 +57,12 @@ fn another_user_with_exactly_its_groups_and_no_capability() {
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             assert_eq!(field(set), "0".repeat(16), "{set}");
         }
-        assert_eq!(field("NoNewPrivs"), "0", "it was not asked for");
+        assert_eq!(field("NoNewPrivs"), "0", "not requested");
     }
 }
 
 #[test]
-fn umask_limits_and_no_new_privs() {
+fn umask_limits_and_no_new_privs_are_applied() {
     let limits = vec![
         ResourceLimit { resource: Resource::OpenFiles, soft: 61, hard: 67 },
         ResourceLimit { resource: Resource::Core, soft: 0, hard: 4096 },
@@ -74,11 +74,11 @@ fn umask_limits_and_no_new_privs() {
     ];
     let confine = Confine { umask: Some(0o027), limits, no_new_privs: true, ..Confine::default() };
     let launch = confined("cat /proc/self/limits; grep -E 'Umask|NoNewPrivs' /proc/self/status", confine);
-    let said = says(&launch);
-    let words: Vec<Vec<&str>> = said.lines().map(|line| line.split_whitespace().collect()).collect();
+    let output = output_of(&launch);
+    let lines: Vec<Vec<&str>> = output.lines().map(|line| line.split_whitespace().collect()).collect();
     let has = |want: &str| {
         let want: Vec<&str> = want.split(' ').collect();
-        assert!(words.iter().any(|line| line.starts_with(&want)), "{want:?} is not in {said}");
+        assert!(lines.iter().any(|line| line.starts_with(&want)), "{want:?} is not in {output}");
     };
     has("Max open files 61 67");
     has("Max core file size 0 4096");
@@ -91,10 +91,9 @@ fn umask_limits_and_no_new_privs() {
     has("NoNewPrivs: 1");
 }
 
-/// The wrapper keeps what the adapter gives up.
 #[test]
-fn the_wrapper_itself_is_not_confined() {
-    possible!(Ability::Root);
+fn wrapper_is_not_confined() {
+    skip_unless!(Ability::Root);
     let limits = vec![ResourceLimit { resource: Resource::OpenFiles, soft: 5, hard: 5 }];
     let confine = Confine { no_new_privs: true, limits, ..user(UID, GID) };
     let mut rig = Rig::running(&confined("echo up; read x", confine));
@@ -107,39 +106,42 @@ fn the_wrapper_itself_is_not_confined() {
 }
 
 #[test]
-fn a_set_user_id_program_gives_nothing() {
-    possible!(Ability::Root);
+fn set_user_id_program_gains_no_privilege() {
+    skip_unless!(Ability::Root);
     let (_directory, path) = directory_of(0);
     let id = path.join("id");
     fs::copy("/usr/bin/id", &id).unwrap();
     fs::set_permissions(&id, fs::Permissions::from_mode(0o4755)).unwrap();
     let text = format!("{} -u", id.display());
     let mut confine = user(UID, GID);
-    let gained = says(&confined(&text, confine.clone()));
+    let gained = output_of(&confined(&text, confine.clone()));
     if gained.trim() != "0" {
-        println!("probe: a set-user-id program on {} gives nothing anyway: {gained}", path.display());
+        println!(
+            "probe: a set-user-id program on {} gains no privilege without no_new_privs either: {gained}",
+            path.display()
+        );
     }
     confine.no_new_privs = true;
-    assert_eq!(says(&confined(&text, confine)).trim(), UID.to_string());
+    assert_eq!(output_of(&confined(&text, confine)).trim(), UID.to_string());
 }
 
 #[test]
-fn directory_program_and_stdio_are_reached_as_the_user() {
-    possible!(Ability::Root);
+fn directory_program_and_stdio_are_opened_as_user() {
+    skip_unless!(Ability::Root);
     let (_directory, path) = directory_of(0);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     let mut launch = confined("exit 0", user(UID, GID));
     launch.cwd = path.to_str().unwrap().to_owned();
-    Rig::cannot_exec(&launch, "chdir", libc::EACCES, 126);
+    Rig::assert_exec_fails(&launch, "chdir", libc::EACCES, 126);
     let own = path.join("agent");
     fs::write(&own, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let mut launch = program(&[own.to_str().unwrap()]);
     launch.confine = user(UID, GID);
-    Rig::cannot_exec(&launch, "exec", libc::EACCES, 126);
+    Rig::assert_exec_fails(&launch, "exec", libc::EACCES, 126);
     launch.confine = Confine::default();
-    assert_eq!(says(&launch), "", "root may run it");
+    assert_eq!(output_of(&launch), "", "root can run the program");
     let launch =
         confined("echo out > /dev/stdout; echo err > /dev/stderr; read x < /dev/stdin", user(UID, GID));
     let mut rig = Rig::running(&launch);
@@ -148,10 +150,9 @@ fn directory_program_and_stdio_are_reached_as_the_user() {
     assert_eq!(rig.exit_code(), 0);
 }
 
-/// The launch directory is the supervisor's user's alone, and so is what the wrapper holds.
 #[test]
-fn the_user_reads_nothing_of_the_wrapper() {
-    possible!(Ability::Root);
+fn confined_user_cannot_read_wrapper() {
+    skip_unless!(Ability::Root);
     let text = "for file in $(readlink /proc/$PPID/exe) /proc/$PPID/environ /proc/$PPID/mem /proc/$PPID/fd/3; do \
                 cat $file 2>/dev/null && echo read $file; done; \
                 ls /proc/$PPID/fd >/dev/null 2>&1 && echo listed; echo done; read x";
@@ -164,7 +165,7 @@ fn the_user_reads_nothing_of_the_wrapper() {
 }
 
 #[test]
-fn writes_only_below_the_roots() {
+fn writes_are_limited_to_roots() {
     if !landlock_works() {
         return;
     }
@@ -184,18 +185,18 @@ fn writes_only_below_the_roots() {
          try ln -s x {o}/l; try mkfifo {o}/p; try rmdir {o}; try mknod {o}/n c 1 3; \
          try setsid sh -c 'echo x > {o}/new'; echo done"
     );
-    let said = says(&confined(&text, writes(&[&inside, &one], false)));
-    assert_eq!(said, "inside\nfile\ndevices\nprecious\ndone\n");
+    let output = output_of(&confined(&text, writable_roots(&[&inside, &one], false)));
+    assert_eq!(output, "inside\nfile\ndevices\nprecious\ndone\n");
     assert_eq!(fs::read_to_string(&held).unwrap(), "precious");
     assert_eq!(fs::read_to_string(&one).unwrap(), "y\n");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
 }
 
 #[test]
-fn signals_reach_only_the_tree() {
+fn confined_signals_reach_only_own_tree() {
     let mut kinds = Vec::new();
     if landlock_works() {
-        kinds.push(("scope", writes(&[], true)));
+        kinds.push(("scope", writable_roots(&[], true)));
     }
     if ability::has(Ability::Root).is_ok() {
         kinds.push(("user", user(UID, GID)));
@@ -206,32 +207,31 @@ fn signals_reach_only_the_tree() {
             "sleep 60 & kill -0 $! && kill $! && echo own; kill -0 $PPID 2>/dev/null && echo wrapper; \
              kill -0 {me} 2>/dev/null && echo supervisor; kill -0 -$PPID 2>/dev/null && echo group; wait; echo done"
         );
-        assert_eq!(says(&confined(&text, confine)), "own\ndone\n", "{name}");
+        assert_eq!(output_of(&confined(&text, confine)), "own\ndone\n", "{name}");
     }
-    // Unconfined, it reaches all of them: so the above shows the confinement.
-    assert_eq!(says(&script("kill -0 $PPID && echo wrapper")), "wrapper\n");
+    // Without confinement the same signals are allowed.
+    assert_eq!(output_of(&script("kill -0 $PPID && echo wrapper")), "wrapper\n");
 }
 
-/// A tree of the supervisor's own user sees no more of its memory and environment than a stranger. (Root is not to be
-/// held by a ruleset: its capabilities let it read.)
+/// A confined tree of the supervisor's own user cannot read its memory or environment. Root is excluded: its
+/// capabilities override the ruleset.
 #[test]
-fn a_confined_tree_cannot_look_into_others() {
-    possible!(Ability::Root);
+fn confined_tree_cannot_read_other_processes() {
+    skip_unless!(Ability::Root);
     if !landlock_works() {
         return;
     }
     let text = "cat /proc/$PPID/environ >/dev/null 2>&1 && echo wrapper; cat /proc/self/environ >/dev/null && echo own";
-    for (confine, want) in [(Confine::default(), "wrapper\nown\n"), (writes(&[], true), "own\n")] {
+    for (confine, want) in [(Confine::default(), "wrapper\nown\n"), (writable_roots(&[], true), "own\n")] {
         let mut rig = Rig::start_as(UID, &confined(text, confine));
-        rig.go();
+        rig.run_adapter();
         assert_eq!(rig.read_all(), want);
     }
 }
 
-/// Everything at once, and the wrapper still ends it all.
 #[test]
-fn the_whole_tree_of_another_user_ends() {
-    possible!(Ability::Root);
+fn tree_of_another_user_ends() {
+    skip_unless!(Ability::Root);
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
     let mut confine = user(UID, GID);
     confine.no_new_privs = true;
@@ -246,21 +246,21 @@ fn the_whole_tree_of_another_user_ends() {
     launch.term_grace_ms = 200;
     let mut rig = Rig::running(&launch);
     rig.read_until_times("up.", 3);
-    let tree = rig.below();
+    let tree = rig.descendants();
     assert!(tree.len() >= 3, "{tree:?}");
     drop(rig.control.take());
     assert_eq!(rig.exit_code(), 137);
     assert!(tree.iter().all(|pid| !is_alive(*pid)), "{tree:?}");
 }
 
-/// The kernel forgets the death signal with the change of the user; it was asked for again.
+/// A change of the user resets the parent death signal; the wrapper sets it again.
 #[test]
-fn the_wrapper_is_killed_above_another_user() {
-    possible!(Ability::Root);
+fn adapter_of_another_user_dies_with_killed_wrapper() {
+    skip_unless!(Ability::Root);
     let mut rig =
         Rig::running(&confined("trap '' TERM HUP; echo up; while :; do sleep 0.05; done", user(UID, GID)));
     rig.read_until("up");
-    let tree = rig.below();
+    let tree = rig.descendants();
     rig.signal(Signal::KILL);
     assert_eq!(rig.exit_code(), 1000 + 9);
     let adapter = tree[0];
@@ -268,7 +268,7 @@ fn the_wrapper_is_killed_above_another_user() {
 }
 
 #[test]
-fn what_cannot_hold_is_refused_before_anything_runs() {
+fn invalid_confinement_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
     std::os::unix::fs::symlink("/", &link).unwrap();
@@ -276,65 +276,63 @@ fn what_cannot_hold_is_refused_before_anything_runs() {
     for (name, confine, errno) in [
         ("umask", Confine { umask: Some(0o1000), ..Confine::default() }, libc::EINVAL),
         ("score", Confine { oom_score_adj: Some(1001), ..Confine::default() }, libc::EINVAL),
-        ("nobody's id", user(u32::MAX, GID), libc::EINVAL),
-        ("nobody's group", user(UID, u32::MAX), libc::EINVAL),
-        ("relative root", writes(&[Path::new("tmp")], false), libc::EINVAL),
-        ("no such root", writes(&[Path::new("/no/such/root")], false), libc::ENOENT),
-        ("a root that became a link", writes(&[&link], false), libc::ELOOP),
+        ("invalid uid", user(u32::MAX, GID), libc::EINVAL),
+        ("invalid gid", user(UID, u32::MAX), libc::EINVAL),
+        ("relative root", writable_roots(&[Path::new("tmp")], false), libc::EINVAL),
+        ("missing root", writable_roots(&[Path::new("/no/such/root")], false), libc::ENOENT),
+        ("a root that became a link", writable_roots(&[&link], false), libc::ELOOP),
         ("limit", Confine { limits: vec![limit], ..Confine::default() }, libc::EINVAL),
     ] {
         let mut rig = Rig::start(&confined("exit 0", confine));
-        assert_eq!(rig.refused(), errno, "{name}");
+        assert_eq!(rig.setup_errno(), errno, "{name}");
     }
 }
 
-/// What the agent may swap for a link is entered only as what it was.
 #[test]
-fn a_working_directory_that_became_a_link_is_not_entered() {
+fn working_directory_replaced_by_link_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (real, link) = (dir.path().canonicalize().unwrap(), dir.path().join("link"));
     std::os::unix::fs::symlink("/", &link).unwrap();
     let confine = Confine { cwd_without_links: true, ..Confine::default() };
     let mut launch = confined("pwd -P; ls /proc/self/fd | tail -n 1", confine);
     launch.cwd = real.to_str().unwrap().to_owned();
-    // The last descriptor is the one that `ls` reads: that of the directory was closed.
-    assert_eq!(says(&launch), format!("{}\n3\n", real.display()));
-    for below in ["", "/tmp"] {
-        launch.cwd = format!("{}{below}", link.display());
+    // The last descriptor is that of `ls`: the wrapper closed the directory.
+    assert_eq!(output_of(&launch), format!("{}\n3\n", real.display()));
+    for descendants in ["", "/tmp"] {
+        launch.cwd = format!("{}{descendants}", link.display());
         let rig = Rig::start(&launch);
-        assert_eq!(rig.hear_failed_exec(), (libc::ELOOP, "chdir".to_owned()), "{below:?}");
+        assert_eq!(rig.exec_errno(), (libc::ELOOP, "chdir".to_owned()), "{descendants:?}");
     }
 }
 
-/// A wrapper that is not root says so instead of running the adapter as itself.
 #[test]
-fn only_root_runs_as_another_user() {
-    possible!(Ability::Root);
+fn unprivileged_wrapper_refuses_other_user() {
+    skip_unless!(Ability::Root);
     let launch = confined("exit 0", user(UID, GID));
     let mut rig = Rig::start_as(UID, &launch);
-    assert_eq!(rig.refused(), libc::EPERM);
-    // What needs no privilege works all the same, and a limit that needs one is named.
+    assert_eq!(rig.setup_errno(), libc::EPERM);
+    // Settings without privilege apply; a limit that needs privilege is reported.
     let mut launch = confined("id -u; umask", Confine { umask: Some(0o077), ..Confine::default() });
     let mut rig = Rig::start_as(UID, &launch);
-    rig.go();
+    rig.run_adapter();
     assert_eq!(rig.read_all(), format!("{UID}\n0077\n"));
     launch.confine.limits =
         [0, 1].map(|hard| ResourceLimit { resource: Resource::Core, soft: 0, hard }).to_vec();
     let rig = Rig::start_as(UID, &launch);
-    assert_eq!(rig.hear_failed_exec(), (libc::EPERM, "setrlimit".to_owned()));
+    assert_eq!(rig.exec_errno(), (libc::EPERM, "setrlimit".to_owned()));
 }
 
-/// The kernel takes only so many rulesets on top of each other: what cannot be enforced does not run.
+/// The kernel limits the number of stacked rulesets.
 #[test]
-fn a_ruleset_that_cannot_be_enforced_runs_nothing() {
+fn unenforceable_ruleset_is_refused() {
     if !landlock_works() {
         return;
     }
     let (_directory, path) = directory_of(0);
     let ran = path.join("ran");
-    let mut launch = confined(&format!("touch {}", ran.display()), writes(&[&path], false));
+    let mut launch = confined(&format!("touch {}", ran.display()), writable_roots(&[&path], false));
     launch.cwd = "/".to_owned();
-    let rig = Rig::under_full_landlock(&launch);
-    assert_eq!(rig.hear_failed_exec(), (libc::E2BIG, "landlock".to_owned()));
+    let rig = Rig::start_with_landlock_exhausted(&launch);
+    assert_eq!(rig.exec_errno(), (libc::E2BIG, "landlock".to_owned()));
     assert!(!ran.exists());
 }

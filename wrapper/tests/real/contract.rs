@@ -1,4 +1,4 @@
-//! What breaks the contract is refused before anything runs.
+//! Invalid launch descriptions and control messages.
 
 use crate::rig::{EXIT_WRAPPER, Rig, launch_directory, script};
 use acp_shared::launch::{ExitStatus, FromWrapper, ToWrapper};
@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A wrapper whose adapter would make a file: that file, and the directory of it.
-fn witness() -> (Rig, PathBuf, tempfile::TempDir) {
+/// Wrapper whose adapter would create a file, that file, and its directory.
+fn start_with_marker_file() -> (Rig, PathBuf, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ran");
     (Rig::start(&script(&format!("touch {}", path.display()))), path, directory)
@@ -20,7 +20,7 @@ fn null() -> OwnedFd {
 }
 
 #[test]
-fn a_wrong_launch_json_is_refused() {
+fn invalid_launch_json_is_refused() {
     let launch = script("exit 0");
     let changed = |change: fn(&mut serde_json::Map<String, serde_json::Value>)| {
         let mut json = serde_json::to_value(&launch).unwrap();
@@ -39,12 +39,12 @@ fn a_wrong_launch_json_is_refused() {
         ("readable by others", good.clone(), 0o604, libc::EPERM),
     ] {
         let mut rig = Rig::start_with(launch.lease_id, &json, mode, |wrapper| Command::new(wrapper));
-        assert_eq!(rig.refused(), want, "{name}");
+        assert_eq!(rig.setup_errno(), want, "{name}");
     }
 }
 
 #[test]
-fn a_launch_json_that_is_missing_or_a_link_is_refused() {
+fn missing_or_linked_launch_json_is_refused() {
     let launch = script("exit 0");
     let json = serde_json::to_vec(&launch).unwrap();
     let (elsewhere, _) = launch_directory(&json, 0o600);
@@ -62,87 +62,87 @@ fn a_launch_json_that_is_missing_or_a_link_is_refused() {
             change(&file);
             Command::new(wrapper)
         });
-        assert_eq!(rig.refused(), want, "{name}");
+        assert_eq!(rig.setup_errno(), want, "{name}");
     }
 }
 
 #[test]
-fn wrong_first_messages_are_refused() {
+fn invalid_first_message_is_refused() {
     let launch_packet = wire::encode(&ToWrapper::Launch, 64).unwrap();
-    let go = wire::encode(&ToWrapper::Go, 64).unwrap();
+    let run_adapter = wire::encode(&ToWrapper::Go, 64).unwrap();
     let mut trailing = launch_packet.clone();
     trailing.push(0);
     for (name, packet, fds) in [
         ("no descriptors", launch_packet.clone(), 0),
         ("two descriptors", launch_packet.clone(), 2),
         ("four descriptors", launch_packet.clone(), 4),
-        ("more descriptors than there is room for", launch_packet.clone(), 20),
-        ("the wrong message", go, 3),
-        ("no such message", vec![9], 3),
+        ("too many descriptors", launch_packet.clone(), 20),
+        ("unexpected message", run_adapter, 3),
+        ("unknown message", vec![9], 3),
         ("trailing bytes", trailing, 3),
         ("descriptors without a message", Vec::new(), 3),
         ("a very long packet", vec![0; 4096], 3),
     ] {
-        let (mut rig, ran, _directory) = witness();
+        let (mut rig, ran, _directory) = start_with_marker_file();
         let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
-        rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
-        assert_eq!(rig.refused(), libc::EPROTO, "{name}");
+        rig.send_packet(&packet, &fds.iter().collect::<Vec<_>>());
+        assert_eq!(rig.setup_errno(), libc::EPROTO, "{name}");
         assert!(!ran.exists(), "{name}");
     }
 }
 
 #[test]
-fn wrong_second_messages_are_refused_and_the_adapter_never_runs() {
-    let go = wire::encode(&ToWrapper::Go, 64).unwrap();
+fn invalid_second_message_is_refused_before_adapter_runs() {
+    let run_adapter = wire::encode(&ToWrapper::Go, 64).unwrap();
     for (name, packet, fds) in [
         ("launch again", wire::encode(&ToWrapper::Launch, 64).unwrap(), 3),
-        ("go with a descriptor", go, 1),
-        ("no such message", vec![200], 0),
+        ("go with a descriptor", run_adapter, 1),
+        ("unknown message", vec![200], 0),
     ] {
-        let (mut rig, ran, _directory) = witness();
-        rig.greeted();
+        let (mut rig, ran, _directory) = start_with_marker_file();
+        rig.await_hello();
         let fds: Vec<OwnedFd> = (0..fds).map(|_| null()).collect();
-        rig.say_with(&packet, &fds.iter().collect::<Vec<_>>());
-        assert!(matches!(rig.hear(), FromWrapper::SetupFailed { errno: libc::EPROTO, .. }), "{name}");
+        rig.send_packet(&packet, &fds.iter().collect::<Vec<_>>());
+        assert!(matches!(rig.receive(), FromWrapper::SetupFailed { errno: libc::EPROTO, .. }), "{name}");
         let killed = ExitStatus::Signaled(libc::SIGKILL);
-        let rest = rig.hear_all();
+        let rest = rig.receive_all();
         assert_eq!(rest.last(), Some(&FromWrapper::Done { status: killed, survivors: Vec::new() }), "{name}");
         assert_eq!(rig.exit_code(), EXIT_WRAPPER, "{name}");
         assert!(!ran.exists(), "{name}");
     }
 }
 
-/// A running agent is not killed for a packet that nobody understands.
+/// A running agent is not killed for an invalid packet.
 #[test]
-fn later_nonsense_is_ignored() {
+fn invalid_later_messages_are_ignored() {
     let mut rig = Rig::running(&script("read x; exit 7"));
-    rig.say(&ToWrapper::Go);
-    rig.say_with(&[200], &[&null()]);
-    rig.say_with(&[0; 4096], &[]);
+    rig.send(&ToWrapper::Go);
+    rig.send_packet(&[200], &[&null()]);
+    rig.send_packet(&[0; 4096], &[]);
     drop(rig.stdin.take());
     assert_eq!(rig.exit_code(), 7);
 }
 
-/// Ends a wrapper before and after its first message: nothing ran, whoever sends Go now.
-fn nothing_ran_when(end: fn(&mut Rig)) {
+/// Ends a wrapper before and after its first message and asserts that the adapter never ran.
+fn assert_nothing_runs_after(end: fn(&mut Rig)) {
     for is_greeted in [false, true] {
-        let (mut rig, ran, _directory) = witness();
+        let (mut rig, ran, _directory) = start_with_marker_file();
         if is_greeted {
-            rig.greeted();
+            rig.await_hello();
         }
         end(&mut rig);
         assert_ne!(rig.exit_code(), 0);
-        rig.nobody_lives();
+        rig.await_no_process();
         assert!(!ran.exists());
     }
 }
 
 #[test]
-fn the_socket_closed_before_go_means_that_nothing_ever_ran() {
-    nothing_ran_when(|rig| drop(rig.control.take()));
+fn socket_closed_before_go_runs_nothing() {
+    assert_nothing_runs_after(|rig| drop(rig.control.take()));
 }
 
 #[test]
-fn sigterm_before_go_means_that_nothing_ever_ran() {
-    nothing_ran_when(|rig| rig.signal(rustix::process::Signal::TERM));
+fn sigterm_before_go_runs_nothing() {
+    assert_nothing_runs_after(|rig| rig.signal(rustix::process::Signal::TERM));
 }

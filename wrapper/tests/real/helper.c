@@ -1,4 +1,4 @@
-/* What a shell cannot do, for the tests of the real wrapper. One word says what. */
+/* Operations that a shell script cannot do. The first argument selects one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Forks a process that ignores SIGTERM in a session of its own, then stays: it is the child of this very thread. */
+/* Forks a child of this thread that ignores SIGTERM in its own session, then stays. */
 static void *forking_thread(void *unused)
 {
     (void)unused;
@@ -31,7 +31,7 @@ static void *forking_thread(void *unused)
     return NULL;
 }
 
-/* threads N: N threads with a child each, then waits for the end of stdin. */
+/* threads N: starts N threads with a child each, then waits for the end of stdin. */
 static int threads(int count)
 {
     pthread_t thread;
@@ -44,11 +44,11 @@ static int threads(int count)
     return 0;
 }
 
-/* trace PID: becomes the tracer of PID, says so, and never does anything for it again. */
+/* trace PID: becomes the tracer of PID, reports it, and handles none of its events. */
 static int trace(int pid)
 {
     if (ptrace(PTRACE_SEIZE, pid, 0, 0) == -1) {
-        printf("no %s\n", strerror(errno));
+        printf("failed: %s\n", strerror(errno));
         fflush(stdout);
         return 1;
     }
@@ -58,7 +58,7 @@ static int trace(int pid)
         pause();
 }
 
-/* without-landlock PROGRAM: runs it as if the kernel had no Landlock. */
+/* without-landlock PROGRAM: runs PROGRAM with Landlock's system call refused. */
 static int without_landlock(char **argv)
 {
     struct sock_filter code[] = {
@@ -74,12 +74,12 @@ static int without_landlock(char **argv)
     return 1;
 }
 
-/* eat: says that it is there, waits for a line, then takes memory until somebody ends it. */
+/* eat: prints `ready`, waits for a line, then allocates memory until it is killed. */
 static int eat(void)
 {
     const size_t piece = 1 << 20;
     char byte;
-    printf("hungry\n");
+    printf("ready\n");
     fflush(stdout);
     if (read(0, &byte, 1) <= 0)
         return 0;

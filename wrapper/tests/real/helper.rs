@@ -1,15 +1,15 @@
-//! A small C program that does what a shell cannot. A C compiler is there wherever Rust links.
+//! Builds the C program for tests that a shell script cannot do.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/helper.c");
 
-/// The built helper.
+/// Compiled helper program.
 pub(crate) struct Helper(tempfile::TempDir);
 
 impl Helper {
-    /// Builds it where every user can run it.
+    /// Compiles the helper into a directory that every user can enter.
     pub(crate) fn build() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -26,7 +26,7 @@ impl Helper {
         Path::join(self.0.path(), "helper")
     }
 
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn path_string(&self) -> String {
         self.path().to_str().unwrap().to_owned()
     }
 }

@@ -1,4 +1,4 @@
-//! The real binary, driven from outside by a test that plays the supervisor. The adapters are small shell scripts.
+//! The wrapper as a real process, started by a test in the role of the supervisor. Adapters are shell scripts.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 #![expect(clippy::print_stdout, reason = "skipped tests print the probe result")]
 
@@ -7,8 +7,8 @@ mod contract;
 mod exec;
 mod exit;
 mod helper;
-mod odd;
 mod parent;
+mod rare_events;
 mod rig;
 mod signals;
 mod tree;

@@ -1,4 +1,4 @@
-//! The supervisor goes away, or the wrapper itself does.
+//! Death of the supervisor, or of the wrapper.
 
 use crate::rig::{Rig, await_state, is_alive, is_readable, script, script_with_grace, status_field};
 use acp_shared::launch::{FromWrapper, Launch, ToWrapper};
@@ -9,136 +9,131 @@ use std::time::{Duration, Instant};
 
 const GRACE_MS: u64 = 300;
 
-/// An adapter with a daemon and a child; all of them ignore SIGTERM.
-fn stubborn_tree() -> Launch {
+/// Adapter with a daemon and a child, all ignoring SIGTERM.
+fn tree_ignoring_sigterm() -> Launch {
     let stay = "trap \"\" TERM; echo up.; while :; do sleep 0.05; done";
     script_with_grace(GRACE_MS, &format!("setsid sh -c '{stay}' & sh -c '{stay}' & {stay}"))
 }
 
-/// What a tree may take beyond its grace.
+/// Maximum time beyond the grace.
 const SLACK: Duration = Duration::from_millis(50);
-/// How often somebody has to be woken from the end of the parent to that of the wrapper: the wrapper by the end and by
-/// its timer, three processes by their signals, the wrapper by each of their ends, and this test.
+/// Number of process wake-ups between the parent's end and the wrapper's: exit and timer in the wrapper, three killed
+/// processes, three reaps, and the test.
 const WAKES: u32 = 10;
-/// How often it is tried to be in time.
+/// Maximum number of attempts.
 const ATTEMPTS: u32 = 10;
 
-/// The clock of a wrapper: from the instant at which its parent is gone to its own end, which comes when nobody of its
-/// tree is left.
-struct Clock {
+/// Time between the parent's death and the wrapper's exit.
+struct EndTimer {
     delays: Delays,
     wrapper: OwnedFd,
 }
 
-impl Clock {
+impl EndTimer {
     fn of(wrapper_pid: i32) -> Self {
-        Self { delays: Delays::watch(), wrapper: acp_testkit::sys::open(wrapper_pid).unwrap() }
+        Self { delays: Delays::start(), wrapper: acp_testkit::sys::open(wrapper_pid).unwrap() }
     }
 
-    /// The parent was gone `since`: nobody is left after the grace. Whether that was not much later, on a machine that
-    /// lets nobody wait: how long it did let somebody wait meanwhile is granted for each time that somebody had to be
-    /// woken.
-    fn ends_in_time(self, rig: &Rig, since: Instant) -> bool {
+    /// Asserts that the tree is gone after the grace. Returns true if it took at most the grace, the slack, and
+    /// the scheduling delay measured meanwhile for each wake-up.
+    fn assert_ends_after_grace(self, rig: &Rig, since: Instant) -> bool {
         assert!(is_readable(&self.wrapper), "the wrapper does not end");
         let (took, delay) = (since.elapsed(), self.delays.worst());
-        assert_eq!(rig.living(), Vec::<i32>::new());
+        assert_eq!(rig.living_processes(), Vec::<i32>::new());
         let grace = Duration::from_millis(GRACE_MS);
         let over = took.saturating_sub(grace);
-        println!("gone {over:?} after the grace; the machine was late by up to {delay:?}");
-        assert!(took >= grace, "they had no grace period: {took:?}");
+        println!("gone {over:?} after the grace; maximum scheduling delay {delay:?}");
+        assert!(took >= grace, "killed before the grace: {took:?}");
         over < SLACK + WAKES * delay
     }
 }
 
-/// One of a few is in time. The delays of one thread are not those of all: a busy machine can let any other wait.
-fn once_in_time(attempt: impl Fn() -> bool) {
+/// Repeats a timed attempt: the measured delay of one thread is no bound for the others.
+fn assert_in_time_once(attempt: impl Fn() -> bool) {
     assert!((0..ATTEMPTS).any(|_| attempt()), "never in time");
 }
 
 #[test]
-fn the_control_socket_closes() {
-    once_in_time(|| {
-        let mut rig = Rig::running(&stubborn_tree());
+fn closed_control_socket_ends_tree_after_grace() {
+    assert_in_time_once(|| {
+        let mut rig = Rig::running(&tree_ignoring_sigterm());
         rig.read_until_times("up.", 3);
-        let clock = Clock::of(rig.wrapper_pid());
+        let timer = EndTimer::of(rig.wrapper_pid());
         let since = Instant::now();
         drop(rig.control.take());
-        let is_in_time = clock.ends_in_time(&rig, since);
+        let is_in_time = timer.assert_ends_after_grace(&rig, since);
         assert_eq!(rig.exit_code(), 137);
         is_in_time
     });
 }
 
-/// The parent is a process between this test and the wrapper, and this test keeps the control socket open: only the
-/// pidfd on the parent can tell.
+/// The parent is a shell between the test and the wrapper. The control socket stays open, so only the pidfd reports
+/// the death.
 #[test]
-fn the_parent_is_killed() {
-    once_in_time(|| {
-        let launch = stubborn_tree();
-        let mut rig = Rig::below_a_shell(&launch);
-        let (wrapper_pid, _) = rig.greeted();
+fn parent_death_ends_tree_after_grace() {
+    assert_in_time_once(|| {
+        let launch = tree_ignoring_sigterm();
+        let mut rig = Rig::start_below_shell(&launch);
+        let (wrapper_pid, _) = rig.await_hello();
         assert_ne!(wrapper_pid, rig.wrapper_pid(), "the shell is the parent");
-        rig.say(&ToWrapper::Go);
-        assert_eq!(rig.hear(), FromWrapper::Running);
+        rig.send(&ToWrapper::Go);
+        assert_eq!(rig.receive(), FromWrapper::Running);
         rig.read_until_times("up.", 3);
-        let clock = Clock::of(wrapper_pid);
+        let timer = EndTimer::of(wrapper_pid);
         let since = Instant::now();
         rig.signal(Signal::KILL);
-        let is_in_time = clock.ends_in_time(&rig, since);
+        let is_in_time = timer.assert_ends_after_grace(&rig, since);
         assert_eq!(rig.exit_code(), 1000 + 9);
         assert!(!is_alive(wrapper_pid));
         is_in_time
     });
 }
 
-/// The parent dies before anything ran: nothing ever does.
 #[test]
-fn the_parent_is_killed_before_go() {
-    let launch = stubborn_tree();
-    let mut rig = Rig::below_a_shell(&launch);
-    let (wrapper_pid, adapter_pid) = rig.greeted();
+fn parent_death_before_go_runs_nothing() {
+    let launch = tree_ignoring_sigterm();
+    let mut rig = Rig::start_below_shell(&launch);
+    let (wrapper_pid, adapter_pid) = rig.await_hello();
     rig.signal(Signal::KILL);
     rig.exit_code();
     crate::rig::eventually("both are gone", || !is_alive(wrapper_pid) && !is_alive(adapter_pid));
-    assert_eq!(rig.living(), Vec::<i32>::new());
+    assert_eq!(rig.living_processes(), Vec::<i32>::new());
 }
 
-/// Whoever is stopped does not live longer than the others.
 #[test]
-fn the_parent_dies_above_a_stopped_tree() {
+fn stopped_tree_ends_with_parent() {
     let mut rig = Rig::running(&script("setsid sh -c 'kill -STOP $$' & kill -STOP $$"));
     crate::rig::eventually("both are stopped", || {
         let stopped = |pid: &i32| status_field(*pid, "State").is_some_and(|state| state.starts_with('T'));
-        rig.living().iter().filter(|pid| stopped(pid)).count() == 2
+        rig.living_processes().iter().filter(|pid| stopped(pid)).count() == 2
     });
     drop(rig.control.take());
     assert_eq!(rig.exit_code(), 128 + 15);
-    rig.nobody_lives();
+    rig.await_no_process();
 }
 
-/// A supervisor that is only stopped is not gone.
 #[test]
-fn the_parent_is_stopped() {
+fn stopped_parent_does_not_end_tree() {
     let launch = script("echo up; read x; exit 8");
-    let mut rig = Rig::below_a_shell(&launch);
-    rig.go();
+    let mut rig = Rig::start_below_shell(&launch);
+    rig.run_adapter();
     rig.read_until("up");
     rig.signal(Signal::STOP);
     await_state(rig.wrapper_pid(), 'T');
-    assert_eq!(rig.living().len(), 1);
+    assert_eq!(rig.living_processes().len(), 1);
     rig.signal(Signal::CONT);
     drop(rig.stdin.take());
     assert_eq!(rig.exit_code(), 8);
 }
 
 #[test]
-fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
-    for go in [false, true] {
+fn adapter_dies_with_killed_wrapper() {
+    for run_adapter in [false, true] {
         let mut rig = Rig::start(&script("trap '' TERM HUP; while :; do sleep 0.05; done"));
-        let (_, adapter_pid) = rig.greeted();
-        if go {
-            rig.say(&ToWrapper::Go);
-            assert_eq!(rig.hear(), FromWrapper::Running);
+        let (_, adapter_pid) = rig.await_hello();
+        if run_adapter {
+            rig.send(&ToWrapper::Go);
+            assert_eq!(rig.receive(), FromWrapper::Running);
         }
         rig.signal(Signal::KILL);
         assert_eq!(rig.exit_code(), 1000 + 9);
@@ -146,21 +141,21 @@ fn the_wrapper_is_killed_and_the_adapter_dies_with_it() {
     }
 }
 
-/// The supervisor dies after its fork, before the wrapper has run an instruction: it finds its socket closed.
+/// The wrapper finds its socket closed.
 #[test]
-fn the_parent_dies_before_the_wrapper_begins() {
+fn parent_death_before_wrapper_exec_runs_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let ran = directory.path().join("ran");
     let gate = directory.path().join("gate");
     rustix::fs::mknodat(rustix::fs::CWD, &gate, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let launch = script(&format!("touch {}", ran.display()));
-    // The forked shell becomes the wrapper once the gate opens.
+    // The forked shell becomes the wrapper after the gate opens.
     let text = format!("(read go < {}; exec \"$0\") <&0 & wait", gate.display());
-    let mut rig = Rig::start_under(&launch, &["/bin/sh", "-c", &text]);
+    let mut rig = Rig::start_with_prefix(&launch, &["/bin/sh", "-c", &text]);
     rig.launch();
-    rig.say(&ToWrapper::Go);
-    crate::rig::eventually("the shell has forked", || rig.below().len() == 1);
-    let begins = rig.below()[0];
+    rig.send(&ToWrapper::Go);
+    crate::rig::eventually("the shell has forked", || rig.descendants().len() == 1);
+    let begins = rig.descendants()[0];
     drop(rig.control.take());
     rig.signal(Signal::KILL);
     assert_eq!(rig.exit_code(), 1000 + 9);
@@ -169,14 +164,13 @@ fn the_parent_dies_before_the_wrapper_begins() {
     assert!(!ran.exists());
 }
 
-/// What started the wrapper was a thread, and it ends; its process lives.
 #[test]
-fn the_forking_thread_ends() {
+fn end_of_forking_thread_does_not_end_tree() {
     let mut rig = std::thread::spawn(|| Rig::running(&script("echo up; read x; exit 8"))).join().unwrap();
     rig.read_until("up");
-    let tree = rig.below();
+    let tree = rig.descendants();
     assert_eq!(tree.len(), 1);
-    // The wrapper answers signals, and so has not been told to end.
+    // A forwarded signal shows that the wrapper is not ending.
     rig.signal(Signal::WINCH);
     assert!(is_alive(rig.wrapper_pid()) && is_alive(tree[0]));
     drop(rig.stdin.take());

@@ -1,5 +1,5 @@
-//! Plays the supervisor: makes the launch directory, starts the wrapper, talks on the control socket, and finds every
-//! process of the lease by the mark in its environment. Dropping it kills what is left, through pidfds.
+//! A test in the role of the supervisor: makes the launch directory, starts the wrapper, uses the control socket.
+//! Dropping a `Rig` kills the remaining processes of its lease.
 
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::{
@@ -25,27 +25,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The exit code of a wrapper that could not do its work.
+/// Exit code after an internal error of the wrapper.
 pub(crate) const EXIT_WRAPPER: i32 = 125;
 
-/// How long a test waits for what must happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum wait for an expected state.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Polls until `done`; panics after [`PATIENCE`].
+/// Polls until `done`; panics after [`TIMEOUT`].
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !done() {
-        assert!(Instant::now() < deadline, "not in time: {what}");
+        assert!(Instant::now() < deadline, "timeout: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// A launch of a shell script, with short graces.
+/// Launch of a shell script.
 pub(crate) fn script(text: &str) -> Launch {
     program(&["/bin/sh", "-c", text])
 }
 
-/// A launch of any program.
+/// Launch of any program.
 pub(crate) fn program(argv: &[&str]) -> Launch {
     Launch {
         version: LAUNCH_VERSION,
@@ -60,17 +60,17 @@ pub(crate) fn program(argv: &[&str]) -> Launch {
     }
 }
 
-/// A launch of a shell script with this time between SIGTERM and SIGKILL.
+/// Launch of a shell script with this time between SIGTERM and SIGKILL.
 pub(crate) fn script_with_grace(term_grace_ms: u64, text: &str) -> Launch {
     Launch { term_grace_ms, ..script(text) }
 }
 
-/// A confinement to another user and group, without further groups.
+/// Confinement to a user and group without supplementary groups.
 pub(crate) fn user(uid: u32, gid: u32) -> Confine {
     Confine { run_as: Some(RunAs { uid, gid, groups: Vec::new() }), ..Confine::default() }
 }
 
-/// A ruleset that forbids nothing that a test does; the kernel must know the rights.
+/// Ruleset for operations that no test does.
 fn harmless_ruleset() -> Result<landlock::RulesetCreated, landlock::RulesetError> {
     let rights = landlock::AccessFs::Truncate | landlock::AccessFs::MakeBlock;
     let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).handle_access(rights)?;
@@ -78,16 +78,16 @@ fn harmless_ruleset() -> Result<landlock::RulesetCreated, landlock::RulesetError
     ruleset.create()?.add_rule(landlock::PathBeneath::new(root, rights))
 }
 
-/// Whether this kernel can confine writes; else it says what it saw.
+/// True if the kernel can confine writes. Otherwise prints the error.
 pub(crate) fn landlock_works() -> bool {
     let made = harmless_ruleset();
     if let Err(e) = &made {
-        println!("probe: no Landlock that confines writes: {e}: left out");
+        println!("probe: no Landlock that confines writes: {e}: skipped");
     }
     made.is_ok()
 }
 
-/// A wrapper under test, and the supervisor's ends of everything.
+/// A wrapper under test with the supervisor's ends of its socket and pipes.
 pub(crate) struct Rig {
     pub(crate) child: Child,
     pub(crate) control: Option<OwnedFd>,
@@ -97,18 +97,18 @@ pub(crate) struct Rig {
     directory: tempfile::TempDir,
 }
 
-/// The launch directory: the wrapper linked into it, and `launch.json`. It lies on the binary's file system.
+/// Makes a launch directory with the wrapper and `launch.json`, on the file system of the binary.
 pub(crate) fn launch_directory(launch_json: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
     launch_directory_in(Path::new(env!("CARGO_TARGET_TMPDIR")), launch_json, mode)
 }
 
-fn launch_directory_in(place: &Path, launch_json: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir_in(place).unwrap();
+fn launch_directory_in(parent: &Path, launch_json: &[u8], mode: u32) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir_in(parent).unwrap();
     std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
     let wrapper = directory.path().join(WRAPPER_FILE);
     let built = Path::new(env!("CARGO_BIN_EXE_acp-wrapper"));
     if std::fs::hard_link(built, &wrapper).is_err() {
-        // Copied by another process: while this one holds it open for writing, a fork elsewhere would make exec fail.
+        // `cp` runs in another process: a fork while this one has the copy open for writing would make exec fail.
         assert!(Command::new("cp").arg(built).arg(&wrapper).status().unwrap().success());
     }
     let launch = directory.path().join(LAUNCH_FILE);
@@ -122,7 +122,7 @@ pub(crate) fn control_pair() -> (OwnedFd, OwnedFd) {
 }
 
 impl Rig {
-    /// Starts the wrapper for `launch`, without saying anything to it.
+    /// Starts the wrapper for `launch` and sends nothing.
     pub(crate) fn start(launch: &Launch) -> Self {
         Self::start_by(launch, |wrapper| {
             let mut command = Command::new(wrapper);
@@ -131,8 +131,8 @@ impl Rig {
         })
     }
 
-    /// The same by a command that starts the wrapper, whose path is its last argument.
-    pub(crate) fn start_under(launch: &Launch, prefix: &[&str]) -> Self {
+    /// Starts the wrapper by a command with the wrapper's path as its last argument.
+    pub(crate) fn start_with_prefix(launch: &Launch, prefix: &[&str]) -> Self {
         Self::start_by(launch, |wrapper| {
             let mut command = Command::new(prefix[0]);
             command.args(&prefix[1..]).arg(wrapper);
@@ -144,7 +144,7 @@ impl Rig {
         Self::start_with(launch.lease_id, &serde_json::to_vec(launch).unwrap(), 0o600, command)
     }
 
-    /// The same with everything open: the text of launch.json, its mode, and the command.
+    /// Starts the wrapper with this text and mode of launch.json.
     pub(crate) fn start_with(
         lease: LeaseId,
         launch_json: &[u8],
@@ -159,13 +159,13 @@ impl Rig {
         lease: LeaseId,
         command: impl FnOnce(&Path) -> Command,
     ) -> Self {
-        // What a dying wrapper leaves behind comes to the test, not to a pid 1 that may not reap.
+        // Orphans of a dying wrapper are reparented to the test.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
-        let (control, theirs) = control_pair();
+        let (control, wrapper_end) = control_pair();
         let child = command(&wrapper)
             .env_clear()
             .current_dir("/")
-            .stdin(Stdio::from(theirs))
+            .stdin(Stdio::from(wrapper_end))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
@@ -173,11 +173,11 @@ impl Rig {
         Self { child, control: Some(control), stdin: None, stdout: None, lease, directory }
     }
 
-    /// Starts it as another user, who has the launch directory. Needs root.
+    /// Starts the wrapper as another user who owns the launch directory. Needs root.
     pub(crate) fn start_as(uid: u32, launch: &Launch) -> Self {
         let json = serde_json::to_vec(launch).unwrap();
         let (directory, wrapper) = launch_directory_in(&std::env::temp_dir(), &json, 0o600);
-        // A link would give the built binary itself to the user.
+        // The user must not own a hard link to the built binary.
         let built = std::fs::read_link(&wrapper).unwrap_or_else(|_| wrapper.clone());
         let copy = directory.path().join("copy");
         assert!(Command::new("cp").arg(&built).arg(&copy).status().unwrap().success());
@@ -192,14 +192,14 @@ impl Rig {
         })
     }
 
-    /// Starts it as the child of a shell, which is then what [`Rig::signal`] and [`Rig::exit_code`] are about.
-    pub(crate) fn below_a_shell(launch: &Launch) -> Self {
-        Self::start_under(launch, &["/bin/sh", "-c", "\"$0\"; exit $?"])
+    /// Starts the wrapper as the child of a shell. [`Rig::signal`] and [`Rig::exit_code`] then refer to the shell.
+    pub(crate) fn start_below_shell(launch: &Launch) -> Self {
+        Self::start_with_prefix(launch, &["/bin/sh", "-c", "\"$0\"; exit $?"])
     }
 
-    /// Starts it below as many rulesets as the kernel takes, so that it can enforce no more.
-    pub(crate) fn under_full_landlock(launch: &Launch) -> Self {
-        // Rulesets belong to a thread: the others of this test go without.
+    /// Starts the wrapper below the kernel's maximum number of rulesets.
+    pub(crate) fn start_with_landlock_exhausted(launch: &Launch) -> Self {
+        // Rulesets belong to one thread.
         std::thread::scope(|scope| {
             let start = || {
                 while harmless_ruleset().unwrap().restrict_self().is_ok() {}
@@ -209,74 +209,73 @@ impl Rig {
         })
     }
 
-    /// Starts it and takes it as far as a running adapter.
+    /// Starts the wrapper and waits until the adapter runs.
     pub(crate) fn running(launch: &Launch) -> Self {
         let mut rig = Self::start(launch);
-        rig.go();
+        rig.run_adapter();
         rig
     }
 
-    /// From its start as far as a running adapter.
-    pub(crate) fn go(&mut self) {
-        self.release();
-        assert_eq!(self.hear(), FromWrapper::Running);
+    /// Sends the launch and Go, and waits until the adapter runs.
+    pub(crate) fn run_adapter(&mut self) {
+        self.send_go();
+        assert_eq!(self.receive(), FromWrapper::Running);
     }
 
-    /// From its start until it lets the adapter go; returns the pids of the wrapper and of the adapter.
-    pub(crate) fn release(&mut self) -> (i32, i32) {
-        let pids = self.greeted();
-        self.say(&ToWrapper::Go);
+    /// Sends the launch and Go; returns the pids of wrapper and adapter.
+    pub(crate) fn send_go(&mut self) -> (i32, i32) {
+        let pids = self.await_hello();
+        self.send(&ToWrapper::Go);
         pids
     }
 
-    /// From its start until it says that it is there; returns the pids of the wrapper and of the adapter.
-    pub(crate) fn greeted(&mut self) -> (i32, i32) {
+    /// Sends the launch and waits for Hello; returns the pids of wrapper and adapter.
+    pub(crate) fn await_hello(&mut self) -> (i32, i32) {
         self.launch();
-        match self.hear() {
+        match self.receive() {
             FromWrapper::Hello { wrapper_pid, adapter_pid } => (wrapper_pid, adapter_pid),
             other => panic!("no hello: {other:?}"),
         }
     }
 
-    /// The adapter ends so, and the wrapper with it, without survivors.
+    /// Asserts that the adapter ends with `status` and the wrapper reports no survivors.
     #[track_caller]
-    pub(crate) fn adapter_ends(&self, status: ExitStatus) {
+    pub(crate) fn assert_adapter_ends(&self, status: ExitStatus) {
         let done = FromWrapper::Done { status, survivors: Vec::new() };
-        assert_eq!(self.hear_all(), [FromWrapper::AdapterExited { status }, done]);
+        assert_eq!(self.receive_all(), [FromWrapper::AdapterExited { status }, done]);
     }
 
-    /// The adapter cannot start, for this reason: the wrapper says so and ends with this code.
+    /// Asserts that the adapter fails to start in this stage.
     #[track_caller]
-    pub(crate) fn cannot_exec(launch: &Launch, stage: &str, errno: i32, code: i32) {
+    pub(crate) fn assert_exec_fails(launch: &Launch, stage: &str, errno: i32, code: i32) {
         let mut rig = Self::start(launch);
-        rig.release();
+        rig.send_go();
         let failed = FromWrapper::ExecFailed { errno, stage: stage.to_owned() };
         let done = FromWrapper::Done { status: ExitStatus::Exited(code), survivors: Vec::new() };
-        assert_eq!(rig.hear_all(), [failed, done], "{launch:?}");
+        assert_eq!(rig.receive_all(), [failed, done], "{launch:?}");
         assert_eq!(rig.exit_code(), code, "{launch:?}");
     }
 
-    /// The errno of the one thing that the wrapper says before it ends: that the setup failed.
+    /// Asserts that the setup fails and returns the errno.
     #[track_caller]
-    pub(crate) fn refused(&mut self) -> i32 {
-        let errno = match self.hear_all().as_slice() {
+    pub(crate) fn setup_errno(&mut self) -> i32 {
+        let errno = match self.receive_all().as_slice() {
             [FromWrapper::SetupFailed { errno, stage }] if !stage.is_empty() => *errno,
-            other => panic!("only a failed setup was expected: {other:?}"),
+            other => panic!("expected SetupFailed only: {other:?}"),
         };
         assert_eq!(self.exit_code(), EXIT_WRAPPER);
         errno
     }
 
-    /// Errno and stage of an adapter that could not start.
-    pub(crate) fn hear_failed_exec(mut self) -> (i32, String) {
-        self.release();
-        match self.hear() {
+    /// Returns errno and stage of the failed exec.
+    pub(crate) fn exec_errno(mut self) -> (i32, String) {
+        self.send_go();
+        match self.receive() {
             FromWrapper::ExecFailed { errno, stage } => (errno, stage),
-            other => panic!("the adapter must not start: {other:?}"),
+            other => panic!("expected ExecFailed: {other:?}"),
         }
     }
 
-    /// Where launch.json lies.
     pub(crate) fn launch_file(&self) -> PathBuf {
         self.directory.path().join(LAUNCH_FILE)
     }
@@ -287,23 +286,23 @@ impl Rig {
 
     /// Sends the launch message with the adapter's pipes.
     pub(crate) fn launch(&mut self) {
-        let (stdin, ours_in) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let (ours_out, stdout) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (stdin, stdin_write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        let (stdout_read, stdout) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         let stderr = stdout.try_clone().unwrap();
-        self.say_with(
+        self.send_packet(
             &wire::encode(&ToWrapper::Launch, CONTROL_BYTES_MAX).unwrap(),
             &[&stdin, &stdout, &stderr],
         );
-        self.stdin = Some(ours_in.into());
-        self.stdout = Some(ours_out.into());
+        self.stdin = Some(stdin_write.into());
+        self.stdout = Some(stdout_read.into());
     }
 
-    pub(crate) fn say(&self, message: &ToWrapper) {
-        self.say_with(&wire::encode(message, CONTROL_BYTES_MAX).unwrap(), &[]);
+    pub(crate) fn send(&self, message: &ToWrapper) {
+        self.send_packet(&wire::encode(message, CONTROL_BYTES_MAX).unwrap(), &[]);
     }
 
     /// Sends any packet with any descriptors.
-    pub(crate) fn say_with(&self, packet: &[u8], fds: &[&OwnedFd]) {
+    pub(crate) fn send_packet(&self, packet: &[u8], fds: &[&OwnedFd]) {
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -314,20 +313,20 @@ impl Rig {
         rustix::net::sendmsg(control, &[IoSlice::new(packet)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
     }
 
-    /// The next message of the wrapper.
-    pub(crate) fn hear(&self) -> FromWrapper {
-        self.listen().unwrap_or_else(|| panic!("the wrapper closed the control socket"))
+    /// Receives the next message of the wrapper.
+    pub(crate) fn receive(&self) -> FromWrapper {
+        self.try_receive().unwrap_or_else(|| panic!("the wrapper closed the control socket"))
     }
 
-    /// Everything that the wrapper says until it closes the socket.
-    pub(crate) fn hear_all(&self) -> Vec<FromWrapper> {
-        std::iter::from_fn(|| self.listen()).collect()
+    /// Receives messages until the wrapper closes the socket.
+    pub(crate) fn receive_all(&self) -> Vec<FromWrapper> {
+        std::iter::from_fn(|| self.try_receive()).collect()
     }
 
-    /// The next message; `None` when the wrapper has closed the socket.
-    fn listen(&self) -> Option<FromWrapper> {
+    /// Receives the next message; `None` if the wrapper has closed the socket.
+    fn try_receive(&self) -> Option<FromWrapper> {
         let control = self.control.as_ref().unwrap();
-        assert!(is_readable(control), "the wrapper sends nothing");
+        assert!(is_readable(control), "timeout: no message from the wrapper");
         let mut bytes = vec![0; CONTROL_BYTES_MAX];
         match rustix::net::recv(control, &mut bytes[..], RecvFlags::empty()) {
             Ok((0, _)) | Err(rustix::io::Errno::CONNRESET) => None,
@@ -336,33 +335,33 @@ impl Rig {
         }
     }
 
-    /// Waits until the adapter has written `text`, then returns all it wrote so far.
+    /// Waits until the adapter has written `text`; returns the output so far.
     pub(crate) fn read_until(&mut self, text: &str) -> String {
         self.read_until_times(text, 1)
     }
 
-    /// The same, for a text that comes several times.
+    /// Waits until the adapter has written `text` this many times.
     pub(crate) fn read_until_times(&mut self, text: &str, times: usize) -> String {
         let mut seen = String::new();
         while seen.matches(text).count() < times {
             let mut bytes = [0; 4096];
             let stdout = self.stdout.as_mut().unwrap();
-            assert!(is_readable(stdout), "only {seen:?} so far");
+            assert!(is_readable(stdout), "timeout after {seen:?}");
             let length = stdout.read(&mut bytes).unwrap();
-            assert!(length > 0, "it ended after {seen:?}");
+            assert!(length > 0, "end of output after {seen:?}");
             seen.push_str(std::str::from_utf8(&bytes[..length]).unwrap());
         }
         seen
     }
 
-    /// All that the adapter's tree writes until the last holder of its stdout is gone.
+    /// Reads stdout until its last writer is gone.
     pub(crate) fn read_all(&mut self) -> String {
         let mut all = String::new();
         self.stdout.as_mut().unwrap().read_to_string(&mut all).unwrap();
         all
     }
 
-    /// Waits for the wrapper's end: its exit code, or 1000 + the signal that ended it.
+    /// Waits for the wrapper's exit: its code, or 1000 + signal.
     pub(crate) fn exit_code(&mut self) -> i32 {
         let mut status = None;
         eventually("the wrapper ends", || {
@@ -373,25 +372,24 @@ impl Rig {
         status.code().unwrap_or_else(|| 1000 + status.signal().unwrap())
     }
 
-    /// The living processes of the lease, found by their environment.
-    pub(crate) fn living(&self) -> Vec<i32> {
-        let is_ours = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &self.lease.to_string()) && is_alive(*pid);
-        all_pids().into_iter().filter(is_ours).collect()
+    /// Living processes of the lease, found by the marker in their environment.
+    pub(crate) fn living_processes(&self) -> Vec<i32> {
+        let is_of_lease = |pid: &i32| has_env(*pid, ENV_LEASE_ID, &self.lease.to_string()) && is_alive(*pid);
+        all_pids().into_iter().filter(is_of_lease).collect()
     }
 
-    /// The one living process of the lease, once there is just one: while a program takes the place of another, its
-    /// environment is empty for a moment.
-    pub(crate) fn only(&self) -> i32 {
-        let mut living = Vec::new();
+    /// The only living process of the lease. During an exec the environment is empty, so it polls.
+    pub(crate) fn only_process(&self) -> i32 {
+        let mut living_processes = Vec::new();
         eventually("one process of the lease lives", || {
-            living = self.living();
-            living.len() == 1
+            living_processes = self.living_processes();
+            living_processes.len() == 1
         });
-        living[0]
+        living_processes[0]
     }
 
-    /// The living processes below the wrapper, whatever their environment says; the adapter first.
-    pub(crate) fn below(&self) -> Vec<i32> {
+    /// Living descendants of the wrapper; the adapter first.
+    pub(crate) fn descendants(&self) -> Vec<i32> {
         let parents: Vec<(i32, i32)> = all_pids()
             .into_iter()
             .filter(|pid| is_alive(*pid))
@@ -406,12 +404,12 @@ impl Rig {
         found.split_off(1)
     }
 
-    /// Waits until no process of the lease lives.
-    pub(crate) fn nobody_lives(&self) {
-        eventually("no process of the lease lives", || self.living().is_empty());
+    /// Waits until no process of the lease is alive.
+    pub(crate) fn await_no_process(&self) {
+        eventually("no process of the lease lives", || self.living_processes().is_empty());
     }
 
-    /// Sends a signal to the wrapper, which this test has not reaped.
+    /// Sends a signal to the wrapper.
     #[expect(clippy::disallowed_methods, reason = "an unreaped own child, so its pid is not reused")]
     pub(crate) fn signal(&self, signal: Signal) {
         rustix::process::kill_process(Pid::from_raw(self.wrapper_pid()).unwrap(), signal).unwrap();
@@ -427,13 +425,13 @@ impl Drop for Rig {
             let _ = self.child.wait();
         }
         while Instant::now() < deadline {
-            let living = self.living();
-            if living.is_empty() {
+            let living_processes = self.living_processes();
+            if living_processes.is_empty() {
                 return;
             }
-            for pid in living {
+            for pid in living_processes {
                 if let Ok(pidfd) = acp_testkit::sys::open(pid)
-                    && self.living().contains(&pid)
+                    && self.living_processes().contains(&pid)
                 {
                     let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
                 }
@@ -442,25 +440,25 @@ impl Drop for Rig {
     }
 }
 
-/// Whether there is something to be read within [`PATIENCE`]; of a pidfd, whether its process ends.
+/// Waits up to [`TIMEOUT`] until `fd` is readable. A pidfd is readable after its process has ended.
 pub(crate) fn is_readable(fd: &impl AsFd) -> bool {
-    let patience = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+    let patience = Timespec { tv_sec: TIMEOUT.as_secs().cast_signed(), tv_nsec: 0 };
     rustix::event::poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&patience)) == Ok(1)
 }
 
-/// Sends a signal to a process that is the one that is meant, as `is_it` says once a handle on it is open.
+/// Sends a signal to a process after `is_it` has confirmed its identity with an open pidfd.
 pub(crate) fn signal_verified(pid: i32, signal: Signal, is_it: impl FnOnce() -> bool) {
     let pidfd = acp_testkit::sys::open(pid).unwrap();
     assert!(is_it(), "{pid} is another process");
     rustix::process::pidfd_send_signal(&pidfd, signal).unwrap();
 }
 
-/// Kills a process that is the one that is meant.
+/// Kills a process after `is_it` has confirmed its identity.
 pub(crate) fn kill_verified(pid: i32, is_it: impl FnOnce() -> bool) {
     signal_verified(pid, Signal::KILL, is_it);
 }
 
-/// Waits until a process is in this state, as `/proc` says it.
+/// Waits until a process has this state in `/proc`.
 pub(crate) fn await_state(pid: i32, state: char) {
     let is_there = || status_field(pid, "State").is_some_and(|now| now.starts_with(state));
     eventually(&format!("process {pid} is in state {state}"), is_there);

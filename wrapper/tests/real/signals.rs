@@ -1,4 +1,4 @@
-//! Signals: passed on to the adapter's group, and what SIGTERM starts.
+//! Signals forwarded to the adapter's group, and SIGTERM.
 
 use crate::rig::{Rig, await_state, script, script_with_grace, status_field};
 use acp_shared::launch::ExitStatus;
@@ -6,15 +6,15 @@ use nix::libc;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// Every signal that can be caught, but for SIGCHLD (the wrapper's own) and SIGTERM (which ends the tree).
+/// Signals that the wrapper forwards: all that can be caught, except SIGCHLD and SIGTERM.
 fn forwarded() -> impl Iterator<Item = Signal> {
     let others = [Signal::KILL, Signal::STOP, Signal::CHILD, Signal::TERM];
     (1..=31).filter_map(Signal::from_named_raw).filter(move |signal| !others.contains(signal))
 }
 
 #[test]
-fn every_forwardable_signal_reaches_the_adapter_once() {
-    // dash reports a trap once the sleep in the foreground ends; `wait` returns at once for a trap.
+fn forwarded_signals_reach_adapter_once() {
+    // dash runs a trap after the foreground command ends; `wait` returns at once.
     assert_eq!(forwarded().count(), 27);
     let mut traps = String::new();
     for signal in forwarded() {
@@ -27,7 +27,7 @@ fn every_forwardable_signal_reaches_the_adapter_once() {
     rig.read_until("ready\n");
     for signal in forwarded() {
         if signal == Signal::CONT {
-            continue; // It goes with every stop signal below in the shell's own handling; tested on its own.
+            continue; // Sent last: it resumes stopped processes.
         }
         rig.signal(signal);
         let number = signal.as_raw();
@@ -39,7 +39,7 @@ fn every_forwardable_signal_reaches_the_adapter_once() {
 }
 
 #[test]
-fn signals_reach_the_whole_group() {
+fn forwarded_signals_reach_process_group() {
     let mut rig = Rig::running(&script(
         "trap 'echo parent.' USR1; \
          sh -c 'trap \"echo child.; exit\" USR1; echo up.; while :; do sleep 0.05; done' & \
@@ -53,48 +53,48 @@ fn signals_reach_the_whole_group() {
 }
 
 #[test]
-fn sigterm_is_passed_on_and_the_adapter_may_end_in_its_own_way() {
+fn adapter_may_handle_sigterm() {
     let mut rig = Rig::running(&script("trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"));
     rig.read_until("up");
     rig.signal(Signal::TERM);
-    rig.adapter_ends(ExitStatus::Exited(9));
+    rig.assert_adapter_ends(ExitStatus::Exited(9));
     assert_eq!(rig.exit_code(), 9);
 }
 
 #[test]
-fn an_adapter_that_ignores_sigterm_is_killed_after_the_grace() {
+fn adapter_ignoring_sigterm_is_killed_after_grace() {
     let mut rig =
         Rig::running(&script_with_grace(400, "trap '' TERM; echo up; while :; do sleep 0.05; done"));
     rig.read_until("up");
     let before = Instant::now();
     rig.signal(Signal::TERM);
-    // A second one changes nothing: the grace does not start again.
+    // A second SIGTERM does not restart the grace.
     rig.signal(Signal::TERM);
-    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
-    assert!(before.elapsed() >= Duration::from_millis(400), "it was killed before its grace period expired");
+    rig.assert_adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
+    assert!(before.elapsed() >= Duration::from_millis(400), "killed within its grace");
     assert_eq!(rig.exit_code(), 137);
-    rig.nobody_lives();
+    rig.await_no_process();
 }
 
 #[test]
-fn a_stopped_adapter_sees_sigterm() {
+fn stopped_adapter_is_continued_on_sigterm() {
     let text = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
-    // SIGSTOP is not for the wrapper to pass on; whoever stops the adapter with it does so directly.
+    // SIGSTOP is not forwarded, so the adapter gets the stop signal directly.
     for stop in [Signal::STOP, Signal::TSTP, Signal::TTIN, Signal::TTOU] {
         let mut rig = Rig::start(&script(text));
-        let (wrapper, adapter) = rig.release();
+        let (wrapper, adapter) = rig.send_go();
         rig.read_until("up");
-        let ours = || status_field(adapter, "PPid") == Some(wrapper.to_string());
-        crate::rig::signal_verified(adapter, stop, ours);
+        let is_adapter = || status_field(adapter, "PPid") == Some(wrapper.to_string());
+        crate::rig::signal_verified(adapter, stop, is_adapter);
         await_state(adapter, 'T');
         rig.signal(Signal::TERM);
         assert_eq!(rig.exit_code(), 5, "{stop:?}");
     }
 }
 
-/// The wrapper's own signal state: all blocked, nothing left to wake it up.
+/// No signal or timer wakes the wrapper while the adapter runs.
 #[test]
-fn an_idle_wrapper_sleeps() {
+fn idle_wrapper_does_not_wake() {
     let mut rig = Rig::running(&script("echo up; exec sleep 60"));
     rig.read_until("up");
     let switches = |rig: &Rig| -> u64 {

@@ -7,7 +7,7 @@ use crate::api::Api;
 use crate::proc::{Private, cpu_ms, read_bytes};
 use crate::report::{Limit, Report};
 use crate::stats::{Sample, ms};
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::World;
@@ -152,7 +152,7 @@ fn read_plainly(path: &Path) -> (Duration, Duration) {
 /// A gateway whose ready line is read as soon as it is written.
 struct Started {
     /// Killed at the end: the supervisor ends its agents and the file is replaced.
-    child: Killed,
+    child: KillOnDrop,
     began: Instant,
     ready: Duration,
     socket: PathBuf,
@@ -168,7 +168,7 @@ impl Started {
         let log = fs::File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
         let began = Instant::now();
         let child = command.stderr(log).spawn();
-        let mut child = Killed(child.unwrap_or_else(|e| panic!("{command:?}: {e}")));
+        let mut child = KillOnDrop(child.unwrap_or_else(|e| panic!("{command:?}: {e}")));
         let mut line = String::new();
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("the gateway has no standard output"));
         let _ = BufReader::new(stdout)

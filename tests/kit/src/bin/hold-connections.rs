@@ -1,6 +1,5 @@
-//! Opens connections to a Unix socket and keeps them open without reading: `hold-connections SOCKET COUNT [TEXT]`.
-//! Writes TEXT to each of them, replaces each one that the other side closes, and writes `held` to standard
-//! output once all are open. Exits at the end of its standard input.
+//! Opens COUNT connections to a Unix socket and holds them without reading: `hold-connections SOCKET COUNT [TEXT]`.
+//! Writes TEXT to each, reopens closed ones, and prints `held` after all are open. Exits at the end of stdin.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, Write};
@@ -35,12 +34,12 @@ fn main() -> io::Result<()> {
 fn connect(socket: &str, text: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_nonblocking(true)?;
-    // A text that does not fit is truncated; a closed connection is noticed later.
+    // A long text is truncated; a closed connection is noticed later.
     let _ = stream.write(text.as_bytes());
     Ok(stream)
 }
 
-/// Whether the other side has the connection open. Its data stays unread.
+/// True if the other side has not closed the connection. No data is read.
 fn is_open(stream: &UnixStream) -> bool {
     let mut fds = [PollFd::new(stream, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,4 @@
-//! A wrapper that sends false messages to its supervisor. The adapter's command line selects them: `lie WHAT
-//! PID`.
+//! A wrapper with false messages, selected by the adapter's command line: `lie KIND PID`.
 
 use acp_shared::launch::{CONTROL_BYTES_MAX, ExitStatus, FromWrapper, LAUNCH_FILE, Launch};
 use acp_shared::wire;
@@ -10,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Number of descriptors sent with a message, and number of false messages.
+/// Number of descriptors sent with a message, and parse_pid of false messages.
 const DESCRIPTORS: usize = 20;
 const FALSE_MESSAGES: usize = 100;
 
@@ -18,17 +17,17 @@ fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["--version"] => Ok(()),
-        ["say", wrapper, adapter] => say(number(wrapper)?, number(adapter)?),
-        ["usurp"] => impersonate(),
+        ["send_hello", wrapper, adapter] => send_hello(parse_pid(wrapper)?, parse_pid(adapter)?),
+        ["impersonate"] => impersonate(),
         _ => lie(),
     }
 }
 
-fn number(text: &str) -> io::Result<i32> {
+fn parse_pid(text: &str) -> io::Result<i32> {
     text.parse().map_err(io::Error::other)
 }
 
-fn say(wrapper_pid: i32, adapter_pid: i32) -> io::Result<()> {
+fn send_hello(wrapper_pid: i32, adapter_pid: i32) -> io::Result<()> {
     send(&FromWrapper::Hello { wrapper_pid, adapter_pid })
 }
 
@@ -50,7 +49,7 @@ fn send_with_descriptors(message: &FromWrapper) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends messages in place of the wrapper that started this process.
+/// Sends messages from a child of the wrapper.
 fn impersonate() -> io::Result<()> {
     rustix::net::send(io::stdin(), &[], SendFlags::empty())?;
     rustix::net::send(io::stdin(), &[0xff; 64], SendFlags::empty())?;
@@ -69,9 +68,9 @@ fn adapter() -> io::Result<i32> {
     i32::try_from(adapter.id()).map_err(io::Error::other)
 }
 
-/// Starts an adapter as a wrapper does, waits for permission to run it, and reports that it runs.
+/// Starts an adapter as a wrapper does, waits for Go, and reports Running.
 fn run_correctly(own: i32) -> io::Result<()> {
-    say(own, adapter()?)?;
+    send_hello(own, adapter()?)?;
     for _ in ["the launch", "go"] {
         rustix::net::recv(io::stdin(), &mut [0; CONTROL_BYTES_MAX], RecvFlags::empty())?;
     }
@@ -85,24 +84,23 @@ fn lie() -> io::Result<()> {
     rustix::process::setsid()?;
     match launch.argv.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         // Claims that another process is the wrapper.
-        ["lie", "wrapper", pid] => say(number(pid)?, number(pid)?)?,
+        ["lie", "wrapper", pid] => send_hello(parse_pid(pid)?, parse_pid(pid)?)?,
         // Claims that another process is the adapter.
-        ["lie", "adapter", pid] => say(own, number(pid)?)?,
-        // The message is true, but another process sends it.
+        ["lie", "adapter", pid] => send_hello(own, parse_pid(pid)?)?,
+        // Another process sends the true message.
         ["lie", "sender", _] => {
             let adapter = adapter()?.to_string();
-            Command::new(exe).args(["say", &own.to_string(), &adapter]).spawn()?.wait()?;
+            Command::new(exe).args(["send_hello", &own.to_string(), &adapter]).spawn()?.wait()?;
         }
-        // The message is true, but carries descriptors.
+        // The true message carries descriptors.
         ["lie", "descriptors", _] => {
             let adapter_pid = adapter()?;
             send_with_descriptors(&FromWrapper::Hello { wrapper_pid: own, adapter_pid })?;
         }
-        // Correct until its adapter runs. Then another process sends messages, and this one sends
-        // descriptors.
-        ["lie", "usurped", done] => {
+        // Correct until the adapter runs; then a child sends messages, and this process sends descriptors.
+        ["lie", "impersonated", done] => {
             run_correctly(own)?;
-            Command::new(exe).arg("usurp").spawn()?.wait()?;
+            Command::new(exe).arg("impersonate").spawn()?.wait()?;
             for _ in 0..FALSE_MESSAGES {
                 send_with_descriptors(&FromWrapper::AdapterExited { status: ExitStatus::Exited(8) })?;
             }
@@ -113,7 +111,7 @@ fn lie() -> io::Result<()> {
         }
         _ => return Ok(()),
     }
-    // Ignores requests to exit.
+    // Ignores SIGTERM and closed sockets.
     loop {
         std::thread::park();
     }

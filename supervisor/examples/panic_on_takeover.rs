@@ -1,24 +1,23 @@
-//! A supervisor that fails at the last moment: it proves that it can take over, and panics when it says that it does.
-//! For the tests of upgrades.
+//! A supervisor for upgrade tests that passes all checks and panics when it takes over.
 
 use std::process::ExitCode;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// A log that cannot be written.
-struct Panics;
+/// Subscriber that panics at the log message of the takeover.
+struct PanicOnTakeover;
 
-/// Whether an event has this message.
-struct Is(&'static str, bool);
+/// Visitor that looks for a message.
+struct HasMessage(&'static str, bool);
 
-impl Visit for Is {
+impl Visit for HasMessage {
     fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
         self.1 |= field.name() == "message" && format!("{value:?}") == self.0;
     }
 }
 
-impl Subscriber for Panics {
+impl Subscriber for PanicOnTakeover {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -32,9 +31,9 @@ impl Subscriber for Panics {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut is = Is("taking over from previous program", false);
-        event.record(&mut is);
-        assert!(!is.1, "it fails late");
+        let mut visitor = HasMessage("taking over from previous program", false);
+        event.record(&mut visitor);
+        assert!(!visitor.1, "takeover fails");
     }
 
     fn enter(&self, _: &Id) {}
@@ -43,7 +42,7 @@ impl Subscriber for Panics {
 }
 
 fn main() -> ExitCode {
-    if tracing::subscriber::set_global_default(Panics).is_err() {
+    if tracing::subscriber::set_global_default(PanicOnTakeover).is_err() {
         return ExitCode::FAILURE;
     }
     acp_supervisor::main()

@@ -1,8 +1,8 @@
-//! A new program that is none, or fails at any step: the old one goes on and nothing is lost.
+//! Upgrades that fail at any step: the old program continues without loss.
 
 use super::{
-    Reader, again, assert_failed, binary, counting, descriptors, lines, program, settled, try_upgrade,
-    upgrade,
+    Reader, assert_failed, await_descriptors, binary, counting_script, descriptors, lines, program,
+    reconnect, try_upgrade, upgrade,
 };
 use crate::common::{Host, agent, eventually, script, terminal};
 use acp_shared::protocol::Reply;
@@ -11,9 +11,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 #[tokio::test]
-async fn a_program_that_cannot_take_over_does_not() {
+async fn unusable_program_does_not_take_over() {
     let (host, identity, mut gateway) = Host::with_identity().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
     gateway.read(spec.lease_id, 0, 6).await;
@@ -26,9 +26,9 @@ async fn a_program_that_cannot_take_over_does_not() {
     for (what, path) in [
         ("not executable", plain),
         ("is missing", host.dir.path().join("missing")),
-        ("no format that the kernel knows", garbage),
+        ("unknown format", garbage),
         ("ends with 1", program(&host, "exit 1")),
-        ("says nothing", program(&host, "exit 0")),
+        ("no output", program(&host, "exit 0")),
         ("is another program", PathBuf::from("/bin/echo")),
         ("has another version", program(&host, other)),
         ("floods", program(&host, "exec yes")),
@@ -41,58 +41,59 @@ async fn a_program_that_cannot_take_over_does_not() {
     ] {
         assert_failed(&try_upgrade(&host, &path), what, "keeps running unchanged");
     }
-    // Nobody was let go, and nothing of those programs is left.
+    // No client was disconnected and no child process remains.
     assert_eq!(gateway.input(spec.lease_id, 2, b"after").await, Ok(Reply::Written { seq: 2 }));
     assert_eq!(gateway.read(spec.lease_id, 6, 5).await, b"after");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     eventually("no program is left", || children(host.pid()) == [info.wrapper_pid.unwrap()]);
     upgrade(&host);
-    let mut gateway = again(&identity).await;
+    let mut gateway = reconnect(&identity).await;
     assert_eq!(gateway.attach(spec.lease_id, 11).await.stdin_written, 2);
 }
 
-/// A program that passes the trial and fails afterwards: everything was frozen already.
+/// The program passes the trial and fails after the export.
 #[tokio::test]
-async fn what_was_frozen_thaws_in_the_old_program() {
+async fn failed_takeover_restores_old_program() {
     let (host, identity, mut gateway) = Host::with_identity().await;
-    let (spec, parent) = (script(&counting(4_000)), agent(&["cat"]));
+    let (spec, parent) = (script(&counting_script(4_000)), agent(&["cat"]));
     let info = gateway.spawn(&spec).await;
     gateway.spawn(&parent).await;
     let running = gateway.start(terminal(&parent, "echo here; sleep 300", 100)).await;
     gateway.input(parent.lease_id, 1, b"before").await.unwrap();
     let before = descriptors(&host);
     let mut reader = Reader::start(&identity, gateway, spec.lease_id).await;
-    reader.piece().await;
+    reader.read_notice().await;
     let real = binary();
-    let proof = format!("[ -e $0.1 ] && exit 1; touch $0.1; exec {} \"$@\"", real.display());
+    let fails_second_check = format!("[ -e $0.1 ] && exit 1; touch $0.1; exec {} \"$@\"", real.display());
     let vanishes = format!("[ -e $0.1 ] && rm $0; touch $0.1; exec {} \"$@\"", real.display());
-    for (text, told) in [(proof, "keeps running unchanged"), (vanishes, "the earlier program keeps running")]
+    for (text, message) in
+        [(fails_second_check, "keeps running unchanged"), (vanishes, "the earlier program keeps running")]
     {
         let path = program(&host, &text);
         let mut command = host.cli_command(&["upgrade", "--json", "--program", path.to_str().unwrap()]);
         let upgrading = std::thread::spawn(move || command.output().unwrap());
         while !upgrading.is_finished() {
-            reader.piece().await;
+            reader.read_notice().await;
         }
-        assert_failed(&upgrading.join().unwrap(), &text, told);
+        assert_failed(&upgrading.join().unwrap(), &text, message);
     }
     while reader.all.len() < 40_000 {
-        reader.piece().await;
+        reader.read_notice().await;
     }
     assert!(reader.all == lines(1, 4_000));
-    assert!(reader.connections >= 3, "it was handed over twice");
+    assert!(reader.connections >= 3, "fewer than two handovers");
     let gateway = &mut reader.client;
     assert_eq!(gateway.tail(running.lease_id).await.bytes, b"here\n");
     assert_eq!(gateway.attach(parent.lease_id, 0).await.stdin_written, 1);
     assert!(gateway.leases().await.iter().any(|lease| lease.adapter_pid == info.adapter_pid));
     assert!(host.json(&["status"])["last_upgrade"]["error"].is_string());
-    settled(&host, before);
+    await_descriptors(&host, before);
     upgrade(&host);
 }
 
-/// A program that has proved itself and then cannot begin: there is no wrapper beside it.
+/// The program passes all checks and then finds no wrapper in its directory.
 #[tokio::test]
-async fn a_program_that_cannot_begin_gives_back() {
+async fn program_failing_at_start_returns_control() {
     let mut host = Host::new();
     assert_eq!(host.stop(), Some(0));
     let command = host.command();
@@ -100,35 +101,35 @@ async fn a_program_that_cannot_begin_gives_back() {
     plain.args(command.get_args().filter(|arg| *arg != "--wrapper" && *arg != crate::common::wrapper()));
     host.start_as(plain);
     let (identity, mut gateway) = host.connect_gateway().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
-    let alone = host.dir.path().join("alone");
-    std::fs::copy(binary(), &alone).unwrap();
-    assert_failed(&try_upgrade(&host, &alone), "alone", "there is no wrapper at");
-    let mut gateway = again(&identity).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
+    let without_wrapper = host.dir.path().join("alone");
+    std::fs::copy(binary(), &without_wrapper).unwrap();
+    assert_failed(&try_upgrade(&host, &without_wrapper), "alone", "there is no wrapper at");
+    let mut gateway = reconnect(&identity).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.input(spec.lease_id, 1, b"still").await.unwrap();
     assert_eq!(gateway.read(spec.lease_id, 0, 5).await, b"still");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the program changed");
     upgrade(&host);
 }
 
-/// A program that has proved itself and panics at the last moment before it takes over.
+/// The program passes all checks and panics right before it takes over.
 #[tokio::test]
-async fn a_program_that_panics_late_gives_back() {
+async fn program_panicking_late_returns_control() {
     let (host, identity, mut gateway) = Host::with_identity().await;
-    let (spec, info) = gateway.start_known(agent(&["cat"])).await;
+    let (spec, info) = gateway.spawn_with_info(agent(&["cat"])).await;
     gateway.input(spec.lease_id, 1, b"before").await.unwrap();
-    let late = binary().with_file_name("examples").join("late");
-    assert!(late.exists(), "`cargo build -p acp-supervisor --examples` makes {}", late.display());
-    assert_failed(&try_upgrade(&host, &late), "late", "the program panicked: it fails late");
-    let mut gateway = again(&identity).await;
+    let program = binary().with_file_name("examples").join("panic_on_takeover");
+    assert!(program.exists(), "`cargo build -p acp-supervisor --examples` builds {}", program.display());
+    assert_failed(&try_upgrade(&host, &program), "panic", "the program panicked: takeover fails");
+    let mut gateway = reconnect(&identity).await;
     let attached = gateway.attach(spec.lease_id, 0).await;
     assert_eq!((attached.stdin_written, attached.stdout_end), (1, 6));
     assert_eq!(gateway.read(spec.lease_id, 0, 6).await, b"before");
     assert_eq!(gateway.leases().await.remove(0).adapter_pid, info.adapter_pid);
     let program = std::fs::read_link(format!("/proc/{}/exe", host.pid())).unwrap();
-    assert_eq!(program, binary().canonicalize().unwrap(), "the old program keeps running");
+    assert_eq!(program, binary().canonicalize().unwrap(), "the program changed");
     upgrade(&host);
 }

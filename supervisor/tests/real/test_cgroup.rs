@@ -1,37 +1,37 @@
-//! Control groups for tests: a group for each host, removed with it, and what is to be read in a lease's own.
+//! Control groups of tests: one parent for each host, removed with it.
 
-use crate::common::DEADLINE;
+use crate::common::TIMEOUT;
 use acp_shared::ids::LeaseId;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Says what was tried of an ability that this machine lacks.
+/// Prints a failed probe of an ability.
 #[expect(clippy::print_stderr, reason = "a test that cannot run prints the reason")]
-pub(crate) fn probe(tried: &str, got: &dyn std::fmt::Debug) {
+pub(crate) fn report_probe(tried: &str, got: &dyn std::fmt::Debug) {
     eprintln!("probe: {tried}: {got:?}");
 }
 
-/// Where cgroup v2 is mounted.
+/// Mount point of cgroup v2.
 fn mount() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     line.split(' ').nth(4).map(PathBuf::from)
 }
 
-/// A group that this test may do everything in. Dropped, it is ended with all that is in it.
+/// A cgroup owned by the test; dropping the value kills all processes in it.
 pub(crate) struct TestGroup(PathBuf);
 
 impl TestGroup {
-    /// `None`, with what was tried printed, where this machine does not let the test make one.
+    /// Creates the cgroup. Returns `None` and prints the error if the machine does not allow it.
     pub(crate) fn new() -> Option<Self> {
         let Some(mount) = mount() else {
-            probe("a cgroup2 line in /proc/self/mountinfo", &"none");
+            report_probe("a cgroup2 line in /proc/self/mountinfo", &"none");
             return None;
         };
         let dir = mount.join(format!("acp-test-{}", LeaseId::mint()));
         match std::fs::create_dir(&dir) {
             Err(error) => {
-                probe(&format!("mkdir {}", dir.display()), &error);
+                report_probe(&format!("mkdir {}", dir.display()), &error);
                 None
             }
             Ok(()) => Some(Self(dir)),
@@ -42,46 +42,46 @@ impl TestGroup {
         &self.0
     }
 
-    /// Every group below it.
-    pub(crate) fn below(&self) -> Vec<PathBuf> {
-        below(&self.0)
+    /// All cgroups below it.
+    pub(crate) fn descendants(&self) -> Vec<PathBuf> {
+        descendants(&self.0)
     }
 
-    /// The group of a lease.
+    /// Cgroup of a lease.
     pub(crate) fn leaf(&self, lease_id: LeaseId) -> Option<PathBuf> {
-        self.below().into_iter().find(|dir| dir.ends_with(lease_id.to_string()))
+        self.descendants().into_iter().find(|dir| dir.ends_with(lease_id.to_string()))
     }
 }
 
-fn below(dir: &Path) -> Vec<PathBuf> {
+fn descendants(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let dirs = entries.filter(|e| e.file_type().is_ok_and(|t| t.is_dir())).map(|e| e.path());
-    dirs.flat_map(|dir| std::iter::once(dir.clone()).chain(below(&dir))).collect()
+    dirs.flat_map(|dir| std::iter::once(dir.clone()).chain(descendants(&dir))).collect()
 }
 
-/// The processes that are in a group itself.
+/// Processes of a cgroup itself.
 pub(crate) fn members(group: &Path) -> Vec<i32> {
     let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     text.lines().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Moves a process into a group.
-pub(crate) fn put(group: &Path, pid: i32) {
+/// Moves a process into a cgroup.
+pub(crate) fn add_process(group: &Path, pid: i32) {
     std::fs::write(group.join("cgroup.procs"), pid.to_string()).unwrap();
 }
 
 impl Drop for TestGroup {
     fn drop(&mut self) {
         let _ = std::fs::write(self.0.join("cgroup.kill"), "1");
-        let until = Instant::now() + DEADLINE;
+        let until = Instant::now() + TIMEOUT;
         let mut removed = false;
         while !removed && Instant::now() < until {
-            for dir in self.below().iter().rev() {
+            for dir in self.descendants().iter().rev() {
                 let _ = std::fs::remove_dir(dir);
             }
             removed = std::fs::remove_dir(&self.0).is_ok();
             std::thread::yield_now();
         }
-        assert!(removed || std::thread::panicking(), "the groups of the test cannot be removed");
+        assert!(removed || std::thread::panicking(), "cannot remove the test's cgroups");
     }
 }

@@ -1,6 +1,6 @@
-//! Steps that most tests begin or end with: a host with its gateway, a lease that runs, the end of a lease.
+//! Common scenarios: a host with a gateway, a running lease, the end of a lease.
 
-use crate::common::{Client, DEADLINE, DEFAULTS, Host, Identity, eventually, kill, marked, script};
+use crate::common::{Client, DEFAULTS, Host, Identity, TIMEOUT, eventually, kill, pids_of, script};
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal, Reply, Request, Spawn, Tail};
@@ -8,74 +8,74 @@ use rustix::process::Signal;
 use std::process::Command;
 use std::time::Instant;
 
-/// Ignores SIGTERM and end of file, and so does a grandchild in a session of its own.
-pub(crate) const STUBBORN: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
+/// Ignores SIGTERM and EOF, with a grandchild that does so in its own session.
+pub(crate) const UNRESPONSIVE: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
-/// Makes tests of functions that take a rung: on the best one there is under the name of the test, and on the others.
-macro_rules! on_each_rung {
-    ($(#[tokio::test] async fn $test:ident = $name:ident,)+) => {
-        $(#[tokio::test] async fn $test() { $name("auto").await; })+
-        $crate::common::on_lower_rungs! { $($name,)+ }
+/// Makes tests from functions that take a level: on the best level under the test's name, and on the lower ones.
+macro_rules! at_each_level {
+    ($(#[tokio::test] async fn $test:ident = $check:ident,)+) => {
+        $(#[tokio::test] async fn $test() { $check("auto").await; })+
+        $crate::common::at_lower_levels! { $(#[tokio::test] async fn $test = $check,)+ }
     };
 }
-pub(crate) use on_each_rung;
+pub(crate) use at_each_level;
 
 impl Host {
-    /// A supervisor with defaults, and the connection of a gateway.
+    /// Starts a supervisor with defaults and connects a gateway.
     pub(crate) async fn with_gateway() -> (Self, Client) {
         Self::serving(DEFAULTS).await
     }
 
-    /// The same with this configuration.
+    /// Starts a supervisor with this configuration and connects a gateway.
     pub(crate) async fn serving(config: &str) -> (Self, Client) {
         let host = Self::with_config(config);
         let gateway = host.gateway().connect().await;
         (host, gateway)
     }
 
-    /// The same on this rung, where this machine has it.
-    pub(crate) async fn serving_on(rung: &str) -> Option<(Self, Client)> {
-        let host = Self::on(rung)?;
+    /// Starts a supervisor on this level, if the machine has it, and connects a gateway.
+    pub(crate) async fn serving_at_level(rung: &str) -> Option<(Self, Client)> {
+        let host = Self::at_level(rung)?;
         let gateway = host.gateway().connect().await;
         Some((host, gateway))
     }
 
-    /// A command of the admin CLI for this supervisor.
+    /// Command of the admin CLI for this supervisor.
     pub(crate) fn cli_command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_acp-supervisor"));
         command.args(args).arg("--state-dir").arg(self.state_dir());
-        if self.before.is_some() {
+        if self.mount_script.is_some() {
             command.arg("--socket").arg(self.socket());
         }
         command
     }
 
-    /// A gateway of its own that can connect again, and its connection.
+    /// Connects a new gateway; its identity can connect again.
     pub(crate) async fn connect_gateway(&self) -> (Identity, Client) {
         let identity = self.gateway();
         let gateway = identity.connect().await;
         (identity, gateway)
     }
 
-    /// A supervisor with defaults and [`Host::connect_gateway`].
+    /// Starts a supervisor with defaults and calls [`Host::connect_gateway`].
     pub(crate) async fn with_identity() -> (Self, Identity, Client) {
         Self::serving_identity(DEFAULTS).await
     }
 
-    /// The same with this configuration.
+    /// Starts a supervisor with this configuration and calls [`Host::connect_gateway`].
     pub(crate) async fn serving_identity(config: &str) -> (Self, Identity, Client) {
         let host = Self::with_config(config);
         let (identity, gateway) = host.connect_gateway().await;
         (host, identity, gateway)
     }
 
-    /// SIGKILL, and the next supervisor on the same state directory.
+    /// Kills the supervisor and starts the next one on the same state directory.
     pub(crate) fn restart_after_crash(&mut self) {
         self.crash();
         self.start();
     }
 
-    /// SIGKILL to the supervisor while a wrapper is held still, and then to that: nobody has cleaned up.
+    /// Kills the supervisor and then a stopped wrapper, so that nothing ends the tree.
     pub(crate) fn crash_with_wrapper(&mut self, info: &LeaseInfo) {
         let wrapper = info.wrapper_pid.unwrap();
         kill(wrapper, Signal::STOP);
@@ -83,15 +83,15 @@ impl Host {
         kill(wrapper, Signal::KILL);
     }
 
-    /// As [`Host::launch`], of a supervisor that must become ready.
+    /// Like [`Host::launch`], and asserts that the supervisor is ready.
     pub(crate) fn launch_ready(&mut self, command: Command) -> serde_json::Value {
         let ready = self.launch(command);
         assert_eq!(ready["event"], "ready", "{ready}");
         ready
     }
 
-    /// The report of `leases verify` with this verdict.
-    pub(crate) fn verified(&self, lease_id: LeaseId, verdict: &str) -> serde_json::Value {
+    /// Runs `leases verify` and asserts the verdict.
+    pub(crate) fn assert_verdict(&self, lease_id: LeaseId, verdict: &str) -> serde_json::Value {
         let report = self.json(&["leases", "verify", &lease_id.to_string()]);
         assert_eq!(report["verdict"], verdict, "{report}");
         report
@@ -105,14 +105,14 @@ impl Client {
         spec
     }
 
-    /// Spawns several leases, one after another.
+    /// Spawns leases one by one.
     pub(crate) async fn spawn_all(&mut self, specs: impl IntoIterator<Item = &Spawn>) {
         for spec in specs {
             self.spawn(spec).await;
         }
     }
 
-    /// Asks for several leases at once and returns the numbers of the requests.
+    /// Sends spawn requests and returns their ids.
     pub(crate) async fn send_spawns(&mut self, specs: &[Spawn]) -> Vec<u64> {
         let mut sent = Vec::new();
         for spec in specs {
@@ -121,20 +121,20 @@ impl Client {
         sent
     }
 
-    /// The same as [`Client::start`], with what the supervisor answered.
-    pub(crate) async fn start_known(&mut self, spec: Spawn) -> (Spawn, LeaseInfo) {
+    /// Spawns a lease and returns its specification and the reply.
+    pub(crate) async fn spawn_with_info(&mut self, spec: Spawn) -> (Spawn, LeaseInfo) {
         let info = self.spawn(&spec).await;
         (spec, info)
     }
 
-    /// The same as [`Client::start`], attached from its first byte on.
-    pub(crate) async fn start_attached(&mut self, spec: Spawn) -> Spawn {
+    /// Spawns a lease and attaches to it from offset 0.
+    pub(crate) async fn spawn_attached(&mut self, spec: Spawn) -> Spawn {
         self.spawn(&spec).await;
         self.attach(spec.lease_id, 0).await;
         spec
     }
 
-    /// The last bytes that a terminal printed.
+    /// Requests the last output of a terminal.
     pub(crate) async fn tail(&mut self, lease_id: LeaseId) -> Tail {
         match self.call(Request::Tail { lease_id }).await.unwrap() {
             Reply::Tail(tail) => tail,
@@ -142,29 +142,29 @@ impl Client {
         }
     }
 
-    /// Spawns [`STUBBORN`] and waits for its grandchild.
-    pub(crate) async fn spawn_stubborn(&mut self) -> (Spawn, LeaseInfo) {
-        let (spec, info) = self.start_known(script(STUBBORN)).await;
-        eventually("the grandchild is there", || marked(spec.lease_id).len() >= 4);
+    /// Spawns [`UNRESPONSIVE`] and waits for its grandchild.
+    pub(crate) async fn spawn_unresponsive(&mut self) -> (Spawn, LeaseInfo) {
+        let (spec, info) = self.spawn_with_info(script(UNRESPONSIVE)).await;
+        eventually("the grandchild exists", || pids_of(spec.lease_id).len() >= 4);
         (spec, info)
     }
 
     /// Waits until every lease of the gateway has ended.
-    pub(crate) async fn all_ended(&mut self) {
-        let until = Instant::now() + 2 * DEADLINE;
+    pub(crate) async fn await_all_ended(&mut self) {
+        let until = Instant::now() + 2 * TIMEOUT;
         while self.leases().await.iter().any(|lease| !lease.state.is_ended()) {
             assert!(Instant::now() < until, "{:?}", self.leases().await);
         }
     }
 
     /// Closes a lease and waits until it is closed.
-    pub(crate) async fn end(&mut self, lease_id: LeaseId) {
+    pub(crate) async fn close_and_wait(&mut self, lease_id: LeaseId) {
         self.close(lease_id).await;
         self.state(lease_id, LeaseState::Closed).await;
     }
 }
 
-/// Everything that a gateway may ask about a lease that it has.
+/// Every request about a single lease.
 pub(crate) fn requests_about(lease_id: LeaseId) -> [Request; 7] {
     [
         Request::Attach { lease_id, from_offset: 0 },
@@ -177,16 +177,16 @@ pub(crate) fn requests_about(lease_id: LeaseId) -> [Request; 7] {
     ]
 }
 
-/// Waits until nothing runs of several leases.
+/// Waits until no process of the leases runs.
 pub(crate) fn await_gone(specs: &[Spawn]) {
     for spec in specs {
-        eventually("no process of the tree runs", || marked(spec.lease_id).is_empty());
+        eventually("no process of the tree runs", || pids_of(spec.lease_id).is_empty());
     }
 }
 
-/// How a connection was refused; it must have been.
+/// Returns the refusal of a connection; panics without one.
 #[track_caller]
-pub(crate) fn refused<T>(result: Result<T, ConnError>) -> Refusal {
+pub(crate) fn refusal_of<T>(result: Result<T, ConnError>) -> Refusal {
     match result.map(drop) {
         Err(ConnError::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),

@@ -1,15 +1,15 @@
-//! Hostile clients by the hundred, while an honest gateway is at work: it is served throughout.
+//! Floods of hostile clients; a well-behaved gateway is served throughout.
 
-use crate::common::{DEADLINE, Host, Identity, agent, eventually, say, script};
+use crate::common::{Host, Identity, TIMEOUT, agent, eventually, report, script};
+use crate::scenarios::refusal_of;
 use crate::soak::Size;
-use crate::start::refused;
 use crate::tenants::as_user;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{FRAME_BYTES_MAX, RefusalCode, Reply, Request, ToSupervisor};
 use acp_shared::wire;
 use acp_testkit::ability::{self, Ability};
-use acp_testkit::possible;
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
+use acp_testkit::skip_unless;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,53 +18,53 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long one round of honest work may take, on a machine that is busy with other tests.
-const ROUND: Duration = Duration::from_secs(10);
-/// Users of this test alone.
-const HOSTILE: u32 = 65_011;
-const UNKNOWN: u32 = 65_012;
+/// Maximum time of one round on a busy machine.
+const ROUND_MAX: Duration = Duration::from_secs(10);
+/// Users of this test only.
+const HOSTILE_UID: u32 = 65_011;
+const UNKNOWN_UID: u32 = 65_012;
 
-/// A gateway that spawns, says, hears and closes all the time, on a thread of its own.
-struct Honest {
+/// Well-behaved gateway that spawns, reads, writes and closes in a loop, on its own thread.
+struct Workload {
     rounds: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
 }
 
-impl Honest {
-    fn begin(identity: Identity) -> Self {
+impl Workload {
+    fn start(identity: Identity) -> Self {
         let (rounds, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, end) = (Arc::clone(&rounds), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(work(&identity, &count, &end))
+            runtime.block_on(run_rounds(&identity, &count, &end))
         });
-        let honest = Self { rounds, stop, thread };
-        honest.goes_on();
-        honest
+        let workload = Self { rounds, stop, thread };
+        workload.await_rounds();
+        workload
     }
 
-    /// Waits until it did more work.
-    fn goes_on(&self) {
+    /// Waits until three more rounds are done.
+    fn await_rounds(&self) {
         let before = self.rounds.load(Ordering::Relaxed);
         eventually("the honest gateway is served", || {
-            assert!(!self.thread.is_finished(), "it was not served in time");
+            assert!(!self.thread.is_finished(), "not served in time");
             self.rounds.load(Ordering::Relaxed) >= before + 3
         });
     }
 
-    fn end(self, what: &str) {
-        self.goes_on();
+    fn finish(self, name: &str) {
+        self.await_rounds();
         self.stop.store(true, Ordering::Relaxed);
         let slowest = self.thread.join().unwrap();
         let rounds = self.rounds.load(Ordering::Relaxed);
-        say(&format!("{what}: {rounds} rounds of honest work, the slowest took {slowest:?}"));
+        report(&format!("{name}: {rounds} rounds, slowest {slowest:?}"));
     }
 }
 
-/// Connects as a gateway does: again, when it is cut off.
-async fn connect_at_last(identity: &Identity) -> crate::common::Client {
-    let until = Instant::now() + DEADLINE;
+/// Connects, and retries after a disconnection.
+async fn connect_with_retry(identity: &Identity) -> crate::common::Client {
+    let until = Instant::now() + TIMEOUT;
     loop {
         match identity.try_connect().await {
             Ok(client) => return client,
@@ -76,20 +76,20 @@ async fn connect_at_last(identity: &Identity) -> crate::common::Client {
     }
 }
 
-/// Returns how long the slowest round took.
-async fn work(identity: &Identity, rounds: &AtomicU64, stop: &AtomicBool) -> Duration {
-    let mut client = connect_at_last(identity).await;
+/// Runs rounds until `stop` and returns the duration of the slowest.
+async fn run_rounds(identity: &Identity, rounds: &AtomicU64, stop: &AtomicBool) -> Duration {
+    let mut client = connect_with_retry(identity).await;
     let mut slowest = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();
         let round = async {
-            let spec = client.start_attached(agent(&["cat"])).await;
+            let spec = client.spawn_attached(agent(&["cat"])).await;
             assert_eq!(client.input(spec.lease_id, 1, b"hello\n").await, Ok(Reply::Written { seq: 1 }));
             assert_eq!(client.read(spec.lease_id, 0, 6).await, b"hello\n");
             client.ack(spec.lease_id, 6).await;
             client.close(spec.lease_id).await;
         };
-        tokio::time::timeout(ROUND, round).await.unwrap();
+        tokio::time::timeout(ROUND_MAX, round).await.unwrap();
         slowest = slowest.max(began.elapsed());
         rounds.fetch_add(1, Ordering::Relaxed);
     }
@@ -100,10 +100,10 @@ fn hello(identity: &Identity) -> Vec<u8> {
     wire::encode_frame(&ToSupervisor::Hello(identity.hello()), FRAME_BYTES_MAX).unwrap()
 }
 
-/// A connection that was welcomed, as bytes.
-fn welcomed(identity: &Identity) -> UnixStream {
+/// Connects as a gateway and returns the raw stream after the welcome.
+fn connect_welcomed(identity: &Identity) -> UnixStream {
     let mut stream = UnixStream::connect(&identity.socket).unwrap();
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream.write_all(&hello(identity)).unwrap();
     let mut header = [0; 4];
     stream.read_exact(&mut header).unwrap();
@@ -112,8 +112,8 @@ fn welcomed(identity: &Identity) -> UnixStream {
     stream
 }
 
-/// Whether the supervisor has closed it.
-fn is_cut_off(stream: &mut UnixStream) -> bool {
+/// True if the supervisor has closed the connection.
+fn is_closed(stream: &mut UnixStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     loop {
         match stream.read(&mut [0; 4096]) {
@@ -124,8 +124,8 @@ fn is_cut_off(stream: &mut UnixStream) -> bool {
     }
 }
 
-/// The soft limit of descriptors of this process becomes its hard one.
-fn many_descriptors() -> u64 {
+/// Raises the soft limit of descriptors to the hard limit.
+fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
     setrlimit(Resource::Nofile, raised).unwrap();
@@ -136,54 +136,54 @@ fn connect(path: &std::path::Path, count: usize) -> Vec<UnixStream> {
     (0..count).map(|_| UnixStream::connect(path).unwrap()).collect()
 }
 
-/// A thousand, half of them silent, half with garbage, of a user who may connect: others have their places still.
+/// Half of the connections are silent, half send garbage; other users keep their connections.
 #[test]
-fn a_thousand_connections_at_once() {
+fn thousand_connections_do_not_block_gateway() {
     const COUNT: usize = 1_000;
-    let limit = many_descriptors();
+    let limit = raise_descriptor_limit();
     if limit < 2 * COUNT as u64 {
-        println!("probe: {limit} descriptors at most: left out");
+        println!("probe: at most {limit} descriptors: skipped");
         return;
     }
     let root = ability::has(Ability::Root).is_ok();
-    let host = Host::public(&format!("allowed_uids = [{HOSTILE}]\nhandshake_ms = 3000"));
+    let host = Host::public(&format!("allowed_uids = [{HOSTILE_UID}]\nhandshake_ms = 3000"));
     let before = Size::of(host.pid());
-    let honest = Honest::begin(host.gateway());
+    let workload = Workload::start(host.gateway());
     let path = host.socket();
     let began = Instant::now();
     let mut streams = match root {
-        true => as_user(HOSTILE, async move || connect(&path, COUNT)),
+        true => as_user(HOSTILE_UID, async move || connect(&path, COUNT)),
         false => connect(&path, COUNT),
     };
     for stream in streams.iter_mut().step_by(2) {
-        // Those over the limit are closed already.
+        // Connections over the limit are already closed.
         let _ = stream.write_all(&[0xff; 64]);
     }
-    assert!(began.elapsed() < DEADLINE, "they must wait");
-    honest.goes_on();
+    assert!(began.elapsed() < TIMEOUT, "connecting took too long");
+    workload.await_rounds();
     if root {
-        Honest::begin(host.gateway()).end("one that came later");
+        Workload::start(host.gateway()).finish("later gateway");
         assert!(host.log().contains("too many connections in the handshake"), "{}", host.log());
     }
-    // The silent ones have the time of the handshake.
-    eventually("all of them are disconnected", || streams.iter_mut().all(is_cut_off));
+    // Silent connections are closed at the handshake timeout.
+    eventually("all connections are closed", || streams.iter_mut().all(is_closed));
     drop(streams);
-    honest.end("a thousand connections");
-    eventually("their descriptors are given back", || Size::of(host.pid()).fds <= before.fds + 2);
+    workload.finish("a thousand connections");
+    eventually("their descriptors are closed", || Size::of(host.pid()).fds <= before.fds + 2);
 }
 
-/// Byte by byte, each of them in time: what counts is the whole.
+/// The timeout counts for the whole handshake, not for each byte.
 #[test]
-fn a_handshake_byte_by_byte_is_cut_off_in_its_time() {
+fn slow_handshake_is_disconnected_in_time() {
     let host = Host::with_config("handshake_ms = 500");
-    let honest = Honest::begin(host.gateway());
+    let workload = Workload::start(host.gateway());
     let bytes = hello(&host.gateway());
     let mut streams = connect(&host.socket(), 50);
     let (mut sent, began) = (0, Instant::now());
-    eventually("all of them are disconnected", || {
+    eventually("all connections are closed", || {
         let byte = bytes[sent..].first().copied();
         sent += 1;
-        // Ten milliseconds lie between two of them.
+        // Each poll is 10 ms later.
         streams.retain_mut(|stream| {
             assert!(byte.is_some(), "a handshake of {:?} was accepted", began.elapsed());
             stream.write_all(&[byte.unwrap_or_default()]).is_ok()
@@ -191,82 +191,81 @@ fn a_handshake_byte_by_byte_is_cut_off_in_its_time() {
         streams.is_empty()
     });
     assert!(sent > 1 && sent < bytes.len(), "{sent} bytes");
-    honest.end("slow handshakes");
+    workload.finish("slow handshakes");
 }
 
-/// Gateways that were welcomed, and go wrong afterwards.
 #[test]
-fn welcomed_gateways_that_go_wrong_end_themselves_alone() {
+fn protocol_violation_ends_only_own_connection() {
     let host = Host::new();
-    let honest = Honest::begin(host.gateway());
+    let workload = Workload::start(host.gateway());
     let request = ToSupervisor::Request { id: 1, body: Request::Status };
     let request = wire::encode_frame(&request, FRAME_BYTES_MAX).unwrap();
     let oversized = u32::try_from(FRAME_BYTES_MAX + 1).unwrap().to_be_bytes();
     for _ in 0..20 {
         for bytes in [&[0xff; 4096][..], &oversized, &[0, 0, 0, 1, 0xee]] {
-            let mut stream = welcomed(&host.gateway());
-            // It may close before it has read everything.
+            let mut stream = connect_welcomed(&host.gateway());
+            // The supervisor may close before it has read everything.
             let _ = stream.write_all(bytes);
-            eventually("it is disconnected", || is_cut_off(&mut stream));
+            eventually("the connection is closed", || is_closed(&mut stream));
         }
     }
-    honest.goes_on();
-    // A request that never comes to its end, and the announcement of a large one, hold up nobody.
-    let mut halves: Vec<UnixStream> = (0..40).map(|_| welcomed(&host.gateway())).collect();
+    workload.await_rounds();
+    // Incomplete requests and announcements of large ones delay no other client.
+    let mut halves: Vec<UnixStream> = (0..40).map(|_| connect_welcomed(&host.gateway())).collect();
     let large = u32::try_from(FRAME_BYTES_MAX).unwrap().to_be_bytes();
     for (at, stream) in halves.iter_mut().enumerate() {
         let part = if at % 2 == 0 { &request[..request.len() / 2] } else { &large };
         stream.write_all(part).unwrap();
     }
     let memory = Size::of(host.pid()).rss_kib;
-    honest.goes_on();
-    assert!(memory < 300 * 1024, "{memory} KiB for frames that were only announced");
-    assert!(!halves.iter_mut().any(is_cut_off), "they may take their time");
-    honest.end("half frames");
+    workload.await_rounds();
+    assert!(memory < 300 * 1024, "{memory} KiB for announced frames");
+    assert!(!halves.iter_mut().any(is_closed), "an incomplete request was closed");
+    workload.finish("half frames");
 }
 
-/// Gateways whose agents talk without end, and who neither read nor acknowledge.
+/// Agents print without end; their gateways neither read nor acknowledge.
 #[tokio::test]
-async fn gateways_that_hear_nothing_hold_up_nobody() {
+async fn non_reading_gateways_delay_no_other() {
     let host = Host::with_config("ring_bytes_max = 65536\ncredit_bytes = 65536\nspool_bytes_max = 1048576");
-    let honest = Honest::begin(host.gateway());
-    let mut deaf = Vec::new();
+    let workload = Workload::start(host.gateway());
+    let mut clients = Vec::new();
     for _ in 0..4 {
         let mut client = host.gateway().connect().await;
-        client.start_attached(script("yes")).await;
+        client.spawn_attached(script("yes")).await;
         for _ in 0..200 {
             client.send(Request::ListLeases { detail: false }).await;
         }
-        deaf.push(client);
+        clients.push(client);
     }
-    honest.end("deaf gateways");
+    workload.finish("non-reading gateways");
 }
 
-/// A process that keeps 400 connections open without a word, and opens anew those that are closed.
-fn holder(host: &Host) -> (std::path::PathBuf, [String; 2]) {
+/// Command that holds 400 silent connections open and reopens closed ones.
+fn connection_holder(host: &Host) -> (std::path::PathBuf, [String; 2]) {
     let program = crate::common::program("acp-testkit", "hold-connections");
     (program, [host.socket().display().to_string(), "400".to_owned()])
 }
 
-/// While something holds connections: an admin is answered, gateways come, go on and come back.
-async fn assert_open_to_others(host: &Host, mut identity: Identity, what: &str) {
-    let honest = Honest::begin(host.gateway());
+/// Asserts that the admin CLI is answered and gateways connect and reconnect.
+async fn assert_open_to_others(host: &Host, mut identity: Identity, name: &str) {
+    let workload = Workload::start(host.gateway());
     for _ in 0..5 {
         assert!(host.cli(&["status"]).status.success());
         identity.epoch += 1;
-        let mut client = connect_at_last(&identity).await;
+        let mut client = connect_with_retry(&identity).await;
         assert!(matches!(client.call(Request::Status).await, Ok(Reply::Status(_))));
     }
-    honest.end(what);
+    workload.finish(name);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_of_a_supervised_tree_take_no_place() {
+async fn connections_of_supervised_tree_use_no_slot() {
     let host = Host::new();
     let identity = host.gateway();
     let mut client = identity.connect().await;
-    let (program, args) = holder(&host);
-    // A child of the agent holds them.
+    let (program, args) = connection_holder(&host);
+    // A child of the agent holds the connections.
     let spec = client.start(script(&format!("{} {}; true", program.display(), args.join(" ")))).await;
     client.attach(spec.lease_id, 0).await;
     assert_eq!(client.read(spec.lease_id, 0, 5).await, b"held\n");
@@ -275,64 +274,63 @@ async fn connections_of_a_supervised_tree_take_no_place() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_without_hello_keep_nobody_out() {
+async fn connections_without_hello_block_no_client() {
     let host = Host::new();
     let identity = host.gateway();
     drop(identity.connect().await);
-    let (program, args) = holder(&host);
+    let (program, args) = connection_holder(&host);
     let mut command = std::process::Command::new(program);
     command.args(args).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut holder = Killed(command.spawn().unwrap());
+    let mut connection_holder = KillOnDrop(command.spawn().unwrap());
     let mut line = [0; 5];
-    holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+    connection_holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     assert_open_to_others(&host, identity, "connections without Hello").await;
 }
 
-/// H5: what was heard of an earlier handshake is of no use while the gateway is there.
+/// H5: an observed epoch is useless while the gateway is connected.
 #[tokio::test]
-async fn replayed_epochs_never_get_in() {
+async fn replayed_epoch_is_refused() {
     let host = Host::new();
-    let honest = Honest::begin(host.gateway());
+    let workload = Workload::start(host.gateway());
     let mut identity = host.gateway();
     identity.epoch = 10;
     let mut victim = identity.connect().await;
-    let spec = victim.start_attached(agent(&["cat"])).await;
+    let spec = victim.spawn_attached(agent(&["cat"])).await;
     for round in 0..30 {
         for epoch in [0, 1, 9, 10] {
             let replayed = Identity { epoch, ..identity.clone() };
-            let code = refused(replayed.try_connect().await).code;
+            let code = refusal_of(replayed.try_connect().await).code;
             assert_eq!(code, RefusalCode::InstanceBusy, "epoch {epoch}");
         }
         let seq = round + 1;
         assert_eq!(victim.input(spec.lease_id, seq, b"x\n").await, Ok(Reply::Written { seq }));
         assert_eq!(victim.read(spec.lease_id, round * 2, 2).await, b"x\n");
     }
-    honest.end("replayed epochs");
+    workload.finish("replayed epochs");
 }
 
-/// A user who may not connect, at the door all the time.
 #[test]
-fn a_user_who_may_not_connect_holds_up_nobody() {
-    possible!(Ability::Root);
-    let host = Host::public(&format!("allowed_uids = [{HOSTILE}]"));
-    let honest = Honest::begin(host.gateway());
+fn unauthorized_user_delays_no_other() {
+    skip_unless!(Ability::Root);
+    let host = Host::public(&format!("allowed_uids = [{HOSTILE_UID}]"));
+    let workload = Workload::start(host.gateway());
     let identity = host.gateway();
-    as_user(UNKNOWN, async move || {
+    as_user(UNKNOWN_UID, async move || {
         for _ in 0..300 {
-            let code = refused(identity.try_connect().await).code;
+            let code = refusal_of(identity.try_connect().await).code;
             assert_eq!(code, RefusalCode::NotAuthorised);
         }
     });
     let count = |log: &str| {
-        let lines = log.lines().filter(|line| line.contains(&format!("uid={UNKNOWN}")));
+        let lines = log.lines().filter(|line| line.contains(&format!("uid={UNKNOWN_UID}")));
         let (written, left_out): (Vec<_>, Vec<_>) = lines.partition(|line| line.contains("refused"));
-        let number = |line: &str| line.split_once("left_out=")?.1.split(' ').next()?.parse::<usize>().ok();
-        (written.len(), left_out.into_iter().filter_map(number).sum::<usize>())
+        let count_of = |line: &str| line.split_once("left_out=")?.1.split(' ').next()?.parse::<usize>().ok();
+        (written.len(), left_out.into_iter().filter_map(count_of).sum::<usize>())
     };
-    eventually("each of them is counted", || {
+    eventually("every refusal is counted", || {
         let (written, left_out) = count(&host.log());
-        assert!(written < 100, "a journal is filled");
+        assert!(written < 100, "too many log lines");
         written + left_out == 300
     });
-    honest.end("a user who may not connect");
+    workload.finish("unauthorized user");
 }

@@ -1,11 +1,11 @@
-//! What the machine does rarely: numbers come again, a tracer gets stuck, memory runs out.
+//! Rare events: pid reuse, stuck tracers, exhausted memory.
 
 use crate::helper::Helper;
 use crate::rig::{Rig, await_state, eventually, is_alive, program, script, script_with_grace, status_field};
 use acp_shared::launch::{Confine, ExitStatus, FromWrapper, Landlock, Launch};
 use acp_testkit::ability::Ability;
-use acp_testkit::possible;
-use acp_testkit::processes::Killed;
+use acp_testkit::processes::KillOnDrop;
+use acp_testkit::skip_unless;
 use nix::libc;
 use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
@@ -13,143 +13,142 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
-/// How often a number is asked for: others fork in between.
-const TRIES: usize = 200;
+/// Maximum attempts to obtain a pid while other processes fork.
+const ATTEMPTS_MAX: usize = 200;
 
-/// Who has a number that another process had before.
-enum Stranger {
-    /// A leader of its own session, which the test started for this.
-    Ours(Killed),
-    /// Somebody who was faster.
-    Another,
+/// Process that reuses a pid.
+enum PidReuser {
+    /// A session leader started by the test.
+    Own(KillOnDrop),
+    /// A process of another program.
+    Foreign,
 }
 
-/// Asks the kernel for a number until somebody has it; `None` when it does not give it away.
-fn stranger_with(number: i32) -> Option<Stranger> {
-    for _ in 0..TRIES {
-        std::fs::write(LAST_PID, (number - 1).to_string()).unwrap();
-        // Started by setsid itself, in place: it forks only when it leads a group already.
+/// Forks until a process has `pid`; `None` if the kernel does not reuse it.
+fn reuse_pid(pid: i32) -> Option<PidReuser> {
+    for _ in 0..ATTEMPTS_MAX {
+        std::fs::write(LAST_PID, (pid - 1).to_string()).unwrap();
+        // setsid does not fork, since it leads no process group.
         let mut command = Command::new("setsid");
         let child =
             command.args(["sleep", "300"]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-        let started = Killed(child);
-        if started.pid() == number {
-            let leads = || status_field(number, "NSpgid").is_some_and(|group| group == number.to_string());
+        let started = KillOnDrop(child);
+        if started.pid() == pid {
+            let leads = || status_field(pid, "NSpgid").is_some_and(|group| group == pid.to_string());
             eventually("the foreign process leads its group", leads);
-            return Some(Stranger::Ours(started));
+            return Some(PidReuser::Own(started));
         }
-        if is_alive(number) {
-            return Some(Stranger::Another);
+        if is_alive(pid) {
+            return Some(PidReuser::Foreign);
         }
     }
     None
 }
 
-fn assert_unharmed(stranger: &Stranger) {
-    if let Stranger::Ours(started) = stranger {
+fn assert_unharmed(reuser: &PidReuser) {
+    if let PidReuser::Own(started) = reuser {
         assert!(is_alive(started.pid()), "a foreign process was signalled");
     }
 }
 
-fn numbers_can_be_chosen() -> bool {
+fn can_choose_pid() -> bool {
     let now = std::fs::read_to_string(LAST_PID);
     let written = now.and_then(|now| std::fs::write(LAST_PID, now.trim()));
     if let Err(e) = &written {
-        println!("probe: {LAST_PID}: {e}: left out");
+        println!("probe: {LAST_PID}: {e}: skipped");
     }
     written.is_ok()
 }
 
-/// While the group is signalled, its number stays that of the dead adapter; after that nobody signals it.
+/// During the sweep the group id stays reserved by the zombie; afterwards nothing signals it.
 #[test]
-fn the_number_of_a_dead_adapters_group() {
-    if !numbers_can_be_chosen() {
+fn group_id_of_dead_adapter_is_not_signalled_after_reuse() {
+    if !can_choose_pid() {
         return;
     }
     let launch =
         script_with_grace(60_000, "sh -c 'trap \"\" TERM; echo up.; exec sleep 300' & read x; exit 4");
     let mut rig = Rig::start(&launch);
-    let (_, adapter) = rig.release();
+    let (_, adapter) = rig.send_go();
     rig.read_until("up.");
     drop(rig.stdin.take());
     await_state(adapter, 'Z');
-    let member = rig.only();
+    let member = rig.only_process();
     assert_eq!(status_field(member, "NSpgid"), Some(adapter.to_string()));
-    assert!(stranger_with(adapter).is_none(), "the pid was reused while its group lives");
-    // The group is empty now, and its number free: a stranger takes it before the wrapper looks again.
+    assert!(reuse_pid(adapter).is_none(), "pid reused while its group exists");
+    // The group is empty before the wrapper looks again.
     rig.signal(Signal::STOP);
     await_state(rig.wrapper_pid(), 'T');
     crate::rig::kill_verified(member, || status_field(member, "NSpgid") == Some(adapter.to_string()));
-    assert!(stranger_with(adapter).is_none(), "the zombie keeps its pid as long as the wrapper lives");
+    assert!(reuse_pid(adapter).is_none(), "pid of the zombie reused");
     rig.signal(Signal::CONT);
     assert_eq!(rig.exit_code(), 4);
-    let stranger = stranger_with(adapter).unwrap_or_else(|| panic!("{adapter} is not free after the end"));
-    assert_unharmed(&stranger);
+    let reuser = reuse_pid(adapter).unwrap_or_else(|| panic!("{adapter} is not free after the end"));
+    assert_unharmed(&reuser);
 }
 
-/// The wrapper sleeps while its parent dies and a stranger takes the number: it sees the death all the same.
+/// The pid of the dead parent is reused while the wrapper is stopped.
 #[test]
-fn the_number_of_a_dead_parent() {
-    if !numbers_can_be_chosen() {
+fn parent_death_is_detected_despite_pid_reuse() {
+    if !can_choose_pid() {
         return;
     }
     let launch = script("trap '' HUP; echo up; while :; do sleep 0.05; done");
-    let mut rig = Rig::below_a_shell(&launch);
-    let (wrapper, adapter) = rig.release();
+    let mut rig = Rig::start_below_shell(&launch);
+    let (wrapper, adapter) = rig.send_go();
     rig.read_until("up");
-    crate::rig::signal_verified(wrapper, Signal::STOP, || rig.below().contains(&wrapper));
+    crate::rig::signal_verified(wrapper, Signal::STOP, || rig.descendants().contains(&wrapper));
     await_state(wrapper, 'T');
     let parent = rig.wrapper_pid();
     rig.signal(Signal::KILL);
     assert_eq!(rig.exit_code(), 1000 + 9);
-    let stranger = stranger_with(parent).unwrap_or_else(|| panic!("{parent} is not free"));
+    let reuser = reuse_pid(parent).unwrap_or_else(|| panic!("{parent} is not free"));
     let of_lease = || status_field(wrapper, "Name").is_some_and(|name| name == "acp-wrapper");
     crate::rig::signal_verified(wrapper, Signal::CONT, of_lease);
     eventually("both are gone", || !is_alive(wrapper) && !is_alive(adapter));
-    assert_unharmed(&stranger);
+    assert_unharmed(&reuser);
 }
 
 #[test]
-fn children_of_threads_are_found() {
+fn children_of_threads_are_killed() {
     let helper = Helper::build();
-    let mut launch = program(&[&helper.text(), "threads", "8"]);
+    let mut launch = program(&[&helper.path_string(), "threads", "8"]);
     launch.term_grace_ms = 100;
     let mut rig = Rig::running(&launch);
-    eventually("all processes exist", || rig.below().len() == 9);
+    eventually("all processes exist", || rig.descendants().len() == 9);
     rig.signal(Signal::TERM);
     assert_eq!(rig.exit_code(), 128 + libc::SIGTERM);
-    // By the mark of the lease: others choose numbers meanwhile, and take those of the dead.
-    assert_eq!(rig.living(), Vec::<i32>::new());
+    // By the lease marker, since other processes may reuse the pids.
+    assert_eq!(rig.living_processes(), Vec::<i32>::new());
 }
 
-/// The tracer gets the adapter's end first and does nothing with it.
+/// The tracer receives the exit of the adapter and never reaps it.
 #[test]
-fn a_tracer_is_stuck() {
+fn adapter_held_by_tracer_counts_as_dead() {
     let helper = Helper::build();
     let mut launch = script("trap '' TERM; echo up; while :; do sleep 0.05; done");
     (launch.term_grace_ms, launch.sweep_ms) = (100, 3_000);
     let mut rig = Rig::start(&launch);
-    let (_, adapter) = rig.release();
+    let (_, adapter) = rig.send_go();
     rig.read_until("up");
     let mut command = Command::new(helper.path());
     let child = command.args(["trace", &adapter.to_string()]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut tracer = Killed(child);
-    let mut said = String::new();
-    BufReader::new(tracer.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    if said != "traced\n" {
-        println!("probe: PTRACE_SEIZE: {said}: left out");
+    let mut tracer = KillOnDrop(child);
+    let mut reply = String::new();
+    BufReader::new(tracer.stdout.take().unwrap()).read_line(&mut reply).unwrap();
+    if reply != "traced\n" {
+        println!("probe: PTRACE_SEIZE: {reply}: skipped");
         return;
     }
     rig.signal(Signal::TERM);
-    let last = rig.hear_all().pop();
-    // Dead is who cannot run any more, whether it could be waited for or not.
+    let last = rig.receive_all().pop();
     assert!(matches!(&last, Some(FromWrapper::Done { survivors, .. }) if survivors.is_empty()), "{last:?}");
     rig.exit_code();
     assert!(!is_alive(adapter));
     assert!(is_alive(tracer.pid()), "the tracer is a foreign process");
 }
 
-/// A limit on memory for the processes in it, by whichever version of control groups has the controller here.
+/// cgroup with a memory limit, of the version that has the controller.
 struct MemoryLimit(PathBuf);
 
 impl MemoryLimit {
@@ -164,128 +163,126 @@ impl MemoryLimit {
             }
             let group = Self(path);
             if std::fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
-                // Where swap is not accounted, there is no such file.
+                // The file is missing if swap is not accounted.
                 let _ = std::fs::write(group.0.join(swap), "0")
                     .or_else(|_| std::fs::write(group.0.join(swap), bytes.to_string()));
                 return Some(group);
             }
         }
-        println!("probe: no memory controller of control groups can be used: left out");
+        println!("probe: no memory controller of control groups can be used: skipped");
         None
     }
 }
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // What was killed in there may need a moment to be gone from it.
-        eventually("the group of the test is empty", || {
+        // KillOnDrop processes leave the group after a delay.
+        eventually("the test's cgroup is empty", || {
             let gone = std::fs::remove_dir(&self.0);
             gone.is_ok() || gone.is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
         });
     }
 }
 
-fn hungry(helper: &Helper) -> Launch {
+fn memory_eater(helper: &Helper) -> Launch {
     let confine = Confine { oom_score_adj: Some(700), ..Confine::default() };
-    Launch { confine, ..program(&[&helper.text(), "eat"]) }
+    Launch { confine, ..program(&[&helper.path_string(), "eat"]) }
 }
 
 fn score(pid: i32) -> i32 {
     std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap()
 }
 
-/// Limits the memory of these processes and has the adapter ask for more.
-fn starve(rig: &mut Rig, pids: [i32; 2]) -> Option<MemoryLimit> {
+/// Limits the memory of the processes and makes the adapter allocate more.
+fn exceed_memory_limit(rig: &mut Rig, pids: [i32; 2]) -> Option<MemoryLimit> {
     let limit = MemoryLimit::make(32 << 20)?;
     for pid in pids {
         std::fs::write(limit.0.join("cgroup.procs"), pid.to_string()).unwrap();
     }
-    assert_eq!(rig.hear(), FromWrapper::Running);
+    assert_eq!(rig.receive(), FromWrapper::Running);
     rig.stdin.as_mut().unwrap().write_all(b"eat\n").unwrap();
     Some(limit)
 }
 
 #[test]
-fn the_adapter_is_ended_before_the_wrapper_when_memory_runs_out() {
+fn oom_killer_takes_adapter_before_wrapper() {
     let helper = Helper::build();
-    let mut rig = Rig::start(&hungry(&helper));
-    let (wrapper, adapter) = rig.release();
-    rig.read_until("hungry");
+    let mut rig = Rig::start(&memory_eater(&helper));
+    let (wrapper, adapter) = rig.send_go();
+    rig.read_until("ready");
     assert!(score(adapter) == 700 && score(wrapper) < 700, "{} {}", score(adapter), score(wrapper));
-    let Some(_limit) = starve(&mut rig, [wrapper, adapter]) else { return };
-    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
+    let Some(_limit) = exceed_memory_limit(&mut rig, [wrapper, adapter]) else { return };
+    rig.assert_adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
-/// The same, but it is the wrapper that the kernel takes: nothing of its tree is left to run without it.
+/// The OOM killer takes the wrapper; its tree ends too.
 #[test]
-fn the_wrapper_is_ended_when_memory_runs_out() {
+fn adapter_dies_with_oom_killed_wrapper() {
     let helper = Helper::build();
-    let mut launch = hungry(&helper);
+    let mut launch = memory_eater(&helper);
     launch.confine.oom_score_adj = Some(0);
     let mut rig = Rig::start(&launch);
-    let (wrapper, adapter) = rig.release();
-    rig.read_until("hungry");
-    // As much as the whole group may have, and what it really has: more than the adapter can get.
+    let (wrapper, adapter) = rig.send_go();
+    rig.read_until("ready");
+    // Highest score, above any that the adapter can reach.
     std::fs::write(format!("/proc/{wrapper}/oom_score_adj"), "1000").unwrap();
     assert_eq!((score(wrapper), score(adapter)), (1000, 0));
-    let Some(_limit) = starve(&mut rig, [wrapper, adapter]) else { return };
-    assert_eq!(rig.hear_all(), Vec::new(), "it had no time to send a message");
+    let Some(_limit) = exceed_memory_limit(&mut rig, [wrapper, adapter]) else { return };
+    assert_eq!(rig.receive_all(), Vec::new(), "killed without a message");
     assert_eq!(rig.exit_code(), 1000 + libc::SIGKILL);
     eventually("the adapter has died with its wrapper", || !is_alive(adapter));
-    rig.nobody_lives();
+    rig.await_no_process();
 }
 
-/// A kernel without Landlock runs nothing that was to be confined by it.
 #[test]
-fn without_landlock_nothing_runs() {
+fn landlock_without_kernel_support_is_refused() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
     launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
-    let helper = helper.text();
+    let helper = helper.path_string();
     let prefix = [helper.as_str(), "without-landlock"];
-    let mut rig = Rig::start_under(&launch, &prefix);
-    assert_eq!(rig.refused(), libc::EOPNOTSUPP);
+    let mut rig = Rig::start_with_prefix(&launch, &prefix);
+    assert_eq!(rig.setup_errno(), libc::EOPNOTSUPP);
     launch.confine.landlock = None;
-    let mut rig = Rig::start_under(&launch, &prefix);
-    rig.go();
+    let mut rig = Rig::start_with_prefix(&launch, &prefix);
+    rig.run_adapter();
     assert_eq!(rig.exit_code(), 0);
 }
 
-/// Its adapter is killed while it waits for its release.
 #[test]
-fn an_adapter_that_ends_before_go() {
+fn adapter_killed_before_go_is_reported() {
     let mut rig = Rig::start(&script("exit 0"));
-    let (wrapper_pid, adapter_pid) = rig.greeted();
-    let ours = || status_field(adapter_pid, "PPid") == Some(wrapper_pid.to_string());
-    crate::rig::kill_verified(adapter_pid, ours);
-    rig.adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
+    let (wrapper_pid, adapter_pid) = rig.await_hello();
+    let is_adapter = || status_field(adapter_pid, "PPid") == Some(wrapper_pid.to_string());
+    crate::rig::kill_verified(adapter_pid, is_adapter);
+    rig.assert_adapter_ends(ExitStatus::Signaled(libc::SIGKILL));
     assert_eq!(rig.exit_code(), 137);
 }
 
-/// The wrapper's parent dies in a namespace of its own, whose first process lives on.
+/// The parent dies in a pid namespace whose init survives.
 #[test]
-fn the_parent_is_killed_in_a_pid_namespace() {
-    possible!(Ability::Root);
+fn parent_death_in_pid_namespace_ends_tree() {
+    skip_unless!(Ability::Root);
     let text = "trap '' TERM; setsid sleep 300 & echo up; while :; do sleep 0.05; done";
     let launch = script_with_grace(200, text);
-    // The first process reaps and stays; its child is the wrapper's parent.
+    // The namespace's init reaps; its child is the wrapper's parent.
     let first = "exec 3<&0; sh -c '\"$0\" <&3; :' \"$0\" & while :; do wait; sleep 0.1; done";
     let prefix = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", first];
-    let mut rig = Rig::start_under(&launch, &prefix);
-    let (wrapper_pid, _) = rig.greeted();
+    let mut rig = Rig::start_with_prefix(&launch, &prefix);
+    let (wrapper_pid, _) = rig.await_hello();
     assert!(wrapper_pid < 100, "the pid is from its own namespace: {wrapper_pid}");
-    rig.say(&acp_shared::launch::ToWrapper::Go);
-    assert_eq!(rig.hear(), FromWrapper::Running);
+    rig.send(&acp_shared::launch::ToWrapper::Go);
+    assert_eq!(rig.receive(), FromWrapper::Running);
     rig.read_until("up");
     let named = |pid: &i32| status_field(*pid, "Name").is_some_and(|name| name == "acp-wrapper");
-    let wrapper = rig.below().into_iter().find(named).unwrap();
+    let wrapper = rig.descendants().into_iter().find(named).unwrap();
     let parent: i32 = status_field(wrapper, "PPid").unwrap().parse().unwrap();
     crate::rig::kill_verified(parent, || status_field(wrapper, "PPid") == Some(parent.to_string()));
     eventually("the tree is gone, and only the namespace's own processes are left", || {
-        let below = rig.below();
+        let descendants = rig.descendants();
         !is_alive(wrapper)
-            && below.iter().all(|pid| status_field(*pid, "NSsid") != Some(wrapper.to_string()))
-            && rig.living().is_empty()
+            && descendants.iter().all(|pid| status_field(*pid, "NSsid") != Some(wrapper.to_string()))
+            && rig.living_processes().is_empty()
     });
 }

@@ -1,10 +1,9 @@
-//! One supervisor on a faked machine, with a real store and real launch directories in a temporary directory, and
-//! with virtual time.
+//! One supervisor on a faked machine with virtual time, with a real store and real launch directories.
 //!
-//! Time goes on in steps, each once everything has been done that can be done without it. The store's thread is
-//! outside of the runtime, so the runtime itself cannot know when that is: it is kept from moving the clock.
+//! Virtual time advances when no task is ready. The runtime does not know the store's thread, so it must not move
+//! the clock.
 
-use crate::kernel::{EARLIER, Kernel, ME, OnTerm, Sent, Task, environ};
+use crate::kernel::{EARLIER_SUPERVISOR, Kernel, SUPERVISOR, SentSignal, Task, TermAction, environ};
 use crate::sys::FakeSys;
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spawn};
@@ -34,25 +33,25 @@ use tempfile::TempDir;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
-/// How far time goes at once.
+/// Step of the virtual clock.
 const STEP: Duration = Duration::from_millis(10);
-/// How long a test waits for something, in virtual time.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Graces of leases that are spawned here.
+/// Maximum virtual time of a wait.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Graces of spawned leases.
 pub(crate) const GRACES: Graces = Graces { eof_ms: 100, term_ms: 200, kill_ms: 400 };
-/// What the wall clock says when a test begins, milliseconds since the Unix epoch.
+/// Wall clock at the start of a test, in milliseconds since the Unix epoch.
 pub(crate) const WALL_MS: u64 = 1_800_000_000_000;
-/// From SIGTERM to SIGKILL for what an earlier supervisor left behind.
+/// Time from SIGTERM to SIGKILL when reaping.
 pub(crate) const REAP_TERM_MS: u64 = 300;
 
-/// A lease's processes.
+/// Processes of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Tree {
     pub(crate) lease: LeaseId,
     pub(crate) gateway: GatewayInstanceId,
     pub(crate) wrapper: i32,
     pub(crate) adapter: i32,
-    /// A child of the adapter, in its group.
+    /// Child of the adapter, in its group.
     pub(crate) child: i32,
 }
 
@@ -62,45 +61,48 @@ impl Tree {
     }
 }
 
-/// The supervisor and its machine.
-pub(crate) struct Stage {
+/// A supervisor on its machine.
+pub(crate) struct Sim {
     pub(crate) sys: Arc<FakeSys>,
     pub(crate) context: Arc<Context<FakeSys>>,
-    /// The rows as the drivers last gave them.
+    /// Latest rows from the drivers.
     pub(crate) leases: Vec<Lease>,
-    /// What gateways were told about spawns.
+    /// Refused spawns.
     pub(crate) refusals: HashMap<LeaseId, Refusal>,
-    /// Relays of the leases that run: they live for as long as somebody holds them.
+    /// Relays of running leases, kept alive.
     pub(crate) relays: HashMap<LeaseId, Relay>,
-    /// Leases of which something survives.
+    /// Leases with survivors.
     pub(crate) stuck: Vec<LeaseId>,
-    /// What is known of lost leases.
+    /// Latest findings about lost leases.
     pub(crate) lost_findings: HashMap<LeaseId, LostFinding>,
     commands: HashMap<LeaseId, mpsc::Sender<LeaseCmd>>,
     events: mpsc::Receiver<Event>,
     dir: TempDir,
-    /// While a job of the blocking pool runs, the clock does not move by itself.
-    _clock_stands: std::sync::mpsc::SyncSender<()>,
+    /// A running job of the blocking pool stops the runtime from moving the clock.
+    _clock_stopped: std::sync::mpsc::SyncSender<()>,
 }
 
-impl Stage {
-    /// A machine with every ability.
+impl Sim {
+    /// Machine with all abilities.
     pub(crate) async fn new() -> Self {
-        Self::on(|_| {}).await
+        Self::with_kernel(|_| {}).await
     }
 
-    /// A machine that is prepared before the supervisor starts.
-    pub(crate) async fn on(prepare: impl FnOnce(&mut Kernel)) -> Self {
-        Self::prepared(prepare, |_| {})
+    /// Prepares the machine before the supervisor starts.
+    pub(crate) async fn with_kernel(prepare: impl FnOnce(&mut Kernel)) -> Self {
+        Self::with_kernel_and_state(prepare, |_| {})
     }
 
-    /// A machine and a state directory that are prepared before the supervisor starts, with the rows that it reads.
-    pub(crate) fn prepared(prepare: impl FnOnce(&mut Kernel), store: impl FnOnce(&Path)) -> Self {
+    /// Prepares the machine and the state directory before the supervisor starts.
+    pub(crate) fn with_kernel_and_state(
+        prepare: impl FnOnce(&mut Kernel),
+        store: impl FnOnce(&Path),
+    ) -> Self {
         let (hold, held) = std::sync::mpsc::sync_channel::<()>(0);
         tokio::task::spawn_blocking(move || held.recv());
         let mut kernel = Kernel::new();
         prepare(&mut kernel);
-        let (abilities, me) = (kernel.abilities, kernel.record(ME));
+        let (abilities, me) = (kernel.abilities, kernel.record(SUPERVISOR));
         let sys = Arc::new(FakeSys::new(kernel));
         let dir = tempfile::tempdir().unwrap();
         store(dir.path());
@@ -122,9 +124,7 @@ impl Stage {
             wrapper_root: WrapperRoot::prepare(&dir.path().join("wrappers"), Path::new("/bin/true")).unwrap(),
             state_dir: dir.path().to_owned(),
             me,
-            scope: sys
-                .current_scope()
-                .unwrap_or_else(|| panic!("the machine has a scope when a supervisor starts")),
+            scope: sys.current_scope().unwrap_or_else(|| panic!("no scope at the start")),
             roots: Default::default(),
             budgets: Default::default(),
             spools: SpoolDir::new(&dir.path().join("spool"), 1 << 20),
@@ -149,26 +149,25 @@ impl Stage {
             commands: HashMap::new(),
             events: queue,
             dir,
-            _clock_stands: hold,
+            _clock_stopped: hold,
         }
     }
 
-    /// The machine at this instant.
+    /// Locks the machine.
     pub(crate) fn kernel(&self) -> MutexGuard<'_, Kernel> {
         self.sys.kernel()
     }
 
-    /// The state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         self.dir.path()
     }
 
     // ---- time ----
 
-    /// Everything happens that can happen without time, then time goes one step on.
+    /// Runs all ready tasks, then advances the clock by one step.
     async fn step(&self) {
         for _ in 0..3 {
-            // A round trip through the store's thread: all that was asked of it before is answered.
+            // All earlier requests to the store's thread are answered.
             drop(self.context.store.flush().await);
             for _ in 0..8 {
                 tokio::task::yield_now().await;
@@ -177,45 +176,45 @@ impl Stage {
         tokio::time::advance(STEP).await;
     }
 
-    /// Lets time pass until something is done.
-    pub(crate) async fn drive<T>(&self, work: impl Future<Output = T>) -> T {
+    /// Advances time until `work` is done.
+    pub(crate) async fn run_until_done<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         let since = Instant::now();
         loop {
             tokio::select! {
                 biased;
                 done = &mut work => return done,
-                () = self.step() => assert!(since.elapsed() < PATIENCE, "it never finishes"),
+                () = self.step() => assert!(since.elapsed() < TIMEOUT, "timeout"),
             }
         }
     }
 
-    /// Lets time pass.
-    pub(crate) async fn pass(&mut self, ms: u64) {
+    /// Advances time.
+    pub(crate) async fn advance(&mut self, ms: u64) {
         let until = Instant::now() + Duration::from_millis(ms);
         while Instant::now() < until {
             self.step().await;
-            self.hear();
+            self.process_events();
         }
     }
 
-    /// Lets time pass until something holds.
+    /// Advances time until a condition holds.
     pub(crate) async fn until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
         let since = Instant::now();
         while !holds(self) {
-            assert!(since.elapsed() < PATIENCE, "never: {what}; {:?}; {:?}", self.leases, self.kernel());
+            assert!(since.elapsed() < TIMEOUT, "timeout: {what}; {:?}; {:?}", self.leases, self.kernel());
             self.step().await;
-            self.hear();
+            self.process_events();
         }
     }
 
-    /// Takes up what the drivers told their owner.
-    fn hear(&mut self) {
+    /// Applies the events of the drivers.
+    fn process_events(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             match event {
                 Event::Spawned { lease, result, crashed: _ } => {
                     let id = lease.lease_id;
-                    self.keep(lease);
+                    self.update_row(lease);
                     match result {
                         Ok(relay) => drop(self.relays.insert(id, relay)),
                         Err(refusal) => drop(self.refusals.insert(id, refusal)),
@@ -225,14 +224,14 @@ impl Stage {
                     if stuck {
                         self.stuck.push(lease.lease_id);
                     }
-                    self.keep(lease);
+                    self.update_row(lease);
                 }
                 _ => {}
             }
         }
     }
 
-    fn keep(&mut self, lease: Lease) {
+    fn update_row(&mut self, lease: Lease) {
         match self.leases.iter_mut().find(|l| l.lease_id == lease.lease_id) {
             Some(row) => *row = lease,
             None => self.leases.push(lease),
@@ -241,27 +240,27 @@ impl Stage {
 
     // ---- leases of an earlier supervisor ----
 
-    /// A lease that a supervisor, dead by now, left behind with its whole tree.
+    /// A lease left behind with its whole tree by a dead supervisor.
     pub(crate) async fn orphan(&mut self, state: LeaseState) -> Tree {
-        let tree = self.plant();
+        let tree = self.create_tree();
         let lease = self.row(&tree, state);
         self.save(lease).await;
         tree
     }
 
-    /// A tree as an earlier supervisor would have left it, without a lease.
-    pub(crate) fn plant(&self) -> Tree {
+    /// A tree of an earlier supervisor, without a lease.
+    pub(crate) fn create_tree(&self) -> Tree {
         let wrapper = self.kernel().free_pid();
-        let tree = self.plant_at(wrapper, GatewayInstanceId::mint());
-        self.kernel().ours.insert(tree.lease);
+        let tree = self.create_foreign_tree(wrapper, GatewayInstanceId::mint());
+        self.kernel().owned.insert(tree.lease);
         tree
     }
 
-    /// A tree whose wrapper has this number; it is not for us to signal.
-    pub(crate) fn plant_at(&self, wrapper: i32, gateway: GatewayInstanceId) -> Tree {
+    /// A tree with this wrapper pid that must not be signalled.
+    pub(crate) fn create_foreign_tree(&self, wrapper: i32, gateway: GatewayInstanceId) -> Tree {
         let lease = LeaseId::mint();
         let mut kernel = self.kernel();
-        kernel.place(wrapper, 1, "acp-wrapper");
+        kernel.create(wrapper, 1, "acp-wrapper");
         kernel.edit(wrapper, |t| {
             (t.tree, t.environ, t.subreaper) = (Some(lease), environ(lease, gateway), true);
         });
@@ -272,7 +271,7 @@ impl Stage {
         Tree { lease, gateway, wrapper, adapter, child }
     }
 
-    /// What such a supervisor would have recorded of it.
+    /// Row that the earlier supervisor recorded for a tree.
     pub(crate) fn row(&self, tree: &Tree, state: LeaseState) -> Lease {
         let kernel = self.kernel();
         let named = state != LeaseState::Reserved;
@@ -283,9 +282,9 @@ impl Stage {
             sid: tree.wrapper,
         });
         let supervisor = ProcessRecord {
-            pid: EARLIER,
+            pid: EARLIER_SUPERVISOR,
             start_ticks: 99_000,
-            inode: kernel.record(ME).inode.map(|_| 49_000),
+            inode: kernel.record(SUPERVISOR).inode.map(|_| 49_000),
         };
         let now = kernel.now_ms();
         drop(kernel);
@@ -324,8 +323,8 @@ impl Stage {
 
     /// Stores a row.
     pub(crate) async fn save(&mut self, lease: Lease) {
-        self.drive(self.context.store.save_lease(&lease)).await.unwrap();
-        self.keep(lease);
+        self.run_until_done(self.context.store.save_lease(&lease)).await.unwrap();
+        self.update_row(lease);
     }
 
     /// Changes a stored row.
@@ -335,84 +334,83 @@ impl Stage {
         self.save(lease).await;
     }
 
-    /// The row of a tree.
+    /// Row of a tree.
     pub(crate) fn lease(&self, tree: &Tree) -> &Lease {
-        self.by_id(tree.lease)
+        self.lease_by_id(tree.lease)
     }
 
-    /// The row of a lease.
-    pub(crate) fn by_id(&self, id: LeaseId) -> &Lease {
+    /// Row of a lease.
+    pub(crate) fn lease_by_id(&self, id: LeaseId) -> &Lease {
         let row = self.leases.iter().find(|l| l.lease_id == id);
         row.unwrap_or_else(|| panic!("no lease {id}"))
     }
 
-    /// Its state.
+    /// State of a tree's lease.
     pub(crate) fn state(&self, tree: &Tree) -> LeaseState {
         self.lease(tree).state
     }
 
-    /// Whether the whole tree runs.
-    pub(crate) fn untouched(&self, tree: &Tree) -> bool {
+    /// True if the whole tree runs and got no signal.
+    pub(crate) fn is_untouched(&self, tree: &Tree) -> bool {
         let kernel = self.kernel();
-        tree.pids().iter().all(|pid| kernel.runs(*pid))
+        tree.pids().iter().all(|pid| kernel.is_running(*pid))
             && !kernel.sent.iter().any(|s| tree.pids().contains(&s.pid))
     }
 
-    /// What was sent to a process, in order.
-    pub(crate) fn sent_to(&self, pid: i32) -> Vec<Signal> {
+    /// Signals sent to a process, in order.
+    pub(crate) fn signals_to(&self, pid: i32) -> Vec<Signal> {
         self.kernel().sent.iter().filter(|s| s.pid == pid).map(|s| s.signal).collect()
     }
 
-    /// Who got a signal, in order.
-    pub(crate) fn got(&self, signal: Signal) -> Vec<i32> {
+    /// Pids that got a signal, in order.
+    pub(crate) fn receivers(&self, signal: Signal) -> Vec<i32> {
         self.kernel().sent.iter().filter(|s| s.signal == signal).map(|s| s.pid).collect()
     }
 
-    /// Everything that was sent.
-    pub(crate) fn sent(&self) -> Vec<Sent> {
+    /// All signals sent.
+    pub(crate) fn sent(&self) -> Vec<SentSignal> {
         self.kernel().sent.clone()
     }
 
-    /// Settles the rows and reaps all leases that have not ended, as the supervisor does when it starts, and compares what is on disk
-    /// with what the reaper says.
+    /// Quarantines and reaps like a starting supervisor, and compares the rows on disk with the result.
     pub(crate) async fn reap(&mut self) -> Vec<ReapLine> {
         self.try_reap().await.unwrap_or_else(|e| panic!("cannot reap: {e}"))
     }
 
-    /// As [`Stage::reap`], where that may fail.
+    /// Like [`Sim::reap`], with its error.
     pub(crate) async fn try_reap(&mut self) -> std::io::Result<Vec<ReapLine>> {
         let own = SupervisorIdentity { scope: &self.context.scope, ancestry: &self.context.own_ancestry };
         let now = |pid| self.sys.open(pid).ok()?.record();
         for lease in quarantine::quarantine_invalid(&mut self.leases, own, 1, now) {
-            self.drive(self.context.store.save_lease(&lease)).await.unwrap();
+            self.run_until_done(self.context.store.save_lease(&lease)).await.unwrap();
         }
-        let lines = self.look(|l| !l.state.is_ended()).await;
-        for lease in &self.stored().await {
-            assert_eq!(lease.state, self.by_id(lease.lease_id).state, "the row on disk");
+        let lines = self.sweep(|l| !l.state.is_ended()).await;
+        for lease in &self.stored_rows().await {
+            assert_eq!(lease.state, self.lease_by_id(lease.lease_id).state, "the row on disk");
         }
         lines
     }
 
-    /// Looks at some leases, as the sweep does.
-    pub(crate) async fn look(&mut self, which: impl Fn(&Lease) -> bool) -> std::io::Result<Vec<ReapLine>> {
+    /// Sweeps the selected leases.
+    pub(crate) async fn sweep(&mut self, which: impl Fn(&Lease) -> bool) -> std::io::Result<Vec<ReapLine>> {
         let mut left: Vec<Lease> = self.leases.iter().filter(|l| which(l)).cloned().collect();
         let context = Arc::clone(&self.context);
-        let reaped = self.drive(reaper::reap(&context, &mut left)).await;
+        let reaped = self.run_until_done(reaper::reap(&context, &mut left)).await;
         for lease in left {
-            self.keep(lease);
+            self.update_row(lease);
         }
         let reaped = reaped?;
         self.lost_findings.extend(reaped.lost_findings);
         Ok(reaped.lines)
     }
 
-    /// Looks at what is lost, as the sweep does.
-    pub(crate) async fn look_at_lost(&mut self) -> Vec<ReapLine> {
-        self.look(|l| l.state == LeaseState::Lost).await.unwrap()
+    /// Sweeps the lost leases.
+    pub(crate) async fn sweep_lost(&mut self) -> Vec<ReapLine> {
+        self.sweep(|l| l.state == LeaseState::Lost).await.unwrap()
     }
 
-    /// Forgets what may be forgotten after so long, with the wall clock set by so much: what was there at the start.
-    pub(crate) async fn forget_after(&mut self, after_ms: u64, set_ms: i64) {
+    /// Removes expired rows after this time, with a wall clock set off by `set_ms`.
+    pub(crate) async fn expire_after(&mut self, after_ms: u64, set_ms: i64) {
         let wall_ms = (WALL_MS + after_ms).saturating_add_signed(set_ms);
         let clocks = Clocks { now_ms: after_ms, wall_ms, wall_at_start_ms: WALL_MS };
         let keep_ms = self.context.config.retention_ms;
@@ -422,12 +420,12 @@ impl Stage {
                 && may_be_removed(l, self.lost_findings.get(&l.lease_id).copied())
         };
         let ids: Vec<LeaseId> = self.leases.iter().filter(|l| over(l)).map(|l| l.lease_id).collect();
-        self.drive(self.context.store.delete_leases(ids.clone())).await.unwrap();
+        self.run_until_done(self.context.store.delete_leases(ids.clone())).await.unwrap();
         self.leases.retain(|l| !ids.contains(&l.lease_id));
-        assert_eq!(self.stored().await.len(), self.leases.len(), "the rows on disk");
+        assert_eq!(self.stored_rows().await.len(), self.leases.len(), "the rows on disk");
     }
 
-    /// What would be done, without doing it.
+    /// Reports planned actions and asserts that none is taken.
     pub(crate) fn dry_run(&self) -> Vec<ReapLine> {
         let before = self.sent();
         let lines =
@@ -436,13 +434,13 @@ impl Stage {
         lines
     }
 
-    /// The rows on disk, read from a copy of the store.
-    pub(crate) async fn stored(&self) -> Vec<Lease> {
-        drop(self.drive(self.context.store.flush()).await);
+    /// Rows on disk, read from a copy of the store.
+    pub(crate) async fn stored_rows(&self) -> Vec<Lease> {
+        drop(self.run_until_done(self.context.store.flush()).await);
         Store::open(self.copy().path()).unwrap().2.leases
     }
 
-    /// A copy of the store's files, as a crash at this instant would leave them.
+    /// Copies the store's files as after a crash at this instant.
     pub(crate) fn copy(&self) -> TempDir {
         let copy = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(self.dir.path()).unwrap().flatten() {
@@ -453,7 +451,7 @@ impl Stage {
         copy
     }
 
-    /// Writes to the store what this program never would.
+    /// Runs SQL on the store without its checks.
     #[expect(clippy::disallowed_methods, reason = "the test damages the file outside of the store")]
     pub(crate) fn damage(&self, sql: &str) {
         let connection = rusqlite::Connection::open(self.dir.path().join(STORE_FILE)).unwrap();
@@ -463,7 +461,7 @@ impl Stage {
 
     // ---- leases of this supervisor ----
 
-    /// Starts an agent through the whole spawn protocol and waits until it is known how that went.
+    /// Starts an agent and waits for the result of the spawn.
     pub(crate) async fn spawn(&mut self) -> LeaseId {
         let id = self.start_spawn();
         self.until("the spawn is answered", |s| s.relays.contains_key(&id) || s.refusals.contains_key(&id))
@@ -492,53 +490,52 @@ impl Stage {
         lease_id
     }
 
-    /// The tree of a lease that runs, with a tool below the adapter.
-    pub(crate) fn grow(&self, id: LeaseId) -> Tree {
-        let lease = self.by_id(id);
+    /// Tree of a running lease, with a tool below the adapter.
+    pub(crate) fn with_tool(&self, id: LeaseId) -> Tree {
+        let lease = self.lease_by_id(id);
         let bound = lease.bound.unwrap_or_else(|| panic!("{id} has no recorded processes"));
         let child = self.kernel().fork(bound.adapter.pid, "tool");
         let gateway = lease.gateway;
         Tree { lease: id, gateway, wrapper: bound.wrapper.pid, adapter: bound.adapter.pid, child }
     }
 
-    /// Asks for the end of a lease.
+    /// Requests the end of a lease.
     pub(crate) async fn close(&self, id: LeaseId) {
-        self.tell(id, LeaseCmd::Close { reason: "asked".into() }).await;
+        self.send_command(id, LeaseCmd::Close { reason: "asked".into() }).await;
     }
 
-    /// Tells a lease something.
-    pub(crate) async fn tell(&self, id: LeaseId, command: LeaseCmd) {
+    pub(crate) async fn send_command(&self, id: LeaseId, command: LeaseCmd) {
         let commands = self.commands.get(&id).unwrap_or_else(|| panic!("no task of {id}"));
         drop(commands.send(command).await);
     }
 
-    /// Turns the task of a lease into a value and, after a while in which nothing drives it, goes on with that.
+    /// Exports the task of a lease, and imports it after a pause.
     pub(crate) async fn hand_over(&mut self, id: LeaseId, away_ms: u64) {
         let (pause, paused, decide) = PauseRequest::new();
-        self.tell(id, LeaseCmd::Pause(pause)).await;
-        self.drive(paused).await.unwrap();
+        self.send_command(id, LeaseCmd::Pause(pause)).await;
+        self.run_until_done(paused).await.unwrap();
         let (to, frozen) = tokio::sync::oneshot::channel();
         decide.send(to).unwrap_or_else(|_| panic!("{id} has ended"));
-        let value = self.drive(frozen).await.unwrap();
-        self.pass(away_ms).await;
+        let value = self.run_until_done(frozen).await.unwrap();
+        self.advance(away_ms).await;
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(id, commands);
         let relay = self.relays.get(&id).unwrap().clone();
         tokio::spawn(task::resume(Arc::clone(&self.context), value, relay, queue));
     }
 
-    /// Waits until a lease is in a state.
-    pub(crate) async fn reaches(&mut self, id: LeaseId, state: LeaseState) {
+    /// Waits until a lease has this state.
+    pub(crate) async fn await_state(&mut self, id: LeaseId, state: LeaseState) {
         let what = format!("{id} is {state}");
         self.until(&what, |s| s.leases.iter().any(|l| l.lease_id == id && l.state == state)).await;
     }
 
     /// Makes a whole tree ignore SIGTERM.
-    pub(crate) fn harden(&self, tree: &Tree) {
-        self.edit_all(tree, |t| t.on_term = OnTerm::Ignores);
+    pub(crate) fn ignore_sigterm(&self, tree: &Tree) {
+        self.edit_all(tree, |t| t.on_term = TermAction::Ignores);
     }
 
-    /// Changes each process of a tree.
+    /// Changes every process of a tree.
     pub(crate) fn edit_all(&self, tree: &Tree, change: impl Fn(&mut Task)) {
         let mut kernel = self.kernel();
         for pid in tree.pids() {
@@ -547,17 +544,17 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    /// What no test may do, whatever it is about.
+impl Drop for Sim {
+    /// Asserts that no foreign process was signalled, and every scripted event happened.
     fn drop(&mut self) {
         if std::thread::panicking() {
             return;
         }
         let kernel = self.kernel();
-        assert_eq!(kernel.violations, Vec::<String>::new(), "signals outside of the trees of our leases");
-        assert!(kernel.script_is_over(), "a scripted event never happened");
-        for pid in [1, ME] {
-            assert!(kernel.runs(pid), "{pid} is gone");
+        assert_eq!(kernel.violations, Vec::<String>::new(), "signals to foreign processes");
+        assert!(kernel.has_no_pending_script(), "a scripted event is pending");
+        for pid in [1, SUPERVISOR] {
+            assert!(kernel.is_running(pid), "{pid} is gone");
         }
     }
 }

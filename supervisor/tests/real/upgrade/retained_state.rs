@@ -1,48 +1,48 @@
-//! What an upgrade carries on beside streams and trees: how trees are held, and what is known of agents that crashed.
+//! State that survives an upgrade besides streams and trees: containment levels and crash counts.
 
-use super::{again, upgrade};
-use crate::common::{Host, agent, eventually, marked, script};
-use crate::rig_groups::{members, put};
+use super::{reconnect, upgrade};
+use crate::common::{Host, agent, eventually, pids_of, script};
+use crate::test_cgroup::{add_process, members};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[tokio::test]
-async fn a_control_group_is_carried_on() {
-    let Some(mut host) = Host::on("R1") else { return };
+async fn cgroup_survives_upgrade() {
+    let Some(mut host) = Host::at_level("R1") else { return };
     let (identity, mut gateway) = host.connect_gateway().await;
     let spec = gateway.start(script("trap '' TERM; while :; do sleep 1; done")).await;
-    let groups = || host.group.as_ref().unwrap().below();
+    let groups = || host.group.as_ref().unwrap().descendants();
     let (leaf, before) = (host.group.as_ref().unwrap().leaf(spec.lease_id).unwrap(), groups());
-    // The rung was decided at start, whatever the configuration says now.
+    // The level chosen at the start stays, whatever the configuration says now.
     let other = host.config.replace("\"R1\"", "\"R2\"");
     std::fs::write(host.dir.path().join("supervisor.toml"), other).unwrap();
     upgrade(&host);
-    assert_eq!(groups(), before, "no group is made or removed");
+    assert_eq!(groups(), before, "the cgroups changed");
     assert_eq!(host.json(&["status"])["rung"], "R1");
-    let mut gateway = again(&identity).await;
+    let mut gateway = reconnect(&identity).await;
     let next = agent(&["cat"]);
     assert_eq!(gateway.spawn(&next).await.rung, "R1");
     assert!(members(&host.group.as_ref().unwrap().leaf(next.lease_id).unwrap()).len() == 2);
-    // Nothing but cgroup.kill ends this one: it is no part of the tree, and names no lease.
-    let mut stranger = Command::new("sleep").arg("300").spawn().unwrap();
-    put(&leaf, i32::try_from(stranger.id()).unwrap());
+    // A process outside of the tree without marker: only cgroup.kill ends it.
+    let mut foreign = Command::new("sleep").arg("300").spawn().unwrap();
+    add_process(&leaf, i32::try_from(foreign.id()).unwrap());
     gateway.attach(spec.lease_id, 0).await;
-    gateway.end(spec.lease_id).await;
-    eventually("the whole group was killed", || stranger.try_wait().unwrap().is_some());
-    assert!(!leaf.exists() && marked(spec.lease_id).is_empty());
+    gateway.close_and_wait(spec.lease_id).await;
+    eventually("the whole cgroup is killed", || foreign.try_wait().unwrap().is_some());
+    assert!(!leaf.exists() && pids_of(spec.lease_id).is_empty());
     assert_eq!(host.stop(), Some(0));
     assert_eq!(
-        host.group.as_ref().unwrap().below(),
+        host.group.as_ref().unwrap().descendants(),
         Vec::<std::path::PathBuf>::new(),
-        "all groups are removed"
+        "cgroups remain"
     );
 }
 
-/// One crash before the upgrade and one after it are two in a row; and a run that began before it is as short as it
-/// was, however long the supervisor has run.
+/// A crash before and one after the upgrade are two in a row. A run across the upgrade has its own length, not the
+/// supervisor's.
 #[tokio::test]
-async fn crashes_are_not_forgotten() {
+async fn crash_counts_survive_upgrade() {
     const STABLE: Duration = Duration::from_secs(10);
     let host = Host::with_config("stable_after_ms = 10000\ncrash_backoff_ms = 60000");
     let started = Instant::now();
@@ -58,11 +58,11 @@ async fn crashes_are_not_forgotten() {
     gateway.spawn(&first).await;
     gateway.state(first.lease_id, LeaseState::Closed).await;
     std::fs::write(&runs, "").unwrap();
-    eventually("the supervisor has run for long", || started.elapsed() > STABLE);
+    eventually("the supervisor has run long enough", || started.elapsed() > STABLE);
     let second = start();
     gateway.spawn(&second).await;
     upgrade(&host);
-    let mut gateway = again(&identity).await;
+    let mut gateway = reconnect(&identity).await;
     assert_eq!(gateway.attach(second.lease_id, 0).await.state, LeaseState::Open);
     std::fs::write(&dies, "").unwrap();
     gateway.state(second.lease_id, LeaseState::Closed).await;
