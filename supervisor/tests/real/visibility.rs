@@ -232,7 +232,7 @@ async fn leases_wait_without_process_list() {
     // On R4 nothing is started.
     assert_eq!(host.json(&["status"])["rung"], "R4");
     let refused = identity.connect().await.call(Request::Spawn(agent(&["cat"]))).await.unwrap_err();
-    assert!(refused.message.contains("rung R4"), "{refused:?}");
+    assert!(refused.message.contains("level R4"), "{refused:?}");
     assert!(is_alive(info.wrapper_pid.unwrap()) && is_alive(info.adapter_pid.unwrap()));
     host.restart_after_crash();
     assert!(pids_of(spec.lease_id).is_empty());
