@@ -240,7 +240,7 @@ mod tests {
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();
         assert_eq!((taken.channel.as_str(), taken.account_id.as_str()), ("console", "default"));
-        assert!(!channels.unregister(&second), "it was never registered");
+        assert!(!channels.unregister(&second), "the second adapter was never registered");
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &first));
         assert!(channels.unregister(&first));
         assert!(!channels.unregister(&first));

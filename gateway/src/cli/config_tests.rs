@@ -353,19 +353,19 @@ const ROWS: &[Row] = &[
 
 /// Keys whose change is tested elsewhere: the keys as in [`ROWS`], the file, and the name of the test.
 const TESTED: &[(&str, &str, &str)] = &[
-    ("acp.{enabled,dispatch.enabled}", MANAGER, "the_switches_are_followed_at_once"),
-    ("acp.max_concurrent_sessions", MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
-    ("acp.max_concurrent_sessions_per_account", MANAGER, "an_account_has_a_cap_of_its_own"),
+    ("acp.{enabled,dispatch.enabled}", MANAGER, "policy_switches_apply_at_once"),
+    ("acp.max_concurrent_sessions", MANAGER, "session_limit_holds_for_concurrent_spawns_and_after_restart"),
+    ("acp.max_concurrent_sessions_per_account", MANAGER, "account_has_separate_session_limit"),
     ("acp.stream.delivery_mode", CARDS, "console_has_cards_in_live_mode_only"),
     ("acp.stream.repeat_suppression", CASES, "a_tool_call_is_said_when_it_starts_and_when_it_ends"),
     ("acp.runtime.ttl_minutes", LIVES, "idle_agent_ends_after_ttl_and_resumes_with_next_prompt"),
-    ("acp.control_plane.store", LOADING, "mistakes_name_their_place_and_the_nearest_key"),
+    ("acp.control_plane.store", LOADING, "errors_name_line_and_nearest_key"),
     ("acp.control_plane.store_path", HERE, "a_place_of_its_own_for_the_database_is_refused_with_the_reason"),
     ("acp.control_plane.durability", OPENING, "durability_sets_synchronous_pragma"),
     (
         "acp.control_plane.recovery.eager_actors",
         MANAGER,
-        "as_many_resting_sessions_are_taken_up_at_start_as_is_said",
+        "start_resumes_configured_number_of_resting_sessions",
     ),
     (
         "acp.control_plane.recovery.reconcile_running_after_ms",
@@ -375,7 +375,7 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("acp.control_plane.checkpoint.flush_every_events", GROUPS, "journal_events_count_towards_group_limit"),
     ("acp.control_plane.checkpoint.flush_every_ms", GROUPS, "commit_group_closes_at_time_limit"),
     ("session.ttl_minutes", LIVES, "unused_session_is_closed_after_ttl"),
-    ("session.thread_bindings.idle_hours", MANAGER, "bindings_get_the_windows_of_their_account"),
+    ("session.thread_bindings.idle_hours", MANAGER, "bindings_get_timeouts_of_their_account"),
     (
         "session.thread_bindings.auto_unbind_stale",
         BINDINGS,
@@ -398,8 +398,8 @@ const TESTED: &[(&str, &str, &str)] = &[
         "users_roles_and_servers_must_be_ids",
     ),
     ("bindings.*.cwd", BINDINGS, "static_binding_starts_session_with_first_message"),
-    ("bindings.*.backend", MANAGER, "a_configured_session_asks_for_its_own_backend"),
-    ("limits.queue_runs_max", MANAGER, "a_session_takes_on_what_was_read_anew"),
+    ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
+    ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
     ("limits.turn_ms", LIVES, "turn_above_configured_limit_is_stopped"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
     ("log.level", RELOAD, "sighup_reloads_configuration"),

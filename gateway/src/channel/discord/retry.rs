@@ -131,9 +131,14 @@ mod tests {
             ),
         ] {
             let begun = Instant::now();
-            let left = Mutex::new(answers.into_iter());
-            let next =
-                || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(MessageChangeOutcome::NotOurs);
+            let remaining = Mutex::new(answers.into_iter());
+            let next = || {
+                remaining
+                    .lock()
+                    .ok()
+                    .and_then(|mut remaining| remaining.next())
+                    .unwrap_or(MessageChangeOutcome::NotOurs)
+            };
             let done = retry_until_done("it", Snowflake(1), || std::future::ready(next())).await;
             assert_eq!((done, begun.elapsed()), (want, Duration::from_millis(after_ms)));
         }
@@ -142,21 +147,21 @@ mod tests {
     #[test]
     fn final_outcomes_are_not_retried() {
         let why = || "busy".to_owned();
-        let gone = ConversationEventOutcome::Later { why: why() };
-        let said = IntakeOutcome::Later { why: why() };
-        assert_eq!([gone.retry_reason(), said.retry_reason()], [Some(why()), Some(why())]);
-        let over = [
+        let event = ConversationEventOutcome::Later { why: why() };
+        let intake = IntakeOutcome::Later { why: why() };
+        assert_eq!([event.retry_reason(), intake.retry_reason()], [Some(why()), Some(why())]);
+        let finished = [
             ConversationEventOutcome::Parked,
             ConversationEventOutcome::Resumed,
             ConversationEventOutcome::Ended,
             ConversationEventOutcome::Nothing,
         ];
-        assert!(over.iter().all(|changed| changed.retry_reason().is_none()));
-        let over = [
+        assert!(finished.iter().all(|changed| changed.retry_reason().is_none()));
+        let finished = [
             IntakeOutcome::Accepted(crate::channel::CallerReply::default()),
             IntakeOutcome::Refused { why: why() },
         ];
-        assert!(over.iter().all(|offered| offered.retry_reason().is_none()));
+        assert!(finished.iter().all(|offered| offered.retry_reason().is_none()));
     }
 
     #[test]

@@ -1,50 +1,50 @@
-//! Slash commands and clicks: kept before they are called taken, done once, and told by who brought them or in the
-//! conversation.
+//! Interactions: reserved durably before their acknowledgement, run once, and answered by their caller or in
+//! the conversation.
 
-use super::changes::{PATIENCE, by_caller};
+use super::changes::{RESERVE_TIMEOUT, interaction};
 use super::*;
 use crate::channel::{InboundPort, IntakeOutcome, ReplyReservation, ReserveOutcome};
 use acp_store::codec;
 use std::sync::mpsc;
 use std::time::Duration;
 
-async fn claimed(inlet: &InboundService, said: &Inbound) -> ReplyReservation {
-    match inlet.reserve(said.clone(), PATIENCE).await {
-        ReserveOutcome::Reserved(claim) => claim,
+async fn reserve(service: &InboundService, inbound: &Inbound) -> ReplyReservation {
+    match service.reserve(inbound.clone(), RESERVE_TIMEOUT).await {
+        ReserveOutcome::Reserved(reservation) => reservation,
         other => panic!("{other:?}"),
     }
 }
 
-async fn is_duplicate(inlet: &InboundService, said: &Inbound) -> bool {
-    matches!(inlet.reserve(said.clone(), PATIENCE).await, ReserveOutcome::Duplicate)
+async fn is_duplicate(service: &InboundService, inbound: &Inbound) -> bool {
+    matches!(service.reserve(inbound.clone(), RESERVE_TIMEOUT).await, ReserveOutcome::Duplicate)
 }
 
-/// What nobody could reply is said in the conversation: once, however often it is tried or repeated, by the next process
-/// or by this one. It was done before, or is done then.
-async fn is_told_there_once(is_done: bool, (text, effects, want): (&str, usize, &str)) {
+/// Asserts that a reply its caller could not give is posted in the conversation once, despite repeats and
+/// restarts. The command ran before, or runs then.
+async fn assert_posted_once(has_run: bool, (text, effects, want): (&str, usize, &str)) {
     for is_killed in [true, false] {
-        let (_dir, store, fake, inlet) = bound_ground().await;
-        let said = by_caller("i1", text);
-        let claim = claimed(&inlet, &said).await;
-        if is_done {
-            assert!(matches!(inlet.offer(said.clone()).await, IntakeOutcome::Accepted(_)));
-            assert_eq!((fake.effects().len(), heard(&store).await), (effects, vec![]), "{text}");
+        let (_dir, store, fake, service) = bound_service().await;
+        let inbound = interaction("i1", text);
+        let reservation = reserve(&service, &inbound).await;
+        if has_run {
+            assert!(matches!(service.offer(inbound.clone()).await, IntakeOutcome::Accepted(_)));
+            assert_eq!((fake.effects().len(), gateway_messages(&store).await), (effects, vec![]), "{text}");
         }
-        let next = if is_killed { super::inlet(&store, &fake) } else { inlet };
-        drop(claim);
+        let next = if is_killed { super::service(&store, &fake) } else { service };
+        drop(reservation);
         assert_eq!(next.resume().await.unwrap(), 1, "{text}");
         assert_eq!(next.resume().await.unwrap(), 0, "{text}");
-        let said_there = heard(&store).await;
-        assert_eq!((said_there.len(), fake.effects().len()), (1, effects), "{text}: {said_there:?}");
-        assert!(said_there[0].1.starts_with(want), "{text}: {said_there:?}");
-        // What Discord repeats after that is neither done nor said again.
-        assert!(is_duplicate(&next, &said).await);
-        assert_eq!(heard(&store).await, said_there);
+        let posted = gateway_messages(&store).await;
+        assert_eq!((posted.len(), fake.effects().len()), (1, effects), "{text}: {posted:?}");
+        assert!(posted[0].1.starts_with(want), "{text}: {posted:?}");
+        // A repetition by Discord has no further effect.
+        assert!(is_duplicate(&next, &inbound).await);
+        assert_eq!(gateway_messages(&store).await, posted);
     }
 }
 
-/// What the gateway said in the conversation.
-async fn heard(store: &Store) -> Vec<(String, String)> {
+/// Returns the gateway's messages in the conversation.
+async fn gateway_messages(store: &Store) -> Vec<(String, String)> {
     shown(store).await.into_iter().filter(|(kind, _)| kind != "person").collect()
 }
 
@@ -61,32 +61,33 @@ fn row(id: &str, state: &str) -> (String, String) {
 
 #[tokio::test]
 async fn reserved_interaction_runs_once_by_its_caller() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let said = by_caller("i1", "/acp cancel");
-    let claim = claimed(&inlet, &said).await;
-    assert!(claim.is_new());
-    let kept = (rows(&store).await, fake.effects());
-    assert_eq!(kept, (vec![row("i1", "received")], vec![]), "stored, not executed");
-    assert!(is_duplicate(&inlet, &said).await, "it is reserved");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "nothing else executes it");
-    let IntakeOutcome::Accepted(told) = inlet.offer(said.clone()).await else { panic!() };
-    assert!(told.text.contains("has no running turn"), "{told:?}");
+    let (_dir, store, fake, service) = bound_service().await;
+    let inbound = interaction("i1", "/acp cancel");
+    let reservation = reserve(&service, &inbound).await;
+    assert!(reservation.is_new());
+    let state = (rows(&store).await, fake.effects());
+    assert_eq!(state, (vec![row("i1", "received")], vec![]), "stored, not executed");
+    assert!(is_duplicate(&service, &inbound).await, "the id is reserved");
+    assert_eq!(service.resume().await.unwrap(), 0, "nothing else executes it");
+    let IntakeOutcome::Accepted(reply) = service.offer(inbound.clone()).await else { panic!() };
+    assert!(reply.text.contains("has no running turn"), "{reply:?}");
     assert_eq!(rows(&store).await, vec![row("i1", "received")], "executed, without a reply");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "the caller still holds it");
-    assert!(inlet.mark_replied(said.clone(), None).await);
-    drop(claim);
-    assert!(is_duplicate(&inlet, &said).await, "it is settled");
-    assert_eq!(inlet.resume().await.unwrap(), 0, "no second reply");
+    assert_eq!(service.resume().await.unwrap(), 0, "the caller holds the reservation");
+    assert!(service.mark_replied(inbound.clone(), None).await);
+    drop(reservation);
+    assert!(is_duplicate(&service, &inbound).await, "the id is settled");
+    assert_eq!(service.resume().await.unwrap(), 0, "no second reply");
     assert_eq!((rows(&store).await, fake.effects().len()), (vec![row("i1", "routed")], 1));
-    assert_eq!(heard(&store).await, []);
-    let ReserveOutcome::NotReserved { why } = inlet.reserve(by_caller("i2", " "), PATIENCE).await else {
+    assert_eq!(gateway_messages(&store).await, []);
+    let ReserveOutcome::NotReserved { why } = service.reserve(interaction("i2", " "), RESERVE_TIMEOUT).await
+    else {
         panic!()
     };
     assert!(why.contains("empty"), "{why}");
 }
 
-/// A kill between what was kept and what its caller would have said: it is done once by the next process, or by this one
-/// when its caller gave up, and the conversation is told. What is for one person alone is not said there.
+/// After a kill between reservation and execution, or an abandoned reservation, the command runs once, and
+/// the conversation gets a notice without private content.
 #[tokio::test]
 async fn abandoned_reservation_runs_once_with_notice() {
     for row in [
@@ -111,12 +112,12 @@ async fn abandoned_reservation_runs_once_with_notice() {
              Next: /acp permissions",
         ),
     ] {
-        is_told_there_once(false, row).await;
+        assert_posted_once(false, row).await;
     }
 }
 
-/// A kill between what was done and the answer of who brought it, or an answer that cannot be given: it is not done again,
-/// and the conversation is told once. What is for one person alone is not said there.
+/// After a kill between execution and reply, or a failed reply, the command does not run again, and the
+/// conversation gets one notice without private content.
 #[tokio::test]
 async fn unreported_result_is_posted_in_conversation_once() {
     let lost = "reply may not have been delivered";
@@ -140,124 +141,125 @@ async fn unreported_result_is_posted_in_conversation_once() {
             format!("`/acp close` of “ann” could not be executed, and its {lost}: "),
         ),
     ] {
-        is_told_there_once(true, (text, effects, &want)).await;
+        assert_posted_once(true, (text, effects, &want)).await;
     }
 }
 
-/// What the gateway begins to say by itself after a kill is the same after another one, whoever was at it meanwhile.
+/// A notice about a late result is the same after a second kill and a takeover.
 #[tokio::test]
 async fn late_result_notice_is_unchanged_after_second_kill() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let said = by_caller("i1", "/acp cancel");
-    drop(claimed(&inlet, &said).await);
-    // Done without whoever brought it, and killed before it was said.
+    let (_dir, store, fake, service) = bound_service().await;
+    let inbound = interaction("i1", "/acp cancel");
+    drop(reserve(&service, &inbound).await);
+    // Executed without its caller, and killed before the notice.
     let text = "Nothing runs.".to_owned();
     let outcome = Outcome::Command { session_key: None, run_id: None, text, is_shown: false };
-    let kept = said.clone();
-    store.write("record", move |tx| inbox::record(tx, &kept, &outcome, false)).await.unwrap();
-    let next = super::inlet(&store, &fake);
+    let recorded = inbound.clone();
+    store.write("record", move |tx| inbox::record(tx, &recorded, &outcome, false)).await.unwrap();
+    let next = super::service(&store, &fake);
     assert_eq!(next.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
+    assert_eq!(gateway_messages(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
     assert_eq!(fake.effects().len(), 0, "it was executed before");
 }
 
-/// One that is repeated before it was done is taken up where it was.
+/// A repetition before execution continues the reservation.
 #[tokio::test]
 async fn repeated_interaction_after_kill_is_not_new() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let said = by_caller("i1", "/acp cancel");
-    drop(claimed(&inlet, &said).await);
-    let next = super::inlet(&store, &fake);
-    let claim = claimed(&next, &said).await;
-    assert!(!claim.is_new());
-    let IntakeOutcome::Accepted(told) = next.offer(said).await else { panic!() };
-    assert!(told.text.contains("has no running turn"), "{told:?}");
-    assert_eq!((heard(&store).await, fake.effects().len()), (vec![], 1));
+    let (_dir, store, fake, service) = bound_service().await;
+    let inbound = interaction("i1", "/acp cancel");
+    drop(reserve(&service, &inbound).await);
+    let next = super::service(&store, &fake);
+    let reservation = reserve(&next, &inbound).await;
+    assert!(!reservation.is_new());
+    let IntakeOutcome::Accepted(reply) = next.offer(inbound).await else { panic!() };
+    assert!(reply.text.contains("has no running turn"), "{reply:?}");
+    assert_eq!((gateway_messages(&store).await, fake.effects().len()), (vec![], 1));
 }
 
 #[tokio::test]
 async fn withdrawn_interaction_does_not_run() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let said = by_caller("i1", "/acp cancel");
-    let claim = claimed(&inlet, &said).await;
-    assert!(inlet.withdraw(said.clone()).await);
-    drop(claim);
-    assert_eq!(inlet.resume().await.unwrap(), 0);
-    assert!(is_duplicate(&inlet, &said).await);
-    let left = (rows(&store).await, fake.effects(), heard(&store).await);
-    assert_eq!(left, (vec![row("i1", "refused")], vec![], vec![]));
-    // What is done cannot be taken back.
-    let done = by_caller("i2", "/acp cancel");
-    let _claim = claimed(&inlet, &done).await;
-    inlet.offer(done.clone()).await;
-    assert!(!inlet.withdraw(done.clone()).await);
-    assert!(inlet.mark_replied(done, None).await);
+    let (_dir, store, fake, service) = bound_service().await;
+    let inbound = interaction("i1", "/acp cancel");
+    let reservation = reserve(&service, &inbound).await;
+    assert!(service.withdraw(inbound.clone()).await);
+    drop(reservation);
+    assert_eq!(service.resume().await.unwrap(), 0);
+    assert!(is_duplicate(&service, &inbound).await);
+    let state = (rows(&store).await, fake.effects(), gateway_messages(&store).await);
+    assert_eq!(state, (vec![row("i1", "refused")], vec![], vec![]));
+    // An executed command cannot be withdrawn.
+    let done = interaction("i2", "/acp cancel");
+    let _claim = reserve(&service, &done).await;
+    service.offer(done.clone()).await;
+    assert!(!service.withdraw(done.clone()).await);
+    assert!(service.mark_replied(done, None).await);
     assert_eq!(rows(&store).await[1], row("i2", "routed"));
 }
 
-/// A writer that is held up until it is let go.
-async fn held_up(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandle<()>) {
-    let ((go, wait), (begun, begins)) = (mpsc::sync_channel(1), tokio::sync::oneshot::channel());
+/// Blocks the writer until released.
+async fn block_writer(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandle<()>) {
+    let ((release, wait), (started_turn, begins)) = (mpsc::sync_channel(1), tokio::sync::oneshot::channel());
     let store = store.clone();
     let task = tokio::spawn(async move {
         let hold = move |_: &acp_store::Tx<'_>| {
-            begun.send(()).unwrap();
+            started_turn.send(()).unwrap();
             wait.recv().unwrap();
             Ok(())
         };
         store.write("hold", hold).await.unwrap();
     });
     begins.await.unwrap();
-    (go, task)
+    (release, task)
 }
 
-/// Who was told that nothing was done can rely on it.
+/// A reservation reported as refused is never executed.
 #[tokio::test]
 async fn reservation_after_deadline_is_discarded() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let (go, task) = held_up(&store).await;
-    let said = by_caller("i1", "/acp cancel");
-    let ReserveOutcome::NotReserved { why } = inlet.reserve(said.clone(), Duration::from_millis(50)).await
+    let (_dir, store, fake, service) = bound_service().await;
+    let (release, task) = block_writer(&store).await;
+    let inbound = interaction("i1", "/acp cancel");
+    let ReserveOutcome::NotReserved { why } =
+        service.reserve(inbound.clone(), Duration::from_millis(50)).await
     else {
         panic!()
     };
     assert!(why.contains("busy"), "{why}");
-    go.send(()).unwrap();
+    release.send(()).unwrap();
     task.await.unwrap();
     store.write("after", |_| Ok(())).await.unwrap();
     assert_eq!((rows(&store).await, fake.effects()), (vec![], vec![]));
-    assert!(claimed(&inlet, &said).await.is_new(), "it can be repeated");
+    assert!(reserve(&service, &inbound).await.is_new(), "it can be repeated");
 }
 
-/// A commit that is under way when patience ends: nobody knows, and if it is kept it is done and told.
+/// A commit still running at the timeout is uncertain; if it succeeds, the command runs and is answered.
 #[tokio::test]
 async fn uncertain_reservation_runs_if_committed() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let (first, begun) = held_up(&store).await;
-    let (go, wait) = mpsc::sync_channel(1);
+    let (_dir, store, fake, service) = bound_service().await;
+    let (first, started_turn) = block_writer(&store).await;
+    let (release, wait) = mpsc::sync_channel(1);
     let rest = async {
-        // Into the same commit, behind what is kept.
+        // Joins the same commit, behind the reservation.
         let hold = store.write("hold", move |_| {
             wait.recv().unwrap();
             Ok(())
         });
-        let release = async { first.send(()).unwrap() };
-        tokio::join!(hold, release).0.unwrap();
+        let unblock = async { first.send(()).unwrap() };
+        tokio::join!(hold, unblock).0.unwrap();
     };
-    let keep = async {
-        let kept = inlet.reserve(by_caller("i1", "/acp cancel"), Duration::from_secs(3)).await;
-        // Whoever does what is left is told when there is something to be found, not before.
+    let reserving = async {
+        let outcome = service.reserve(interaction("i1", "/acp cancel"), Duration::from_secs(3)).await;
+        // The retry worker is notified after the commit, not before.
         let early =
-            tokio::time::timeout(Duration::from_millis(50), inlet.inner.retry_needed.notified()).await;
+            tokio::time::timeout(Duration::from_millis(50), service.inner.retry_needed.notified()).await;
         assert!(early.is_err(), "nothing is committed yet");
-        go.send(()).unwrap();
-        kept
+        release.send(()).unwrap();
+        outcome
     };
-    let (kept, ()) = tokio::join!(keep, rest);
-    assert!(matches!(kept, ReserveOutcome::Unknown { .. }), "{kept:?}");
-    begun.await.unwrap();
-    tokio::time::timeout(Duration::from_secs(30), inlet.inner.retry_needed.notified()).await.unwrap();
-    assert_eq!(inlet.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
+    let (outcome, ()) = tokio::join!(reserving, rest);
+    assert!(matches!(outcome, ReserveOutcome::Unknown { .. }), "{outcome:?}");
+    started_turn.await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), service.inner.retry_needed.notified()).await.unwrap();
+    assert_eq!(service.resume().await.unwrap(), 1);
+    assert_eq!(gateway_messages(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
     assert_eq!(fake.effects().len(), 1);
 }
