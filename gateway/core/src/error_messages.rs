@@ -125,7 +125,6 @@ mod tests {
         "TURN_RUNS",
     ];
 
-    /// Every failure has a next step that names existing commands only.
     #[test]
     fn every_failure_has_a_next_step() {
         let codes = Code::ALL.iter().map(|code| Failure::of(*code));

@@ -121,7 +121,6 @@ proptest! {
         prop_assert_eq!(readable_payload(&line).into_owned(), fixed);
     }
 
-    /// No bytes panic, and invalid JSON does not become JSON.
     #[test]
     fn repair_accepts_any_bytes(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'\\'), Just(b'u'), Just(b'd')], 0..60)) {
         let line = AgentLine::repair(&bytes);

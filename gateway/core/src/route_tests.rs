@@ -173,7 +173,6 @@ fn outbound_route_covers_every_state() {
     "#);
 }
 
-/// Destination of a route, in short.
 fn describe(route: &Route, bindings: &[BindingRow]) -> String {
     match route {
         Route::Bound { binding_id, .. } => {
@@ -230,7 +229,6 @@ fn bound_child_answers_in_its_own_conversation() {
     }
 }
 
-/// Equal conversation ids in two accounts are separate conversations.
 #[test]
 fn accounts_are_separate() {
     let key = tests::session_key();

@@ -25,7 +25,6 @@ pub(crate) fn session_key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-/// Returns an event outside of runs.
 pub(crate) fn event(kind: EventKind, payload: &Value) -> EventRow {
     EventRow {
         session_key: session_key(),
@@ -39,7 +38,6 @@ pub(crate) fn event(kind: EventKind, payload: &Value) -> EventRow {
     }
 }
 
-/// Returns a conversation of the default account.
 pub(crate) fn conversation(id: &str, parent: Option<&str>) -> ConversationRef {
     ConversationRef {
         channel: "console".to_owned(),

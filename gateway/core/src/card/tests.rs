@@ -24,7 +24,6 @@ struct CardFixture {
     card: Card,
     now: u64,
     seq: u64,
-    /// Updates with their times.
     updates: Vec<(u64, CardUpdate)>,
 }
 
@@ -37,7 +36,6 @@ impl CardFixture {
         Self { card, now: 0, seq: 0, updates: Vec::new() }
     }
 
-    /// True if an update is an edit to this text.
     fn is_edit(&self, number: usize, want: &str) -> bool {
         matches!(&self.updates[number].1, CardUpdate::Edit { text, .. } if text == want)
     }
@@ -48,7 +46,7 @@ impl CardFixture {
         self
     }
 
-    fn append_text(&mut self, text: &str) -> &mut Self {
+    fn text(&mut self, text: &str) -> &mut Self {
         self.push(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}}))
     }
 
@@ -91,83 +89,79 @@ impl CardFixture {
 
 #[test]
 fn updates_are_coalesced_at_phrase_ends() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("I will look at").advance(5_000);
-    assert_eq!(fixture.texts(), [(1_000, "Working")], "an unfinished phrase is not shown");
-    fixture.append_text(" the file. Then").advance(200).append_text(" I").advance(10_000);
-    assert_eq!(fixture.texts()[1..], [(5_000, "Working\n\nI will look at the file.")]);
-    fixture.append_text(" will change it,").advance(749);
-    assert_eq!(fixture.updates.len(), 2);
-    fixture.advance(1);
-    assert_eq!(fixture.texts()[2], (15_950, "Working\n\nI will look at the file. Then I will change it,"));
+    let mut world = CardFixture::new(true);
+    world.text("I will look at").advance(5_000);
+    assert_eq!(world.texts(), [(1_000, "Working")], "an unfinished phrase is not shown");
+    world.text(" the file. Then").advance(200).text(" I").advance(10_000);
+    assert_eq!(world.texts()[1..], [(5_000, "Working\n\nI will look at the file.")]);
+    world.text(" will change it,").advance(749);
+    assert_eq!(world.updates.len(), 2);
+    world.advance(1);
+    assert_eq!(world.texts()[2], (15_950, "Working\n\nI will look at the file. Then I will change it,"));
 }
 
 #[test]
 fn endless_phrase_is_shown_at_word_ends() {
-    let mut fixture = CardFixture::new(true);
+    let mut world = CardFixture::new(true);
     for _ in 0..200 {
-        fixture.append_text("word ").advance(100);
+        world.text("word ").advance(100);
     }
-    let texts = fixture.texts();
+    let texts = world.texts();
     assert!(texts.len() > 3, "{texts:?}");
     assert!(texts.windows(2).all(|pair| pair[1].0 - pair[0].0 >= PACE.interval_ms), "{texts:?}");
     assert!(texts[1..].iter().all(|(_, text)| text.ends_with("word")), "{texts:?}");
-    let last = fixture.now;
-    fixture.append_text(&"w".repeat(300)).advance(10_000);
-    assert!(
-        fixture.texts().last().unwrap().0 <= last,
-        "half a word is not shown: {:?}",
-        fixture.texts().last()
-    );
+    let last = world.now;
+    world.text(&"w".repeat(300)).advance(10_000);
+    assert!(world.texts().last().unwrap().0 <= last, "half a word is not shown: {:?}", world.texts().last());
 }
 
 #[test]
 fn updates_keep_interval_and_newest_text_wins() {
-    let mut fixture = CardFixture::new(true);
-    fixture
-        .append_text("One. ")
+    let mut world = CardFixture::new(true);
+    world
+        .text("One. ")
         .advance(1_000)
-        .append_text("Two. ")
-        .append_text("Three. ")
+        .text("Two. ")
+        .text("Three. ")
         .advance(500)
-        .append_text("Four. ")
+        .text("Four. ")
         .advance(5_000);
     let want = [(1_000, "Working\n\nOne."), (2_000, "Working\n\nOne. Two. Three. Four.")];
-    assert_eq!(fixture.texts(), want);
-    assert!(matches!(&fixture.updates[1].1, CardUpdate::Edit { message_id, .. } if message_id == "m"));
+    assert_eq!(world.texts(), want);
+    assert!(matches!(&world.updates[1].1, CardUpdate::Edit { message_id, .. } if message_id == "m"));
 }
 
 #[test]
 fn quick_turn_has_no_card_and_silent_turn_has_one() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("Quick.").advance(999);
-    assert_eq!(fixture.updates, []);
-    assert_eq!(fixture.card.closing_edit(), None);
-    let mut fixture = CardFixture::new(true);
-    fixture.advance(60_000);
-    assert_eq!(fixture.texts(), [(1_000, "Working")]);
+    let mut world = CardFixture::new(true);
+    world.text("Quick.").advance(999);
+    assert_eq!(world.updates, []);
+    assert_eq!(world.card.closing_edit(), None);
+    let mut world = CardFixture::new(true);
+    world.advance(60_000);
+    assert_eq!(world.texts(), [(1_000, "Working")]);
 }
 
 #[test]
 fn first_line_shows_state_of_turn() {
-    let mut fixture = CardFixture::new(true);
-    fixture.tool("a", "pending").advance(2_000);
-    fixture.push(EventKind::Permission, json!({})).advance(2_000);
-    fixture.push(EventKind::PermissionSettled, json!({})).advance(2_000);
-    let heads: Vec<&str> = fixture.texts().iter().map(|(_, text)| text.lines().next().unwrap()).collect();
+    let mut world = CardFixture::new(true);
+    world.tool("a", "pending").advance(2_000);
+    world.push(EventKind::Permission, json!({})).advance(2_000);
+    world.push(EventKind::PermissionSettled, json!({})).advance(2_000);
+    let heads: Vec<&str> = world.texts().iter().map(|(_, text)| text.lines().next().unwrap()).collect();
     let want = ["Working", "Waiting for a permission", "Working"];
     assert_eq!(heads, want.map(|head| format!("{head}: 1 tool call (1 read)")));
-    fixture.push(EventKind::Done, json!({"stop_reason": "end_turn"}));
+    world.push(EventKind::Done, json!({"stop_reason": "end_turn"}));
     let folded =
         CardUpdate::Edit { message_id: "m".to_owned(), text: "Done: 1 tool call (1 read)".to_owned() };
-    assert_eq!(fixture.card.closing_edit(), Some(folded));
+    assert_eq!(world.card.closing_edit(), Some(folded));
 }
 
 /// With one of two questions answered, the agent still waits for a person, and no activity is shown.
 #[test]
 fn turn_waiting_for_permission_is_not_working() {
-    let mut fixture = CardFixture::new(true);
-    assert!(fixture.card.is_working());
+    let mut world = CardFixture::new(true);
+    assert!(world.card.is_working());
     let about = |id: &str| json!({"permission_id": id});
     for (kind, id, works) in [
         (EventKind::Permission, "a", false),
@@ -176,20 +170,20 @@ fn turn_waiting_for_permission_is_not_working() {
         (EventKind::PermissionSettled, "b", true),
         (EventKind::Done, "", false),
     ] {
-        fixture.push(kind, about(id));
-        assert_eq!(fixture.card.is_working(), works, "{kind:?} {id}");
+        world.push(kind, about(id));
+        assert_eq!(world.card.is_working(), works, "{kind:?} {id}");
     }
 }
 
 #[test]
 fn card_shows_end_of_long_text_within_limit() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("```rust\n");
+    let mut world = CardFixture::new(true);
+    world.text("```rust\n");
     for n in 0..200 {
-        fixture.append_text(&format!("let a{n} = {n};\n"));
+        world.text(&format!("let a{n} = {n};\n"));
     }
-    fixture.advance(5_000);
-    let (_, text) = fixture.texts()[0];
+    world.advance(5_000);
+    let (_, text) = world.texts()[0];
     assert!(style().limit.fits(text), "{text}");
     assert!(text.starts_with("Working\n\n```rust\nlet a"), "{text}");
     assert!(text.ends_with("let a199 = 199;\n```"), "{text}");
@@ -197,96 +191,91 @@ fn card_shows_end_of_long_text_within_limit() {
 
 #[test]
 fn card_memory_is_bounded() {
-    let mut fixture = CardFixture::new(true);
+    let mut world = CardFixture::new(true);
     for n in 0..5_000 {
-        fixture.append_text(&format!("Line {n} of a long answer.\n"));
+        world.text(&format!("Line {n} of a long answer.\n"));
         if n % 100 == 0 {
-            fixture.advance(1_000);
+            world.advance(1_000);
         }
-        assert!(fixture.card.body.text().len() <= KEPT_BYTES.1 + 100);
+        assert!(world.card.body.text().len() <= KEPT_BYTES.1 + 100);
     }
-    fixture.advance(5_000);
+    world.advance(5_000);
     assert!(
-        fixture.texts().last().unwrap().1.ends_with("Line 4999 of a long answer."),
+        world.texts().last().unwrap().1.ends_with("Line 4999 of a long answer."),
         "{:?}",
-        fixture.texts().last()
+        world.texts().last()
     );
 }
 
 #[test]
 fn deleted_card_is_reposted_a_limited_number_of_times() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("One. ").advance(2_000);
+    let mut world = CardFixture::new(true);
+    world.text("One. ").advance(2_000);
     for n in 2..10 {
-        fixture.append_text(&format!("Sentence {n}. ")).advance_with(5_000, |update| match update {
+        world.text(&format!("Sentence {n}. ")).advance_with(5_000, |update| match update {
             CardUpdate::Edit { .. } => CardUpdateResult::Gone,
             CardUpdate::Post { .. } => CardUpdateResult::Shown { message_id: "m".to_owned() },
         });
     }
     let number =
         |update: &CardUpdate| if let CardUpdate::Post { number, .. } = update { Some(*number) } else { None };
-    assert!(fixture.updates.iter().filter_map(|(_, update)| number(update)).eq(0..3));
-    assert_eq!(fixture.card.due_at(), None);
+    assert!(world.updates.iter().filter_map(|(_, update)| number(update)).eq(0..3));
+    assert_eq!(world.card.due_at(), None);
 }
 
 #[test]
 fn without_edits_tool_lines_are_posted_once() {
-    let mut fixture = CardFixture::new(false);
-    fixture
-        .append_text("Looking. ")
-        .tool("a", "pending")
-        .advance(2_000)
-        .tool("a", "completed")
-        .tool("b", "failed");
-    fixture.advance(1_000).append_text("Found it. ").advance(60_000);
-    let texts = fixture.texts();
+    let mut world = CardFixture::new(false);
+    world.text("Looking. ").tool("a", "pending").advance(2_000).tool("a", "completed").tool("b", "failed");
+    world.advance(1_000).text("Found it. ").advance(60_000);
+    let texts = world.texts();
     assert_eq!(texts[0], (1_000, "[read] a"));
     assert_eq!(texts[1..], [(6_000, "[read] a: done\n[read] b: failed")]);
-    let numbers: Vec<&CardUpdate> = fixture.updates.iter().map(|(_, update)| update).collect();
+    let numbers: Vec<&CardUpdate> = world.updates.iter().map(|(_, update)| update).collect();
     assert!(
         matches!(numbers[..], [CardUpdate::Post { number: 0, .. }, CardUpdate::Post { number: 1, .. }]),
         "{numbers:?}"
     );
-    assert_eq!(fixture.card.closing_edit(), None);
+    assert_eq!(world.card.closing_edit(), None);
     // After a restart, the lines are not posted again.
-    let mut restored = Card::new(style(), PACE, false, Some(fixture.card.record().clone()), 0);
+    let mut restored = Card::new(style(), PACE, false, Some(world.card.record().clone()), 0);
     restored.push(0, &row(2, EventKind::ToolCall, &json!({"toolCallId": "a", "title": "a"})));
     assert_eq!(restored.due_at(), None);
 }
 
 #[test]
 fn failed_update_is_retried_with_newest_text() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("One. ").advance_with(1_000, |_| CardUpdateResult::Retry { after_ms: Some(7_000) });
-    fixture.append_text("Two. ").advance(6_999);
-    assert_eq!(fixture.updates.len(), 1);
-    fixture.advance(1);
-    assert_eq!(fixture.texts()[1], (8_000, "Working\n\nOne. Two."));
+    let mut world = CardFixture::new(true);
+    world.text("One. ").advance_with(1_000, |_| CardUpdateResult::Retry { after_ms: Some(7_000) });
+    world.text("Two. ").advance(6_999);
+    assert_eq!(world.updates.len(), 1);
+    world.advance(1);
+    assert_eq!(world.texts()[1], (8_000, "Working\n\nOne. Two."));
     // The first attempt may have been posted after all, so its number is reused.
-    assert!(matches!(fixture.updates[1].1, CardUpdate::Post { number: 0, .. }));
-    fixture.advance(5_000);
-    assert!(fixture.is_edit(2, "Working\n\nOne. Two."), "{:?}", fixture.updates);
-    assert_eq!(fixture.updates.len(), 3);
+    assert!(matches!(world.updates[1].1, CardUpdate::Post { number: 0, .. }));
+    world.advance(5_000);
+    assert!(world.is_edit(2, "Working\n\nOne. Two."), "{:?}", world.updates);
+    assert_eq!(world.updates.len(), 3);
     // The retry delay grows.
     for _ in 0..4 {
-        fixture.append_text("More. ").advance_with(120_000, |_| CardUpdateResult::Retry { after_ms: None });
+        world.text("More. ").advance_with(120_000, |_| CardUpdateResult::Retry { after_ms: None });
     }
-    let times: Vec<u64> = fixture.updates[3..].iter().map(|(at, _)| *at).collect();
+    let times: Vec<u64> = world.updates[3..].iter().map(|(at, _)| *at).collect();
     let gaps: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(gaps[..6], [1_000, 2_000, 4_000, 8_000, 16_000, 30_000]);
-    fixture.advance_with(60_000, |_| CardUpdateResult::Rejected);
-    assert_eq!(fixture.card.due_at(), None);
+    world.advance_with(60_000, |_| CardUpdateResult::Rejected);
+    assert_eq!(world.card.due_at(), None);
 }
 
 /// After a crash, the card is rebuilt from the same rows and has the same text.
 #[test]
 fn restored_card_has_the_same_text() {
-    let mut fixture = CardFixture::new(true);
-    fixture.append_text("One. ").tool("a", "pending").append_text("Two. ").advance(5_000);
-    let known = fixture.card.record().clone();
+    let mut world = CardFixture::new(true);
+    world.text("One. ").tool("a", "pending").text("Two. ").advance(5_000);
+    let known = world.card.record().clone();
     let mut restored = CardFixture::with_card(Card::new(style(), PACE, true, Some(known), 0));
-    restored.append_text("One. ").tool("a", "pending").append_text("Two. ").advance(5_000);
-    assert_eq!(restored.texts().last().unwrap().1, fixture.texts().last().unwrap().1);
+    restored.text("One. ").tool("a", "pending").text("Two. ").advance(5_000);
+    assert_eq!(restored.texts().last().unwrap().1, world.texts().last().unwrap().1);
     assert!(matches!(restored.updates[0].1, CardUpdate::Edit { .. }), "{:?}", restored.updates);
 }
 
@@ -294,11 +283,11 @@ fn restored_card_has_the_same_text() {
 /// edited.
 #[test]
 fn possibly_sent_card_reuses_its_number() {
-    let mut fixture = CardFixture::with_card(Card::new(style(), PACE, true, Some(CardRecord::default()), 0));
-    fixture.append_text("One. ").advance(5_000);
-    assert!(matches!(fixture.updates[0].1, CardUpdate::Post { number: 0, .. }), "{:?}", fixture.updates);
-    assert!(fixture.is_edit(1, "Working\n\nOne."), "{:?}", fixture.updates);
-    assert_eq!(fixture.updates.len(), 2);
+    let mut world = CardFixture::with_card(Card::new(style(), PACE, true, Some(CardRecord::default()), 0));
+    world.text("One. ").advance(5_000);
+    assert!(matches!(world.updates[0].1, CardUpdate::Post { number: 0, .. }), "{:?}", world.updates);
+    assert!(world.is_edit(1, "Working\n\nOne."), "{:?}", world.updates);
+    assert_eq!(world.updates.len(), 2);
     // The run has ended by then: the card is searched for, and folded.
     let mut card = Card::new(style(), PACE, true, Some(CardRecord::default()), 0);
     card.push(0, &row(1, EventKind::Done, &json!({"stop_reason": "end_turn"})));
@@ -309,36 +298,36 @@ fn possibly_sent_card_reuses_its_number() {
 }
 
 proptest! {
-    /// For all inputs and outcomes: edits keep their interval, texts keep their limit, and once no attempt
-    /// fails any more, everything up to the last complete sentence is shown.
+    /// For all inputs and outcomes: edits keep their interval, texts keep their limit, and once attempts
+    /// succeed, everything up to the last complete sentence is shown.
     #[test]
     fn card_updates_respect_limits_for_any_run(
         steps in prop::collection::vec((0u8..5, "[a-z .\n`é]{0,40}", 0u64..3_000, 0u8..8), 0..40),
         can_edit in any::<bool>(),
     ) {
-        let mut fixture = CardFixture::new(can_edit);
+        let mut world = CardFixture::new(can_edit);
         for (kind, text, ms, fault) in steps {
             match kind {
-                0 => fixture.tool(&text, "pending"),
-                1 => fixture.tool(&text, "completed"),
-                _ => fixture.append_text(&text),
+                0 => world.tool(&text, "pending"),
+                1 => world.tool(&text, "completed"),
+                _ => world.text(&text),
             };
-            fixture.advance_with(ms, |update| match fault {
+            world.advance_with(ms, |update| match fault {
                 0 => CardUpdateResult::Retry { after_ms: None },
                 1 => CardUpdateResult::Retry { after_ms: Some(ms + 500) },
                 2 if matches!(update, CardUpdate::Edit { .. }) => CardUpdateResult::Gone,
                 _ => CardUpdateResult::Shown { message_id: "m".to_owned() },
             });
         }
-        fixture.append_text(" The end.\n").advance(200_000);
+        world.text(" The end.\n").advance(200_000);
         let limit = style().limit;
-        for pair in fixture.texts().windows(2) {
+        for pair in world.texts().windows(2) {
             prop_assert!(limit.fits(pair[0].1) && !pair[0].1.trim().is_empty(), "{:?}", pair[0]);
         }
-        let is_over = fixture.card.is_off;
-        prop_assert!(fixture.card.due_at().is_none());
+        let is_over = world.card.is_off;
+        prop_assert!(world.card.due_at().is_none());
         if can_edit && !is_over {
-            prop_assert!(fixture.texts().last().unwrap().1.trim_end_matches('`').trim_end().ends_with("end."), "{:?}", fixture.texts().last());
+            prop_assert!(world.texts().last().unwrap().1.trim_end_matches('`').trim_end().ends_with("end."), "{:?}", world.texts().last());
         }
     }
 }

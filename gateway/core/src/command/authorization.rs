@@ -179,7 +179,6 @@ mod tests {
         Ownership { session: all(session), bindings: all(bindings) }
     }
 
-    /// Every kind of requester, requirement and ownership.
     #[test]
     fn requirements_are_checked_for_every_requester() {
         use AccessRequirement::{Anyone, Binder, Focus, Owner};

@@ -2,7 +2,6 @@
 use super::*;
 use proptest::prelude::*;
 
-/// True if the command changes something.
 fn changes(command: &ChatCommand) -> bool {
     match command {
         ChatCommand::Spawn(_) | ChatCommand::Focus(_) | ChatCommand::Unfocus => true,
@@ -54,7 +53,6 @@ fn run() -> RunId {
     RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
 }
 
-/// Inputs and the expected commands.
 fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
     use SessionAction::{CancelRun, Steer};
     let reads = Some(PermissionMode::ApproveReads);
@@ -154,7 +152,6 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
 
 const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-/// Invalid inputs and the expected errors.
 const INVALID_INPUTS: [(&str, &str); 55] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
@@ -298,7 +295,6 @@ fn table_and_commands_agree_on_authorization() {
     }
 }
 
-/// The manual's table in `docs/manual/commands.md` is generated from the grammar.
 #[test]
 fn manual_has_every_command() {
     let text = include_str!("../../../../docs/manual/commands.md");
