@@ -98,7 +98,6 @@ pub fn http_bodies(data: &[u8]) {
     }
 }
 
-/// Panics on the planted input if FUZZ_PLANTED is set.
 fn planted(is_found: bool) {
     assert!(!is_found || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");
 }
@@ -107,7 +106,6 @@ fn run_id() -> RunId {
     RunId::parse(ID).expect("a run id")
 }
 
-/// Returns a backend machine with an open session and a running turn.
 fn running() -> DirectMachine {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
     let mut machine = DirectMachine::open(None).expect("a fresh machine");

@@ -33,7 +33,6 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Waits until `check` returns a value.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     description: &str,
     mut check: impl FnMut() -> F,
@@ -48,7 +47,6 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
     }
 }
 
-/// Loads a configuration file `/g.toml` with this text.
 pub(crate) fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
@@ -69,12 +67,10 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
     }
 }
 
-/// A console conversation.
 pub(crate) fn conversation(id: &str) -> ConversationRef {
     crate::channel::console::conversation(id)
 }
 
-/// Opens a store in a new directory.
 pub(crate) fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
@@ -87,12 +83,10 @@ pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     store.write("test", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
 }
 
-/// Returns the first column of all rows.
 pub(crate) async fn column<T: FromSql + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
     store.read("test", move |db| codec::all(db, sql, [], |row| Ok(row.get(0)?))).await.unwrap()
 }
 
-/// A session's row.
 pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
     SessionRow {
         session_key: key.clone(),
@@ -121,7 +115,6 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
     }
 }
 
-/// A lease for an agent of a session, in this use.
 pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
     let spawn = Spawn {
         lease_id: LeaseId::mint(),
@@ -165,12 +158,10 @@ pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
     }
 }
 
-/// An active binding.
 pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow {
     bindings::new_row(at.clone(), key, "ann", BindingTimeouts::default(), 1)
 }
 
-/// Pending permission request with the options `y` and `n`.
 pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     let option = |id: &str, kind: &str| PermissionOption {
         id: id.to_owned(),
@@ -196,13 +187,11 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     }
 }
 
-/// Transaction that inserts a session, bound to a conversation or not.
 pub(crate) fn spawn_tx(session: SessionRow, binding: Option<BindingRow>) -> SpawnTx {
     let caps = acp_core::writes::SessionLimits { sessions_max: 1_000, account: None };
     SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, caps }
 }
 
-/// Inserts a session, bound to a conversation or not.
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
     store.spawn_session(spawn_tx(session, binding)).await.unwrap();
 }
@@ -217,7 +206,6 @@ pub(crate) struct JournalWriter {
 }
 
 impl JournalWriter {
-    /// Claims a session.
     pub(crate) async fn claim(store: &Store, key: &SessionKey) -> Self {
         let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
         let seq = snapshot.session.last_session_seq;
@@ -233,7 +221,6 @@ impl JournalWriter {
         Write::Event { session_seq: self.seq, run, kind, payload: payload.to_string(), extra: None }
     }
 
-    /// Starts a run.
     pub(crate) async fn start(&mut self) -> RunId {
         let queued = prompt_request("hi").into_run(
             RunId::mint(),
@@ -249,30 +236,25 @@ impl JournalWriter {
         run_id
     }
 
-    /// Appends a row to the running run's journal.
     pub(crate) async fn event(&mut self, kind: EventKind, payload: Value) {
         let write = self.write(kind, &payload, true);
         self.store.commit(self.fence.clone(), vec![write]).await.unwrap();
     }
 
-    /// Appends text of the agent.
     pub(crate) async fn append_text(&mut self, text: &str) {
         self.event(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}})).await;
     }
 
-    /// Appends a whole run with this answer.
     pub(crate) async fn turn(&mut self, answer: &str) {
         self.start().await;
         self.append_text(answer).await;
         self.complete().await;
     }
 
-    /// Completes the run.
     pub(crate) async fn complete(&mut self) {
         self.end(EventKind::Done, &json!({"stop_reason": "end_turn"}), RunState::Completed).await;
     }
 
-    /// Ends the run with an error.
     pub(crate) async fn fail(&mut self) {
         self.end(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), RunState::Failed)
             .await;
@@ -300,7 +282,6 @@ impl JournalWriter {
     }
 }
 
-/// Request to spawn the demo agent.
 pub(crate) fn spawn_request(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
     SpawnRequest {
         agent: Some(AgentName::parse("demo").unwrap()),
@@ -312,7 +293,6 @@ pub(crate) fn spawn_request(bind: Option<ConversationRef>, prompt: Option<&str>)
     }
 }
 
-/// Prompt of the user `ann`.
 pub(crate) fn prompt_request(text: &str) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
@@ -322,12 +302,10 @@ pub(crate) fn prompt_request(text: &str) -> PromptRequest {
     }
 }
 
-/// Log lines that a test collects.
 #[derive(Clone, Default)]
 pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
 
 impl LogLines {
-    /// Writer for a subscriber.
     pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let lines = self.clone();
         move || lines.clone()

@@ -315,7 +315,6 @@ impl Drop for DemoAgent {
     }
 }
 
-/// Returns a demo agent with a session in a new directory.
 fn demo_session() -> (tempfile::TempDir, DemoAgent, String) {
     let state = tempfile::tempdir().unwrap();
     let mut demo = DemoAgent::start(state.path());

@@ -287,7 +287,6 @@ impl Server {
     }
 }
 
-/// Starts a server over a fake service, in a new directory.
 fn start_server(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
@@ -295,10 +294,8 @@ fn start_server(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
     (dir, fake, server)
 }
 
-/// Path of the fake service's session.
 const SESSION: &str = "/v1/sessions/agent:demo:acp:a%2Fb";
 
-/// Sends bytes to the server.
 async fn send_request(dir: &Path, request: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
     stream.write_all(request).await.unwrap();
@@ -332,7 +329,6 @@ fn get(path: &str, headers: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").into_bytes()
 }
 
-/// Asserts the status of the response, and its error code if one is given.
 async fn assert_response(dir: &Path, (request, status, code): (Vec<u8>, &str, &str)) {
     let answer = exchange(dir, &request).await;
     let request_start = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();

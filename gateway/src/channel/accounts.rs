@@ -141,7 +141,6 @@ mod tests {
         format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
     }
 
-    /// Settings of an account override those of the channel.
     #[test]
     fn personas_setting_of_account_overrides_channel() {
         let dir = tempfile::tempdir().unwrap();

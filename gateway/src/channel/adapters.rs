@@ -222,7 +222,6 @@ mod tests {
     use crate::channel::console::{Console, conversation};
     use acp_store::{Durability, Store};
 
-    /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]
     async fn first_adapter_serves_account_until_unregistered() {
         let dir = tempfile::tempdir().unwrap();

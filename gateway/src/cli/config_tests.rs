@@ -37,7 +37,7 @@ use std::sync::Arc;
 enum Proof {
     /// State derived from the configuration, which differs if the key alone differs.
     Seen(fn(&LoadedConfig) -> String),
-    /// The key has no effect, and the gateway says so.
+    /// The key has no effect, which the gateway reports.
     Unused,
 }
 use Proof::{Seen, Unused};
@@ -46,7 +46,6 @@ use Proof::{Seen, Unused};
 type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
-/// Configuration for keys of `[[bindings]]`.
 const BOUND: &str =
     "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
 const MANAGER: &str = "gateway/src/session/manager_tests.rs";
@@ -73,14 +72,12 @@ fn agents(loaded: &LoadedConfig) -> Agents {
     Agents::new(LiveConfig::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
 }
 
-/// Profile of the agent.
 fn profile(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_lookup::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.profile(&mine(), &found))
 }
 
-/// MCP servers of the agent.
 fn servers(loaded: &LoadedConfig) -> String {
     let profile = agents(loaded).configured(&mine()).unwrap();
     json!(profile.mcp_servers.iter().map(mcp::server_param).collect::<Vec<_>>()).to_string()
@@ -133,7 +130,6 @@ fn policies(loaded: &LoadedConfig) -> [EffectivePolicy; 2] {
     ["console", "discord"].map(|channel| policy(loaded, channel))
 }
 
-/// Decisions on prompts and bindings in a conversation.
 fn decisions(loaded: &LoadedConfig, channel: &str) -> String {
     let policy = policy(loaded, channel);
     let prompt = policy.may_prompt();
@@ -153,7 +149,6 @@ fn discord(loaded: &LoadedConfig) -> String {
     decisions(loaded, "discord")
 }
 
-/// Decisions on removing stale bindings.
 fn removes_stale(loaded: &LoadedConfig) -> String {
     ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
 }
@@ -175,7 +170,6 @@ fn backend(loaded: &LoadedConfig) -> String {
     format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
-/// Request for the session of a configured binding.
 fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef::new("console", "main", "c");
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
@@ -217,7 +211,6 @@ fn stream(loaded: &LoadedConfig) -> (Style, UpdateRate) {
     (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
 }
 
-/// Final message of the turn.
 fn final_texts(loaded: &LoadedConfig) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
@@ -400,7 +393,6 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("log.format", RELOAD, "sighup_reloads_configuration"),
 ];
 
-/// Keys of a row.
 fn expand(keys: &str) -> Vec<String> {
     let Some((before, rest)) = keys.split_once('{') else { return vec![keys.to_owned()] };
     let (parts, after) = rest.split_once('}').unwrap();
@@ -412,7 +404,6 @@ fn read(text: &str) -> LoadedConfig {
     load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// Configuration in which a key is changed.
 fn base(key: &str) -> String {
     let remote = [".type", ".url", ".headers"].iter().any(|end| key.ends_with(end));
     let server = if remote { "type = \"http\"\nurl = \"http://h\"" } else { "command = \"mcp\"" };
@@ -426,7 +417,6 @@ fn base(key: &str) -> String {
     }
 }
 
-/// [`base`] with the key set to the value.
 fn with(key: &str, value: &str) -> LoadedConfig {
     let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();

@@ -374,7 +374,6 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Status of a healthy gateway.
     fn status() -> Value {
         json!({
             "pid": 7, "version": "1", "gateway_instance_id": "g", "state_dir": "/s", "started_at_ms": 1,

@@ -88,7 +88,6 @@ mod tests {
     use super::super::Metrics;
     use super::*;
 
-    /// Complete scrape output of an account after two updates.
     #[test]
     fn account_metrics_are_scraped_with_labels() {
         let metrics = Metrics::default();

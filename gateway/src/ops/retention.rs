@@ -135,7 +135,6 @@ mod tests {
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 0);
     }
 
-    /// Old rows are found by index, without a scan.
     #[tokio::test]
     async fn old_records_are_found_by_index() {
         let (_dir, store) = open();
@@ -147,7 +146,6 @@ mod tests {
         assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");
     }
 
-    /// After a clock jump, no record counts as old.
     #[test]
     fn clock_jump_deletes_nothing() {
         for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]

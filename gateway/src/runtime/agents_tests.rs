@@ -11,7 +11,6 @@ fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     Agents::new(LiveConfig::new(loaded(text)), env, Path::new("/bin/sh"), dir)
 }
 
-/// Returns the profile of an agent, with the programs of this machine.
 fn profile(agents: &Agents, agent: &str) -> Result<AgentProfile, Failure> {
     let name = name(agent);
     agents.profile(&name, &local_lookup::look_up(&agents.lookup(&name, None, &[])))

@@ -12,7 +12,6 @@ fn lookup(programs: usize) -> LookupRequest {
     }
 }
 
-/// Returns the next request and its id.
 async fn next(wire: &mut SimSupervisorConnection) -> (u64, FilesOp) {
     for _ in 0..1_000 {
         if let Some((id, Request::Files(FilesRequest { scope: FilesScope::Tenant, roots, op }))) = wire.take()

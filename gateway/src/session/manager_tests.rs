@@ -85,7 +85,6 @@ impl World {
     }
 }
 
-/// Asserts a refusal with this code, whose message contains all of `wants`.
 fn assert_refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[&str]) {
     let failure = result.unwrap_err();
     assert_eq!(failure.code, code, "{failure}");
@@ -231,7 +230,6 @@ async fn start_resumes_configured_number_of_resting_sessions() {
     }
 }
 
-/// A running actor applies new limits, and checks of its agent and directory.
 #[tokio::test]
 async fn running_session_applies_reloaded_limits() {
     let world = world("[limits]\nqueue_runs_max = 2\n");

@@ -1,5 +1,4 @@
-//! Sessions with an unwritable store: failures are reported, and cancel and close still end the process
-//! (H19).
+//! Sessions with an unwritable store: failures are reported, and cancel and close end the process (H19).
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
@@ -26,7 +25,6 @@ use acp_store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Inserts a session and its lease with this status.
 pub(super) async fn insert_leased_session(store: &Store, key: &SessionKey, usage: LeaseStatus) -> LeaseId {
     spawn(store, session_row(key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
@@ -129,7 +127,6 @@ async fn world() -> World {
 }
 
 impl World {
-    /// Makes all writes of sessions fail.
     async fn break_store(&self) {
         let sql = "CREATE TRIGGER broken BEFORE UPDATE ON acp_sessions BEGIN SELECT RAISE(FAIL, 'no'); END";
         execute(&self.store, sql).await;
@@ -270,7 +267,6 @@ async fn unreadable_backend_state_ends_agent_and_keeps_session() {
     world.end().await;
 }
 
-/// Runtime whose machine panics on a request.
 struct PanickingRuntime;
 struct PanickingMachine;
 
@@ -348,8 +344,7 @@ async fn evicted_actor_is_counted() {
     world.end().await;
 }
 
-/// Unreadable rows are not retried: callers get an error, the session is reported, and the next request tries
-/// again.
+/// Unreadable rows fail the request and report the session; the next request tries again.
 #[tokio::test]
 async fn session_with_unreadable_rows_is_blocked_and_reported() {
     let world = world().await;

@@ -52,7 +52,6 @@ async fn hanging_supervisor_is_disconnected() {
     serving.abort();
 }
 
-/// The error names the upgrade of an older supervisor.
 #[tokio::test]
 async fn older_supervisor_is_refused_with_upgrade_hint() {
     let dir = tempfile::tempdir().unwrap();

@@ -34,7 +34,6 @@ pub fn invite_url(application: Snowflake) -> String {
 mod tests {
     use super::*;
 
-    /// The example configuration lists the same permissions.
     #[test]
     fn example_configuration_lists_required_permissions() {
         let example = include_str!("../../../../packaging/gateway.example.toml");
@@ -47,7 +46,6 @@ mod tests {
         assert_eq!(named, needed);
     }
 
-    /// `docs/manual/discord.md` contains the same URL and the same permissions.
     #[test]
     fn manual_lists_required_permissions() {
         let manual = include_str!("../../../../docs/manual/discord.md");

@@ -155,7 +155,6 @@ mod tests {
     const CERTIFICATE: &[u8] = include_bytes!("testdata/localhost.cert.der");
     const KEY: &[u8] = include_bytes!("testdata/localhost.key.der");
 
-    /// Accepts one websocket over TLS, and echoes its messages.
     async fn server() -> String {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(KEY));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -18,7 +18,6 @@ fn edit(rest: &RestClient, text: &'static str) -> tokio::task::JoinHandle<Result
     )
 }
 
-/// Waits until this many requests are in the queue.
 async fn wait_for_queue(rest: &RestClient, count: usize) {
     let wait = async {
         while rest.counts().waiting != count {
@@ -124,7 +123,6 @@ async fn full_queue_rejects_requests() {
     stuck.into_iter().for_each(|stuck| stuck.abort());
 }
 
-/// A queued message fails unsent when its thread is archived; other threads are not affected.
 #[tokio::test]
 async fn queued_requests_of_archived_thread_are_rejected() {
     let server = Server::start(|number, _| match number {

@@ -24,7 +24,6 @@ pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const FINAL: QueueOptions = QueueOptions::new(Priority::Final, STEP_TIMEOUT);
 pub(crate) const CARD: QueueOptions = QueueOptions::new(Priority::Card, STEP_TIMEOUT);
 
-/// Received request.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
@@ -48,19 +47,11 @@ impl ReceivedRequest {
     }
 }
 
-/// Scripted response.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    Answer {
-        status: u16,
-        headers: Vec<(&'static str, String)>,
-        body: String,
-    },
-    /// Responds when the gate is opened.
+    Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     Gated(Box<Reply>),
-    /// Never responds.
     Never,
-    /// Closes the connection without a response.
     Cut,
 }
 
@@ -115,7 +106,6 @@ struct Shared {
     arrived: Notify,
 }
 
-/// Server on its own port.
 #[derive(Clone)]
 pub(crate) struct Server {
     shared: Arc<Shared>,
@@ -180,7 +170,6 @@ impl Server {
         self.requests().iter().map(ReceivedRequest::line).collect()
     }
 
-    /// Waits until this many requests have arrived.
     pub(crate) async fn wait_for_requests(&self, count: usize) {
         let wait = async {
             loop {
@@ -195,7 +184,6 @@ impl Server {
         assert!(result.is_ok(), "{count} requests expected: {:?}", self.lines());
     }
 
-    /// Releases one gated response.
     pub(crate) fn release_gated(&self) {
         self.shared.gate.notify_one();
     }

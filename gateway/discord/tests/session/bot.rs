@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Timeout to READY or RESUMED in these tests, in seconds.
 const READY_TIMEOUT_SECONDS: u64 = 5;
 /// Maximum duration of any step on a busy machine.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,7 +42,6 @@ impl Bot {
         next.expect("an event arrives in time").expect("the session is open")
     }
 
-    /// Skips events until `wanted` returns a value.
     pub(crate) async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(&self.next().await) {

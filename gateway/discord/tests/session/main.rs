@@ -97,7 +97,6 @@ async fn fatal_close_codes_stop_the_session() {
     }
 }
 
-/// Acknowledges heartbeats and answers no other payload.
 async fn acknowledge_heartbeats(mut conn: Conn) -> u64 {
     let op = conn.handshake_opcode(1_000).await;
     conn.hold_open().await;

@@ -19,7 +19,6 @@ const BEFORE_HELLO: Duration = Duration::from_millis(50);
 
 type ConnectionScript = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Response of the service to a request for the gateway address.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Value,
@@ -28,7 +27,6 @@ pub(crate) struct Answer {
 /// Service that runs as long as the test's runtime.
 pub(crate) struct Server {
     address: String,
-    /// Number of accepted websockets.
     connections: Arc<AtomicUsize>,
     /// Close codes sent by clients.
     pub(crate) closed: Arc<Mutex<Vec<u16>>>,
@@ -53,7 +51,6 @@ impl Server {
         Self::answering(|address| gateway_answer(&format!("ws://{address}")), script).await
     }
 
-    /// Starts a service with another response.
     pub(crate) async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, script: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
@@ -92,7 +89,6 @@ impl Server {
     }
 }
 
-/// Valid response with this gateway.
 pub(crate) fn gateway_answer(url: &str) -> Answer {
     let limit = json!({ "total": 1000, "remaining": 900, "reset_after": 60_000, "max_concurrency": 1 });
     Answer { status: 200, body: json!({ "url": url, "shards": 1, "session_start_limit": limit }) }
@@ -127,7 +123,6 @@ async fn serve(
     script(number, Conn { socket, seq: 0, closed, early }).await;
 }
 
-/// Websocket.
 pub(crate) struct Conn {
     socket: WebSocketStream<TcpStream>,
     seq: u64,
@@ -181,12 +176,10 @@ impl Conn {
         self.text(json!({ "op": 0, "t": name, "s": self.seq, "d": data }).to_string()).await;
     }
 
-    /// Skips this many sequence numbers.
     pub(crate) fn skip(&mut self, numbers: u64) {
         self.seq += numbers;
     }
 
-    /// Sends the beginning of a text message of this size.
     pub(crate) async fn partial_message(&mut self, size: u64) {
         let mut frame = vec![0x81, 127];
         frame.extend(size.to_be_bytes());
@@ -194,7 +187,6 @@ impl Conn {
         let _ = self.socket.get_mut().write_all(&frame).await;
     }
 
-    /// Sends many events in one write.
     pub(crate) async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
         for (name, data) in events {
             self.seq += 1;
@@ -204,7 +196,6 @@ impl Conn {
         let _ = self.socket.flush().await;
     }
 
-    /// Returns the next payload of the client. Acknowledges heartbeats.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         let payload = self.next_unacknowledged().await?;
         if payload["op"] == json!(1) {
@@ -213,7 +204,6 @@ impl Conn {
         Some(payload)
     }
 
-    /// Returns the next payload of the client, without any response.
     pub(crate) async fn next_unacknowledged(&mut self) -> Option<Value> {
         loop {
             match self.socket.next().await? {
@@ -227,12 +217,10 @@ impl Conn {
         }
     }
 
-    /// Acknowledges heartbeats until the client disconnects.
     pub(crate) async fn hold_open(mut self) {
         while self.next().await.is_some() {}
     }
 
-    /// Closes the connection, with or without a code.
     pub(crate) async fn close(mut self, code: Option<u16>) {
         let frame = code.map(|code| CloseFrame { code: code.into(), reason: "".into() });
         let _ = self.socket.send(Message::Close(frame)).await;
@@ -262,7 +250,6 @@ pub(crate) fn message(id: u64) -> Value {
     })
 }
 
-/// Click with the required fields only.
 pub(crate) fn click_without_locale(id: u64) -> Value {
     json!({
         "id": id.to_string(), "application_id": "2", "type": 3, "token": "hunter2", "version": 1, "channel_id": "10",

@@ -84,10 +84,10 @@ async fn half_closed_client_gets_response_and_closed_one_frees_its_slot() {
         tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    let stream_of = format!("GET {SESSION}/events?after=0 HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
+    let stream_request = format!("GET {SESSION}/events?after=0 HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
     fake.append_message("one");
     for _ in 0..limits.connections_max {
-        let mut stream = send_request(dir.path(), stream_of.as_bytes()).await;
+        let mut stream = send_request(dir.path(), stream_request.as_bytes()).await;
         let mut first = [0; 16];
         stream.read_exact(&mut first).await.unwrap();
     }

@@ -91,7 +91,6 @@ fn messages_of(conversation: &str) -> String {
     format!("/v1/console/conversations/{conversation}/messages")
 }
 
-/// Viewer that reads an event stream event by event.
 struct Viewer {
     stream: UnixStream,
     seen: String,
@@ -104,7 +103,6 @@ impl Viewer {
         Self { stream: send_request(dir, request.as_bytes()).await, seen: String::new() }
     }
 
-    /// Reads more data; false at the end of the stream.
     async fn read_more(&mut self) -> bool {
         let mut piece = [0; 4_096];
         let read = tokio::time::timeout(DEADLINE, self.stream.read(&mut piece)).await.unwrap().unwrap();
@@ -200,11 +198,11 @@ async fn conversation_view_has_session_or_reason() {
     let response = fixture.send("nowhere", "hello", "m1").await.unwrap();
     let Outcome::Refused { failure, reason } = &response.outcome else { panic!("{response:?}") };
     assert_eq!((failure.code, reason), (Code::NotBound, &unbound.reason));
-    let texts_of = fixture.texts_of("nowhere").await;
-    assert_eq!(texts_of[0], ("person".to_owned(), "hello".to_owned()));
-    assert_eq!((texts_of[1].0.as_str(), texts_of.len()), ("error", 2), "{texts_of:?}");
+    let texts = fixture.texts_of("nowhere").await;
+    assert_eq!(texts[0], ("person".to_owned(), "hello".to_owned()));
+    assert_eq!((texts[1].0.as_str(), texts.len()), ("error", 2), "{texts:?}");
     assert_eq!(fixture.send("nowhere", "hello", "m1").await.unwrap(), response);
-    assert_eq!(fixture.texts_of("nowhere").await, texts_of, "no message is repeated");
+    assert_eq!(fixture.texts_of("nowhere").await, texts, "no message is repeated");
     // Commands work in an unbound conversation.
     let help = fixture.send("nowhere", "/acp help", "m2").await.unwrap();
     assert!(help.outcome.text().contains("/acp spawn"), "{help:?}");

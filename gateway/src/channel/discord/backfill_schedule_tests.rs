@@ -9,7 +9,6 @@ fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A thread of a channel.
 fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
     BackfillTarget {
         id: Snowflake(id),
@@ -19,12 +18,10 @@ fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
     }
 }
 
-/// Threads of one channel.
 fn threads(count: u64, is_inaccessible: bool) -> Vec<BackfillTarget> {
     (100..100 + count).map(|id| thread(id, 1, is_inaccessible)).collect()
 }
 
-/// Runs the schedule up to a time; returns the conversations read.
 fn run(schedule: &mut BackfillSchedule, bound: &[BackfillTarget], end: Duration) -> Vec<Snowflake> {
     let mut read = Vec::new();
     while let Some(due) = schedule.due().filter(|due| *due <= end) {
@@ -112,7 +109,6 @@ fn backfill_scope_includes_possible_members() {
 }
 
 proptest! {
-    /// For all event sequences: each conversation is read after the last event, and the schedule comes to rest.
     #[test]
     fn each_conversation_is_read_after_the_last_event(
         events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::channel::ConversationRef;
 
-    fn bound_conversation(id: &str, parent: Option<&str>) -> BoundConversation {
+    fn bound(id: &str, parent: Option<&str>) -> BoundConversation {
         let conversation = ConversationRef {
             channel: "discord".to_owned(),
             account_id: "main".to_owned(),
@@ -74,14 +74,8 @@ mod tests {
     #[test]
     fn unbound_is_known_until_bindings_change() {
         let unknown = BindingCache::default();
-        let known = BindingCache::new(
-            3,
-            &[
-                bound_conversation("7", Some("1")),
-                bound_conversation("8", None),
-                bound_conversation("not an id", None),
-            ],
-        );
+        let known =
+            BindingCache::new(3, &[bound("7", Some("1")), bound("8", None), bound("not an id", None)]);
         for (cache, at, changes, want) in [
             (&unknown, 7, 0, None),
             (&known, 7, 3, Some(true)),
@@ -99,8 +93,8 @@ mod tests {
 
     #[test]
     fn bindings_added_since_snapshot_are_listed() {
-        let first = BindingCache::new(0, &[bound_conversation("7", None)]);
-        let second = BindingCache::new(1, &[bound_conversation("7", None), bound_conversation("9", None)]);
+        let first = BindingCache::new(0, &[bound("7", None)]);
+        let second = BindingCache::new(1, &[bound("7", None), bound("9", None)]);
         assert_eq!(first.since(&BindingCache::default()), [], "a start backfills all conversations");
         assert_eq!(second.since(&first), [Snowflake(9)]);
         assert_eq!(first.since(&second), []);

@@ -27,11 +27,9 @@ const BOT: Snowflake = Snowflake(2);
 
 type DuringRead = Box<dyn FnOnce(&FakeControlPlane) + Send>;
 
-/// Fake control plane with preset answers and a log of requests.
 #[derive(Default)]
 struct FakeControlPlane {
     bound: Mutex<Vec<BoundConversation>>,
-    /// True if reads fail.
     is_unavailable: Mutex<bool>,
     changes: watch::Sender<u64>,
     /// Runs once during the next read of the bindings, after the snapshot was taken.
@@ -64,7 +62,7 @@ impl FakeControlPlane {
         !*self.is_unavailable.lock().unwrap()
     }
 
-    fn count_calls(&self, description: &str) -> usize {
+    fn count(&self, description: &str) -> usize {
         self.calls.lock().unwrap().iter().filter(|call| call.starts_with(description)).count()
     }
 
@@ -157,7 +155,6 @@ impl InboundPort for Arc<FakeControlPlane> {
     }
 }
 
-/// Fake Discord.
 struct FakeDiscord {
     /// Response to a request for any conversation; `None`: 503.
     channel_response: watch::Receiver<Option<Json>>,
@@ -165,7 +162,6 @@ struct FakeDiscord {
     message_ids: std::ops::Range<u64>,
     /// True if the bot may not read messages; pages are then empty.
     is_unreadable: bool,
-    /// Number of requests for a single message.
     message_requests: Arc<AtomicUsize>,
     behaviour: Arc<Behaviour>,
 }
@@ -177,7 +173,6 @@ struct Behaviour {
     roles: Mutex<BTreeMap<u64, Vec<u64>>>,
     /// First message id from which on pages are refused, and the HTTP status.
     page_refusal: Mutex<Option<(u64, u16)>>,
-    /// Number of requests for a conversation.
     channel_requests: AtomicUsize,
 }
 
@@ -187,7 +182,6 @@ impl FakeDiscord {
         Self::without_messages(watch::channel(channel_response).1)
     }
 
-    /// Creates a fake without messages.
     fn without_messages(channel_response: watch::Receiver<Option<Json>>) -> Self {
         Self {
             channel_response,
@@ -198,7 +192,6 @@ impl FakeDiscord {
         }
     }
 
-    /// Returns the response to a request.
     fn answer(&self, uri: &axum::http::Uri) -> (axum::http::StatusCode, axum::Json<Json>) {
         use axum::http::StatusCode;
         let refuse = |status, code: u32| (status, axum::Json(json!({"code": code, "message": "no"})));
@@ -245,7 +238,6 @@ impl FakeDiscord {
     }
 }
 
-/// Returns the `after` parameter of a page request.
 fn after(uri: &axum::http::Uri) -> u64 {
     let after = uri.query().and_then(|query| query.split("after=").nth(1)?.split('&').next());
     after.and_then(|after| after.parse().ok()).unwrap_or(0)
@@ -265,7 +257,6 @@ async fn serve(fake: FakeDiscord) -> String {
     format!("http://{address}")
 }
 
-/// Channel of a server.
 fn channel() -> Json {
     json!({"id": "7", "type": 0, "guild_id": "9"})
 }
@@ -277,7 +268,6 @@ fn thread(archived: bool) -> Json {
     json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
 }
 
-/// Thread 7 as in an event.
 fn shown_thread(archived: bool) -> Thread {
     Thread {
         id: Snowflake(7),
@@ -302,7 +292,6 @@ fn settings(token: &str, base: &str) -> AccountSettings {
     }
 }
 
-/// Starts an event loop with a session and a sink for events of the test.
 async fn start(is_unavailable: bool) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>) {
     let (control_plane, inbound, event_loop, _) =
         start_with(is_unavailable, FakeDiscord::with_channel(Some(channel())), &[]).await;
@@ -316,8 +305,7 @@ async fn start_with(
     static_bindings: &[u64],
 ) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let static_bindings = static_bindings.iter().copied().map(Snowflake).collect();
-    let settings =
-        AccountSettings { static_bindings: static_bindings, ..settings("token", &serve(fake).await) };
+    let settings = AccountSettings { static_bindings, ..settings("token", &serve(fake).await) };
     let discord = Discord::new("main".to_owned(), settings).unwrap();
     let inner = Arc::clone(&discord.inner);
     let (inbound, events) = websocket::event_channel(4_096);
@@ -360,7 +348,6 @@ fn message_event_by(who: Snowflake, id: u64, channel: u64, text: &str) -> Event 
     }))
 }
 
-/// Autocompletion request for the sessions of `/acp status`.
 fn autocomplete_event() -> Event {
     let session = given("session", Value::Text(String::new()), true);
     let status = given("status", Value::Sub(vec![session]), false);
@@ -377,13 +364,11 @@ async fn until(description: &str, condition: impl Fn() -> bool) {
     panic!("timed out: {description}");
 }
 
-/// Messages in unbound conversations cause no reads of the bindings, regardless of their number.
 #[tokio::test]
 async fn unbound_messages_cause_no_binding_reads() {
-    let (control_plane, inbound, _event_loop) = start(false).await;
+    let (control_plane, inbound, _task) = start(false).await;
     inbound.put(message_event(1_000, 99, "/acp sessions"));
-    until("bindings read", || control_plane.count_calls("bound") > 0 && !control_plane.offered().is_empty())
-        .await;
+    until("bindings read", || control_plane.count("bound") > 0 && !control_plane.offered().is_empty()).await;
     let last = 3_000;
     for id in 1_001..last {
         inbound.put(message_event(id, 100 + id % 7, "chatter"));
@@ -393,7 +378,7 @@ async fn unbound_messages_cause_no_binding_reads() {
     assert_eq!(control_plane.offered(), ["/acp sessions", "/acp status"]);
     // Before the first snapshot some of the conversations may have been queried in their workers.
     assert!(
-        control_plane.count_calls("bound") == 1 && control_plane.count_calls("lookup 10") <= 7,
+        control_plane.count("bound") == 1 && control_plane.count("lookup 10") <= 7,
         "{:?}",
         control_plane.calls.lock()
     );
@@ -402,8 +387,8 @@ async fn unbound_messages_cause_no_binding_reads() {
 /// A binding made at any moment takes effect: before, during and after a read of the bindings.
 #[tokio::test]
 async fn concurrent_binding_is_not_missed() {
-    let (control_plane, inbound, _event_loop) = start(false).await;
-    until("bindings read", || control_plane.count_calls("bound") > 0).await;
+    let (control_plane, inbound, _task) = start(false).await;
+    until("bindings read", || control_plane.count("bound") > 0).await;
     control_plane.bind("7");
     inbound.put(message_event(1_001, 7, "one"));
     until("message offered", || control_plane.offered() == ["one"]).await;
@@ -412,10 +397,7 @@ async fn concurrent_binding_is_not_missed() {
         Some(Box::new(|control_plane: &FakeControlPlane| control_plane.bind("9")));
     control_plane.bind("8");
     // Earlier messages are found: a new binding is read from its beginning.
-    until("both conversations looked up", || {
-        control_plane.count_calls("lookup 8") > 0 && control_plane.count_calls("lookup 9") > 0
-    })
-    .await;
+    until("looked up", || control_plane.count("lookup 8") > 0 && control_plane.count("lookup 9") > 0).await;
     inbound.put(message_event(1_002, 9, "two"));
     until("message offered", || control_plane.offered() == ["one", "two"]).await;
 }
@@ -423,7 +405,7 @@ async fn concurrent_binding_is_not_missed() {
 /// While the control plane is unreadable, independent work proceeds, other work waits, and nothing is lost.
 #[tokio::test]
 async fn unreadable_control_plane_delays_no_event() {
-    let (control_plane, inbound, _event_loop) = start(true).await;
+    let (control_plane, inbound, _task) = start(true).await;
     control_plane.bind("7");
     inbound.put(message_event(1_001, 7, "one"));
     inbound.put(message_event(1_002, 7, "two"));
@@ -432,12 +414,12 @@ async fn unreadable_control_plane_delays_no_event() {
     inbound.put(Event::ChannelDeleted(Snowflake(7)));
     // Events are handled in order: this one after all others above.
     inbound.put(autocomplete_event());
-    until("suggestion served", || control_plane.count_calls("suggest") > 0).await;
-    until("message waits in its queue", || control_plane.count_calls("lookup 7") > 1).await;
-    assert_eq!((control_plane.offered().len(), control_plane.count_calls("changed")), (0, 0));
+    until("suggestion served", || control_plane.count("suggest") > 0).await;
+    until("message waits in its queue", || control_plane.count("lookup 7") > 1).await;
+    assert_eq!((control_plane.offered().len(), control_plane.count("changed")), (0, 0));
     control_plane.set_unavailable(false);
     until("queued messages offered", || control_plane.offered() == ["one", "two"]).await;
-    until("deletion handled", || control_plane.count_calls("changed 7 Gone") > 0).await;
+    until("deletion handled", || control_plane.count("changed 7 Gone") > 0).await;
 }
 
 /// Events in the queue of an old connection are handled in order before the next connection begins: Discord
@@ -477,11 +459,11 @@ async fn events_of_old_connection_are_handled_before_next_one() {
 #[tokio::test]
 async fn messages_are_handled_while_archive_check_fails() {
     let (channel_response, receiver) = watch::channel(Some(thread(false)));
-    let (control_plane, inbound, _event_loop, inner) =
+    let (control_plane, inbound, _task, inner) =
         start_with(false, FakeDiscord::without_messages(receiver), &[]).await;
     control_plane.bind("7");
     let conversation = Snowflake(7);
-    until("conversation checked", || inner.cache.has_archive_state(conversation)).await;
+    until("checked", || inner.cache.has_archive_state(conversation)).await;
     channel_response.send_replace(None);
     inbound.put(Event::ThreadChanged(shown_thread(true)));
     until("archive state dropped", || !inner.cache.has_archive_state(conversation)).await;
@@ -492,20 +474,19 @@ async fn messages_are_handled_while_archive_check_fails() {
     until("message offered", || control_plane.offered().len() == texts.len()).await;
     assert_eq!(control_plane.offered(), texts);
     assert!(
-        !inner.cache.has_archive_state(conversation) && control_plane.count_calls("changed 7 Archived") == 0,
+        !inner.cache.has_archive_state(conversation) && control_plane.count("changed 7 Archived") == 0,
         "the state is unknown"
     );
     assert!(inner.ensure_archive_state(conversation).await.is_err(), "no message is sent");
     channel_response.send_replace(Some(thread(true)));
     assert!(inner.ensure_archive_state(conversation).await.is_ok());
-    until("conversation parked", || control_plane.count_calls("changed 7 Archived { by_person: true }") > 0)
-        .await;
+    until("parked", || control_plane.count("changed 7 Archived { by_person: true }") > 0).await;
 }
 
 /// A session start with failing archive checks does not delay messages either.
 #[tokio::test]
 async fn session_start_with_failing_checks_delays_no_message() {
-    let (control_plane, inbound, _event_loop, inner) =
+    let (control_plane, inbound, _task, inner) =
         start_with(false, FakeDiscord::with_channel(None), &[]).await;
     inner.cache.set_location(Snowflake(7), Some(Snowflake(3)), Some(Snowflake(9)));
     control_plane.bind("7");
@@ -525,7 +506,7 @@ async fn overflowed_messages_of_static_bindings_are_backfilled() {
     {
         let fake =
             FakeDiscord { message_ids: ids.clone(), ..FakeDiscord::with_channel(Some(channel_response)) };
-        let (control_plane, inbound, _event_loop, _) = start_with(true, fake, &[static_bindings]).await;
+        let (control_plane, inbound, _task, _) = start_with(true, fake, &[static_bindings]).await;
         let crowd = (0..chatter).map(|number| message_event(2_000 + number, 100 + number % 20, "chatter"));
         let events: Vec<Event> =
             crowd.chain(ids.clone().map(|id| message_event(id, 7, &format!("7: {id}")))).collect();
@@ -534,7 +515,7 @@ async fn overflowed_messages_of_static_bindings_are_backfilled() {
                 inbound.put(event.clone());
             }
             inbound.put(autocomplete_event());
-            until("all events received", || control_plane.count_calls("suggest") == number).await;
+            until("all events received", || control_plane.count("suggest") == number).await;
         }
         control_plane.set_unavailable(false);
         let want: Vec<String> = ids.clone().map(|id| format!("7: {id}")).collect();
@@ -562,8 +543,8 @@ async fn missed_edits_and_deletions_are_found() {
             ..FakeDiscord::with_channel(Some(channel()))
         };
         let message_requests = Arc::clone(&fake.message_requests);
-        let (control_plane, inbound, _event_loop, _) = start_with(false, fake, &[]).await;
-        let queued_message = |(id, text): (u64, Option<&str>)| {
+        let (control_plane, inbound, _task, _) = start_with(false, fake, &[]).await;
+        let queued = |(id, text): (u64, Option<&str>)| {
             let (message_id, text) = (id.to_string(), text.map(str::to_owned));
             QueuedMessage { message_id, text }
         };
@@ -575,7 +556,7 @@ async fn missed_edits_and_deletions_are_found() {
             (1_299, Some("as it was, too")),
             (1_400, None),
         ];
-        *control_plane.waiting.lock().unwrap() = waiting.map(queued_message).into();
+        *control_plane.waiting.lock().unwrap() = waiting.map(queued).into();
         control_plane.bind("7");
         inbound.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
         until("each message requested", || message_requests.load(Ordering::Relaxed) >= 6).await;

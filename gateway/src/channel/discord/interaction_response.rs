@@ -183,7 +183,7 @@ mod tests {
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
-    async fn run_reply(
+    async fn run(
         permits: usize,
         effect: ResendEffect,
         faults: Vec<RestError>,
@@ -212,14 +212,13 @@ mod tests {
             (Replaces, vec![late()], (Err(late()), 1, 0)),
             (Replaces, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {
-            assert_eq!(run_reply(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
+            assert_eq!(run(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn reply_retries_end_with_token_lifetime() {
-        let (result, attempts, seconds) =
-            run_reply(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
+        let (result, attempts, seconds) = run(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
         assert_eq!(result, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
         assert!((780..=840).contains(&seconds), "{seconds}");
@@ -228,6 +227,6 @@ mod tests {
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn reply_without_permit_is_not_retried() {
-        assert_eq!(run_reply(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+        assert_eq!(run(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

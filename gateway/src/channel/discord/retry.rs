@@ -131,14 +131,9 @@ mod tests {
             ),
         ] {
             let begun = Instant::now();
-            let remaining = Mutex::new(answers.into_iter());
-            let next = || {
-                remaining
-                    .lock()
-                    .ok()
-                    .and_then(|mut remaining| remaining.next())
-                    .unwrap_or(MessageChangeOutcome::NotOurs)
-            };
+            let left = Mutex::new(answers.into_iter());
+            let next =
+                || left.lock().ok().and_then(|mut left| left.next()).unwrap_or(MessageChangeOutcome::NotOurs);
             let done = retry_until_done("it", Snowflake(1), || std::future::ready(next())).await;
             assert_eq!((done, begun.elapsed()), (want, Duration::from_millis(after_ms)));
         }

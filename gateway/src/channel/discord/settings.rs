@@ -108,14 +108,14 @@ mod tests {
         assert!(!format!("{from_env:?}").contains("secret"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
-        let with_token_file =
+        let with_file =
             |file: &Path| DiscordAccount { token_file: Some(file.display().to_string()), ..account() };
         std::fs::write(&file, "other\n").unwrap();
-        assert_eq!(parse_account(&with_token_file(&file)).unwrap().token.expose(), "other");
+        assert_eq!(parse_account(&with_file(&file)).unwrap().token.expose(), "other");
         std::fs::write(&file, "two words").unwrap();
         for (account, want) in [
-            (with_token_file(&file), "is not a token"),
-            (with_token_file(&dir.path().join("none")), "cannot be read"),
+            (with_file(&file), "is not a token"),
+            (with_file(&dir.path().join("none")), "cannot be read"),
             (DiscordAccount { token_env: Some("X".to_owned()), ..account() }, "X is not set"),
             (DiscordAccount::default(), "no token is configured"),
         ] {
@@ -128,14 +128,12 @@ mod tests {
 
     #[test]
     fn base_url_selects_another_service() {
-        let with_base_url =
+        let at_url =
             |url: &str| parse_account(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
-        assert!(!with_base_url("http://127.0.0.1:9").unwrap().base.is_official());
+        assert!(!at_url("http://127.0.0.1:9").unwrap().base.is_official());
         assert!(parse_account(&account()).unwrap().base.is_official());
         assert!(
-            with_base_url("http://discord.com")
-                .unwrap_err()
-                .contains("channels.discord.accounts.main.base_url")
+            at_url("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url")
         );
     }
 

@@ -99,7 +99,6 @@ fn denied_channel_is_probed_by_one_thread() {
     assert_eq!(attempts(15_000), 4);
 }
 
-/// A denied channel is read by one conversation at a time.
 #[test]
 fn reads_of_a_denied_channel_are_paced() {
     let cache = StateCache::default();
@@ -123,7 +122,6 @@ fn reads_of_a_denied_channel_are_paced() {
     assert_eq!(refused(600_000), DENIED_MIN + 1, "conversations are tried until enough are denied");
 }
 
-/// The data on denied conversations is bounded and removed with the conversations.
 #[test]
 fn denials_are_bounded_and_removed_with_conversation() {
     let cache = StateCache::default();

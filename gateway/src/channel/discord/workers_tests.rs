@@ -21,7 +21,7 @@ fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {
     })
 }
 
-fn queued_message(id: u64, text: &str) -> QueuedMessage {
+fn queued(id: u64, text: &str) -> QueuedMessage {
     QueuedMessage { message_id: id.to_string(), text: Some(text.to_owned()) }
 }
 
@@ -29,7 +29,6 @@ fn gap() -> Event {
     Event::Gap { why: GapCause::Overflow, lost: 1 }
 }
 
-/// Replaces the allow-list.
 fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
     let people = Principals {
@@ -41,14 +40,12 @@ fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
 }
 
 impl FakeControlPlane {
-    /// Returns the logged requests with this prefix, without the prefix.
     fn all(&self, prefix: &str) -> Vec<String> {
         let all = self.calls.lock().unwrap().clone();
         all.iter().filter_map(|it| it.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 }
 
-/// Advances the clock at a moment without other activity.
 async fn advance_clock(by: Duration) {
     pause();
     advance(by).await;
@@ -83,10 +80,8 @@ async fn start_bound(
     let behaviour = Arc::clone(&fake.behaviour);
     let (control_plane, inbound, event_loop, inner) = start_with(false, fake, &[]).await;
     control_plane.bind("7");
-    until("conversation checked", || {
-        control_plane.count_calls("queued 7") > 0 && inner.cache.has_archive_state(Snowflake(7))
-    })
-    .await;
+    until("checked", || control_plane.count("queued 7") > 0 && inner.cache.has_archive_state(Snowflake(7)))
+        .await;
     (control_plane, inbound, event_loop, inner, behaviour, responder)
 }
 
@@ -94,43 +89,43 @@ async fn start_bound(
 /// bots never do.
 #[tokio::test]
 async fn edit_by_unauthorized_user_is_ignored() {
-    let (control_plane, inbound, _event_loop, inner, behaviour, _) = start_bound(0..0).await;
+    let (control_plane, inbound, _task, inner, behaviour, _) = start_bound(0..0).await;
     inbound.put(edited(Some(EVE), 7, 1_001, "by eve"));
     inbound.put(edited(Some(BOT), 7, 1_001, "by the bot"));
     inbound.put(edited(Some(ANN), 7, 1_001, "by ann"));
-    until("edit recorded", || control_plane.count_calls("edited") > 0).await;
+    until("edit recorded", || control_plane.count("edited") > 0).await;
     assert_eq!(control_plane.all("edited 7 "), ["1001 by ann"]);
     // From here on the allow-list contains only a role.
     set_allow_list(&inner, &[], &[CREW]);
     behaviour.roles.lock().unwrap().insert(EVE.0, vec![CREW]);
     inbound.put(edited(Some(ANN), 7, 1_001, "by ann, who has left"));
     inbound.put(edited(Some(EVE), 7, 1_001, "by one of the crew"));
-    until("change recorded", || control_plane.count_calls("edited") > 1).await;
+    until("change recorded", || control_plane.count("edited") > 1).await;
     behaviour.roles.lock().unwrap().insert(EVE.0, vec![]);
     behaviour.roles.lock().unwrap().insert(ANN.0, vec![CREW]);
     inbound.put(edited(Some(EVE), 7, 1_001, "by eve again"));
     inbound.put(edited(Some(ANN), 7, 1_001, "by ann again"));
-    until("change recorded", || control_plane.count_calls("edited") > 2).await;
+    until("change recorded", || control_plane.count("edited") > 2).await;
     assert_eq!(
         control_plane.all("edited 7 "),
         ["1001 by ann", "1001 by one of the crew", "1001 by ann again"]
     );
     // Anyone may delete their own message.
     inbound.put(Event::MessagesDeleted { channel: Snowflake(7), ids: vec![Snowflake(1_001)] });
-    until("change recorded", || control_plane.count_calls("deleted 7 1001") > 0).await;
+    until("change recorded", || control_plane.count("deleted 7 1001") > 0).await;
 }
 
 /// The same for edits found by a check; deletions are found all the same.
 #[tokio::test]
 async fn backfilled_edit_by_unauthorized_user_is_ignored() {
-    let (control_plane, inbound, _event_loop, inner, behaviour, _) = start_bound(1_001..1_003).await;
+    let (control_plane, inbound, _task, inner, behaviour, _) = start_bound(1_001..1_003).await;
     // The deleted message is the last one compared.
-    let checks = |times: usize| control_plane.count_calls("deleted 7 1003") >= times;
+    let checks = |times: usize| control_plane.count("deleted 7 1003") >= times;
     *control_plane.waiting.lock().unwrap() =
-        vec![queued_message(1_001, "one"), queued_message(1_002, "7: 1002"), queued_message(1_003, "gone")];
+        vec![queued(1_001, "one"), queued(1_002, "7: 1002"), queued(1_003, "gone")];
     set_allow_list(&inner, &[EVE], &[CREW]);
     inbound.put(gap());
-    until("conversation checked", || checks(1)).await;
+    until("checked", || checks(1)).await;
     inbound.put(gap());
     until("conversation checked twice", || checks(2)).await;
     assert_eq!(control_plane.all("edited "), [""; 0]);
@@ -139,39 +134,37 @@ async fn backfilled_edit_by_unauthorized_user_is_ignored() {
     until("change recorded", || control_plane.all("edited 7 ").contains(&"1001 7: 1001".to_owned())).await;
 }
 
-/// The author of an edit that lacks it is requested.
 #[tokio::test]
 async fn edit_without_author_is_applied_after_author_lookup() {
-    let (control_plane, inbound, _event_loop, _inner, _, _) = start_bound(1_001..1_003).await;
+    let (control_plane, inbound, _task, _inner, _, _) = start_bound(1_001..1_003).await;
     inbound.put(edited(None, 7, 1_001, "author unknown"));
     inbound.put(edited(Some(ANN), 7, 1_002, "and then"));
-    until("both edits recorded", || control_plane.count_calls("edited") > 1).await;
+    until("both edits recorded", || control_plane.count("edited") > 1).await;
     assert_eq!(control_plane.all("edited 7 "), ["1001 author unknown", "1002 and then"]);
 }
 
 /// A REST response may be older than an event: an edit from an event is not undone by it.
 #[tokio::test]
 async fn stale_response_does_not_undo_newer_event() {
-    let (control_plane, inbound, _event_loop, _inner, _, _) = start_bound(1_001..1_002).await;
+    let (control_plane, inbound, _task, _inner, _, _) = start_bound(1_001..1_002).await;
     inbound.put(edited(Some(ANN), 7, 1_001, "two"));
-    until("change recorded", || control_plane.count_calls("edited") > 0).await;
-    *control_plane.waiting.lock().unwrap() = vec![queued_message(1_001, "two"), queued_message(900, "gone")];
+    until("change recorded", || control_plane.count("edited") > 0).await;
+    *control_plane.waiting.lock().unwrap() = vec![queued(1_001, "two"), queued(900, "gone")];
     inbound.put(gap());
-    until("conversation checked", || control_plane.count_calls("deleted 7 900") > 0).await;
+    until("checked", || control_plane.count("deleted 7 900") > 0).await;
     assert_eq!(control_plane.all("edited 7 "), ["1001 two"]);
 }
 
 /// A page may lack a message that was just written.
 #[tokio::test]
 async fn recent_message_missing_from_page_is_not_deleted() {
-    let (control_plane, inbound, _event_loop, _inner, _, _) = start_bound(0..0).await;
+    let (control_plane, inbound, _task, _inner, _, _) = start_bound(0..0).await;
     let made_ms = now_ms() - 8_000;
     let young = Snowflake::from_ms(made_ms);
-    *control_plane.waiting.lock().unwrap() =
-        vec![queued_message(900, "gone"), queued_message(young.0, "young")];
+    *control_plane.waiting.lock().unwrap() = vec![queued(900, "gone"), queued(young.0, "young")];
     inbound.put(gap());
-    let is_gone = |id: u64| control_plane.count_calls(&format!("deleted 7 {id}")) > 0;
-    until("conversation checked", || is_gone(900)).await;
+    let is_gone = |id: u64| control_plane.count(&format!("deleted 7 {id}")) > 0;
+    until("checked", || is_gone(900)).await;
     let seen = is_gone(young.0);
     assert!(!seen || now_ms() >= made_ms + 10_000, "a recent message was treated as deleted");
     until("message deleted", || is_gone(young.0)).await;
@@ -185,11 +178,11 @@ async fn refused_message_stays_refused_when_repeated() {
         let fake = FakeDiscord { message_ids: 1_001..1_002, ..FakeDiscord::with_channel(Some(channel())) };
         let behaviour = Arc::clone(&fake.behaviour);
         *behaviour.page_refusal.lock().unwrap() = (!is_read_first).then_some((0, 403));
-        let (control_plane, inbound, _event_loop, inner) = start_with(false, fake, &[]).await;
+        let (control_plane, inbound, _task, inner) = start_with(false, fake, &[]).await;
         set_allow_list(&inner, &[EVE], &[]);
         control_plane.bind("7");
         if is_read_first {
-            until("conversation read", || control_plane.count_calls("read 7 1001") > 0).await;
+            until("conversation read", || control_plane.count("read 7 1001") > 0).await;
         } else {
             until("read refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
             inbound.put(message_event(1_001, 7, "7: 1001"));
@@ -204,9 +197,9 @@ async fn refused_message_stays_refused_when_repeated() {
         inbound.put(gap());
         inbound.put(message_event(1_003, 7, "ann's"));
         until("later message offered", || control_plane.offered().contains(&"ann's".to_owned())).await;
-        let read = control_plane.count_calls("read 7 1001");
+        let read = control_plane.count("read 7 1001");
         inbound.put(gap());
-        until("conversation read again", || control_plane.count_calls("read 7 1001") > read).await;
+        until("conversation read again", || control_plane.count("read 7 1001") > read).await;
         inbound.put(message_event(1_004, 7, "the last"));
         until("last message offered", || control_plane.offered().contains(&"the last".to_owned())).await;
         assert!(
@@ -217,22 +210,20 @@ async fn refused_message_stays_refused_when_repeated() {
     }
 }
 
-/// An event from before a gap does not replace the check that the gap requires.
 #[tokio::test]
 async fn event_before_gap_does_not_replace_check_after_it() {
-    let (control_plane, inbound, _event_loop, inner, _, responder) = start_bound(0..0).await;
+    let (control_plane, inbound, _task, inner, _, responder) = start_bound(0..0).await;
     control_plane.set_unavailable(true);
-    let places = control_plane.count_calls("lookup 7");
+    let places = control_plane.count("lookup 7");
     inbound.put(gap());
-    until("backfill requested", || control_plane.count_calls("lookup 7") > places).await;
+    until("backfill requested", || control_plane.count("lookup 7") > places).await;
     // The event waits behind the backfill.
     inbound.put(Event::ThreadChanged(shown_thread(false)));
     inbound.put(autocomplete_event());
-    until("all events received", || control_plane.count_calls("suggest") > 0).await;
+    until("all events received", || control_plane.count("suggest") > 0).await;
     responder.send_replace(Some(thread(true)));
     control_plane.set_unavailable(false);
-    until("conversation checked", || control_plane.count_calls("changed 7 Archived { by_person: true }") > 0)
-        .await;
+    until("checked", || control_plane.count("changed 7 Archived { by_person: true }") > 0).await;
     assert_eq!(control_plane.all("changed 7 "), ["Unarchived", "Archived { by_person: true }"]);
     until("archive state cached", || inner.cache.has_archive_state(Snowflake(7))).await;
 }
@@ -243,13 +234,13 @@ async fn parent_of_thread_is_requested_until_known() {
     let (responder, channel_response) = watch::channel(None);
     let fake = FakeDiscord::without_messages(channel_response);
     let behaviour = Arc::clone(&fake.behaviour);
-    let (control_plane, inbound, _event_loop, _inner) = start_with(false, fake, &[3]).await;
+    let (control_plane, inbound, _task, _inner) = start_with(false, fake, &[3]).await;
     inbound.put(message_event(1_001, 7, "one"));
     // Two requests are one attempt.
     for _ in 0..24 {
         let before = behaviour.channel_requests.load(Ordering::Relaxed);
         advance_clock(Duration::from_secs(40)).await;
-        until_with_fast_clock("channel requested again", || {
+        until_with_fast_clock("requested again", || {
             behaviour.channel_requests.load(Ordering::Relaxed) > before
         })
         .await;
@@ -265,21 +256,18 @@ async fn overflowed_messages_are_read_after_access_returns() {
     let fake = FakeDiscord { message_ids: ids.clone(), ..FakeDiscord::with_channel(Some(channel())) };
     let behaviour = Arc::clone(&fake.behaviour);
     *behaviour.page_refusal.lock().unwrap() = Some((0, 403));
-    let (control_plane, inbound, _event_loop, inner) = start_with(true, fake, &[7]).await;
+    let (control_plane, inbound, _task, inner) = start_with(true, fake, &[7]).await;
     for id in ids.clone() {
         inbound.put(message_event(id, 7, &format!("7: {id}")));
     }
     inbound.put(autocomplete_event());
-    until("all events received", || control_plane.count_calls("suggest") > 0).await;
+    until("all events received", || control_plane.count("suggest") > 0).await;
     control_plane.set_unavailable(false);
     until("queued messages offered", || control_plane.offered().len() >= 256).await;
     until("read refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
     assert!(!control_plane.offered().contains(&"7: 1300".to_owned()));
     *behaviour.page_refusal.lock().unwrap() = None;
-    until_with_fast_clock("backfilled messages offered", || {
-        control_plane.offered().contains(&"7: 1300".to_owned())
-    })
-    .await;
+    until_with_fast_clock("backfilled", || control_plane.offered().contains(&"7: 1300".to_owned())).await;
     let offered: BTreeSet<String> = control_plane.offered().into_iter().collect();
     assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
 }
@@ -288,7 +276,7 @@ async fn overflowed_messages_are_read_after_access_returns() {
 #[tokio::test]
 async fn edits_before_bindings_are_known_are_bounded() {
     let fake = FakeDiscord { message_ids: 2_001..2_002, ..FakeDiscord::with_channel(Some(channel())) };
-    let (control_plane, inbound, _event_loop, _) = start_with(true, fake, &[]).await;
+    let (control_plane, inbound, _task, _) = start_with(true, fake, &[]).await;
     control_plane.bind("7");
     control_plane.bind("8");
     for (number, conversation) in (1..).zip([7, 8, 7, 8]) {
@@ -296,14 +284,12 @@ async fn edits_before_bindings_are_known_are_bounded() {
             inbound.put(edited(Some(ANN), conversation, id, "changed"));
         }
         inbound.put(autocomplete_event());
-        until("all events received", || control_plane.count_calls("suggest") == number).await;
+        until("all events received", || control_plane.count("suggest") == number).await;
     }
-    *control_plane.waiting.lock().unwrap() = vec![queued_message(2_001, "as it was")];
+    *control_plane.waiting.lock().unwrap() = vec![queued(2_001, "as it was")];
     control_plane.set_unavailable(false);
-    until("conversation checked", || {
-        control_plane.count_calls("edited 7 2001") > 0 && control_plane.count_calls("queued 8") > 0
-    })
-    .await;
+    until("checked", || control_plane.count("edited 7 2001") > 0 && control_plane.count("queued 8") > 0)
+        .await;
     let recorded = || control_plane.all("edited").iter().filter(|edited| edited.ends_with("changed")).count();
     until("queued edits recorded", || recorded() >= UNCLASSIFIED_MAX).await;
     assert_eq!(recorded(), UNCLASSIFIED_MAX);

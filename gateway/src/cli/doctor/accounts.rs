@@ -161,7 +161,6 @@ mod tests {
         config
     }
 
-    /// The reason why `/acp spawn` is refused names the key, and the file to set it in.
     #[test]
     fn spawn_hint_names_key_and_file() {
         use acp_core::config::load::{Inputs, load};

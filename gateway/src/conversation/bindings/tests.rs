@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
-/// Result of a request for a child conversation.
 #[derive(Debug, Clone, Copy)]
 enum ChildResult {
     Made,
@@ -145,7 +144,6 @@ fn bind_request(session: &str, at: ConversationRef, by: &str) -> BindRequest {
     }
 }
 
-/// Sets a timeout, like `/session idle` and `/session max-age`.
 async fn set_window(
     store: &Store,
     (session, at): (&str, &ConversationRef),
@@ -163,7 +161,6 @@ async fn spawn_sessions(store: &Store, names: &[&str]) {
     }
 }
 
-/// Returns all bindings of a session, including ended ones.
 async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     let sql = format!("SELECT {} FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid", bindings::COLUMNS);
     let key = key(session);
@@ -172,12 +169,10 @@ async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     store.read("rows", read).await.unwrap()
 }
 
-/// Unbinds with a new idempotency key.
 async fn unbind(service: &SessionBindingService, target: UnbindTarget, why: &str) -> Vec<BindingRow> {
     service.unbind(target, why, IdempotencyKey::mint()).await.unwrap()
 }
 
-/// Returns a channel with these capabilities, and a store with these sessions.
 async fn channel_with(
     can: Capabilities,
     names: &[&str],
@@ -259,7 +254,6 @@ async fn impossible_binding_is_refused_with_reason() {
     assert_eq!(made.binding.conversation.conversation_id, "room/1");
 }
 
-/// Equal conversation ids in two accounts are separate conversations.
 #[tokio::test]
 async fn accounts_are_isolated() {
     let (_dir, store) = open();
@@ -320,7 +314,6 @@ async fn timeout_applies_to_all_bindings_of_session_in_account() {
     assert!(off.iter().all(|row| row.idle_ms.is_none() && row.max_age_ms == Some(9_000)));
 }
 
-/// A key has one effect and one response.
 #[tokio::test]
 async fn bind_and_unbind_run_once_per_key() {
     let (_dir, _store, _channel, service) = channel_with(HERE_AND_CHILD, &["1", "2"]).await;
@@ -524,7 +517,6 @@ async fn channel_requests_are_limited_to_eight_at_once() {
     assert_eq!(busy, (0, 8), "no call is in progress, and there were never more than 8");
 }
 
-/// Routes are counted with their reason and follow the registered adapters.
 #[tokio::test]
 async fn routes_are_counted_and_follow_the_adapters() {
     let (_dir, store) = open();

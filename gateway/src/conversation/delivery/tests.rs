@@ -24,15 +24,13 @@ mod styles;
 
 /// Configuration with long message parts.
 const LONG: &str = "[acp.stream]\nmax_chunk_chars = 4000\n";
-/// Number of parts of [`two_turns`] without edits: a question, its answer, six for the long turn, one for the
-/// short one.
+/// Parts of [`two_turns`] without edits: question, answer, six of the long turn, one of the short one.
 const PARTS: usize = 9;
 
 fn configured(text: &str) -> LiveConfig {
     LiveConfig::new(loaded(text))
 }
 
-/// Task that runs all deliveries.
 struct Driver {
     task: JoinHandle<()>,
     stop: CancellationToken,
@@ -56,7 +54,6 @@ impl Driver {
         assert!(self.task.await.unwrap_err().is_cancelled());
     }
 
-    /// Stops the driver once this many parts are settled.
     async fn settle(self, store: &Store, count: usize) {
         eventually("every part settled", || async {
             let states = states(store).await;
@@ -77,7 +74,6 @@ fn on_console(store: &Store, text: &str) -> Driver {
     drive(store, &Arc::new(Console::new(store.clone())), text)
 }
 
-/// Worker for passes over one binding, with short retry pauses.
 fn worker(store: &Store, channel: &Arc<impl ChannelAdapter>) -> DeliveryWorker {
     DeliveryWorker {
         store: store.clone(),
@@ -90,7 +86,6 @@ fn worker(store: &Store, channel: &Arc<impl ChannelAdapter>) -> DeliveryWorker {
     }
 }
 
-/// Returns a bound session.
 async fn bound() -> (tempfile::TempDir, Store, BindingRow, JournalWriter) {
     let (dir, store) = open();
     let binding = binding_row(&key(), &conversation("c"));
@@ -99,14 +94,12 @@ async fn bound() -> (tempfile::TempDir, Store, BindingRow, JournalWriter) {
     (dir, store, binding, journal)
 }
 
-/// Returns a bound session with this answer, and its due binding.
 async fn answered(answer: &str) -> (tempfile::TempDir, Store, DueBinding) {
     let (dir, store, binding, mut journal) = bound().await;
     journal.turn(answer).await;
     (dir, store, DueBinding { binding, end: 3 })
 }
 
-/// Waits until ended bindings have no pending parts.
 async fn no_pending_parts(store: &Store) {
     eventually("no pending parts", || async {
         store.read("pending", rows::ended_with_pending).await.unwrap().is_empty().then_some(())
@@ -124,7 +117,6 @@ async fn shown(store: &Store, id: &str) -> Vec<String> {
     rows.into_iter().map(|row| row.text).collect()
 }
 
-/// Returns the state of each outbox part.
 async fn states(store: &Store) -> Vec<String> {
     const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
     let read = |db: &_| acp_store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
@@ -202,10 +194,8 @@ async fn conversation_gets_only_rows_of_its_bound_period() {
     assert_eq!(shown(&store, "c").await, vec!["between".to_owned()]);
 }
 
-/// Fault of one channel call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// Panics.
     Panic,
     None,
     /// Rejects the message for now.
@@ -227,7 +217,6 @@ enum Fault {
     HangAfter,
 }
 
-/// Channel that records messages and fails as scripted.
 #[derive(Default)]
 struct FaultyChannel {
     received: Mutex<Vec<Outgoing>>,
@@ -240,7 +229,6 @@ struct FaultyChannel {
     refuses_files: AtomicBool,
     lookups: AtomicUsize,
     hang_started: tokio::sync::Notify,
-    /// Releases a hanging call.
     release_hang: tokio::sync::Notify,
     account: &'static str,
 }
@@ -336,7 +324,6 @@ impl ChannelAdapter for FaultyChannel {
     }
 }
 
-/// Returns a session with two undelivered turns.
 async fn undelivered_turns() -> (tempfile::TempDir, Store) {
     let (dir, store, _, mut journal) = bound().await;
     two_turns(&mut journal).await;
@@ -469,7 +456,6 @@ async fn part_that_may_arrive_late_is_looked_up_after_restart() {
     assert_eq!(states(&store).await, ["sent"]);
 }
 
-/// Waiting for a rate limit does not use up the lookups of a later lost response.
 #[tokio::test]
 async fn rate_limits_do_not_use_up_lookups() {
     let (_dir, store, due) = answered("x").await;
@@ -479,7 +465,6 @@ async fn rate_limits_do_not_use_up_lookups() {
     assert_eq!(states(&store).await, ["sent"]);
 }
 
-/// A lost notice is not followed by a notice about it.
 #[tokio::test]
 async fn uncertain_notice_causes_no_further_notice() {
     let (texts, states) = deliver_without_lookup(&[Fault::LostBefore, Fault::LostBefore]).await;
@@ -508,8 +493,7 @@ async fn attempts_retries_and_rate_limits_are_counted() {
     }
 }
 
-/// A turn is shown only where its session is bound: neither in the parent conversation of its owner nor where
-/// the prompt came from.
+/// A turn is shown only where its session is bound, not in the parent or the prompt's conversation.
 #[tokio::test]
 async fn answers_go_only_to_bound_conversation() {
     let (_dir, store) = open();
@@ -535,7 +519,6 @@ async fn answers_go_only_to_bound_conversation() {
     assert_eq!(shown(&store, "c").await, [] as [&str; 0]);
 }
 
-/// Delivery waits without loss until an adapter serves the account.
 #[tokio::test]
 async fn delivery_waits_for_adapter() {
     let (_dir, store) = undelivered_turns().await;

@@ -68,7 +68,6 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-/// Returns a service without bindings and configuration.
 fn unbound_service() -> (tempfile::TempDir, Store, Arc<FakeService>, InboundService) {
     let (dir, store) = open();
     let fake = FakeService::new(&store);
@@ -87,7 +86,6 @@ async fn shown_of_kind(store: &Store, kind: &str) -> Vec<String> {
     shown(store).await.into_iter().filter(|line| line.0 == kind).map(|line| line.1).collect()
 }
 
-/// Returns the outcome text of a message.
 async fn outcome_text(service: &InboundService, message: Inbound) -> String {
     service.accept(message).await.unwrap().text().into_owned()
 }
@@ -139,11 +137,8 @@ async fn restart_between_any_steps_gives_same_outcome() {
         if crash != "committed" {
             let outcome = inner.execute(&inbound, Vec::new()).await.unwrap();
             if crash != "prompted" {
-                let (committed, recorded) = (inbound.clone(), outcome.clone());
-                store
-                    .write("record", move |tx| inbox::record(tx, &committed, &recorded, false))
-                    .await
-                    .unwrap();
+                let (saved, recorded) = (inbound.clone(), outcome.clone());
+                store.write("record", move |tx| inbox::record(tx, &saved, &recorded, false)).await.unwrap();
             }
             if crash == "replied" {
                 inner.send_reply(&inbound, &outcome, 0, PriorReply::NotSent).await.unwrap();

@@ -123,7 +123,6 @@ async fn unavailable_supervisor_is_awaited_for_limited_time() {
     }
 }
 
-/// A request recalled while the supervisor is unavailable is never executed.
 #[tokio::test]
 async fn request_recalled_before_sending_is_not_executed() {
     let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };

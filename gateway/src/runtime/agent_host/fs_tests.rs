@@ -104,7 +104,6 @@ async fn write_with_lost_response_is_inspected_and_not_repeated() {
     }
 }
 
-/// An unsent write is not uncertain.
 #[tokio::test]
 async fn unsent_write_is_not_uncertain() {
     let fake = Arc::new(FakeSupervisor::default());
@@ -134,7 +133,6 @@ async fn failures_map_to_protocol_codes() {
     assert_eq!(error.message, format!("{}: no such file", "p".repeat(PATH_SHOWN_MAX)));
 }
 
-/// File content for permission requests about writes.
 #[tokio::test]
 async fn write_target_is_inspected() {
     let fake = Arc::new(FakeSupervisor::default());

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Supervisor in memory with a record of requests.
 #[derive(Default)]
 pub(crate) struct FakeSupervisor {
     requests: Mutex<Vec<String>>,

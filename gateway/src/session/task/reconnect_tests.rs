@@ -83,7 +83,6 @@ impl Fixture {
         }
     }
 
-    /// Returns the id of the only request, which spawns the process.
     fn take_spawn_request(&mut self) -> u64 {
         let requests: Vec<(u64, Request)> = std::iter::from_fn(|| self.wire.take()).collect();
         let [(id, Request::Spawn(spawn))] = requests.as_slice() else { panic!("{requests:?}") };
@@ -91,7 +90,6 @@ impl Fixture {
         *id
     }
 
-    /// Sends a prompt whose commit waits.
     async fn start_waiting_commit(&mut self) {
         let request = prompt_request("hello");
         let (reply, _) = tokio::sync::oneshot::channel();

@@ -28,7 +28,6 @@ pub(super) fn open() -> (TempDir, Store) {
     open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() })
 }
 
-/// Opens a store with these bounds of a commit.
 pub(super) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
@@ -182,7 +181,6 @@ pub(super) async fn insert_session(store: &Store, name: &str) -> SessionRow {
     row
 }
 
-/// Returns the number of rows of a table.
 pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
     store
         .read("count", move |db| {

@@ -38,7 +38,6 @@ async fn run_queued<T>(store: &Store, work: impl Future<Output = T>) -> T {
     done
 }
 
-/// Writes a row and fails.
 fn refuse(tx: &Tx<'_>, name: &str) -> Result<(), StoreError> {
     meta::set(tx, name, "x")?;
     Err(StoreError::Refused("intended"))
@@ -86,7 +85,6 @@ async fn lone_write_is_committed_at_once() {
     assert_eq!(store.counts().groups - before.groups, 1);
 }
 
-/// Only journal rows count towards the limit.
 #[tokio::test]
 async fn journal_events_count_towards_group_limit() {
     // Two events for each of four sessions.

@@ -234,8 +234,7 @@ async fn spawn_is_all_or_nothing() {
     );
 }
 
-/// Closed sessions and sessions in error without a process do not count. A session in error with a live
-/// process does.
+/// Closed sessions do not count, and sessions in error count only with a live process.
 #[tokio::test]
 async fn dead_sessions_do_not_count_towards_limit() {
     let (_dir, store) = open();
@@ -385,7 +384,6 @@ async fn lease_stream_offsets_never_decrease() {
     assert_eq!((kept, hash.len()), (None, 32));
 }
 
-/// A label names one open session. The label of a closed session is free.
 #[tokio::test]
 async fn labels_are_unique_among_open_sessions() {
     let (_dir, store) = open();
@@ -471,7 +469,6 @@ async fn sessions_with_timeouts_are_found() {
     }
 }
 
-/// Lists exclude deleted sessions only.
 #[tokio::test]
 async fn deleted_sessions_are_not_listed() {
     use acp_core::session::Ending;

@@ -1,5 +1,5 @@
-//! Random commits of several sessions at once, some of them invalid: the invariants hold, and an invalid
-//! commit does not affect the others.
+//! Random commits of several sessions, some invalid: the invariants hold, and invalid commits affect no
+//! others.
 
 use super::fixtures::{event, insert_session, key, run};
 use crate::{Durability, Store, StoreError, meta};
@@ -89,7 +89,6 @@ impl Model {
         writes
     }
 
-    /// Returns the writes of an invalid step.
     fn invalid_writes(&self, fault: Fault) -> Vec<Write> {
         let valid_event = event(self.last + 1, Some((self.run.run_id, self.run_last + 1)));
         match fault {

@@ -18,7 +18,6 @@ fn reopen(dir: &Path) -> Result<Store, StoreError> {
     Store::open(dir, Durability::Full)
 }
 
-/// Returns a closed store with one session and a queued run.
 async fn closed_store() -> (tempfile::TempDir, SessionRow) {
     let (dir, store) = open();
     let row = session("s");

@@ -131,7 +131,6 @@ impl Server {
     }
 }
 
-/// Request in flight: its times of arrival and response at the server.
 #[derive(Debug)]
 struct InFlight {
     arrives_at: u64,

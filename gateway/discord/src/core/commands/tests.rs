@@ -19,9 +19,8 @@ fn param(name: &str, position: OptionPosition) -> CommandOption {
     }
 }
 
-/// Commands that use every kind and position of option.
 fn tree() -> Vec<SlashCommandSpec> {
-    let choice = |text_option: &str| (text_option.to_owned(), text_option.to_owned());
+    let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
         CommandOption {
             kind: OptionKind::Text { max: 100, suggest: true },
@@ -65,12 +64,12 @@ fn tree() -> Vec<SlashCommandSpec> {
     ]
 }
 
-fn given_option(name: &str, value: Value) -> GivenOption {
+fn given(name: &str, value: Value) -> GivenOption {
     GivenOption { name: name.to_owned(), value, focused: false }
 }
 
-fn text_option(name: &str, value: &str) -> GivenOption {
-    given_option(name, Value::Text(value.to_owned()))
+fn text(name: &str, value: &str) -> GivenOption {
+    given(name, Value::Text(value.to_owned()))
 }
 
 fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
@@ -78,7 +77,7 @@ fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
 }
 
 fn acp(verb: &str, options: Vec<GivenOption>) -> SlashCommand {
-    command("acp", vec![given_option(verb, Value::Sub(options))])
+    command("acp", vec![given(verb, Value::Sub(options))])
 }
 
 #[test]
@@ -178,36 +177,30 @@ fn out_of_bounds_commands_are_rejected() {
 #[test]
 fn chosen_options_become_a_command_line() {
     let all = vec![
-        text_option("label", "my thing"),
-        text_option("thread", "here"),
-        given_option("discard", Value::Bool(true)),
-        given_option("count", Value::Integer(3)),
-        text_option("agent", "claude"),
+        text("label", "my thing"),
+        text("thread", "here"),
+        given("discard", Value::Bool(true)),
+        given("count", Value::Integer(3)),
+        text("agent", "claude"),
     ];
     for (command, line) in [
         (command("unfocus", Vec::new()), "/unfocus"),
         (acp("spawn", Vec::new()), "/acp spawn"),
         (acp("spawn", all), "/acp spawn claude --label \"my thing\" --thread here --discard --count 3"),
+        (acp("spawn", vec![given("discard", Value::Bool(false)), text("label", "")]), "/acp spawn"),
         (
-            acp("spawn", vec![given_option("discard", Value::Bool(false)), text_option("label", "")]),
-            "/acp spawn",
-        ),
-        (
-            acp("spawn", vec![text_option("agent", "--x"), text_option("label", "--y z")]),
+            acp("spawn", vec![text("agent", "--x"), text("label", "--y z")]),
             "/acp spawn --label=\"--y z\" -- --x",
         ),
         // In the order of the line, not of the options.
-        (acp("answer", vec![text_option("option", "2"), text_option("id", "7")]), "/acp answer 7 2"),
-        (acp("answer", vec![text_option("option", "2")]), "/acp answer 2"),
+        (acp("answer", vec![text("option", "2"), text("id", "7")]), "/acp answer 7 2"),
+        (acp("answer", vec![text("option", "2")]), "/acp answer 2"),
         (
-            acp("steer", vec![text_option("text", " say \"hi\" "), text_option("session", "a b")]),
+            acp("steer", vec![text("text", " say \"hi\" "), text("session", "a b")]),
             "/acp steer --session \"a b\" say \"hi\"",
         ),
-        (acp("steer", vec![text_option("text", "-- no")]), "/acp steer -- -- no"),
-        (
-            acp("set", vec![given_option("mode", Value::Sub(vec![text_option("mode", "a\"b")]))]),
-            "/acp set mode \"a\\\"b\"",
-        ),
+        (acp("steer", vec![text("text", "-- no")]), "/acp steer -- -- no"),
+        (acp("set", vec![given("mode", Value::Sub(vec![text("mode", "a\"b")]))]), "/acp set mode \"a\\\"b\""),
     ] {
         assert_eq!(super::line(&tree(), &command).as_deref(), Ok(line));
     }
@@ -219,10 +212,10 @@ fn command_of_another_version_is_rejected() {
         command("old", Vec::new()),
         command("acp", Vec::new()),
         acp("old", Vec::new()),
-        acp("spawn", vec![text_option("old", "x")]),
-        acp("set", vec![text_option("mode", "x")]),
-        acp("spawn", vec![given_option("agent", Value::Sub(Vec::new()))]),
-        acp("spawn", vec![given_option("agent", Value::Other)]),
+        acp("spawn", vec![text("old", "x")]),
+        acp("set", vec![text("mode", "x")]),
+        acp("spawn", vec![given("agent", Value::Sub(Vec::new()))]),
+        acp("spawn", vec![given("agent", Value::Other)]),
     ] {
         let refused = super::line(&tree(), &command).expect_err("refused");
         assert!(refused.to_string().contains("Reload Discord"), "{refused}");
@@ -243,13 +236,12 @@ struct ParsedLine {
     rest: String,
 }
 
-/// Returns the next word and the rest of the text.
-fn next_word(text_option: &str) -> Option<(String, &str)> {
-    let text_option = text_option.trim_start();
-    let (mut out, mut quote, mut chars) = (None::<String>, None, text_option.char_indices());
+fn next_word(text: &str) -> Option<(String, &str)> {
+    let text = text.trim_start();
+    let (mut out, mut quote, mut chars) = (None::<String>, None, text.char_indices());
     while let Some((at, c)) = chars.next() {
         match (quote, c) {
-            (None, c) if c.is_whitespace() => return Some((out?, &text_option[at..])),
+            (None, c) if c.is_whitespace() => return Some((out?, &text[at..])),
             (Some('\''), '\\') => out.get_or_insert_default().push(c),
             (_, '\\') => out.get_or_insert_default().push(chars.next().expect("a character to take").1),
             (Some(open), c) if c == open || (open == '"' && "\u{201C}\u{201D}\u{201E}".contains(c)) => {
@@ -262,7 +254,7 @@ fn next_word(text_option: &str) -> Option<(String, &str)> {
             _ => out.get_or_insert_default().push(c),
         }
     }
-    assert_eq!(quote, None, "a quote is open in {text_option}");
+    assert_eq!(quote, None, "a quote is open in {text}");
     Some((out?, ""))
 }
 
@@ -318,9 +310,9 @@ proptest! {
         agent in value(), label in value(), discard: bool, count in proptest::option::of(0_i64..9),
     ) {
         let mut options = vec![
-            text_option("label", &label), text_option("agent", &agent), given_option("discard", Value::Bool(discard)),
+            text("label", &label), text("agent", &agent), given("discard", Value::Bool(discard)),
         ];
-        options.extend(count.map(|count| given_option("count", Value::Integer(count))));
+        options.extend(count.map(|count| given("count", Value::Integer(count))));
         let line = super::line(&tree(), &acp("spawn", options)).expect("known");
         let read = parse_line(line.strip_prefix("/acp spawn").expect("verb"), &["discard"], false);
         let words: Vec<String> = Some(agent).filter(|agent| !agent.is_empty()).into_iter().collect();
@@ -333,7 +325,7 @@ proptest! {
 
     #[test]
     fn free_text_round_trips(session in value(), prompt in value()) {
-        let options = vec![text_option("text", &prompt), text_option("session", &session)];
+        let options = vec![text("text", &prompt), text("session", &session)];
         let line = super::line(&tree(), &acp("steer", options)).expect("known");
         let read = parse_line(line.strip_prefix("/acp steer").expect("verb"), &[], true);
         let flags = Some(("session".to_owned(), session)).filter(|(_, session)| !session.is_empty());

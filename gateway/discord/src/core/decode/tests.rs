@@ -222,7 +222,6 @@ fn expected_interaction() -> Interaction {
     }
 }
 
-/// The parent of a channel is a category, the parent of a thread is a channel.
 #[test]
 fn channel_in_category_is_not_a_thread() {
     for (channel, parent, is_thread) in [

@@ -103,7 +103,6 @@ fn callback_payloads_match_documentation() {
 }
 
 proptest! {
-    /// No message of any kind and content notifies anyone.
     #[test]
     fn payloads_disable_mentions(content in "\\PC{1,60}", flags in 0_u64..8192) {
         let body = MessageBody { flags, ..MessageBody::text(format!("@everyone {content}")) };

@@ -184,7 +184,6 @@ fn requeued_request_keeps_its_position() {
     assert_eq!(starts(&mut schedule), [new]);
 }
 
-/// Action on a schedule.
 #[derive(Debug, Clone)]
 enum Action {
     Add {

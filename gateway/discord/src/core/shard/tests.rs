@@ -28,7 +28,7 @@ fn ready(url: &str) -> Frame {
     event(1, "READY", data)
 }
 
-fn channel_deleted(seq: u64) -> Frame {
+fn deleted(seq: u64) -> Frame {
     event(seq, "CHANNEL_DELETE", json!({ "id": "5" }))
 }
 
@@ -49,7 +49,7 @@ fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_u
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
-fn shard_with_session() -> Shard {
+fn ready_shard() -> Shard {
     let mut shard = shard();
     shard.begin_connection(0);
     assert_eq!(shard.frame(0, hello(), 0.5), identify());
@@ -59,7 +59,7 @@ fn shard_with_session() -> Shard {
 
 /// The same shard on its second connection, after sending RESUME.
 fn resuming_shard() -> Shard {
-    let mut shard = shard_with_session();
+    let mut shard = ready_shard();
     assert_eq!(
         shard.connection_ended(1, Disconnect::Broken),
         Ok(reconnect(None, "the connection broke", 0, true, false))
@@ -71,9 +71,9 @@ fn resuming_shard() -> Shard {
 
 #[test]
 fn connection_sends_nothing_before_hello() {
-    for mut shard in [shard(), { shard_with_session() }] {
+    for mut shard in [shard(), { ready_shard() }] {
         shard.begin_connection(0);
-        for frame in [Frame::Heartbeat, Frame::Ack, Frame::Unreadable, channel_deleted(2)] {
+        for frame in [Frame::Heartbeat, Frame::Ack, Frame::Unreadable, deleted(2)] {
             assert_eq!(shard.frame(1, frame.clone(), 0.5), [], "{frame:?}");
         }
         assert_eq!(shard.tick(14_999), []);
@@ -87,8 +87,8 @@ fn hello_is_answered_by_identify_or_resume() {
     assert_eq!(first.frame(0, hello(), 0.5), identify());
     // A second HELLO changes nothing.
     assert_eq!((first.frame(0, hello(), 0.9), first.deadline()), (Vec::new(), Some(20_000)));
-    let mut second = shard_with_session();
-    assert_eq!(second.frame(5, channel_deleted(7), 0.5).len(), 2);
+    let mut second = ready_shard();
+    assert_eq!(second.frame(5, deleted(7), 0.5).len(), 2);
     assert!(second.connection_ended(6, Disconnect::Broken).is_ok_and(|lost| lost.resume));
     second.begin_connection(6);
     assert_eq!(second.frame(7, hello(), 0.5), resume(7));
@@ -102,11 +102,11 @@ fn resume_uses_a_permitted_resume_url() {
         ("ws://127.0.0.1:2/?token=x", None),
         ("", None),
     ] {
-        let mut shard = shard_with_session();
+        let mut shard = ready_shard();
         shard.frame(1, ready(url), 0.0);
         assert_eq!(shard.resume_url(), used, "{url}");
     }
-    let mut lost = shard_with_session();
+    let mut lost = ready_shard();
     let refused = lost.connection_ended(1, Disconnect::NotConnected("refused".to_owned()));
     let expected = reconnect(None, "connection failed: refused", 1_000, true, true);
     assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
@@ -114,7 +114,7 @@ fn resume_uses_a_permitted_resume_url() {
 
 #[test]
 fn heartbeats_keep_interval_and_missing_ack_reconnects() {
-    let mut shard = shard_with_session();
+    let mut shard = ready_shard();
     assert_eq!((shard.deadline(), shard.tick(19_999)), (Some(20_000), Vec::new()));
     assert_eq!((shard.tick(20_000), shard.deadline()), (heartbeat(Some(1)), Some(60_000)));
     assert_eq!(shard.frame(20_010, Frame::Ack, 0.5), []);
@@ -122,10 +122,7 @@ fn heartbeats_keep_interval_and_missing_ack_reconnects() {
     let why = "Discord did not answer a heartbeat in time";
     let lost = Output::Reconnect(reconnect(Some(CLOSE_RESUMABLE), why, 0, true, false));
     assert_eq!((shard.tick(100_000), shard.deadline()), (vec![lost], None));
-    assert_eq!(
-        (shard.tick(200_000), shard.frame(200_000, channel_deleted(2), 0.5)),
-        (Vec::new(), Vec::new())
-    );
+    assert_eq!((shard.tick(200_000), shard.frame(200_000, deleted(2), 0.5)), (Vec::new(), Vec::new()));
 }
 
 #[test]
@@ -147,7 +144,7 @@ fn first_heartbeat_has_jitter() {
 
 #[test]
 fn requested_heartbeat_is_immediate_and_keeps_schedule() {
-    let mut shard = shard_with_session();
+    let mut shard = ready_shard();
     assert_eq!((shard.frame(5, Frame::Heartbeat, 0.5), shard.deadline()), (heartbeat(Some(1)), Some(20_000)));
     // At most one per second: Discord permits 120 payloads a minute.
     assert_eq!(shard.frame(1_004, Frame::Heartbeat, 0.5), []);
@@ -175,7 +172,7 @@ fn missing_ready_or_resumed_starts_a_new_session() {
         // Neither events nor acknowledged heartbeats count as READY or RESUMED.
         assert_eq!(shard.tick(20_100).len(), 1);
         shard.frame(20_200, Frame::Ack, 0.5);
-        shard.frame(20_200, channel_deleted(2), 0.5);
+        shard.frame(20_200, deleted(2), 0.5);
         let why = "shard 0 got neither READY nor RESUMED within 30 s of connecting";
         let lost = Output::Reconnect(reconnect(Some(CLOSE_NORMAL), why, 1_000, false, true));
         assert_eq!((shard.deadline(), shard.tick(30_100)), (Some(30_100), vec![lost]));
@@ -206,11 +203,7 @@ fn reconnect_and_invalid_session_are_obeyed() {
         (invalid(true), 1.0, reconnect(Some(CLOSE_RESUMABLE), again, 5_000, true, false)),
         (invalid(false), 0.5, reconnect(Some(CLOSE_NORMAL), over, 3_000, false, true)),
     ] {
-        assert_eq!(
-            shard_with_session().frame(1, frame.clone(), chance),
-            [Output::Reconnect(expected)],
-            "{frame:?}"
-        );
+        assert_eq!(ready_shard().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
     }
     // There is no session to resume.
     let mut first = shard();
@@ -242,7 +235,7 @@ fn close_code_decides_resume_identify_or_stop() {
         (Disconnect::Closed(4014), None),
         (Disconnect::TooLarge, Some(false)),
     ] {
-        let ended = shard_with_session().connection_ended(1, end.clone());
+        let ended = ready_shard().connection_ended(1, end.clone());
         assert_eq!(
             ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)),
             resume.map(|r| (r, 0)),
@@ -250,9 +243,9 @@ fn close_code_decides_resume_identify_or_stop() {
         );
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
-    assert_eq!(shard_with_session().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
+    assert_eq!(ready_shard().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
     assert_eq!(
-        shard_with_session().connection_ended(1, Disconnect::Closed(4014)).err(),
+        ready_shard().connection_ended(1, Disconnect::Closed(4014)).err(),
         close_codes::fatal_error(4014)
     );
 }
@@ -270,7 +263,7 @@ fn session_is_dropped_after_unanswered_resumes() {
 
 #[test]
 fn short_connections_back_off() {
-    let mut shard = shard_with_session();
+    let mut shard = ready_shard();
     let pauses: Vec<u64> = (0..8)
         .map(|at| {
             shard.begin_connection(at);
@@ -282,19 +275,19 @@ fn short_connections_back_off() {
 
 #[test]
 fn skipped_sequence_numbers_report_gap_before_event() {
-    let mut shard = shard_with_session();
+    let mut shard = ready_shard();
     let gaps = |outputs: &[Output]| -> Vec<u64> {
         let gap = |output: &Output| if let Output::Gap(lost) = output { Some(*lost) } else { None };
         outputs.iter().filter_map(gap).collect()
     };
     for (frame, lost) in [
-        (channel_deleted(2), vec![]),
-        (channel_deleted(5), vec![2]),
+        (deleted(2), vec![]),
+        (deleted(5), vec![2]),
         // A repeated event is passed on.
-        (channel_deleted(4), vec![]),
-        (channel_deleted(6), vec![]),
+        (deleted(4), vec![]),
+        (deleted(6), vec![]),
         (Frame::Unreadable, vec![0]),
-        (channel_deleted(u64::MAX), vec![u64::MAX - 7]),
+        (deleted(u64::MAX), vec![u64::MAX - 7]),
     ] {
         let outputs = shard.frame(1, frame.clone(), 0.5);
         assert_eq!(gaps(&outputs), lost, "{frame:?}");
@@ -306,7 +299,7 @@ fn skipped_sequence_numbers_report_gap_before_event() {
 #[test]
 fn resumed_session_passes_events() {
     let mut shard = resuming_shard();
-    assert_eq!(shard.frame(2, channel_deleted(2), 0.5).len(), 1);
+    assert_eq!(shard.frame(2, deleted(2), 0.5).len(), 1);
     let resumed =
         Output::Event { kind: "RESUMED".to_owned(), read: Ok(DecodedEvent::Events(vec![Event::Resumed])) };
     assert_eq!(shard.frame(3, event(3, "RESUMED", json!({})), 0.5), [resumed]);
@@ -316,7 +309,7 @@ fn resumed_session_passes_events() {
 #[test]
 fn new_session_resets_the_sequence() {
     let mut shard = resuming_shard();
-    shard.frame(2, channel_deleted(900), 0.5);
+    shard.frame(2, deleted(900), 0.5);
     shard.frame(3, Frame::InvalidSession { resumable: false }, 0.5);
     shard.begin_connection(4);
     assert_eq!(shard.frame(4, hello(), 0.0), identify());

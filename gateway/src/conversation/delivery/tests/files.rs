@@ -1,5 +1,4 @@
-//! Files are generated from the journal, also after a kill, and sent with their messages. Refused files
-//! become messages.
+//! Files are generated from the journal, also after a kill. Refused files become messages.
 
 use super::styles::{outbox, rendered_parts};
 use super::*;
@@ -10,8 +9,8 @@ fn file_channel(faults: &[Fault]) -> Arc<FaultyChannel> {
     faulty_channel_with(faults, FaultyChannel { carries_files: true, ..FaultyChannel::default() })
 }
 
-fn sent(file_channel: &FaultyChannel) -> Vec<(String, Vec<OutgoingFile>)> {
-    file_channel.received().into_iter().map(|message| (message.text, message.files)).collect()
+fn sent(channel: &FaultyChannel) -> Vec<(String, Vec<OutgoingFile>)> {
+    channel.received().into_iter().map(|message| (message.text, message.files)).collect()
 }
 
 const DIFF: &str = "--- /dev/null\n+++ b/a.txt\n@@ -0,0 +1 @@\n+one\n";
@@ -35,26 +34,26 @@ async fn undelivered_turn() -> (tempfile::TempDir, Store, acp_shared::ids::Bindi
 async fn file_is_delivered_once_and_whole_across_crashes() {
     for fault in [Fault::None, Fault::HangBefore, Fault::HangAfter] {
         let (_dir, store, id) = undelivered_turn().await;
-        let file_channel = file_channel(&[fault]);
+        let channel = file_channel(&[fault]);
         if fault != Fault::None {
-            let driver = drive(&store, &file_channel, "");
-            file_channel.hang_started.notified().await;
+            let driver = drive(&store, &channel, "");
+            channel.hang_started.notified().await;
             driver.kill().await;
         }
-        drive(&store, &file_channel, "").settle(&store, 1).await;
-        let shown = sent(&file_channel);
+        drive(&store, &channel, "").settle(&store, 1).await;
+        let shown = sent(&channel);
         let [(text, files)] = shown.as_slice() else { panic!("{shown:?}") };
         assert!(
             text.starts_with("A line of a long answer.\n") && text.contains("answer.md has the whole answer"),
             "{text}"
         );
-        let name_and_text =
+        let content =
             |file: &OutgoingFile| (file.name.clone(), String::from_utf8(file.bytes.to_vec()).unwrap());
         let want = [
             ("answer.md".to_owned(), format!("{}\n\n[1 tool call (1 edit)]", long_answer().trim_end())),
             ("turn.diff".to_owned(), DIFF.to_owned()),
         ];
-        assert_eq!(files.iter().map(name_and_text).collect::<Vec<_>>(), want);
+        assert_eq!(files.iter().map(content).collect::<Vec<_>>(), want);
         assert_eq!(outbox(&store).await, rendered_parts(&store, id).await);
     }
 }
@@ -63,21 +62,21 @@ async fn file_is_delivered_once_and_whole_across_crashes() {
 #[tokio::test]
 async fn refused_file_is_delivered_as_messages() {
     let (_dir, store, id) = undelivered_turn().await;
-    let file_channel = file_channel(&[]);
-    file_channel.refuses_files.store(true, Ordering::SeqCst);
-    let driver = drive(&store, &file_channel, "");
+    let channel = file_channel(&[]);
+    channel.refuses_files.store(true, Ordering::SeqCst);
+    let driver = drive(&store, &channel, "");
     eventually("the whole answer", || async {
         let parts = states(&store).await;
         (parts.len() > 1 && parts[1..].iter().all(|state| state == "sent")).then_some(())
     })
     .await;
     // Later messages have files again.
-    file_channel.refuses_files.store(false, Ordering::SeqCst);
-    let count = sent(&file_channel).len();
+    channel.refuses_files.store(false, Ordering::SeqCst);
+    let count = sent(&channel).len();
     JournalWriter::claim(&store, &key()).await.turn(&long_answer()).await;
-    eventually("the next answer", || async { (sent(&file_channel).len() > count).then_some(()) }).await;
+    eventually("the next answer", || async { (sent(&channel).len() > count).then_some(()) }).await;
     driver.stop().await;
-    let shown = sent(&file_channel);
+    let shown = sent(&channel);
     let (last, before) = shown.split_last().unwrap();
     assert_eq!((last.1.len(), before.iter().filter(|(_, files)| !files.is_empty()).count()), (1, 0));
     let text: String = before.iter().map(|(text, _)| text.as_str()).collect();
@@ -92,19 +91,18 @@ async fn refused_file_is_delivered_as_messages() {
     assert_eq!(outbox(&store).await, rendered_parts(&store, id).await);
 }
 
-/// Runs a pass over the only binding, without retry pauses.
-async fn run_pass(store: &Store, file_channel: &Arc<FaultyChannel>, id: acp_shared::ids::BindingId) {
-    run_pass_with(store, file_channel, id, Metrics::default()).await;
+async fn run_pass(store: &Store, channel: &Arc<FaultyChannel>, id: acp_shared::ids::BindingId) {
+    run_pass_with(store, channel, id, Metrics::default()).await;
 }
 
 async fn run_pass_with(
     store: &Store,
-    file_channel: &Arc<FaultyChannel>,
+    channel: &Arc<FaultyChannel>,
     id: acp_shared::ids::BindingId,
     metrics: Metrics,
 ) {
     let due = store.read("due", move |db| rows::due_of_binding(db, id)).await.unwrap().unwrap();
-    let pass = DeliveryWorker { metrics, retry_first_ms: 0, ..worker(store, file_channel) };
+    let pass = DeliveryWorker { metrics, retry_first_ms: 0, ..worker(store, channel) };
     // The pass ends.
     let exit = tokio::time::timeout(Duration::from_secs(30), pass.run(due, None)).await.unwrap();
     assert!(matches!(exit, WorkerExit::At(_)), "{exit:?}");
@@ -115,29 +113,27 @@ async fn run_pass_with(
 async fn temporarily_refused_file_is_retried_a_limited_time() {
     for (times, again, files) in [(0, true, 2), (7, true, 2), (8, true, 0), (1, false, 0)] {
         let (_dir, store, id) = undelivered_turn().await;
-        let file_channel = file_channel(&vec![Fault::RefuseFiles { again }; times]);
-        run_pass(&store, &file_channel, id).await;
-        let shown = sent(&file_channel);
+        let channel = file_channel(&vec![Fault::RefuseFiles { again }; times]);
+        run_pass(&store, &channel, id).await;
+        let shown = sent(&channel);
         assert_eq!(shown[0].1.len(), files, "{times} {again}");
         assert_eq!(shown.len() > 1, files == 0, "{times} {again}");
         assert_eq!(outbox(&store).await, rendered_parts(&store, id).await);
     }
 }
 
-/// A file refusal for a message without files counts as a refusal of the message.
 #[tokio::test]
 async fn file_refusal_without_files_rejects_the_message() {
     for (again, want) in [(true, vec!["sent"]), (false, vec!["rejected", "sent"])] {
         let (_dir, store, due) = answered("OK").await;
-        let file_channel = file_channel(&[Fault::RefuseFiles { again }]);
-        run_pass(&store, &file_channel, due.binding.binding_id).await;
+        let channel = file_channel(&[Fault::RefuseFiles { again }]);
+        run_pass(&store, &channel, due.binding.binding_id).await;
         assert_eq!(states(&store).await, want, "{again}");
-        let last = sent(&file_channel).pop().unwrap().0;
+        let last = sent(&channel).pop().unwrap().0;
         assert_eq!(last.starts_with("A message is missing here"), !again, "{last}");
     }
 }
 
-/// A message that announces a file is not sent without that file.
 #[tokio::test]
 async fn part_with_unavailable_file_is_not_sent() {
     const OTHER: &str = "UPDATE acp_delivery_part SET files_json = json_set(files_json, '$[0].bytes', 7)";
@@ -153,9 +149,9 @@ async fn part_with_unavailable_file_is_not_sent() {
         ),
     ] {
         let (_dir, store, id) = undelivered_turn().await;
-        let file_channel = file_channel(&[Fault::HangBefore]);
-        let driver = drive(&store, &file_channel, "");
-        file_channel.hang_started.notified().await;
+        let channel = file_channel(&[Fault::HangBefore]);
+        let driver = drive(&store, &channel, "");
+        channel.hang_started.notified().await;
         driver.kill().await;
         let corrupt = move |tx: &acp_store::Tx<'_>| {
             tx.execute_batch(damage)?;
@@ -163,8 +159,8 @@ async fn part_with_unavailable_file_is_not_sent() {
             Ok(())
         };
         store.write("corrupt", corrupt).await.unwrap();
-        run_pass(&store, &file_channel, id).await;
-        let shown = sent(&file_channel);
+        run_pass(&store, &channel, id).await;
+        let shown = sent(&channel);
         assert!(shown.iter().all(|(_, files)| files.is_empty()), "{case}");
         assert!(shown[0].0.starts_with(want), "{case}: {}", shown[0].0);
         assert!(shown.iter().all(|(text, _)| !text.contains("answer.md has the whole")), "{case}");
@@ -176,11 +172,10 @@ async fn part_with_unavailable_file_is_not_sent() {
     }
 }
 
-/// Unreadable rows are not retried: the conversation is reported and blocked.
 #[tokio::test]
 async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     let (_dir, store, id) = undelivered_turn().await;
-    let file_channel = file_channel(&[]);
+    let channel = file_channel(&[]);
     let corrupt = |tx: &acp_store::Tx<'_>| {
         const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
             SELECT binding_key, 0, '{}', 0 FROM acp_bindings";
@@ -188,7 +183,7 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     };
     store.write("corrupt", corrupt).await.unwrap();
     let metrics = Metrics::default();
-    let channels = Channels::new([Arc::clone(&file_channel) as Arc<dyn ChannelAdapter>]);
+    let channels = Channels::new([Arc::clone(&channel) as Arc<dyn ChannelAdapter>]);
     let driver = Driver::start(&store, channels, &configured(""), &metrics);
     let named = eventually("conversation reported", || async {
         Some(metrics.blocked_items().listed()).filter(|listed| !listed.is_empty())
@@ -201,8 +196,8 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     driver.stop().await;
     let repair = |tx: &acp_store::Tx<'_>| Ok(tx.execute_batch("DELETE FROM acp_binding_style")?);
     store.write("repair", repair).await.unwrap();
-    run_pass_with(&store, &file_channel, id, metrics.clone()).await;
-    assert_eq!((sent(&file_channel).len(), metrics.blocked_items().listed()), (1, Vec::new()));
+    run_pass_with(&store, &channel, id, metrics.clone()).await;
+    assert_eq!((sent(&channel).len(), metrics.blocked_items().listed()), (1, Vec::new()));
 }
 
 /// H12: equal texts in a conversation get tags, under any binding, and keep them.
@@ -215,9 +210,9 @@ async fn equal_texts_in_conversation_are_tagged() {
         journal.turn("OK").await;
     }
     JournalWriter::claim(&store, &other).await.turn("OK").await;
-    let file_channel = file_channel(&[]);
-    drive(&store, &file_channel, "").settle(&store, 4).await;
-    let shown = file_channel.received();
+    let channel = file_channel(&[]);
+    drive(&store, &channel, "").settle(&store, 4).await;
+    let shown = channel.received();
     assert!(shown.iter().all(|message| message.text == "OK"));
     let tags: BTreeSet<String> = shown.iter().filter_map(|message| message.tag.clone()).collect();
     assert_eq!((tags.len(), shown.iter().filter(|message| message.tag.is_none()).count()), (2, 2));
@@ -230,7 +225,7 @@ async fn equal_texts_in_conversation_are_tagged() {
     };
     store.write("rebind", bind).await.unwrap();
     JournalWriter::claim(&store, &key()).await.turn("OK").await;
-    drive(&store, &file_channel, "").settle(&store, 5).await;
-    let texts = file_channel.received().iter().map(Outgoing::tagged).collect::<BTreeSet<_>>();
+    drive(&store, &channel, "").settle(&store, 5).await;
+    let texts = channel.received().iter().map(Outgoing::tagged).collect::<BTreeSet<_>>();
     assert_eq!(texts.len(), 4, "one of the five messages is in another conversation: {texts:?}");
 }

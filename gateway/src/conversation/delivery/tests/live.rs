@@ -11,7 +11,7 @@ const TOOLS: &str = "tag_visibility = { tool_call = true, tool_call_update = tru
 
 /// Channel that records messages, and edits them if enabled.
 #[derive(Default)]
-pub(super) struct RecordingChannel {
+pub(super) struct FakeChannel {
     pub(super) can_edit: bool,
     /// Maximum number of buttons of a message.
     pub(super) buttons: usize,
@@ -36,12 +36,11 @@ pub(super) struct RecordingChannel {
     pub(super) stuck: tokio::sync::Notify,
 }
 
-impl RecordingChannel {
+impl FakeChannel {
     pub(super) fn new(can_edit: bool) -> Arc<Self> {
         Arc::new(Self { can_edit, buttons: if can_edit { 25 } else { 0 }, ..Self::default() })
     }
 
-    /// Kinds and texts, in the order of the conversation.
     pub(super) fn shown(&self) -> Vec<(PartKind, String)> {
         let messages = self.messages.lock().unwrap();
         messages.iter().map(|message| (message.kind, message.text.clone())).collect()
@@ -58,7 +57,6 @@ impl RecordingChannel {
         })
     }
 
-    /// Commands of the buttons of each message.
     pub(super) fn buttons(&self) -> Vec<Vec<String>> {
         let messages = self.messages.lock().unwrap();
         let of = |message: &Outgoing| message.actions.iter().map(|action| action.command.clone()).collect();
@@ -78,7 +76,7 @@ impl RecordingChannel {
     }
 }
 
-impl ChannelAdapter for RecordingChannel {
+impl ChannelAdapter for FakeChannel {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -167,7 +165,6 @@ pub(super) fn final_message(text: &str) -> (PartKind, String) {
     (PartKind::Final, text.to_owned())
 }
 
-/// Returns a bound session with a started turn, and its journal.
 pub(super) async fn started_turn() -> (tempfile::TempDir, Store, JournalWriter) {
     let (dir, store, _, mut journal) = bound().await;
     journal.start().await;
@@ -175,9 +172,9 @@ pub(super) async fn started_turn() -> (tempfile::TempDir, Store, JournalWriter) 
 }
 
 /// Starts a turn with a shown card, on a channel that can edit messages.
-pub(super) async fn with_card() -> (tempfile::TempDir, Store, JournalWriter, Arc<RecordingChannel>, Driver) {
+pub(super) async fn with_card() -> (tempfile::TempDir, Store, JournalWriter, Arc<FakeChannel>, Driver) {
     let (dir, store, mut journal) = started_turn().await;
-    let channel = RecordingChannel::new(true);
+    let channel = FakeChannel::new(true);
     let driver = drive(&store, &channel, LIVE);
     journal.append_text("One. ").await;
     channel.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
@@ -205,7 +202,6 @@ async fn card_is_edited_in_place_and_folded_above_answer() {
     driver.stop().await;
 }
 
-/// On the console, cards appear in live mode only.
 #[tokio::test]
 async fn console_has_cards_in_live_mode_only() {
     for (text, want) in [
@@ -270,7 +266,7 @@ async fn durable_messages_pass_a_stuck_card() {
 #[tokio::test]
 async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
     let (_dir, store, mut journal) = started_turn().await;
-    let channel = RecordingChannel::new(false);
+    let channel = FakeChannel::new(false);
     let driver = drive(&store, &channel, &format!("{LIVE}{TOOLS}"));
     journal.append_text("One. ").await;
     journal.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
@@ -329,7 +325,7 @@ async fn card_with_failed_fold_is_folded_later() {
 #[tokio::test]
 async fn card_without_recorded_id_is_found_and_folded() {
     let (_dir, store, mut journal) = started_turn().await;
-    let channel = RecordingChannel::new(true);
+    let channel = FakeChannel::new(true);
     channel.is_lost.store(true, Ordering::SeqCst);
     let driver = drive(&store, &channel, LIVE);
     journal.append_text("One. ").await;
@@ -356,7 +352,7 @@ async fn unbinding_folds_open_card() {
 async fn slow_channel_loses_nothing_after_end_of_turn() {
     for text in [LIVE, LONG] {
         let (_dir, store, _, mut journal) = bound().await;
-        let channel = RecordingChannel::new(true);
+        let channel = FakeChannel::new(true);
         channel.is_slow.store(true, Ordering::SeqCst);
         let driver = drive(&store, &channel, text);
         two_turns(&mut journal).await;

@@ -1,12 +1,10 @@
-//! Messages under agent names have no nonce: after a lost response, lookups continue until the message cannot
-//! arrive.
+//! Messages with personas have no nonce: a lost one is looked up until it cannot arrive any longer.
 
 use super::*;
 use acp_store::backup::backup;
 use acp_store::restore::restore;
 use acp_store::{Durability, codec};
 
-/// Persona, if any, and text.
 type PersonaMessage = (Option<String>, String);
 
 fn persona_channel(faults: &[Fault]) -> Arc<FaultyChannel> {
@@ -25,7 +23,6 @@ fn from_persona(name: &str, text: &str) -> PersonaMessage {
     (Some(name.to_owned()), text.to_owned())
 }
 
-/// Returns a session with this label and the answer "x".
 async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, JournalWriter) {
     let (dir, store) = open();
     let session = acp_core::rows::SessionRow { label: label.map(str::to_owned), ..session_row(&key()) };
@@ -35,14 +32,12 @@ async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, JournalW
     (dir, store, journal)
 }
 
-/// Moves the send time of all parts into the past.
 async fn age_parts(store: &Store, ms: i64) {
     let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - ?1";
     store.write("later", move |tx| codec::run(tx, sql, [ms]).map(drop)).await.unwrap();
 }
 
-/// Answers have the agent's persona, notices of the gateway have none. A label takes precedence over the
-/// agent's name.
+/// Answers have the agent's persona, notices have none. A label takes precedence over the agent's name.
 #[tokio::test]
 async fn answer_is_sent_under_agent_name() {
     for (label, name) in [(None, "demo"), (Some("my own"), "my own")] {

@@ -1,6 +1,6 @@
 //! Side effects of delivery: buttons, reactions, and archived conversations.
 
-use super::live::{LIVE, RecordingChannel, card, final_message, started_turn, with_card};
+use super::live::{FakeChannel, LIVE, card, final_message, started_turn, with_card};
 use super::*;
 use crate::channel::{Inbound, Signal};
 use crate::tests::permission_row;
@@ -23,7 +23,6 @@ fn person(name: &str) -> Option<ResolvedBy> {
     Some(ResolvedBy::Person(name.to_owned()))
 }
 
-/// Permission row in this state.
 fn permission(
     state: PermissionState,
     option_id: Option<&str>,
@@ -56,17 +55,16 @@ async fn insert_queued_notice(store: &Store, about: ButtonSubject) {
 }
 
 /// Starts a turn with a shown notice, on a channel that can edit messages.
-async fn with_notice() -> (tempfile::TempDir, Store, JournalWriter, Arc<RecordingChannel>, Driver) {
+async fn with_notice() -> (tempfile::TempDir, Store, JournalWriter, Arc<FakeChannel>, Driver) {
     let (dir, store, mut journal) = started_turn().await;
-    let channel = RecordingChannel::new(true);
+    let channel = FakeChannel::new(true);
     let driver = drive(&store, &channel, "");
     journal.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
     channel.until("the notice", |shown| shown.len() == 1).await;
     (dir, store, journal, channel, driver)
 }
 
-/// Buttons are the agent's options. After settlement by anyone, the message has no buttons and shows the
-/// outcome, also after a restart.
+/// Buttons are the agent's options. A settled question has no buttons and shows the outcome.
 #[tokio::test]
 async fn settled_permission_request_loses_its_buttons() {
     let rows = [
@@ -80,7 +78,7 @@ async fn settled_permission_request_loses_its_buttons() {
         for is_restarted in [false, true] {
             let (_dir, store, mut journal) = started_turn().await;
             insert_lease(&store).await;
-            let channel = RecordingChannel::new(true);
+            let channel = FakeChannel::new(true);
             let mut driver = drive(&store, &channel, "");
             put_permission(&store, permission(PermissionState::Pending, None, None)).await;
             let id = format!("{LEASE}:7");
@@ -116,17 +114,13 @@ async fn settled_permission_request_loses_its_buttons() {
     }
 }
 
-/// A queue notice loses its buttons soon after its turn begins, without other output, although the first edit
-/// fails.
+/// A queue notice loses its buttons soon after its turn begins, although the first edit fails.
 #[tokio::test]
 async fn queued_notice_loses_its_buttons_when_turn_begins() {
     let (_dir, store, mut journal) = started_turn().await;
     let run_id = running_run_id(&store).await;
-    let channel = Arc::new(RecordingChannel {
-        can_edit: true,
-        signals: Some(Mutex::default()),
-        ..RecordingChannel::default()
-    });
+    let channel =
+        Arc::new(FakeChannel { can_edit: true, signals: Some(Mutex::default()), ..FakeChannel::default() });
     let driver = drive(&store, &channel, "");
     journal.event(EventKind::Status, json!({"status": "x", "text": "Queued."})).await;
     channel.until("the notice", |shown| shown.len() == 1).await;
@@ -151,8 +145,7 @@ async fn messages_with_buttons_are_found_by_their_conversations() {
     }
 }
 
-/// A message whose edits fail is given up after three attempts, or at once after a permanent refusal. Later
-/// messages are sent.
+/// A message whose edits fail is given up after three attempts, or at once after a permanent refusal.
 #[tokio::test]
 async fn uneditable_message_is_given_up_after_three_attempts() {
     for (is_refused, attempts) in [(false, 3), (true, 1)] {
@@ -175,8 +168,7 @@ async fn uneditable_message_is_given_up_after_three_attempts() {
     }
 }
 
-/// Edits of obsolete buttons are side effects: a rate limit delays no output and does not count as an
-/// attempt.
+/// Edits of obsolete buttons delay no output, and a rate limit is not an attempt.
 #[tokio::test]
 async fn rate_limit_on_obsolete_buttons_delays_no_output() {
     let (_dir, store, mut journal, channel, driver) = with_notice().await;
@@ -192,7 +184,6 @@ async fn rate_limit_on_obsolete_buttons_delays_no_output() {
     driver.stop().await;
 }
 
-/// A settled message is found regardless of the number of pending ones.
 #[tokio::test]
 async fn settled_message_is_found_among_many_pending_ones() {
     let (_dir, store, _journal) = started_turn().await;
@@ -223,7 +214,7 @@ async fn settled_message_is_found_among_many_pending_ones() {
 async fn long_permission_request_shows_its_outcome() {
     let (_dir, store, mut journal) = started_turn().await;
     insert_lease(&store).await;
-    let channel = Arc::new(RecordingChannel { can_edit: true, buttons: 10, ..RecordingChannel::default() });
+    let channel = Arc::new(FakeChannel { can_edit: true, buttons: 10, ..FakeChannel::default() });
     let driver = drive(&store, &channel, LONG);
     put_permission(&store, permission(PermissionState::Pending, None, None)).await;
     let id = format!("{LEASE}:7");
@@ -246,12 +237,11 @@ async fn long_permission_request_shows_its_outcome() {
     driver.stop().await;
 }
 
-/// The button of a card cancels its own running turn only.
 #[tokio::test]
 async fn card_button_stops_its_own_turn() {
     let (_dir, store, mut journal) = started_turn().await;
     let run_id = running_run_id(&store).await;
-    let channel = RecordingChannel::new(true);
+    let channel = FakeChannel::new(true);
     let driver = drive(&store, &channel, LIVE);
     journal.append_text("One. ").await;
     channel.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
@@ -270,11 +260,8 @@ async fn running_run_id(store: &Store) -> RunId {
 #[tokio::test]
 async fn card_continues_in_new_message_after_edit_window() {
     let (_dir, store, mut journal) = started_turn().await;
-    let channel = Arc::new(RecordingChannel {
-        can_edit: true,
-        edit_window_ms: Some(3_000_000),
-        ..RecordingChannel::default()
-    });
+    let channel =
+        Arc::new(FakeChannel { can_edit: true, edit_window_ms: Some(3_000_000), ..FakeChannel::default() });
     let driver = drive(&store, &channel, LIVE);
     journal.append_text("One. ").await;
     channel.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
@@ -300,10 +287,10 @@ async fn reactions_show_state_of_message() {
         store.write("inbox", move |tx| inbox::insert(tx, &inbound).map(drop)).await.unwrap();
         let message = "UPDATE acp_runs SET requester_message_id = 'm1'";
         sql(&store, message, []).await;
-        let channel = Arc::new(RecordingChannel {
+        let channel = Arc::new(FakeChannel {
             can_edit: true,
             signals: Some(Mutex::default()),
-            ..RecordingChannel::default()
+            ..FakeChannel::default()
         });
         let signals = || channel.signals.as_ref().unwrap().lock().unwrap().clone();
         let driver = drive(&store, &channel, text);
@@ -321,8 +308,7 @@ async fn reactions_show_state_of_message() {
     }
 }
 
-/// A parked conversation gets no message, also after a restart. Waiting messages are sent once it is
-/// unparked, and never if its binding ends.
+/// A parked conversation gets no message. Waiting messages are sent once it is unparked.
 #[tokio::test]
 async fn parked_conversation_gets_no_message() {
     for ends in [false, true] {

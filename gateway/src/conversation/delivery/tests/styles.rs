@@ -6,7 +6,6 @@ use acp_core::rows::Verbosity;
 use acp_shared::ids::BindingId;
 use acp_store::render_settings;
 
-/// Returns nonce and text of each outbox part.
 pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
     store
         .read("outbox", |db| {
@@ -17,7 +16,6 @@ pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
         .unwrap()
 }
 
-/// Renders the same parts from the journal.
 pub(super) async fn rendered_parts(store: &Store, binding_id: BindingId) -> Vec<(String, String)> {
     let parts = store.read("worked_out", move |db| {
         let styles = render_settings::of(db, binding_id)?;
@@ -64,8 +62,7 @@ async fn reload_changes_style_of_later_rows_only() {
     let texts = caught_up(&store, "c", messages + 2).await;
     assert_eq!(texts[messages..].concat(), "word ".repeat(20).trim_end());
     driver.stop().await;
-    // Rows journaled without a driver use the style recorded then, even if the next gateway starts with other
-    // settings.
+    // Rows journaled without a driver use the style recorded then, even under other settings.
     journal.turn(&"more ".repeat(20)).await;
     let hidden = "[acp.stream]\ntag_visibility = { agent_message_chunk = false }\n";
     let driver = on_console(&store, hidden);

@@ -3,7 +3,6 @@
 use super::fake::{GroupChannel, group_message};
 use super::*;
 
-/// Returns a service with a binding to a closed session.
 async fn stale_service() -> (tempfile::TempDir, Store, Arc<FakeService>, InboundService) {
     let fixture = bound_service().await;
     execute(&fixture.1, "UPDATE acp_sessions SET state = 'closed'").await;
@@ -14,7 +13,6 @@ async fn end_reason(store: &Store) -> Option<String> {
     column::<Option<String>>(store, "SELECT end_reason FROM acp_bindings").await.remove(0)
 }
 
-/// A stale binding is removed only if allowed, together with one notice.
 #[tokio::test]
 async fn stale_binding_is_removed_only_if_allowed() {
     let (_dir, store, fake, service) = stale_service().await;
@@ -43,7 +41,6 @@ async fn stale_binding_is_removed_only_if_allowed() {
     }
 }
 
-/// With an unfinished run, the binding is left to a person.
 #[tokio::test]
 async fn stale_binding_with_unfinished_run_stays() {
     let (_dir, store, fake, service) = bound_service().await;
@@ -69,7 +66,6 @@ async fn removal_of_stale_binding_is_reported_after_crash() {
     assert_eq!(shown_of_kind(&store, "error").await, [removed.text()]);
 }
 
-/// Messages of the gateway are dropped before routing, also after an unbind and a restart.
 #[tokio::test]
 async fn own_messages_are_ignored_after_unbind_and_restart() {
     let (dir, store) = open();
@@ -90,8 +86,7 @@ async fn own_messages_are_ignored_after_unbind_and_restart() {
     let store = Store::open(dir.path(), acp_store::Durability::Normal).unwrap();
     let service = service_with(&store, &FakeService::new(&store), [Arc::clone(&channel) as _]);
     assert_eq!(service.accept(group_message("party-2", "/acp sessions")).await.unwrap(), echo);
-    // The same id in another conversation belongs to a user's message, and unbound conversations ignore
-    // messages.
+    // The same id in another conversation is a user's message; unbound conversations ignore messages.
     let mut elsewhere = group_message("party-1", "hello");
     elsewhere.conversation.conversation_id = "d".to_owned();
     let ignored = service.accept(elsewhere).await.unwrap();
@@ -99,7 +94,6 @@ async fn own_messages_are_ignored_after_unbind_and_restart() {
     assert_eq!(channel.sent.lock().unwrap().len(), 2);
 }
 
-/// Without an adapter for the account, no turn starts.
 #[tokio::test]
 async fn account_without_adapter_gets_no_turn() {
     let (_dir, store, fake, service) = unbound_service();

@@ -38,7 +38,6 @@ async fn apply_edit(service: &InboundService, id: &str, text: Option<&str>) -> M
     }
 }
 
-/// Edits and deletions of a message change its run while it is queued.
 #[tokio::test]
 async fn edit_or_delete_changes_queued_run_of_message() {
     let (_dir, _store, fake, service) = bound_service().await;
@@ -118,7 +117,6 @@ async fn queued_message_has_buttons_for_its_run() {
     assert_eq!(*asks, Some(queued_buttons(*run_id, false)), "a steer that was queued");
 }
 
-/// An interaction runs once, and only its caller replies.
 #[tokio::test]
 async fn interaction_is_answered_only_by_its_caller() {
     let (_dir, store, fake, service) = bound_service().await;
@@ -156,7 +154,6 @@ async fn interaction_is_answered_only_by_its_caller() {
     assert!(shown(&store).await.iter().all(|(kind, _)| kind == "person"));
 }
 
-/// Ownership follows the user's id, not the current name.
 #[tokio::test]
 async fn ownership_follows_user_id_not_name() {
     let (_dir, store) = open();
@@ -277,7 +274,6 @@ async fn pending_parts_of_parked_binding_are_settled_at_its_end() {
     assert_eq!(states(true).await, ["sent", "uncertain", "rejected"]);
 }
 
-/// A session with another binding survives.
 #[tokio::test]
 async fn session_survives_deletion_of_one_of_two_conversations() {
     let (_dir, store, fake, service) = bound_service().await;

@@ -356,11 +356,8 @@ async fn command_runs_once_across_crashes_and_repeats() {
             let first = service.inner.execute(&inbound, Vec::new()).await.unwrap();
             assert!(!matches!(first, Outcome::Refused { .. }), "{command}: {first:?}");
             if crash != "executed" {
-                let (committed, recorded) = (inbound.clone(), first.clone());
-                store
-                    .write("record", move |tx| inbox::record(tx, &committed, &recorded, false))
-                    .await
-                    .unwrap();
+                let (saved, recorded) = (inbound.clone(), first.clone());
+                store.write("record", move |tx| inbox::record(tx, &saved, &recorded, false)).await.unwrap();
             }
             if crash == "replied" {
                 service.inner.send_reply(&inbound, &first, 0, PriorReply::NotSent).await.unwrap();
@@ -387,7 +384,6 @@ async fn command_runs_once_across_crashes_and_repeats() {
     }
 }
 
-/// State that commands change: effects, prompts, sessions and bindings.
 async fn state_of(
     store: &Store,
     fake: &FakeService,

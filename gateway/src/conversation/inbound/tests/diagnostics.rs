@@ -53,7 +53,6 @@ fn agent(name: &str, installed: bool, default: bool) -> AgentView {
     }
 }
 
-/// Complete diagnostic output: stable, and without secrets.
 #[tokio::test]
 async fn diagnostics_are_stable_and_contain_no_secrets() {
     let (_dir, store) = open();

@@ -6,7 +6,6 @@ pub(super) struct FakeService {
     pub(super) store: Store,
     /// Effects other than prompts, each once per key.
     pub(super) done: StdMutex<Vec<(String, String)>>,
-    /// Pending permission requests.
     pub(super) pending: StdMutex<Vec<PermissionRow>>,
     pub(super) status: StdMutex<Option<StatusView>>,
     pub(super) agents: Vec<AgentView>,
@@ -14,7 +13,6 @@ pub(super) struct FakeService {
     pub(super) cancels: StdMutex<Vec<SessionKey>>,
     pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
     pub(super) fails: StdMutex<Option<Failure>>,
-    /// Result of changes to queued runs.
     pub(super) queued_now: StdMutex<QueueEditResult>,
     pub(super) config: StdMutex<Arc<LoadedConfig>>,
 }
@@ -36,7 +34,6 @@ impl FakeService {
         })
     }
 
-    /// Records an effect; true if its key is new.
     pub(super) fn once(&self, effect: &str, key: &IdempotencyKey) -> bool {
         let mut done = self.done.lock().unwrap();
         if let Some((_, before)) = done.iter().find(|(before, _)| before == key.as_str()) {
@@ -47,7 +44,6 @@ impl FakeService {
         true
     }
 
-    /// Effects other than prompts.
     pub(super) fn effects(&self) -> Vec<String> {
         self.done.lock().unwrap().iter().map(|(_, effect)| effect.clone()).collect()
     }

@@ -17,11 +17,9 @@ enum ChannelMode {
     Loses,
 }
 
-/// Channel with a switchable fault and a transcript.
 struct SwitchableChannel {
     mode: watch::Sender<ChannelMode>,
     sent: StdMutex<Vec<(String, Outgoing)>>,
-    /// Start of each lookup.
     lookups: StdMutex<Vec<Option<u64>>>,
 }
 
@@ -93,32 +91,26 @@ async fn service_in_mode(
     (dir, store, fake, channel, service)
 }
 
-async fn within_deadline<T>(description: &str, future: impl Future<Output = T>) -> T {
+async fn within<T>(description: &str, future: impl Future<Output = T>) -> T {
     let done = tokio::time::timeout(Duration::from_secs(60), future).await;
     done.unwrap_or_else(|_| panic!("{description} is delayed"))
 }
 
-/// Messages, commands and deletions proceed while replies are blocked; later each reply is sent once, in
-/// order.
+/// Blocked replies delay no messages, commands or deletions; later each reply is sent once, in order.
 #[tokio::test]
 async fn blocked_reply_delays_nothing_else() {
     for mode in [ChannelMode::Stalls, ChannelMode::Rejects] {
         let (_dir, store, fake, channel, service) = service_in_mode(mode).await;
         let accepted = IntakeOutcome::Accepted(crate::channel::CallerReply::default());
         for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "less"), ("m4", "/acp cancel")] {
-            let offered = within_deadline(text, service.offer(message(id, text))).await;
+            let offered = within(text, service.offer(message(id, text))).await;
             assert_eq!(offered, accepted, "{mode:?} {text}");
         }
         assert_eq!((fake.prompt_texts().len(), fake.cancels.lock().unwrap().len()), (3, 1), "{mode:?}");
         let deleted =
-            within_deadline("a deletion", service.on_message_deleted(conversation("c"), "m2".to_owned()))
-                .await;
+            within("a deletion", service.on_message_deleted(conversation("c"), "m2".to_owned())).await;
         assert_eq!(deleted, MessageChangeOutcome::Done, "{mode:?}");
-        assert_eq!(
-            within_deadline("it again", service.offer(message("m2", "more"))).await,
-            accepted,
-            "{mode:?}"
-        );
+        assert_eq!(within("it again", service.offer(message("m2", "more"))).await, accepted, "{mode:?}");
         assert_eq!(channel.sent_to("c"), Vec::<String>::new(), "{mode:?}");
         let stop = CancellationToken::new();
         let retries = tokio::spawn(service.clone().run_retries(stop.clone()));
@@ -130,7 +122,6 @@ async fn blocked_reply_delays_nothing_else() {
     }
 }
 
-/// A blocked conversation does not delay pending replies of others.
 #[tokio::test]
 async fn blocked_conversation_delays_no_other() {
     let (_dir, store, _fake, channel, service) = service_in_mode(ChannelMode::Stalls).await;
@@ -154,7 +145,7 @@ async fn blocked_conversation_delays_no_other() {
     .await;
     assert_eq!(channel.sent_to("c"), Vec::<String>::new());
     channel.mode.send_replace(ChannelMode::Accepts);
-    assert_eq!(within_deadline("the rest", resuming).await.unwrap(), 4);
+    assert_eq!(within("the rest", resuming).await.unwrap(), 4);
     assert_eq!(channel.sent_to("c"), ["reply m1", "reply m3"]);
     assert_eq!(channel.lookups().len(), 4, "an earlier process may have sent each reply");
     wait_all_settled(&store).await;
@@ -165,7 +156,7 @@ async fn blocked_conversation_delays_no_other() {
 async fn reply_flush_includes_replies_added_meanwhile() {
     let (_dir, store, _fake, channel, service) = service_in_mode(ChannelMode::Stalls).await;
     for (id, text) in [("m1", "hello"), ("m2", "more"), ("m3", "/acp cancel")] {
-        within_deadline(text, service.offer(message(id, text))).await;
+        within(text, service.offer(message(id, text))).await;
     }
     // No retry worker runs: the worker of the first reply sends all of them.
     channel.mode.send_replace(ChannelMode::Accepts);
@@ -192,7 +183,6 @@ async fn uncertain_reply_is_looked_up_before_resend() {
     assert!(!since.is_empty() && since.iter().all(|since| *since == Some(received)), "{since:?} {received}");
 }
 
-/// A message interrupted by a shutdown has no outcome; the next process runs it.
 #[tokio::test]
 async fn message_interrupted_by_shutdown_runs_after_restart() {
     let (_dir, store, fake, before) = bound_service().await;

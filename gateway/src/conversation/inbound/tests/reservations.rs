@@ -1,5 +1,5 @@
-//! Interactions: reserved durably before their acknowledgement, run once, and answered by their caller or in
-//! the conversation.
+//! Interactions: reserved before their acknowledgement, run once, answered by the caller or in the
+//! conversation.
 
 use super::changes::{RESERVE_TIMEOUT, interaction};
 use super::*;
@@ -43,7 +43,6 @@ async fn assert_posted_once(has_run: bool, (text, effects, want): (&str, usize, 
     }
 }
 
-/// Returns the gateway's messages in the conversation.
 async fn gateway_messages(store: &Store) -> Vec<(String, String)> {
     shown(store).await.into_iter().filter(|(kind, _)| kind != "person").collect()
 }
@@ -145,7 +144,6 @@ async fn unreported_result_is_posted_in_conversation_once() {
     }
 }
 
-/// A notice about a late result is the same after a second kill and a takeover.
 #[tokio::test]
 async fn late_result_notice_is_unchanged_after_second_kill() {
     let (_dir, store, fake, service) = bound_service().await;
@@ -196,7 +194,6 @@ async fn withdrawn_interaction_does_not_run() {
     assert_eq!(rows(&store).await[1], row("i2", "routed"));
 }
 
-/// Blocks the writer until released.
 async fn block_writer(store: &Store) -> (mpsc::SyncSender<()>, tokio::task::JoinHandle<()>) {
     let ((release, wait), (started_turn, begins)) = (mpsc::sync_channel(1), tokio::sync::oneshot::channel());
     let store = store.clone();

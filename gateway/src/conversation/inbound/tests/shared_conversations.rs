@@ -73,8 +73,7 @@ async fn shared_channel() -> (tempfile::TempDir, Store, [Arc<SharedChannel>; 2],
     (dir, store, both, service, binding)
 }
 
-/// A command is executed by the bound bot only. If that bot is disconnected, another one refuses the command
-/// once, and it is never executed.
+/// Only the bound bot executes a command. If it is disconnected, another one refuses the command for good.
 #[tokio::test]
 async fn command_for_unreachable_bot_is_refused_by_other_bot() {
     let (_dir, store, [a, b], service, _) = shared_channel().await;

@@ -15,14 +15,12 @@ impl FakeService {
     }
 }
 
-/// Returns a service with this configuration and no sessions.
 fn configured_service(text: &str) -> (tempfile::TempDir, Store, Arc<FakeService>, InboundService) {
     let fixture = unbound_service();
     fixture.2.configure(text);
     fixture
 }
 
-/// Returns the key of the prompted session.
 async fn prompted(service: &InboundService, message: Inbound) -> String {
     session_of(&service.accept(message).await.unwrap()).to_owned()
 }
@@ -44,8 +42,7 @@ async fn binding_rows(store: &Store) -> Vec<(String, String, String, bool)> {
     rows.await.unwrap()
 }
 
-/// The first message creates the session, is its first prompt, and gets an introduction; later messages find
-/// the session.
+/// The first message creates the session, is its first prompt, and gets an introduction.
 #[tokio::test]
 async fn first_message_starts_static_session_and_restart_finds_it() {
     let (_dir, store, fake, service) = configured_service(ROOM);
@@ -114,8 +111,7 @@ async fn static_binding_starts_backfill_at_its_first_message() {
     assert_eq!(mark().await.as_deref(), Some("8"), "messages alone do not move the mark");
 }
 
-/// After a change of the directory, the old session is closed, the next one replaces it, and the reply
-/// reports both.
+/// After a change of the directory, the next session replaces the old one, and the reply reports both.
 #[tokio::test]
 async fn changed_static_binding_applies_to_next_message() {
     let (_dir, _store, fake, service) = configured_service(ROOM);
@@ -139,7 +135,6 @@ async fn changed_static_binding_applies_to_next_message() {
     assert_eq!(prompted(&service, message("m5", "hello")).await, format!("{first}:3"));
 }
 
-/// A configuration change waits for the running turn.
 #[tokio::test]
 async fn static_binding_change_waits_for_running_turn() {
     let (_dir, store, fake, service) = configured_service(ROOM);
@@ -174,8 +169,7 @@ async fn user_binding_precedes_static_one_which_cannot_be_unbound() {
     assert_eq!(prompted(&service, message("m8", "hello")).await, format!("{first}:2"));
 }
 
-/// A thread joins the session of its channel, accounts are separate, and an entry for the thread takes
-/// precedence.
+/// A thread joins the session of its channel unless it has an entry; accounts are separate.
 #[tokio::test]
 async fn thread_joins_channel_session_and_accounts_stay_separate() {
     let (_dir, store) = open();
