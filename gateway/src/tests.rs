@@ -129,7 +129,6 @@ pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
     LeaseRow { usage, ..LeaseRow::new(spawn) }
 }
 
-/// Supervisor's description of a live lease.
 pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
     LeaseInfo {
         lease_id: spawn.lease_id,

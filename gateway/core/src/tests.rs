@@ -66,7 +66,6 @@ pub(crate) fn binding() -> BindingRow {
     }
 }
 
-/// Returns an idle session that asks for permissions.
 pub(crate) fn session() -> SessionRow {
     SessionRow {
         session_key: session_key(),

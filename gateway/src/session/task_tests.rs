@@ -106,7 +106,6 @@ struct World {
     stop: CancellationToken,
 }
 
-/// Returns a session with a live lease.
 async fn world() -> World {
     let (dir, store) = open();
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
@@ -191,7 +190,6 @@ async fn close_without_actor_ends_process() {
     world.end().await;
 }
 
-/// Unfinished sessions are resumed once the store works, without a request.
 #[tokio::test]
 async fn failed_actor_start_is_retried() {
     let world = world().await;
@@ -318,7 +316,6 @@ impl BackendMachine for PanickingMachine {
     }
 }
 
-/// A panic fails its command; the session continues with the committed state.
 #[tokio::test]
 async fn panicked_actor_is_rebuilt() {
     let mut world = world().await;

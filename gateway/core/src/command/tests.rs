@@ -231,8 +231,8 @@ fn misuse_is_answered_with_usage() {
         };
         assert_eq!(why, want, "{text}");
         assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
-        let text_of_misuse = table::misuse_text(&why, Some(row));
-        assert_eq!(text_of_misuse, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
+        let usage = table::misuse_text(&why, Some(row));
+        assert_eq!(usage, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
 }
 

@@ -75,7 +75,6 @@ mod tests {
             let mut chars = inside.chars();
             while let Some(c) = chars.next() {
                 prop_assert!(!"`*_~|<>@[]:".contains(c), "{}", shown);
-                // The closing quote is never escaped by a backslash.
                 prop_assert!(c != '\\' || chars.next().is_some_and(|next| next.is_ascii_punctuation()), "{}", shown);
             }
         }

@@ -204,7 +204,6 @@ fn run_session(mut pair: MachineFixture, lease: LeaseId, runs: &[RunId; 4]) -> V
     assert!(end.contains(&BackendStep::RequestWithdrawn { at: one[0] }), "{end:?}");
     assert!(sends(&pair.answer(one[0])).is_empty(), "too late");
 
-    // Malformed lines have no effect.
     for line in ["", "Loading…", "{\"", "[]", "[{}]", "7", "null", "{}", "{\"id\":null}"] {
         let steps = pair.receive(line);
         let bad = |s: &BackendStep| {

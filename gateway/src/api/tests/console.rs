@@ -52,7 +52,6 @@ impl ConsoleFixture {
         GatewayClient::new(self.dir.path())
     }
 
-    /// Sends a message, each time with a new idempotency key.
     async fn send(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
         let body =
             ConsoleMessageBody { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };

@@ -43,7 +43,6 @@ fn close_events_cause_one_backfill() {
     assert_eq!(schedule.due(), None);
 }
 
-/// Under constant events a backfill still happens, less and less often.
 #[test]
 fn constant_events_cause_paced_backfills() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {

@@ -423,7 +423,6 @@ async fn conversation_is_created_once_despite_faults() {
             let failure = acp_core::failure::Failure::from(first.unwrap_err());
             assert_eq!(failure.detail_code.as_deref(), Some("CONVERSATION_PENDING"));
             assert_eq!(rows(&store, "1").await[0].status, BindingStatus::Pending);
-            // A repeated request returns the same binding.
             let again =
                 service(&store, &[&channel]).bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
             assert_eq!(again.binding.status, BindingStatus::Active);
@@ -439,7 +438,6 @@ async fn conversation_is_created_once_despite_faults() {
     }
 }
 
-/// Crash between the channel's response and activation: the conversation is found.
 #[tokio::test]
 async fn crash_before_activation_is_recovered() {
     let (_dir, store, channel, service) = channel_with(CHILD_ONLY, &[]).await;

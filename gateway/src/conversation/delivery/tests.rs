@@ -379,7 +379,6 @@ async fn crash_after_any_commit_loses_and_repeats_nothing() {
     }
 }
 
-/// A panicked binding task is started again, so no message is lost.
 #[tokio::test]
 async fn channel_faults_lose_and_repeat_nothing() {
     let want = fault_free_texts().await;

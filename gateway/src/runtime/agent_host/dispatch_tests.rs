@@ -143,7 +143,6 @@ async fn request_recalled_before_sending_is_not_executed() {
     }
 }
 
-/// A recalled write that may have begun is answered from the file's content.
 #[tokio::test]
 async fn recalled_write_in_progress_is_inspected() {
     let session = Session::new();

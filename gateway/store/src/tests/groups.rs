@@ -73,7 +73,6 @@ async fn groups_are_bounded_by_count_and_size() {
     assert_eq!(store.counts().groups - after.groups, 2, "every second transaction reaches 8 MiB");
 }
 
-/// A transaction without others is committed without waiting for more.
 #[tokio::test]
 async fn lone_write_is_committed_at_once() {
     let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });

@@ -176,7 +176,6 @@ fn new_conversation_clears_the_error() {
     assert_eq!(world.processes.len(), 1, "no process is started before a prompt");
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
-    // A later failure leads to the error state again.
     let mut world = faulted();
     world.command(ActorCommand::NewConversation).unwrap();
     world.ignores_input = true;

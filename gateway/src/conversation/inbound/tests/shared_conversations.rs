@@ -124,7 +124,7 @@ fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
 
 /// Replies and parts with equal texts are distinguished by tags and known ids.
 #[tokio::test]
-async fn replies_and_delivered_parts_are_told_apart() {
+async fn replies_and_delivered_parts_are_distinct() {
     const BUSY: &str = "The agent is busy: queued behind 1.";
     let (_dir, store, [_, b], service, binding) = shared_channel().await;
     let plan = |seq: u64| {
