@@ -33,14 +33,21 @@ pub fn agent_lines(data: &[u8]) {
     for step in whole {
         match step {
             BackendStep::Event(event) => rows.push(row(&rows, event)),
-            BackendStep::Request(ask) => {
-                planted(matches!(&ask.what, AgentRequestKind::FsWrite { content, .. } if content.len() == 3));
-                if matches!(ask.what, AgentRequestKind::Permission { .. }) {
-                    let params: Value = serde_json::from_str(&ask.params).expect("params of a request");
+            BackendStep::Request(request) => {
+                planted(
+                    matches!(&request.what, AgentRequestKind::FsWrite { content, .. } if content.len() == 3),
+                );
+                if matches!(request.what, AgentRequestKind::Permission { .. }) {
+                    let params: Value = serde_json::from_str(&request.params).expect("params of a request");
                     let payload = json!({ "permission_id": ID, "params": params }).to_string();
                     rows.push(row(
                         &rows,
-                        NewEvent { run_id: ask.run_id, kind: EventKind::Permission, payload, extra: None },
+                        NewEvent {
+                            run_id: request.run_id,
+                            kind: EventKind::Permission,
+                            payload,
+                            extra: None,
+                        },
                     ));
                 }
             }
@@ -77,8 +84,8 @@ pub fn permission_card(data: &[u8]) {
 
 /// Parses bodies of the local HTTP interface; the first byte selects the type.
 pub fn http_bodies(data: &[u8]) {
-    let Some((&which, body)) = data.split_first() else { return };
-    match which % 6 {
+    let Some((&selector, body)) = data.split_first() else { return };
+    match selector % 6 {
         0 => {
             let body = serde_json::from_slice::<SpawnBody>(body);
             planted(body.is_ok_and(|body| body.interactive && body.label.is_some()));
@@ -91,7 +98,6 @@ pub fn http_bodies(data: &[u8]) {
     }
 }
 
-/// Panics on the planted input if FUZZ_PLANTED is set.
 fn planted(is_found: bool) {
     assert!(!is_found || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");
 }
@@ -100,11 +106,10 @@ fn run_id() -> RunId {
     RunId::parse(ID).expect("a run id")
 }
 
-/// Returns a backend machine with an open session and a running turn.
 fn running() -> DirectMachine {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
-    let mut link = DirectMachine::open(None).expect("a fresh machine");
-    link.start_session(&StartSessionParams {
+    let mut machine = DirectMachine::open(None).expect("a fresh machine");
+    machine.start_session(&StartSessionParams {
         lease_id,
         cwd: "/w".to_owned(),
         resume: None,
@@ -119,25 +124,25 @@ fn running() -> DirectMachine {
     });
     for (id, result) in [("init", json!({ "protocolVersion": 1 })), ("new", json!({ "sessionId": "s" }))] {
         let answer = json!({ "jsonrpc": "2.0", "id": format!("{id}:{lease_id}"), "result": result });
-        link.stream(0, answer.to_string().as_bytes());
+        machine.stream(0, answer.to_string().as_bytes());
     }
-    link.submit(&SubmitParams { run_id: run_id(), text: "hi".to_owned(), files: None, steer: false });
-    link
+    machine.submit(&SubmitParams { run_id: run_id(), text: "hi".to_owned(), files: None, steer: false });
+    machine
 }
 
 /// Returns the steps of a stream, read by one machine up to byte `cut` and then by one restored from its
 /// saved state.
-fn read(mut link: DirectMachine, stream: &[u8], cut: usize) -> Vec<BackendStep> {
+fn read(mut machine: DirectMachine, stream: &[u8], cut: usize) -> Vec<BackendStep> {
     let mut steps = Vec::new();
     let mut lines = LineSplitter::new(0, LINE_BYTES_MAX);
     let (before, after) = stream.split_at(cut);
-    let mut feed = |link: &mut DirectMachine, offset: usize, bytes: &[u8]| {
-        let read = lines.push(offset as u64, bytes, |at, line| steps.extend(link.stream(at, line)));
+    let mut feed = |machine: &mut DirectMachine, offset: usize, bytes: &[u8]| {
+        let read = lines.push(offset as u64, bytes, |at, line| steps.extend(machine.stream(at, line)));
         read.expect("a stream without gaps and below the limit");
     };
-    feed(&mut link, 0, before);
-    let mut link = DirectMachine::open(Some(&link.save())).expect("a saved machine");
-    feed(&mut link, cut, after);
+    feed(&mut machine, 0, before);
+    let mut machine = DirectMachine::open(Some(&machine.save())).expect("a saved machine");
+    feed(&mut machine, cut, after);
     steps
 }
 
@@ -187,7 +192,7 @@ fn check_parts(style: &Style, event: &EventRow, digest: RenderData<'_>) {
 mod tests {
     type Target = (&'static str, fn(&[u8]));
 
-    /// Inputs that once failed, and what else the fuzzer found worth keeping.
+    /// Inputs of earlier failures, and further inputs that the fuzzer found.
     #[test]
     fn corpus_passes() {
         let targets: [Target; 3] = [

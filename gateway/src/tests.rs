@@ -1,4 +1,4 @@
-//! What tests of the drivers stand on: a real store with a session in it, written as the actor writes.
+//! Fixtures for driver tests: a real store with a session, written as by the actor.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use crate::config::LiveConfig;
@@ -33,9 +33,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Waits until `check` gives something.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
-    what: &str,
+    description: &str,
     mut check: impl FnMut() -> F,
 ) -> T {
     let deadline = Instant::now() + Duration::from_secs(40);
@@ -43,17 +42,16 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
         if let Some(found) = check().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what} did not happen in time");
+        assert!(Instant::now() < deadline, "timed out: {description}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// The configuration in a file `/g.toml` with this text.
 pub(crate) fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-/// What session tasks need, with the direct backend and no configuration.
+/// Returns dependencies of session tasks: direct backend, no configuration.
 pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
@@ -69,30 +67,26 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
     }
 }
 
-/// A console conversation.
 pub(crate) fn conversation(id: &str) -> ConversationRef {
     crate::channel::console::conversation(id)
 }
 
-/// A store in a directory of its own.
 pub(crate) fn open() -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     (dir, store)
 }
 
-/// Runs SQL: what no transaction of the gateway would leave behind.
+/// Runs SQL, for states that no transaction of the gateway leaves.
 pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     let sql = sql.into();
     store.write("test", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
 }
 
-/// The first column of all rows.
 pub(crate) async fn column<T: FromSql + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
     store.read("test", move |db| codec::all(db, sql, [], |row| Ok(row.get(0)?))).await.unwrap()
 }
 
-/// A session's row.
 pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
     SessionRow {
         session_key: key.clone(),
@@ -121,7 +115,6 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
     }
 }
 
-/// A lease for an agent of a session, in this use.
 pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
     let spawn = Spawn {
         lease_id: LeaseId::mint(),
@@ -136,7 +129,6 @@ pub(crate) fn lease_row(key: &SessionKey, usage: LeaseStatus) -> LeaseRow {
     LeaseRow { usage, ..LeaseRow::new(spawn) }
 }
 
-/// What the supervisor says of a lease that lives.
 pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
     LeaseInfo {
         lease_id: spawn.lease_id,
@@ -165,12 +157,10 @@ pub(crate) fn lease_info(spawn: &Spawn) -> LeaseInfo {
     }
 }
 
-/// An active binding.
 pub(crate) fn binding_row(key: &SessionKey, at: &ConversationRef) -> BindingRow {
     bindings::new_row(at.clone(), key, "ann", BindingTimeouts::default(), 1)
 }
 
-/// A permission that an agent waits for, with the options `y` and `n`.
 pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     let option = |id: &str, kind: &str| PermissionOption {
         id: id.to_owned(),
@@ -196,19 +186,17 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
     }
 }
 
-/// A session, bound to a conversation or not, as it is inserted.
 pub(crate) fn spawn_tx(session: SessionRow, binding: Option<BindingRow>) -> SpawnTx {
     let caps = acp_core::writes::SessionLimits { sessions_max: 1_000, account: None };
     SpawnTx { session, binding, run: None, events: Vec::new(), idempotency: None, caps }
 }
 
-/// Inserts a session, bound to a conversation or not.
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {
     store.spawn_session(spawn_tx(session, binding)).await.unwrap();
 }
 
-/// The actor's place: writes runs and journal rows of one session.
-pub(crate) struct Scribe {
+/// Stands in for an actor: writes runs and journal rows of one session.
+pub(crate) struct JournalWriter {
     store: Store,
     fence: ActorFence,
     session: SessionRow,
@@ -216,8 +204,7 @@ pub(crate) struct Scribe {
     seq: u64,
 }
 
-impl Scribe {
-    /// Takes a session over.
+impl JournalWriter {
     pub(crate) async fn claim(store: &Store, key: &SessionKey) -> Self {
         let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
         let seq = snapshot.session.last_session_seq;
@@ -233,9 +220,13 @@ impl Scribe {
         Write::Event { session_seq: self.seq, run, kind, payload: payload.to_string(), extra: None }
     }
 
-    /// Starts a run.
     pub(crate) async fn start(&mut self) -> RunId {
-        let queued = said("hi").into_run(RunId::mint(), &self.session.session_key, IdempotencyKey::mint(), 1);
+        let queued = prompt_request("hi").into_run(
+            RunId::mint(),
+            &self.session.session_key,
+            IdempotencyKey::mint(),
+            1,
+        );
         let run = RunRow { state: RunState::Running, started_at_ms: Some(2), ..queued };
         let run_id = run.run_id;
         self.run = Some((run.clone(), 0));
@@ -244,30 +235,25 @@ impl Scribe {
         run_id
     }
 
-    /// Appends a row to the running run's journal.
     pub(crate) async fn event(&mut self, kind: EventKind, payload: Value) {
         let write = self.write(kind, &payload, true);
         self.store.commit(self.fence.clone(), vec![write]).await.unwrap();
     }
 
-    /// The agent says something.
-    pub(crate) async fn say(&mut self, text: &str) {
+    pub(crate) async fn append_text(&mut self, text: &str) {
         self.event(EventKind::AgentMessage, json!({"content": {"type": "text", "text": text}})).await;
     }
 
-    /// A whole run, with this answer.
     pub(crate) async fn turn(&mut self, answer: &str) {
         self.start().await;
-        self.say(answer).await;
-        self.done().await;
+        self.append_text(answer).await;
+        self.complete().await;
     }
 
-    /// Ends the run with an answer.
-    pub(crate) async fn done(&mut self) {
+    pub(crate) async fn complete(&mut self) {
         self.end(EventKind::Done, &json!({"stop_reason": "end_turn"}), RunState::Completed).await;
     }
 
-    /// Ends the run without one.
     pub(crate) async fn fail(&mut self) {
         self.end(EventKind::Error, &json!({"code": "ACP_TURN_FAILED", "message": "No."}), RunState::Failed)
             .await;
@@ -280,7 +266,7 @@ impl Scribe {
         self.store.commit(self.fence.clone(), vec![last, Write::Run(Box::new(run))]).await.unwrap();
     }
 
-    /// Closes the session with its bindings, and then has the agent end.
+    /// Closes the session with its bindings; the agent ends afterwards.
     pub(crate) async fn close(&mut self) {
         let closed = self.write(EventKind::Closed, &json!({"reason": "enough"}), false);
         let mut session = self.session.clone();
@@ -295,8 +281,7 @@ impl Scribe {
     }
 }
 
-/// A spawn of the demo agent.
-pub(crate) fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
+pub(crate) fn spawn_request(bind: Option<ConversationRef>, prompt: Option<&str>) -> SpawnRequest {
     SpawnRequest {
         agent: Some(AgentName::parse("demo").unwrap()),
         bind,
@@ -307,8 +292,7 @@ pub(crate) fn wanted(bind: Option<ConversationRef>, prompt: Option<&str>) -> Spa
     }
 }
 
-/// A prompt of ann's.
-pub(crate) fn said(text: &str) -> PromptRequest {
+pub(crate) fn prompt_request(text: &str) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
         author: "ann".to_owned(),
@@ -317,12 +301,10 @@ pub(crate) fn said(text: &str) -> PromptRequest {
     }
 }
 
-/// Log lines that a test collects.
 #[derive(Clone, Default)]
 pub(crate) struct LogLines(Arc<Mutex<Vec<u8>>>);
 
 impl LogLines {
-    /// What a subscriber writes to.
     pub(crate) fn writer(&self) -> impl Fn() -> Self + Send + Sync + use<> {
         let lines = self.clone();
         move || lines.clone()

@@ -1,4 +1,4 @@
-//! The program from outside: what it prints, how it exits, and the demo agent over pipes.
+//! The program from outside: output, exit codes, and the demo agent over pipes.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn one_line(output: &Output) -> Value {
 }
 
 #[test]
-fn help_and_version_are_answers() {
+fn help_and_version_exit_with_0() {
     let state = tempfile::tempdir().unwrap();
     for args in [&["--help"][..], &["--version"], &["help", "prompt"], &["sessions", "spawn", "--help"]] {
         let output = run(state.path(), args);
@@ -50,18 +50,18 @@ fn help_and_version_are_answers() {
     );
 }
 
-/// The verbs have man pages, which a formatter takes where there is one; scripts for every shell are written.
+/// Verbs have man pages, checked with groff if installed; completion scripts exist for every shell.
 #[test]
 fn man_pages_and_completions_are_generated() {
     let dir = tempfile::tempdir().unwrap();
-    for what in ["man", "completions"] {
-        let to = dir.path().join(what);
-        assert!(run(dir.path(), &["generate", what, to.to_str().unwrap()]).status.success());
+    for kind in ["man", "completions"] {
+        let to = dir.path().join(kind);
+        assert!(run(dir.path(), &["generate", kind, to.to_str().unwrap()]).status.success());
     }
     let page = dir.path().join("man/acp-gateway-sessions-spawn.1");
     let written = std::fs::read_to_string(&page).unwrap();
     assert!(written.contains(".SH SYNOPSIS") && written.contains("\\-\\-agent"), "{written}");
-    assert!(!dir.path().join("man/acp-gateway-generate.1").exists(), "what is hidden has no page");
+    assert!(!dir.path().join("man/acp-gateway-generate.1").exists(), "hidden verbs have no page");
     for script in
         ["acp-gateway.bash", "_acp-gateway", "acp-gateway.fish", "acp-gateway.elv", "_acp-gateway.ps1"]
     {
@@ -70,14 +70,14 @@ fn man_pages_and_completions_are_generated() {
     for page in std::fs::read_dir(dir.path().join("man")).unwrap().flatten() {
         match Command::new("groff").args(["-man", "-Tutf8", "-ww", "-z"]).arg(page.path()).output() {
             Ok(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
-            // Where there is no groff, the structure was checked before.
+            // Without groff, only the structure is checked.
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::NotFound),
         }
     }
 }
 
 #[test]
-fn mistakes_exit_with_2_and_say_one_line_to_programs() {
+fn usage_errors_exit_with_2_and_one_json_line() {
     let state = tempfile::tempdir().unwrap();
     for args in [
         &["--no-such-flag"][..],
@@ -92,12 +92,12 @@ fn mistakes_exit_with_2_and_say_one_line_to_programs() {
         &["adopt", "--state-dir", "/no/such/dir"],
         &["config", "check", "--config", "/no/such/file"],
     ] {
-        let people = run(state.path(), args);
-        assert_eq!(people.status.code(), Some(2), "{args:?}: {people:?}");
-        assert!(people.stdout.is_empty() && !people.stderr.is_empty(), "{args:?}");
-        for programs in [[&["--json"], args].concat(), [args, &["--json"]].concat()] {
-            let output = run(state.path(), &programs);
-            assert_eq!(output.status.code(), Some(2), "{programs:?}");
+        let plain = run(state.path(), args);
+        assert_eq!(plain.status.code(), Some(2), "{args:?}: {plain:?}");
+        assert!(plain.stdout.is_empty() && !plain.stderr.is_empty(), "{args:?}");
+        for json_args in [[&["--json"], args].concat(), [args, &["--json"]].concat()] {
+            let output = run(state.path(), &json_args);
+            assert_eq!(output.status.code(), Some(2), "{json_args:?}");
             let line = one_line(&output);
             assert_eq!(line["type"], "error", "{line}");
             assert!(matches!(line["code"].as_str(), Some("USAGE" | "CONFIG_INVALID")), "{line}");
@@ -107,7 +107,7 @@ fn mistakes_exit_with_2_and_say_one_line_to_programs() {
 }
 
 #[test]
-fn without_a_gateway_verbs_fail_at_once() {
+fn verbs_without_gateway_fail_at_once() {
     let state = tempfile::tempdir().unwrap();
     for args in [
         &["sessions", "list"][..],
@@ -128,14 +128,14 @@ fn without_a_gateway_verbs_fail_at_once() {
         assert_eq!((&line["type"], &line["code"]), (&json!("error"), &json!("GATEWAY_UNAVAILABLE")));
         assert_eq!(line["origin"], "client");
     }
-    let people = run(state.path(), &["sessions", "list"]);
-    let said = text(&people.stderr);
+    let plain = run(state.path(), &["sessions", "list"]);
+    let error = text(&plain.stderr);
     let socket = state.path().join("gateway.sock").display().to_string();
-    assert!(said.contains("acp-gateway up") && said.contains(&socket), "{said}");
+    assert!(error.contains("acp-gateway up") && error.contains(&socket), "{error}");
 }
 
 #[test]
-fn standard_input_must_be_text() {
+fn standard_input_must_be_utf8() {
     let state = tempfile::tempdir().unwrap();
     let mut child = gateway(state.path())
         .args(["prompt", "k", "-", "--json"])
@@ -151,7 +151,7 @@ fn standard_input_must_be_text() {
 }
 
 #[test]
-fn a_path_that_no_socket_fits_in_is_refused_before_anything_starts() {
+fn too_long_socket_path_is_refused_before_start() {
     let base = tempfile::tempdir().unwrap();
     let state = base.path().join("d".repeat(110));
     for verb in ["up", "serve"] {
@@ -164,7 +164,7 @@ fn a_path_that_no_socket_fits_in_is_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_dead_socket_is_waited_for_no_longer_than_asked() {
+fn dead_socket_respects_the_timeout() {
     let state = tempfile::tempdir().unwrap();
     drop(std::os::unix::net::UnixListener::bind(state.path().join("gateway.sock")).unwrap());
     let output = run(state.path(), &["prompt", "k", "hi", "--timeout", "0.3", "--json"]);
@@ -174,7 +174,7 @@ fn a_dead_socket_is_waited_for_no_longer_than_asked() {
 }
 
 #[test]
-fn the_configuration_is_shown_with_its_sources() {
+fn config_show_has_sources() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("gateway.toml");
     std::fs::write(&file, "[acp]\ndefault_agent = \"demo\"\n").unwrap();
@@ -224,7 +224,7 @@ fn completions_agents_and_doctor_need_no_gateway() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_failure() {
+fn closed_output_pipe_is_not_a_failure() {
     let state = tempfile::tempdir().unwrap();
     let mut child = gateway(state.path())
         .args(["completions", "bash"])
@@ -237,22 +237,22 @@ fn a_reader_that_goes_away_is_no_failure() {
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
 
-/// The demo agent at the other end of two pipes. Dropping it kills it.
-struct Demo {
+/// Demo agent connected by pipes. Dropping it kills the process.
+struct DemoAgent {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     next_id: u64,
 }
 
-impl Demo {
+impl DemoAgent {
     fn start(state: &Path) -> Self {
         let mut child =
             gateway(state).arg("demo-agent").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take();
         let output = BufReader::with_capacity(1 << 20, child.stdout.take().unwrap());
         let mut demo = Self { child, input, output, next_id: 1 };
-        let result = demo.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
+        let result = demo.call("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}));
         assert_eq!(result["protocolVersion"], 1);
         assert_eq!(result["agentCapabilities"]["loadSession"], true);
         demo
@@ -281,8 +281,8 @@ impl Demo {
         serde_json::from_str(&line).unwrap()
     }
 
-    /// Reads up to the answer; returns it and what came before.
-    fn until(&mut self, id: u64) -> (Value, Vec<Value>) {
+    /// Reads up to the response; returns it and the messages before.
+    fn read_until(&mut self, id: u64) -> (Value, Vec<Value>) {
         let mut before = Vec::new();
         loop {
             let message = self.read();
@@ -293,13 +293,13 @@ impl Demo {
         }
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn call(&mut self, method: &str, params: Value) -> Value {
         let id = self.send(method, params);
-        self.until(id).0["result"].clone()
+        self.read_until(id).0["result"].clone()
     }
 
     fn session(&mut self, cwd: &Path) -> String {
-        let made = self.ask("session/new", json!({"cwd": cwd, "mcpServers": []}));
+        let made = self.call("session/new", json!({"cwd": cwd, "mcpServers": []}));
         made["sessionId"].as_str().unwrap().to_owned()
     }
 
@@ -308,48 +308,47 @@ impl Demo {
     }
 }
 
-impl Drop for Demo {
+impl Drop for DemoAgent {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A demo agent with a session in a new directory.
-fn demo_session() -> (tempfile::TempDir, Demo, String) {
+fn demo_session() -> (tempfile::TempDir, DemoAgent, String) {
     let state = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
+    let mut demo = DemoAgent::start(state.path());
     let session = demo.session(state.path());
     (state, demo, session)
 }
 
-fn said(messages: &[Value]) -> String {
+fn agent_text(messages: &[Value]) -> String {
     let texts = messages.iter().map(|message| &message["params"]["update"]);
     let texts = texts.filter(|update| update["sessionUpdate"] == "agent_message_chunk");
     texts.filter_map(|update| update["content"]["text"].as_str()).collect()
 }
 
 #[test]
-fn the_demo_agent_does_what_it_says() {
+fn demo_agent_runs_documented_prompts() {
     let (_state, mut demo, session) = demo_session();
     for (prompt, want) in
         [("say \"this\"", "say \"this\""), ("stream 3 size 10", "chunk 1..\nchunk 2..\nchunk 3..\n")]
     {
         let id = demo.prompt(&session, prompt);
-        let (answer, before) = demo.until(id);
+        let (answer, before) = demo.read_until(id);
         assert_eq!(answer["result"]["stopReason"], "end_turn");
-        assert_eq!(said(&before), want);
+        assert_eq!(agent_text(&before), want);
     }
     let id = demo.prompt(&session, "help");
-    assert!(said(&demo.until(id).1).contains("write FILE TEXT"));
+    assert!(agent_text(&demo.read_until(id).1).contains("write FILE TEXT"));
     let id = demo.prompt(&session, "plan\nthink x\ntool");
-    let updates = demo.until(id).1;
+    let updates = demo.read_until(id).1;
     let kind = |message: &Value| message["params"]["update"]["sessionUpdate"].as_str().unwrap().to_owned();
     let kinds = updates.iter().map(kind).collect::<Vec<_>>().join(" ");
     let tool = "tool_call tool_call_update tool_call_update";
     assert_eq!(kinds, format!("plan plan plan plan agent_thought_chunk {tool}"));
     let unknown = demo.send("no/such", json!({}));
-    assert_eq!(demo.until(unknown).0["error"]["code"], -32601);
+    assert_eq!(demo.read_until(unknown).0["error"]["code"], -32601);
     demo.write(&json!([]));
     assert_eq!(demo.read()["error"]["code"], -32700);
     drop(demo.input.take());
@@ -357,10 +356,10 @@ fn the_demo_agent_does_what_it_says() {
 }
 
 #[test]
-fn the_demo_agent_asks_before_it_writes() {
+fn demo_agent_asks_before_writing() {
     let state = tempfile::tempdir().unwrap();
     let work = tempfile::tempdir().unwrap();
-    let mut demo = Demo::start(state.path());
+    let mut demo = DemoAgent::start(state.path());
     let session = demo.session(work.path());
     for (option, prompt, written) in [
         ("reject-once", "write a.txt hello", None),
@@ -373,19 +372,19 @@ fn the_demo_agent_asks_before_it_writes() {
         assert!(!work.path().join("a.txt").exists());
         let outcome = json!({"outcome": {"outcome": "selected", "optionId": option}});
         demo.write(&json!({"jsonrpc": "2.0", "id": request["id"], "result": outcome}));
-        assert_eq!(demo.until(id).0["result"]["stopReason"], "end_turn");
+        assert_eq!(demo.read_until(id).0["result"]["stopReason"], "end_turn");
         let content = std::fs::read_to_string(work.path().join("a.txt")).ok();
         assert_eq!(content.as_deref(), written, "{option} {prompt}");
         assert!(!work.path().parent().unwrap().join("b.txt").exists());
     }
-    demo.ask("session/set_mode", json!({"sessionId": session, "modeId": "auto"}));
+    demo.call("session/set_mode", json!({"sessionId": session, "modeId": "auto"}));
     let id = demo.prompt(&session, "write c.txt unasked");
-    demo.until(id);
+    demo.read_until(id);
     assert_eq!(std::fs::read_to_string(work.path().join("c.txt")).unwrap(), "unasked");
 }
 
 #[test]
-fn the_demo_agent_is_cancelled_and_steered() {
+fn demo_agent_can_be_cancelled_and_steered() {
     let (_state, mut demo, session) = demo_session();
     for prompt in ["slow", "stream 1000000", "stream 100000 pace 1000", "permission"] {
         let id = demo.prompt(&session, prompt);
@@ -394,39 +393,39 @@ fn the_demo_agent_is_cancelled_and_steered() {
         }
         demo.notify("session/cancel", json!({"sessionId": session}));
         let started = Instant::now();
-        assert_eq!(demo.until(id).0["result"]["stopReason"], "cancelled", "{prompt}");
+        assert_eq!(demo.read_until(id).0["result"]["stopReason"], "cancelled", "{prompt}");
         assert!(started.elapsed() < Duration::from_secs(20), "{prompt}");
     }
     let id = demo.prompt(&session, "slow 100");
     let faster = json!({"sessionId": session, "prompt": [{"type": "text", "text": "faster"}]});
     let steer = demo.send("_session/steering", faster);
-    assert_eq!(demo.until(steer).0["result"]["outcome"], "injected");
-    assert!(said(&demo.until(id).1).contains("[steered: faster]"));
+    assert_eq!(demo.read_until(steer).0["result"]["outcome"], "injected");
+    assert!(agent_text(&demo.read_until(id).1).contains("[steered: faster]"));
 }
 
 #[test]
-fn the_demo_agent_remembers_after_a_crash() {
+fn demo_agent_history_survives_crash() {
     let (state, mut demo, session) = demo_session();
     let id = demo.prompt(&session, "remember me");
-    demo.until(id);
+    demo.read_until(id);
     demo.prompt(&session, "crash");
     assert_eq!(demo.child.wait().unwrap().code(), Some(70));
-    let mut demo = Demo::start(state.path());
+    let mut demo = DemoAgent::start(state.path());
     let unknown = demo.send("session/load", json!({"sessionId": "demo-none", "cwd": "/", "mcpServers": []}));
-    assert_eq!(demo.until(unknown).0["error"]["code"], -32002);
+    assert_eq!(demo.read_until(unknown).0["error"]["code"], -32002);
     let id = demo.send("session/load", json!({"sessionId": session, "cwd": state.path(), "mcpServers": []}));
-    let (answer, replay) = demo.until(id);
+    let (answer, replay) = demo.read_until(id);
     assert_eq!(answer["result"]["modes"]["currentModeId"], "ask");
     let updates = replay.iter().map(|message| &message["params"]["update"]);
-    let told: Vec<_> =
+    let replayed: Vec<_> =
         updates.map(|update| json!([update["sessionUpdate"], update["content"]["text"]])).collect();
     let own = json!(["user_message_chunk", "remember me"]);
     let answer = json!(["agent_message_chunk", "remember me"]);
-    assert_eq!(told, [own, answer, json!(["user_message_chunk", "crash"])]);
-    let mut other = Demo::start(state.path());
+    assert_eq!(replayed, [own, answer, json!(["user_message_chunk", "crash"])]);
+    let mut other = DemoAgent::start(state.path());
     let id = other.send("session/resume", json!({"sessionId": session, "cwd": state.path()}));
-    assert!(other.until(id).1.is_empty());
-    let listed = other.ask("session/list", json!({}));
+    assert!(other.read_until(id).1.is_empty());
+    let listed = other.call("session/list", json!({}));
     assert_eq!(listed["sessions"][0]["sessionId"], session.as_str());
 }
 
@@ -434,7 +433,7 @@ fn the_demo_agent_remembers_after_a_crash() {
 fn ten_thousand_chunks_arrive_in_order() {
     let (_state, mut demo, session) = demo_session();
     let id = demo.prompt(&session, "stream 10000");
-    let (answer, chunks) = demo.until(id);
+    let (answer, chunks) = demo.read_until(id);
     assert_eq!(answer["result"]["stopReason"], "end_turn");
     assert_eq!(chunks.len(), 10_000);
     for (at, chunk) in chunks.iter().enumerate() {

@@ -6,7 +6,7 @@ use crate::conversation::inbound::InboundService;
 use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
-use crate::tests::{said, wanted};
+use crate::tests::{prompt_request, spawn_request};
 use acp_core::actor::ActorCommand;
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
@@ -127,7 +127,7 @@ pub(super) fn message_id(no: usize) -> String {
 
 fn request(text: &str, steer: bool, anew: bool) -> PromptRequest {
     let mode = if steer { RunMode::Steer } else { RunMode::Prompt };
-    PromptRequest { mode, new_conversation: anew, ..said(text) }
+    PromptRequest { mode, new_conversation: anew, ..prompt_request(text) }
 }
 
 /// Sends a prompt to an actor directly, without the manager. A response is optional.
@@ -210,5 +210,5 @@ fn heard(later: bool) -> Result<String, Failure> {
 }
 
 fn oneshot(text: &str) -> SpawnRequest {
-    SpawnRequest { mode: SessionMode::Oneshot, interactive: false, ..wanted(None, Some(text)) }
+    SpawnRequest { mode: SessionMode::Oneshot, interactive: false, ..spawn_request(None, Some(text)) }
 }

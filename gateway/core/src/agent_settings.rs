@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_change_what_they_are_about() {
+    fn report_changes_only_its_setting() {
         let mut now = AgentSettings::default();
         now.apply(SettingsReport::Mode("plan".to_owned()));
         assert_eq!(now.lines(), [("mode".to_owned(), "plan".to_owned())]);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mode_that_is_an_option_is_shown_once_and_changed_there() {
+    fn mode_as_option_is_listed_once() {
         let mut now = AgentSettings::default();
         now.apply(SettingsReport::Options(vec![option("p", Some("mode"), choices("ask", &["ask", "auto"]))]));
         now.apply(SettingsReport::Mode("auto".to_owned()));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_reports_rule_out_is_refused_here() {
+    fn only_values_excluded_by_reports_are_refused() {
         for (change, is_refused) in [
             (OptionChange::Mode("plan".to_owned()), false),
             (OptionChange::Mode("yolo".to_owned()), true),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_cut_and_stay_on_one_line() {
+    fn long_lists_are_truncated_on_one_line() {
         let values: Vec<String> = (0..15).map(|number| format!("m\n{number}")).collect();
         let text = Choices { current: None, values }.text();
         assert!(text.starts_with("not reported (of m 0, m 1, ") && text.ends_with(" and 3 more)"), "{text}");

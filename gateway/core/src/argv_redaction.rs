@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_do_not_show_and_the_rest_does() {
+    fn only_secrets_are_redacted() {
         let env = ["hunter2-and-more", "C.UTF"];
         for (line, want) in [
             ("claude --acp", "claude --acp"),

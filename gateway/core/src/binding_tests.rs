@@ -6,7 +6,7 @@ fn row(idle_ms: Option<u64>, max_age_ms: Option<u64>) -> BindingRow {
 }
 
 #[test]
-fn a_binding_goes_where_the_channel_can() {
+fn placement_follows_channel_capabilities() {
     use Placement::{Child, Here};
     for (here, child, usual) in [
         (true, true, Some(Here)),
@@ -22,7 +22,7 @@ fn a_binding_goes_where_the_channel_can() {
 }
 
 #[test]
-fn a_start_over_the_whole_space() {
+fn startup_action_covers_every_state() {
     let mut table = String::new();
     for status in [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended]
     {
@@ -49,19 +49,19 @@ fn a_start_over_the_whole_space() {
 }
 
 #[test]
-fn a_conversation_is_told_who_works_there_and_for_how_long() {
+fn binding_notice_has_agent_session_and_timeouts() {
     let mut session = session();
-    let told = binding_notice(&session, &row(Some(86_400_000), None));
+    let notice = binding_notice(&session, &row(Some(86_400_000), None));
     assert_eq!(
-        told,
+        notice,
         "demo is bound here, in /tmp: session agent:demo:acp:1, agent's session id not yet known. Messages \
          here go to it. The binding ends after 1d of inactivity."
     );
     session.label = Some("docs".to_owned());
     session.agent_session_id = Some("sess-7".to_owned());
-    let told = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
+    let notice = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
     assert_eq!(
-        told,
+        notice,
         "docs is bound here, in /tmp: session agent:demo:acp:1, agent's session id sess-7. Messages here go \
          to it. The binding ends after 1h30m of inactivity, and 2d after its start at the latest."
     );
@@ -75,7 +75,7 @@ fn a_conversation_is_told_who_works_there_and_for_how_long() {
 }
 
 #[test]
-fn a_window_that_is_set_begins_now() {
+fn changed_timeout_starts_now() {
     let before = BindingRow { bound_at_ms: 10, last_activity_at_ms: 20, ..row(Some(1), Some(2)) };
     let idle = with_timeout(before.clone(), BindingTimeout::Idle, Some(500), 100);
     assert_eq!(idle, BindingRow { idle_ms: Some(500), last_activity_at_ms: 100, ..before.clone() });
@@ -85,12 +85,12 @@ fn a_window_that_is_set_begins_now() {
         assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, off, 100).idle_ms, None);
         assert_eq!(with_timeout(before.clone(), BindingTimeout::MaxAge, off, 100).max_age_ms, None);
     }
-    // A clock that was set back takes no time away.
+    // A clock that was set back shortens no timeout.
     assert_eq!(with_timeout(before.clone(), BindingTimeout::Idle, Some(1), 5).last_activity_at_ms, 20);
 }
 
 #[test]
-fn a_rebind_keeps_the_windows() {
+fn rebind_keeps_timeouts() {
     let before = row(Some(7), None);
     let new = BindingRow { bound_by: "bob".to_owned(), bound_at_ms: 9, ..row(Some(1), Some(1)) };
     let got = carry_over_settings(new.clone(), &before);
@@ -98,16 +98,16 @@ fn a_rebind_keeps_the_windows() {
 }
 
 #[test]
-fn a_stale_binding_is_said_with_its_code_and_what_to_do() {
+fn stale_binding_error_has_code_and_next_step() {
     let row = row(None, None);
-    for (stale, what) in [
+    for (stale, state) in [
         (StaleReason::SessionMissing, "which no longer exists"),
         (StaleReason::SessionClosed, "which is closed"),
     ] {
         for (removed, next) in [(false, "Use /unfocus"), (true, "the binding was removed")] {
             let failure = stale.failure(&row, removed);
             assert_eq!(failure.code, Code::StaleBinding);
-            for part in ["ACP_STALE_BINDING", "agent:demo:acp:1", what, next, "/acp spawn", "/focus KEY"] {
+            for part in ["ACP_STALE_BINDING", "agent:demo:acp:1", state, next, "/acp spawn", "/focus KEY"] {
                 assert!(failure.message.contains(part), "{part:?} in {:?}", failure.message);
             }
         }

@@ -125,9 +125,8 @@ mod tests {
         "TURN_RUNS",
     ];
 
-    /// Every failure says what to do next, and no step names a command that there is not.
     #[test]
-    fn every_failure_says_what_to_do_next() {
+    fn every_failure_has_a_next_step() {
         let codes = Code::ALL.iter().map(|code| Failure::of(*code));
         let details = DETAILS.iter().map(|detail| Failure::of(Code::Runtime).detail(detail));
         let mut steps = Vec::new();
@@ -141,13 +140,13 @@ mod tests {
                 }
                 let verb = if word == "/acp" { words.peek().copied().unwrap_or_default() } else { "" };
                 let command = parse(&format!("{word} {verb}"));
-                // A command that lacks an argument is one; an unknown one has no usage.
+                // A command without a required argument is known; an unknown command has no usage.
                 let known = !matches!(command, None | Some(ChatCommand::Misused { usage: None, .. }));
                 assert!(known, "{failure:?}: {word} {verb}");
             }
             steps.push(step);
         }
-        // A detail that is not in the table would give the code's own step.
+        // A detail missing from the table would get the step of its code.
         assert!(
             DETAILS
                 .iter()
@@ -160,16 +159,16 @@ mod tests {
     }
 
     #[test]
-    fn a_conversation_is_told_no_path_of_the_server() {
+    fn error_message_hides_server_paths() {
         let why = "The working directory /srv/else/x lies outside of acp.workspace_roots (/srv/work; set by /etc/g.toml:3).";
-        let said = error_message(&Failure::new(Code::CwdNotAllowed, why));
+        let message = error_message(&Failure::new(Code::CwdNotAllowed, why));
         let want =
             "The working directory [path] lies outside of acp.workspace_roots ([path]; set by [path]).";
-        assert!(said.starts_with(want), "{said}");
+        assert!(message.starts_with(want), "{message}");
     }
 
     #[test]
-    fn a_conversation_is_told_text_code_and_step() {
+    fn error_message_has_text_code_and_step() {
         let failure =
             Failure::new(Code::TurnFailed, "ACP turn failed before completion. The agent said: no.\n");
         let want = "ACP turn failed before completion. The agent said: no. (ACP_TURN_FAILED)\n\

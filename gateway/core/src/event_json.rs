@@ -228,7 +228,7 @@ mod tests {
         EventRow { session_seq: 7, run_id, seq: Some(3), payload, created_at_ms: 1_700_000_000_123, ..row }
     }
 
-    fn whole(rest: Value) -> Value {
+    fn envelope(rest: Value) -> Value {
         let mut line = json!({
             "event_version": 1, "session_key": "agent:demo:acp:1", "session_seq": 7,
             "run_id": RUN, "seq": 3, "created_at_ms": 1_700_000_000_123_u64,
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn extra_members_of_a_notification_are_part_of_the_envelope() {
+    fn extra_members_are_in_the_envelope() {
         let payload = r#"{"sessionUpdate":"tool_call","toolCallId":"t","extra":1}"#;
         let row = EventRow {
             extra: Some(r#"{"_meta":{"n":1e2}}"#.to_owned()),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_line() {
+    fn each_event_kind_has_its_json() {
         use EventKind as K;
         let table: Vec<(K, &str, Value)> = vec![
             (
@@ -364,7 +364,7 @@ mod tests {
             (K::Gap, "", json!({"type": "gap", "payload_text": ""})),
         ];
         for (kind, payload, rest) in table {
-            let want = whole(rest);
+            let want = envelope(rest);
             let line = event_line(&row(kind, payload));
             assert!(!line.contains(['\n', '\r']), "{line}");
             assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), want, "{payload}");
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_keep_their_spelling_and_rows_between_turns_have_no_run() {
+    fn numbers_keep_spelling_and_events_outside_runs_have_null_run() {
         let mut between = row(EventKind::Update, "{\"n\":\r\n1e400}");
         between.run_id = None;
         between.seq = None;
@@ -387,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_payload_gives_one_line_of_json(text in ".{0,60}", pick in 0..EventKind::ALL.len()) {
+        fn any_payload_is_one_json_line(text in ".{0,60}", pick in 0..EventKind::ALL.len()) {
             let kind = EventKind::ALL[pick];
             for payload in [
                 text.clone(),

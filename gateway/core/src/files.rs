@@ -201,7 +201,7 @@ mod tests {
     const ALL: AcceptedContent = AcceptedContent { image: true, audio: true, embedded: true };
 
     #[test]
-    fn base64_is_that_of_the_standard() {
+    fn base64_matches_rfc_4648() {
         // RFC 4648 §10.
         for (text, want) in [
             ("", ""),
@@ -218,16 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_gets_what_it_takes_and_is_told_of_the_rest() {
+    fn unsupported_files_are_replaced_by_notes() {
         let png = file("a b.png", "image/png", &[0x89, 0, 0xff]);
         let source = file("x.rs", "", b"fn main() {}");
         let zip = file("z.zip", "application/zip", &[0x50, 0x4b, 0xff]);
-        let gone = Attachment {
+        let omitted = Attachment {
             name: "big".to_owned(),
             mime: String::new(),
             content: AttachmentContent::LeftOut { bytes: 99, why: "too long".to_owned() },
         };
-        let kept = serialize_files(&from_attachments(&[png, source, zip, gone])).unwrap();
+        let kept = serialize_files(&from_attachments(&[png, source, zip, omitted])).unwrap();
         assert_eq!(
             content_blocks("hi", Some(&kept), ALL),
             json!([
@@ -254,17 +254,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_left_out_and_said() {
+    fn files_over_the_limit_are_omitted_with_a_note() {
         let half = FILES_BYTES_MAX / 2;
         let files =
             [file("a", "", &vec![b'x'; half]), file("b", "", &vec![b'x'; half + 1]), file("c", "", b"y")];
-        let said = content_blocks("t", serialize_files(&from_attachments(&files)).as_deref(), ALL);
+        let blocks = content_blocks("t", serialize_files(&from_attachments(&files)).as_deref(), ALL);
         let left_out =
-            |at: usize| said[at]["text"].as_str().is_some_and(|text| text.contains("was left out"));
-        assert!(!left_out(1) && left_out(2) && !left_out(3), "{:?}", said[2]);
+            |at: usize| blocks[at]["text"].as_str().is_some_and(|text| text.contains("was left out"));
+        assert!(!left_out(1) && left_out(2) && !left_out(3), "{:?}", blocks[2]);
         let many: Vec<Attachment> = (0..FILES_MAX + 2).map(|at| file(&at.to_string(), "", b"x")).collect();
-        let said = content_blocks("t", serialize_files(&from_attachments(&many)).as_deref(), ALL);
-        assert_eq!(said.as_array().map(Vec::len), Some(FILES_MAX + 2));
-        assert!(said[FILES_MAX + 1]["text"].as_str().unwrap().contains("2 more"), "{said}");
+        let blocks = content_blocks("t", serialize_files(&from_attachments(&many)).as_deref(), ALL);
+        assert_eq!(blocks.as_array().map(Vec::len), Some(FILES_MAX + 2));
+        assert!(blocks[FILES_MAX + 1]["text"].as_str().unwrap().contains("2 more"), "{blocks}");
     }
 }

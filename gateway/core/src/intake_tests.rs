@@ -3,12 +3,12 @@ use proptest::prelude::*;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-fn repaired(line: &str) -> String {
+fn repair(line: &str) -> String {
     AgentLine::repair(line.as_bytes()).text().to_owned()
 }
 
 #[test]
-fn lone_halves_become_replacement_characters_and_pairs_stay() {
+fn lone_surrogates_become_replacement_characters() {
     for (line, want) in [
         (r#""\ud83d""#, r#""\ufffd""#),
         (r#""\ude00""#, r#""\ufffd""#),
@@ -23,12 +23,12 @@ fn lone_halves_become_replacement_characters_and_pairs_stay() {
         (r#""\ud83d"#, r#""\ufffd"#),
         ("", ""),
     ] {
-        assert_eq!(repaired(line), want, "{line}");
+        assert_eq!(repair(line), want, "{line}");
     }
 }
 
 #[test]
-fn bytes_that_are_no_text_become_replacement_characters() {
+fn invalid_utf8_becomes_replacement_characters() {
     let line = AgentLine::repair(b"{\"a\":\"\xf0\x9f\x98\",\"b\":\"\xed\xa0\xbd\"}");
     assert!(line.is_repaired());
     let value: Value = serde_json::from_str(line.text()).unwrap();
@@ -38,24 +38,24 @@ fn bytes_that_are_no_text_become_replacement_characters() {
 }
 
 #[test]
-fn values_that_readers_refuse_become_strings() {
+fn unrepresentable_values_become_strings() {
     for (line, want) in [
         (r#"{"n":1e999,"m":-2E+400}"#.to_owned(), r#"{"n":"1e999","m":"-2E+400"}"#.to_owned()),
         (r#"[1e308,-0.0,1E-999,12]"#.to_owned(), r#"[1e308,-0.0,1E-999,12]"#.to_owned()),
         (format!("[{}]", "9".repeat(400)), format!("[\"{}\"]", "9".repeat(400))),
         (r#"["1e999"]"#.to_owned(), r#"["1e999"]"#.to_owned()),
     ] {
-        assert_eq!(repaired(&line), want, "{line}");
+        assert_eq!(repair(&line), want, "{line}");
     }
     let deep = format!("{}1,\"\\ud800\"{}", "[".repeat(5_000), "]".repeat(5_000));
     let want = format!("{}{TOO_DEEP}{}", "[".repeat(DEPTH_MAX), "]".repeat(DEPTH_MAX));
-    assert_eq!(repaired(&deep), want);
+    assert_eq!(repair(&deep), want);
     let fits = format!("{}1{}", "[".repeat(DEPTH_MAX), "]".repeat(DEPTH_MAX));
-    assert_eq!(repaired(&fits), fits);
+    assert_eq!(repair(&fits), fits);
 }
 
 #[test]
-fn halves_at_the_ends_of_a_string_are_known() {
+fn surrogates_at_string_ends_are_kept() {
     let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
     let line = AgentLine::repair(source.as_bytes());
     let literal = |name: &str| {
@@ -68,12 +68,12 @@ fn halves_at_the_ends_of_a_string_are_known() {
     assert_eq!((line.leading_half(literal("v")), line.trailing_half(literal("v"))), (None, None));
     assert_eq!(rejoin_surrogates(literal("t"), Some((0xd83d, 0xde00)), true), "\"😀 a \"");
     assert_eq!(rejoin_surrogates(literal("u"), None, true), "\"\"");
-    // What the agent itself wrote as a replacement character is none of ours.
+    // Replacement characters written by the agent are not surrogates.
     let line = AgentLine::repair(br#"["\ufffd","\ud83d"]"#);
     assert_eq!(line.trailing_half(line.text().get(1..9).unwrap()), None);
 }
 
-/// Any JSON, with every character of its strings written raw or escaped, and lone halves among them.
+/// Arbitrary JSON with raw or escaped characters, and lone surrogates.
 fn json() -> impl Strategy<Value = String> {
     let unit = prop_oneof![
         4 => "[a-z\\\\\" ]".prop_map(|text| {
@@ -108,22 +108,21 @@ fn json() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What reads as raw JSON reads strictly once it is repaired, and what read strictly is not touched.
+    /// Repaired raw JSON is strict JSON; strict JSON stays unchanged.
     #[test]
-    fn repaired_json_is_read_by_every_reader(line in json()) {
+    fn repaired_json_is_strict_json(line in json()) {
         prop_assert!(serde_json::from_str::<&RawValue>(&line).is_ok(), "{}", line);
-        let fixed = repaired(&line);
+        let fixed = repair(&line);
         prop_assert!(serde_json::from_str::<Value>(&fixed).is_ok(), "{} became {}", line, fixed);
         if serde_json::from_str::<Value>(&line).is_ok() && !line.contains(&"[".repeat(DEPTH_MAX)) {
             prop_assert_eq!(&fixed, &line);
         }
-        prop_assert_eq!(repaired(&fixed), fixed.clone());
+        prop_assert_eq!(repair(&fixed), fixed.clone());
         prop_assert_eq!(readable_payload(&line).into_owned(), fixed);
     }
 
-    /// No bytes do harm, and none makes JSON of what is none.
     #[test]
-    fn any_bytes_are_survived(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'\\'), Just(b'u'), Just(b'd')], 0..60)) {
+    fn repair_accepts_any_bytes(bytes in prop::collection::vec(prop_oneof![any::<u8>(), Just(b'"'), Just(b'\\'), Just(b'u'), Just(b'd')], 0..60)) {
         let line = AgentLine::repair(&bytes);
         if let Ok(text) = std::str::from_utf8(&bytes) {
             let was_json = serde_json::from_str::<&RawValue>(text).is_ok();

@@ -6,15 +6,16 @@ fn request<'a>(id: &'a str, method: &'a str, params: Option<&'a str>) -> RpcMess
 }
 
 #[test]
-fn messages_are_told_apart() {
-    let note = |method: &'static str, params| RpcMessage::Notification { method: method.into(), params };
+fn messages_are_classified() {
+    let notification =
+        |method: &'static str, params| RpcMessage::Notification { method: method.into(), params };
     let response = |id, outcome| RpcMessage::Response { id, outcome };
     let table = [
         (r#"{"jsonrpc":"2.0","id":0,"method":"a"}"#, Ok(request("0", "a", None))),
         (r#"{"id":"0","method":"a","params":{}}"#, Ok(request("\"0\"", "a", Some("{}")))),
         (r#"{"id":null,"method":"a","params":null}"#, Ok(request("null", "a", Some("null")))),
         (r#"{"id":1.50,"method":"a"}"#, Ok(request("1.50", "a", None))),
-        (r#"{"method":"a\u0062","params":[1]}"#, Ok(note("ab", Some("[1]")))),
+        (r#"{"method":"a\u0062","params":[1]}"#, Ok(notification("ab", Some("[1]")))),
         (r#"{"id":0,"result":null}"#, Ok(response(Some("0"), Ok("null")))),
         (r#"{"id":"x","result":{},"error":null}"#, Ok(response(Some("\"x\""), Ok("{}")))),
         (r#"{"id":null,"error":{"code":1}}"#, Ok(response(Some("null"), Err(r#"{"code":1}"#)))),
@@ -39,7 +40,7 @@ fn messages_are_told_apart() {
 }
 
 #[test]
-fn members_keep_order_duplicates_and_spelling() {
+fn object_members_keep_order_duplicates_and_spelling() {
     let text = r#"{ "b" : 12345678901234567890123,"a":1e3, "b":{"x":[1 ,2]} ,"t":"t" }"#;
     let members = ObjectMembers::parse(text).unwrap();
     let want = [("b", "12345678901234567890123"), ("a", "1e3"), ("b", r#"{"x":[1 ,2]}"#), ("t", "\"t\"")];
@@ -48,13 +49,13 @@ fn members_keep_order_duplicates_and_spelling() {
 }
 
 #[test]
-fn a_deep_message_is_no_danger() {
+fn deeply_nested_message_is_parsed() {
     let deep = format!("{{\"method\":\"a\",\"params\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(matches!(RpcMessage::parse(&deep), Ok(RpcMessage::Notification { .. })));
 }
 
 #[test]
-fn what_is_sent_is_one_line_and_reads_back() {
+fn sent_messages_are_one_line_and_round_trip() {
     let line = String::from_utf8(super::request("new:1", "session/new", r#"{"cwd":"/"}"#)).unwrap();
     let body = line.strip_suffix('\n').unwrap();
     assert_eq!(RpcMessage::parse(body), Ok(request("\"new:1\"", "session/new", Some(r#"{"cwd":"/"}"#))));
@@ -104,7 +105,7 @@ fn json() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_message_goes_on_byte_for_byte(
+    fn members_round_trip_byte_for_byte(
         members in prop::collection::vec(("[a-c\"é]{0,4}", json()), 0..6),
         space in "[ \t]{0,2}",
     ) {
@@ -117,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn hostile_text_never_panics(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
+    fn parser_accepts_any_text(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
         let _ = RpcMessage::parse(&text);
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_know_where_they_begin() {
+    fn lines_have_start_offsets() {
         let (out, lines) = split(b"ab\n\ncd\nrest", &[], 10);
         assert_eq!(out, [(10, b"ab".to_vec()), (13, vec![]), (14, b"cd".to_vec())]);
         assert_eq!((&lines.tail[..], lines.line_start(), lines.next_offset()), (&b"rest"[..], 17, 21));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn too_long_a_line_is_an_error_and_the_ones_before_it_are_not_lost() {
+    fn too_long_line_is_an_error_after_earlier_lines() {
         let mut lines = LineSplitter::new(0, 4);
         let mut out = Vec::new();
         let error = lines.push(0, b"abcd\nabcde", |at, line| out.push((at, line.to_vec()))).unwrap_err();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_an_error_and_a_repetition_is_not() {
+    fn gap_is_an_error_and_repetition_is_ignored() {
         let mut lines = LineSplitter::new(5, 100);
         assert_eq!(lines.push(6, b"x", |_, _| {}), Err(LineError::Gap { expected: 5, got: 6 }));
         let mut out = Vec::new();
@@ -161,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_in_small_pieces_is_not_scanned_again_and_again() {
-        // 8 MiB in pieces of 16 bytes: with a rescan of the tail at each piece this would be 2 TiB of reading.
+    fn long_line_in_pieces_is_scanned_once() {
+        // 8 MiB in pieces of 16 bytes: a rescan of the tail at each piece would read 2 TiB.
         let mut lines = LineSplitter::new(0, LINE_BYTES_MAX);
         let mut found = 0;
         for i in 0..1_u64 << 19 {
@@ -191,12 +191,12 @@ mod tests {
             }
             // A restart within the unfinished line: the restored pieces give the same lines.
             let start = whole.line_start();
-            let mut again = LineSplitter::new(start, 1 << 20);
+            let mut restored = LineSplitter::new(start, 1 << 20);
             let half = whole.tail.len() / 2;
-            again.preload(start, whole.tail.get(..half).unwrap()).unwrap();
-            again.preload(start + half as u64, whole.tail.get(half..).unwrap()).unwrap();
+            restored.preload(start, whole.tail.get(..half).unwrap()).unwrap();
+            restored.preload(start + half as u64, whole.tail.get(half..).unwrap()).unwrap();
             let mut end = Vec::new();
-            again.push(whole.next_offset(), b"end\n", |at, line| end.push((at, line.to_vec()))).unwrap();
+            restored.push(whole.next_offset(), b"end\n", |at, line| end.push((at, line.to_vec()))).unwrap();
             prop_assert_eq!(end, vec![(start, [&whole.tail[..], b"end"].concat())]);
         }
     }

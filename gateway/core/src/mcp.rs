@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_level_replaces_a_server_of_the_same_name() {
+    fn later_level_replaces_server_of_same_name() {
         let global = [server("a", json!({"command": "a1"})), server("b", json!({"command": "b1"}))];
         let agent = [server("b", json!({"command": "b2"})), server("c", json!({"command": "c2"}))];
         let session = [server("c", json!({"type": "http", "url": "https://c"}))];
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_distinct_and_without_the_working_directory() {
+    fn directories_exclude_duplicates_and_working_directory() {
         let list = |dirs: &[&str]| dirs.iter().map(|&dir| dir.to_owned()).collect::<Vec<_>>();
         let (one, two) = (list(&["/a", "/w"]), list(&["/b", "/a"]));
         assert_eq!(merge_directories("/w", [&one[..], &two[..]]), ["/a", "/b"]);
     }
 
     #[test]
-    fn parameters_have_the_shape_of_the_protocol() {
+    fn server_parameters_match_protocol() {
         let table = [
             (
                 json!({"command": "/bin/mcp", "args": ["-v"], "env": {"TOKEN": "t"}}),
@@ -238,16 +238,16 @@ mod tests {
                 json!({"type": "http", "url": "u", "headers": []}),
             ),
         ];
-        for (given, mut want) in table {
+        for (config, mut want) in table {
             want["name"] = "n".into();
-            assert_eq!(server_param(&server("n", given)), want);
+            assert_eq!(server_param(&server("n", config)), want);
         }
     }
 
     #[test]
-    fn mistakes_name_the_server_and_the_key() {
+    fn server_errors_name_server_and_key() {
         let two = json!({"A": "b\r\nC: d"});
-        for (given, wants) in [
+        for (config, wants) in [
             (json!({}), ["\"n\"", "command is required"]),
             (json!({"command": "./x"}), ["\"n\"", "absolute path"]),
             (json!({"command": "x", "url": "http://h"}), ["\"n\"", "url and headers require type"]),
@@ -258,7 +258,7 @@ mod tests {
             (json!({"type": "http", "url": "http://h", "headers": two}), ["\"n\"", "headers contain"]),
             (json!({"command": "x", "args": ["x".repeat(20_000)]}), ["\"n\"", "at most 16384 bytes"]),
         ] {
-            let failure = servers_from_map([("n".to_owned(), server("", given))].into()).unwrap_err();
+            let failure = servers_from_map([("n".to_owned(), server("", config))].into()).unwrap_err();
             assert_eq!(failure.detail_code.as_deref(), Some("INVALID_MCP_CONFIG"));
             for want in wants {
                 assert!(failure.message.contains(want), "{want:?} is not in {:?}", failure.message);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn views_and_debug_output_hold_no_secret() {
+    fn views_and_debug_output_hide_secrets() {
         let secrets = [
             server("n", json!({"command": "mcp", "args": ["hidden-arg"], "env": {"TOKEN": "hidden-env"}})),
             server(
@@ -288,20 +288,20 @@ mod tests {
     }
 
     #[test]
-    fn secrets_that_an_agent_repeats_are_blanked() {
-        let given = [server("n", json!({"command": "mcp", "env": {"A": "se\"cret\n1", "B": "short"}}))];
-        let said =
+    fn repeated_secrets_are_redacted() {
+        let config = [server("n", json!({"command": "mcp", "env": {"A": "se\"cret\n1", "B": "short"}}))];
+        let error_json =
             json!({"code": -32602, "message": "no short se\"cret\n1", "data": {"env": ["se\"cret\n1"]}});
-        let got = redact_json(&said.to_string(), &given);
+        let got = redact_json(&error_json.to_string(), &config);
         let want = json!({"code": -32602, "message": "no short ***", "data": {"env": ["***"]}});
         assert_eq!(serde_json::from_str::<Value>(&got).unwrap(), want);
         assert_eq!(redact_json("{\"n\":1e2}", &[]), "{\"n\":1e2}");
-        assert_eq!(redact_json("no json", &given), "no json");
+        assert_eq!(redact_json("no json", &config), "no json");
     }
 
     proptest! {
         #[test]
-        fn an_origin_never_holds_user_or_query(user in "[a-z:]{1,12}", host in "[a-z.]{1,12}", rest in "[a-z/?=#@]{0,12}") {
+        fn origin_excludes_user_and_query(user in "[a-z:]{1,12}", host in "[a-z.]{1,12}", rest in "[a-z/?=#@]{0,12}") {
             let shown = origin(&format!("https://{user}@{host}/{rest}"));
             prop_assert_eq!(shown, format!("https://{host}"));
         }

@@ -396,11 +396,11 @@ mod tests {
     }
 
     #[test]
-    fn splits_at_the_best_border() {
+    fn text_is_split_at_best_border() {
         let a = "a".repeat(20);
         let b = "b".repeat(20);
-        for (what, text, want) in [
-            ("nothing", String::new(), vec![]),
+        for (case, text, want) in [
+            ("empty", String::new(), vec![]),
             ("white space", " \n\n ".to_owned(), vec![]),
             ("short", "hello".to_owned(), vec!["hello".to_owned()]),
             ("paragraph", format!("{a}\n\n{b}"), vec![format!("{a}\n\n"), b.clone()]),
@@ -408,12 +408,12 @@ mod tests {
             ("word", format!("{a} {b}"), vec![format!("{a} "), b.clone()]),
             ("character", "é".repeat(20), vec!["é".repeat(16), "é".repeat(4)]),
         ] {
-            assert_eq!(bytes(&text, 32), want, "{what}");
+            assert_eq!(bytes(&text, 32), want, "{case}");
         }
     }
 
     #[test]
-    fn reopens_fences_with_their_info_string() {
+    fn split_reopens_fences_with_info_string() {
         let row = "x".repeat(12);
         let text = format!("```rust\n{row}\n{row}\n{row}\n```\nend");
         let want = vec![
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shorter_or_other_marker_does_not_close() {
+    fn only_matching_marker_closes_fence() {
         let row = "y".repeat(18);
         let text = format!("~~~~\n```\n~~~\n{row}\n~~~~\nend");
         let want = vec!["~~~~\n```\n~~~\n~~~~".to_owned(), format!("~~~~\n{row}\n~~~~\nend")];
@@ -433,13 +433,13 @@ mod tests {
     }
 
     #[test]
-    fn counts_utf16_units() {
+    fn limit_counts_utf16_units() {
         let text = "🦀".repeat(20);
         assert_eq!(split(&text, MessageLimit::new(Unit::Utf16, 32)), vec!["🦀".repeat(16), "🦀".repeat(4)]);
     }
 
     #[test]
-    fn both_ways_of_counting_hold() {
+    fn byte_and_char_limits_both_apply() {
         let limit = MessageLimit::new(Unit::Bytes, 1_000).within_chars(40);
         assert_eq!(split(&"é".repeat(50), limit), vec!["é".repeat(40), "é".repeat(10)]);
         let limit = MessageLimit::new(Unit::Bytes, 40).within_chars(1_000);
@@ -447,10 +447,10 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_together_is_not_cut() {
+    fn graphemes_and_escapes_are_not_split() {
         let family = "👩‍👩‍👧";
         let flag = "🇩🇪";
-        for (what, before, atom) in [
+        for (case, before, atom) in [
             ("a family", 20, family),
             ("a flag", 28, flag),
             ("an accent", 31, "e\u{301}"),
@@ -461,24 +461,24 @@ mod tests {
         ] {
             let text = format!("{}{atom}{}", "x".repeat(before), "y".repeat(10));
             let want = ["x".repeat(before), format!("{atom}{}", "y".repeat(10))];
-            assert_eq!(bytes(&text, 32), want, "{what}");
+            assert_eq!(bytes(&text, 32), want, "{case}");
         }
         // An escaped backslash escapes nothing.
         assert_eq!(bytes(&format!("{}\\\\*", "x".repeat(30)), 32)[0], format!("{}\\\\", "x".repeat(30)));
     }
 
     #[test]
-    fn the_tail_is_the_end_from_a_line_on() {
+    fn last_part_starts_at_a_line() {
         let limit = MessageLimit::new(Unit::Bytes, 32);
         let row = "x".repeat(12);
-        for (what, text, want) in [
-            ("nothing", String::new(), String::new()),
-            ("all of it", "a\nb".to_owned(), "a\nb".to_owned()),
+        for (case, text, want) in [
+            ("empty", String::new(), String::new()),
+            ("whole text", "a\nb".to_owned(), "a\nb".to_owned()),
             ("lines", format!("{row}\n{row}\n{row}"), format!("{row}\n{row}")),
             ("code", format!("```rust\n{row}\n{row}"), format!("```rust\n{row}\n```")),
             ("one line", format!("{}end", "é".repeat(16)), "end".to_owned()),
         ] {
-            assert_eq!(last_part(&text, limit), want, "{what}");
+            assert_eq!(last_part(&text, limit), want, "{case}");
         }
         assert_eq!(head("e\u{301}e\u{301}", 3), "e\u{301}");
         let code = format!("intro\n```rust\n{row}\n{row}");
@@ -509,7 +509,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn parts_fit_and_hold_the_whole_text(
+        fn parts_fit_limit_and_hold_whole_text(
             text in prop_oneof![markdownish(), any::<String>()],
             max in 1usize..120,
             chars_max in prop_oneof![Just(usize::MAX), 1usize..120],
@@ -536,7 +536,7 @@ mod tests {
         }
 
         #[test]
-        fn no_cut_is_inside_of_an_atom_that_fits(text in prop_oneof![markdownish(), any::<String>()], max in 80usize..200) {
+        fn atoms_that_fit_are_not_split(text in prop_oneof![markdownish(), any::<String>()], max in 80usize..200) {
             let limit = MessageLimit::new(Unit::Bytes, max);
             let borders: Vec<usize> = atoms(&text)
                 .scan(0, |at, atom| {
@@ -553,7 +553,7 @@ mod tests {
         }
 
         #[test]
-        fn every_part_closes_what_it_opens(text in markdownish(), max in 32usize..120) {
+        fn every_part_closes_its_fences(text in markdownish(), max in 32usize..120) {
             let limit = MessageLimit::new(Unit::Bytes, max);
             for pair in sections(&text, limit).collect::<Vec<_>>().windows(2) {
                 prop_assert_eq!(pair[0].after, pair[1].before);

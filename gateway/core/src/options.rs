@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_has_its_limits() {
+    fn option_values_are_bounded() {
         let long = |count: usize| "x".repeat(count);
         let table = [
             (Setting::Mode(long(64)), true),
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_has_a_bounded_number_of_options() {
+    fn number_of_options_is_bounded() {
         let mut full = options();
         for number in 0..CONFIG_MAX {
             let setting = config(&format!("k{number}"), "v");
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_taken_over_and_forgotten() {
+    fn settings_are_applied_and_reset() {
         let defaults = (PermissionMode::ApproveReads, NonInteractive::Fail);
         let mut now = options();
         for setting in [
@@ -313,12 +313,12 @@ mod tests {
         now.apply(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
         now.apply(&Setting::Defaults, defaults);
-        let given = SessionOptions::new(defaults.0, defaults.1);
-        assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..given });
+        let defaults_only = SessionOptions::new(defaults.0, defaults.1);
+        assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..defaults_only });
     }
 
     #[test]
-    fn changes_are_kept_when_taken_and_forgotten_when_refused() {
+    fn accepted_changes_are_stored_and_refused_ones_removed() {
         let effort = |value: &str| OptionChange::Config { id: "effort".to_owned(), value: value.to_owned() };
         let model = OptionChange::Config { id: "model".to_owned(), value: "big".to_owned() };
         let mode = OptionChange::Mode("plan".to_owned());
@@ -326,8 +326,8 @@ mod tests {
         for change in [&mode, &model, &effort("low")] {
             now.store_accepted(change);
         }
-        let kept = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
-        assert_eq!(kept, (Some("plan"), Some("big"), 1));
+        let stored = (now.mode_id.as_deref(), now.model.as_deref(), now.config.len());
+        assert_eq!(stored, (Some("plan"), Some("big"), 1));
         now.remove_refused(&effort("high"));
         now.remove_refused(&OptionChange::Mode("ask".to_owned()));
         assert_eq!((now.mode_id.is_some(), now.config.len()), (true, 1), "another value was refused");
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn own_options_go_on_top_of_the_preset() {
+    fn session_options_override_preset() {
         let pair = |id: &str, value: &str| (id.to_owned(), value.to_owned());
         let mut now = options();
         now.model = Some("big".to_owned());
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_short_lines() {
+    fn labels_are_short_single_lines() {
         check_label("my work").unwrap();
         for bad in ["", "  ", "a\tb", &"x".repeat(101)] {
             assert!(check_label(bad).is_err(), "{bad:?}");

@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_between_words_never_shows(a in "[a-z ]{0,9}", one in "[a-z]{1,5}", two in "[A-Z]{3,5}", b in "[a-z ]{0,9}") {
+        fn path_between_words_is_hidden(a in "[a-z ]{0,9}", one in "[a-z]{1,5}", two in "[A-Z]{3,5}", b in "[a-z ]{0,9}") {
             let hidden = hide_paths(&format!("{a} /{one}/{two} {b}"));
             prop_assert!(!hidden.contains(&two) && hidden.contains(HIDDEN), "{}", hidden);
         }

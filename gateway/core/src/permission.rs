@@ -128,7 +128,7 @@ mod tests {
         [None, Some("read"), Some("search"), Some("edit"), Some("execute"), Some("READ")];
     const MODES: [PermissionMode; 4] = [ApproveAll, ApproveReads, DenyAll, Ask];
 
-    /// Every subset of the kinds, in both orders. The names lie on purpose.
+    /// Every subset of the kinds, in both orders, with misleading names.
     fn option_lists() -> Vec<Vec<PermissionOption>> {
         let mut lists = Vec::new();
         for set in 0..1_u32 << KINDS.len() {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_space_keeps_the_rules() {
+    fn decisions_follow_the_rules_for_every_input() {
         let mut seen = 0;
         for options in option_lists() {
             let has = |kind: &str| options.iter().any(|option| option.kind == kind);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_usual_cases() {
+    fn common_cases_are_decided_as_documented() {
         let all: Vec<_> = KINDS
             .iter()
             .map(|kind| PermissionOption {
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_says_what_it_does_whatever_it_is_called() {
+    fn option_note_reveals_misleading_names() {
         for (name, kind, want) in [
             ("Allow once", "allow_once", ""),
             ("Allow", "allow_once", ""),
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_what_acp_wants() {
+    fn results_match_protocol() {
         assert_eq!(selected_result("a\"b"), r#"{"outcome":{"optionId":"a\"b","outcome":"selected"}}"#);
         assert_eq!(cancelled_result(), r#"{"outcome":{"outcome":"cancelled"}}"#);
     }

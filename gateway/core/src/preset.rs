@@ -278,7 +278,7 @@ mod tests {
     use acp_shared::ids::AgentName;
 
     #[test]
-    fn the_table_is_whole() {
+    fn presets_are_complete() {
         for (i, preset) in PRESETS.iter().enumerate() {
             let name = preset.name;
             assert!(AgentName::parse(name).is_ok(), "{name}");
@@ -298,7 +298,7 @@ mod tests {
             for mode in preset.self_approving_modes {
                 assert!(approves_by_itself(name, mode), "{name} {mode}");
             }
-            // A cold start under load took close to ten seconds for some.
+            // Cold starts under load took close to ten seconds for some agents.
             assert!(preset.init_ms >= 30_000 && preset.init_ms <= 300_000, "{name}");
             let graces = [preset.eof_ms, preset.term_ms];
             assert!(graces.iter().all(|ms| (500..=30_000).contains(ms)), "{name}");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn environment_values_that_are_json_are_json() {
+    fn json_environment_values_are_valid() {
         for preset in PRESETS {
             for (name, value) in preset.env.iter().filter(|(_, value)| value.starts_with('{')) {
                 assert!(serde_json::from_str::<serde_json::Value>(value).is_ok(), "{} {name}", preset.name);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_of_the_agents_that_were_tried() {
+    fn measured_agents_have_expected_presets() {
         for (name, mode, eof_ms, env) in [
             ("qwen", Some("default"), 5_000, Some(("QWEN_CODE_NO_RELAUNCH", "true"))),
             ("gemini", Some("default"), 2_000, Some(("GEMINI_CLI_NO_RELAUNCH", "true"))),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_that_do_not_ask_are_known() {
+    fn self_approving_modes_are_known() {
         for (agent, mode, want) in [
             ("codex-acp", "agent", true),
             ("@agentclientprotocol/codex-acp", "agent", true),

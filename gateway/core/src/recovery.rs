@@ -154,10 +154,10 @@ mod tests {
         all
     }
 
-    /// Every combination of rows has an answer that is written down: state and lease down the table, runs across
-    /// (none, running, queued, running+queued, then the same with steers).
+    /// Action for every combination of rows: state and lease down the table, runs across (none, running,
+    /// queued, running and queued, then the same with steers).
     #[test]
-    fn every_combination_of_rows_has_its_step() {
+    fn every_combination_of_rows_has_an_action() {
         let mut table = String::new();
         for rows in every_combination() {
             if !rows.running && !rows.queued && !rows.steers {
@@ -165,7 +165,7 @@ mod tests {
                 write!(table, "\n{} {lease}:", rows.state).unwrap();
             }
             let name = match recovery_action(rows) {
-                RecoveryAction::Repair(mend) => format!("{mend:?}"),
+                RecoveryAction::Repair(repair) => format!("{repair:?}"),
                 step => format!("{step:?}"),
             };
             write!(table, " {name}").unwrap();
@@ -175,16 +175,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_has_not_ended_is_left_to_itself() {
+    fn unfinished_sessions_never_rest() {
         for rows in every_combination() {
             let unfinished = rows.running || rows.queued || rows.steers;
-            let rests = recovery_action(rows) == RecoveryAction::Rest;
-            assert!(!(rests && (unfinished || rows.lease.is_some())), "{rows:?}");
+            let is_resting = recovery_action(rows) == RecoveryAction::Rest;
+            assert!(!(is_resting && (unfinished || rows.lease.is_some())), "{rows:?}");
         }
     }
 
     #[test]
-    fn idle_sessions_get_actors_up_to_the_cap_and_the_newest_first() {
+    fn newest_idle_sessions_get_actors_up_to_the_limit() {
         let found = |name: &str, state, lease, at| RecoveryCandidate {
             session_key: SessionKey::parse(name).unwrap(),
             rows: RecoveryFacts { state, lease, running: false, queued: false, steers: false },

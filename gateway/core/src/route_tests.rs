@@ -18,11 +18,11 @@ const STATUSES: [BindingStatus; 4] =
     [BindingStatus::Pending, BindingStatus::Active, BindingStatus::Ending, BindingStatus::Ended];
 
 #[test]
-fn inbound_over_the_whole_space() {
+fn inbound_route_covers_every_state() {
     let mut table = String::new();
     for status in STATUSES {
         let of = |target: BoundSession| {
-            // Within both windows, past the idle one, past both.
+            // Within both timeouts, past the idle timeout, past both.
             let reasons = [2_400, 2_500, 3_000].map(|now_ms| {
                 let bound = binding("c", None, status);
                 route_inbound(Some((&bound, target)), UnboundDestination::Hint, now_ms).reason()
@@ -51,7 +51,7 @@ fn inbound_over_the_whole_space() {
 }
 
 #[test]
-fn refusals_say_what_to_do() {
+fn stale_binding_refusal_has_next_step() {
     let stale = binding("c", None, BindingStatus::Active);
     for target in [BoundSession::Missing, BoundSession::Known(SessionState::Closed)] {
         let Route::Refused { failure, .. } =
@@ -64,7 +64,7 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
-fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
+fn timeouts_are_off_without_value_and_during_turns() {
     let mut row = binding("c", None, BindingStatus::Active);
     let idle = BoundSession::Known(SessionState::Idle);
     assert_eq!(expired(&row, idle, 2_499), None);
@@ -75,9 +75,9 @@ fn windows_are_off_without_a_value_and_a_turn_keeps_the_binding() {
     assert_eq!(expired(&row, idle, u64::MAX), None);
 }
 
-/// Every combination of bindings, requester, session and adapter: what is chosen, and why.
+/// Route and reason for every combination of bindings, requester, session and adapter.
 #[test]
-fn outbound_over_the_whole_space() {
+fn outbound_route_covers_every_state() {
     let active = |id: &str, parent| binding(id, parent, BindingStatus::Active);
     let pending = || binding("pending:1", Some("c"), BindingStatus::Pending);
     let mut elsewhere = active("c", None);
@@ -102,37 +102,37 @@ fn outbound_over_the_whole_space() {
     let requesters = [None, Some(conversation("c", None)), Some(conversation("x", None))];
     let nowhere = conversation("", None);
     let mut table = String::new();
-    for (what, bindings) in &sets {
-        let ask = |requester, session, served: bool| {
-            let question = OutboundContext { session_key: Some(&key), session, bindings, requester };
-            route_outbound(question, |_| served)
+    for (name, bindings) in &sets {
+        let decide = |requester, session, served: bool| {
+            let context = OutboundContext { session_key: Some(&key), session, bindings, requester };
+            route_outbound(context, |_| served)
         };
         for state in SessionState::ALL {
             for served in [true, false] {
-                let route = ask(Some(&nowhere), BoundSession::Known(state), served);
-                assert_eq!(route, refused(Code::Usage, "invalid-requester"), "{what}");
+                let route = decide(Some(&nowhere), BoundSession::Known(state), served);
+                assert_eq!(route, refused(Code::Usage, "invalid-requester"), "{name}");
             }
         }
-        assert_eq!(ask(Some(&nowhere), BoundSession::Missing, true).reason(), "invalid-requester");
+        assert_eq!(decide(Some(&nowhere), BoundSession::Missing, true).reason(), "invalid-requester");
         for requester in &requesters {
             let from = requester.as_ref().map_or("-", |it| it.conversation_id.as_str());
-            let ask = |session, served| ask(requester.as_ref(), session, served);
-            let at_work = ask(BoundSession::Known(SessionState::Running), true);
-            // A session in error is one that can be gone on with.
-            assert_eq!(ask(BoundSession::Known(SessionState::Error), true), at_work);
+            let decide = |session, served| decide(requester.as_ref(), session, served);
+            let at_work = decide(BoundSession::Known(SessionState::Running), true);
+            // A session in error can continue.
+            assert_eq!(decide(BoundSession::Known(SessionState::Error), true), at_work);
             let others = [
-                ask(BoundSession::Known(SessionState::Closed), true),
-                ask(BoundSession::Missing, true),
-                ask(BoundSession::Known(SessionState::Idle), false),
+                decide(BoundSession::Known(SessionState::Closed), true),
+                decide(BoundSession::Missing, true),
+                decide(BoundSession::Known(SessionState::Idle), false),
             ];
             let [closed, missing, unserved] = others.each_ref().map(Route::reason);
-            let (to, why) = (shown(&at_work, bindings), at_work.reason());
+            let (to, why) = (describe(&at_work, bindings), at_work.reason());
             table.push_str(&format!(
-                "{what}, asked from {from:?}: {to} ({why}) | {closed} | {missing} | {unserved}\n"
+                "{name}, asked from {from:?}: {to} ({why}) | {closed} | {missing} | {unserved}\n"
             ));
         }
     }
-    // At work | closed | missing | without an adapter.
+    // Columns: running, closed, missing, without an adapter.
     insta::assert_snapshot!(table, @r#"
     none, asked from "-": unbound Journal (no-active-binding) | no-active-binding | session-missing | no-active-binding
     none, asked from "c": unbound c (no-active-binding) | no-active-binding | session-missing | adapter-unavailable
@@ -173,8 +173,7 @@ fn outbound_over_the_whole_space() {
     "#);
 }
 
-/// Where it goes, in short.
-fn shown(route: &Route, bindings: &[BindingRow]) -> String {
+fn describe(route: &Route, bindings: &[BindingRow]) -> String {
     match route {
         Route::Bound { binding_id, .. } => {
             let it = bindings.iter().find(|it| it.binding_id == *binding_id).unwrap();
@@ -188,7 +187,7 @@ fn shown(route: &Route, bindings: &[BindingRow]) -> String {
     }
 }
 
-fn ask<'a>(
+fn outbound_context<'a>(
     key: &'a SessionKey,
     bindings: &'a [BindingRow],
     requester: Option<&'a ConversationRef>,
@@ -202,16 +201,16 @@ fn ask<'a>(
 }
 
 #[test]
-fn without_a_target_nothing_is_guessed() {
-    let question =
+fn missing_target_session_is_refused() {
+    let context =
         OutboundContext { session_key: None, session: BoundSession::Missing, bindings: &[], requester: None };
-    let route = route_outbound(question, |_| true);
+    let route = route_outbound(context, |_| true);
     assert_eq!((route.outcome(), route.reason()), ("refused", "missing-target-session"));
 }
 
 /// A session spawned by another session answers in its own bound conversation, not in the owner's.
 #[test]
-fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
+fn bound_child_answers_in_its_own_conversation() {
     let key = tests::session_key();
     let child = BindingRow {
         target_kind: TargetKind::Subagent,
@@ -221,7 +220,8 @@ fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     of_parent.session_key = SessionKey::parse("agent:demo:acp:parent").unwrap();
     let both = [of_parent, child.clone()];
     for requester in [None, Some(conversation("c", None)), Some(conversation("thread", Some("c")))] {
-        let Route::Bound { binding_id, .. } = route_outbound(ask(&key, &both, requester.as_ref()), |_| true)
+        let Route::Bound { binding_id, .. } =
+            route_outbound(outbound_context(&key, &both, requester.as_ref()), |_| true)
         else {
             panic!("{requester:?}");
         };
@@ -229,21 +229,20 @@ fn a_bound_child_of_a_parent_answers_in_its_own_conversation() {
     }
 }
 
-/// The same conversation id under two accounts are two conversations.
 #[test]
-fn accounts_do_not_see_each_other() {
+fn accounts_are_separate() {
     let key = tests::session_key();
     let mut second = binding("c", None, BindingStatus::Active);
     second.conversation.account_id = "second".to_owned();
     let both = [binding("c", None, BindingStatus::Active), second];
     for row in &both {
-        let route = route_outbound(ask(&key, &both, Some(&row.conversation)), |_| true);
+        let route = route_outbound(outbound_context(&key, &both, Some(&row.conversation)), |_| true);
         assert_eq!(route, bound(row, "requester-match"));
-        let other = route_outbound(ask(&key, &both[..1], Some(&both[1].conversation)), |_| true);
+        let other = route_outbound(outbound_context(&key, &both[..1], Some(&both[1].conversation)), |_| true);
         assert_eq!(other.reason(), "no-requester-match");
-        // What is not served for one account may be for the other.
+        // An adapter may serve one account only.
         let only = |at: &ConversationRef| at.account_id == "second";
-        let served = route_outbound(ask(&key, &both, Some(&row.conversation)), only).reason();
+        let served = route_outbound(outbound_context(&key, &both, Some(&row.conversation)), only).reason();
         let want =
             if row.conversation.account_id == "second" { "requester-match" } else { "adapter-unavailable" };
         assert_eq!(served, want);
@@ -251,11 +250,11 @@ fn accounts_do_not_see_each_other() {
 }
 
 #[test]
-fn every_refusal_says_what_to_do() {
+fn outbound_refusals_have_next_step() {
     let key = tests::session_key();
     let two = [binding("c", None, BindingStatus::Active), binding("d", None, BindingStatus::Active)];
-    let ambiguous = route_outbound(ask(&key, &two, None), |_| true);
-    let unserved = route_outbound(ask(&key, &two[..1], None), |_| false);
+    let ambiguous = route_outbound(outbound_context(&key, &two, None), |_| true);
+    let unserved = route_outbound(outbound_context(&key, &two[..1], None), |_| false);
     for (route, parts) in [
         (ambiguous, ["agent:demo:acp:1", "Send the message in a conversation"]),
         (unserved, ["\"default\" of channel \"console\"", "configuration"]),

@@ -61,15 +61,16 @@ impl RunState {
 mod tests {
     use super::*;
 
-    /// The whole machine, in print: what is not in it is refused, and changes nothing. To seed 000's edges come
-    /// `running requeued queued` (H6), `queued completed completed` for a steer (H11), and `queued failed failed`.
+    /// All transitions of runs; other events are refused and change nothing. Beyond the source document:
+    /// `running requeued queued` (H6), `queued completed completed` for a steer (H11), and `queued failed
+    /// failed`.
     #[test]
-    fn the_whole_machine_in_print() {
-        let mut print = String::new();
+    fn run_transitions_match_the_table() {
+        let mut table = String::new();
         for from in RunState::ALL {
             for event in RunEvent::ALL {
                 if let Some(to) = from.on(event) {
-                    print.push_str(&format!("{from} {event} {to}\n"));
+                    table.push_str(&format!("{from} {event} {to}\n"));
                 }
             }
         }
@@ -83,6 +84,6 @@ running completed completed
 running failed failed
 running cancelled cancelled
 ";
-        assert_eq!(print, want);
+        assert_eq!(table, want);
     }
 }

@@ -81,8 +81,8 @@ mod tests {
     use serde_json::Value;
 
     #[test]
-    fn controls_and_directions_are_shown() {
-        for (given, body, one) in [
+    fn control_and_direction_characters_are_escaped() {
+        for (input, body, one) in [
             ("plain é 😀 \u{200d}", "plain é 😀 \u{200d}", "plain é 😀 \u{200d}"),
             ("a\n\tb", "a\n\tb", "a  b"),
             ("a\r\nb\rc", "a\nbc", "a  b c"),
@@ -96,7 +96,7 @@ mod tests {
             ("a\u{200b}b\u{ad}", "a\u{200b}b\u{ad}", "a\\u{200b}b\\u{ad}"),
             ("", "", ""),
         ] {
-            assert_eq!((text(given).as_ref(), line(given, 100).as_str()), (body, one), "{given:?}");
+            assert_eq!((text(input).as_ref(), line(input, 100).as_str()), (body, one), "{input:?}");
         }
         assert_eq!(line("abcdef", 6), "abcdef");
         assert_eq!(line("abcdefg", 6), "abcde…");
@@ -105,18 +105,18 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_unsafe_is_left(given in prop::collection::vec(prop_oneof![any::<char>(), prop::char::range('\0', '\u{9f}'), prop::char::range('\u{2000}', '\u{2070}')], 0..60)) {
-            let given = given.into_iter().collect::<String>();
-            let body = text(&given);
+        fn sanitized_text_has_no_unsafe_characters(input in prop::collection::vec(prop_oneof![any::<char>(), prop::char::range('\0', '\u{9f}'), prop::char::range('\u{2000}', '\u{2070}')], 0..60)) {
+            let input = input.into_iter().collect::<String>();
+            let body = text(&input);
             prop_assert!(!body.contains(is_unsafe), "{:?}", body);
             prop_assert_eq!(text(&body), body.clone());
-            let one = line(&given, 40);
+            let one = line(&input, 40);
             prop_assert!(!one.contains(is_hidden) && !one.contains(['\n', '\t']), "{:?}", one);
             prop_assert!(one.chars().count() <= 40);
-            let quoted = serde_json::to_string(&given).unwrap();
+            let quoted = serde_json::to_string(&input).unwrap();
             let safe = json(&quoted);
             prop_assert!(!safe.contains(is_unsafe), "{:?}", safe);
-            prop_assert_eq!(serde_json::from_str::<Value>(&safe).unwrap(), Value::from(given));
+            prop_assert_eq!(serde_json::from_str::<Value>(&safe).unwrap(), Value::from(input));
         }
     }
 }

@@ -83,16 +83,15 @@ impl SessionState {
 mod tests {
     use super::*;
 
-    /// The whole machine, in print: what is not in it is refused, and changes nothing. Seed 000 "State machine" has
-    /// `creating -> idle -> running -> idle`, `running -> cancelling -> idle | error`, `idle -> closed` and
-    /// `error -> idle | closed`; the design's §6 adds the ways into `error` and `closed` from everywhere else.
+    /// All transitions of sessions; other events are refused and change nothing. Beyond the source document:
+    /// the ways into `error` and `closed` from every other state.
     #[test]
-    fn the_whole_machine_in_print() {
-        let mut print = String::new();
+    fn session_transitions_match_the_table() {
+        let mut table = String::new();
         for from in SessionState::ALL {
             for event in SessionEvent::ALL {
                 if let Some(to) = from.on(event) {
-                    print.push_str(&format!("{from} {event} {to}\n"));
+                    table.push_str(&format!("{from} {event} {to}\n"));
                 }
             }
         }
@@ -114,6 +113,6 @@ error retried creating
 error renewed idle
 error closed closed
 ";
-        assert_eq!(print, want);
+        assert_eq!(table, want);
     }
 }

@@ -27,12 +27,12 @@ fn row(session: &str, metadata: String) -> BindingRow {
     BindingRow { conversation, session_key, bound_by, metadata, ..tests::binding() }
 }
 
-fn made(entry: &Binding) -> StaticSessionSpec {
+fn spec_of(entry: &Binding) -> StaticSessionSpec {
     StaticSessionSpec::of(entry).unwrap()
 }
 
 #[test]
-fn direct_goes_before_the_parent_and_an_account_before_any() {
+fn direct_entry_precedes_parent_and_account_precedes_any() {
     let all = [
         entry("*", "up", "parent-any"),
         entry("a", "up", "parent-a"),
@@ -40,7 +40,7 @@ fn direct_goes_before_the_parent_and_an_account_before_any() {
         entry("a", "c", "direct-a"),
     ];
     let other = Binding { channel: "other".to_owned(), ..entry("a", "c", "elsewhere") };
-    // Which entries there are, in both orders; where; who works there.
+    // Entries, also tested in reverse order; conversation; expected agent.
     let table: &[(&[usize], ConversationRef, Option<&str>)] = &[
         (&[0, 1, 2, 3], at("a", "c", Some("up")), Some("direct-a")),
         (&[0, 1, 2], at("a", "c", Some("up")), Some("direct-any")),
@@ -56,26 +56,26 @@ fn direct_goes_before_the_parent_and_an_account_before_any() {
         // Only one level is inherited: a thread of a thread names its own parent.
         (&[0, 1], at("a", "deep", Some("c")), None),
     ];
-    for (which, at, want) in table {
+    for (indexes, at, want) in table {
         for reversed in [false, true] {
-            let mut entries: Vec<Binding> = which.iter().map(|&number| all[number].clone()).collect();
+            let mut entries: Vec<Binding> = indexes.iter().map(|&number| all[number].clone()).collect();
             entries.insert(0, other.clone());
             if reversed {
                 entries.reverse();
             }
             let found = find_entry(&entries, at);
             let agent = found.and_then(|found| found.entry.agent.as_ref()).map(AgentName::as_str);
-            assert_eq!(agent, *want, "{which:?} {at:?}");
+            assert_eq!(agent, *want, "{indexes:?} {at:?}");
             assert!(found.is_none_or(|found| entries[found.number] == *found.entry));
         }
     }
 }
 
 #[test]
-fn the_key_follows_from_the_conversation() {
+fn key_is_derived_from_conversation() {
     let agent = AgentName::parse("codex").unwrap();
     let first = first_key(&agent, ("discord", "default", "123")).unwrap();
-    // Of sha256("discord:default:123"), as the source makes it.
+    // Prefix of sha256("discord:default:123"), as in the source document.
     assert_eq!(first.as_str(), "agent:codex:acp:binding:discord:default:8ce770bf502abcdf");
     assert_eq!(next_key(&first, 0).unwrap(), first);
     assert_eq!(next_key(&first, 1).unwrap().as_str(), format!("{first}:2"));
@@ -90,66 +90,66 @@ fn the_key_follows_from_the_conversation() {
 }
 
 #[test]
-fn what_a_row_was_made_from_is_read_again() {
-    let made = made(&Binding {
+fn spec_round_trips_through_metadata() {
+    let spec = spec_of(&Binding {
         cwd: Some("/srv".into()),
         backend: Some("direct".to_owned()),
         ..entry("a", "c", "codex")
     });
-    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(Some("17"))), Some(made.clone()));
-    assert_eq!(StaticSessionSpec::from_metadata(&made.metadata(None)), Some(made));
+    assert_eq!(StaticSessionSpec::from_metadata(&spec.metadata(Some("17"))), Some(spec.clone()));
+    assert_eq!(StaticSessionSpec::from_metadata(&spec.metadata(None)), Some(spec));
     for other in ["{}", "", "{\"configured\": 1}", "{\"configured\": {\"home\": \"c\"}}"] {
         assert_eq!(StaticSessionSpec::from_metadata(other), None, "{other}");
     }
 }
 
-/// Every combination of what is configured, what is bound and what is there.
+/// Every combination of configuration, binding and session.
 #[test]
-fn what_is_done_before_a_message_is_routed() {
+fn action_before_routing_covers_every_state() {
     use SessionState::{Closed, Error, Idle, Running};
     use StaticBindingAction::Leave;
     let now = entry("a", "c", "codex");
-    let was = Binding { cwd: Some("/old".into()), ..now.clone() };
+    let old = Binding { cwd: Some("/old".into()), ..now.clone() };
     let parent = entry("a", "up", "codex");
-    let parent_was = Binding { agent: AgentName::parse("gemini").ok(), ..parent.clone() };
+    let old_parent = Binding { agent: AgentName::parse("gemini").ok(), ..parent.clone() };
     let (own, thread, plain) = ([now.clone()], [parent.clone()], []);
     let both = [now.clone(), parent.clone()];
     let known = |state| BoundSession::Known(state);
-    let of = |entry: &Binding, state| Some((made(entry).metadata(None), known(state)));
+    let of = |entry: &Binding, state| Some((spec_of(entry).metadata(None), known(state)));
     let person = |state| Some(("{}".to_owned(), known(state)));
     let missing = Some(("{}".to_owned(), BoundSession::Missing));
     let under = |state, from: &Binding, busy| {
-        Some(StaticSession { session_key: key("k:old"), state, made: Some(made(from)), busy })
+        Some(StaticSession { session_key: key("k:old"), state, made: Some(spec_of(from)), busy })
     };
     let bind = |from: &Binding, to: Option<&str>, after: Option<(&str, &[&str])>| {
         let after = after.map(|(closed, changed)| RetiredSession::new(&key(closed), changed));
-        StaticBindingAction::Bind(BindParams { made: made(from), to: to.map(key), after })
+        StaticBindingAction::Bind(BindParams { made: spec_of(from), to: to.map(key), after })
     };
     let first = |from: &Binding| bind(from, None, None);
     let again = |from: &Binding| bind(from, Some("k:old"), None);
-    let anew = |closed: &str| bind(&now, None, Some((closed, &["cwd"])));
+    let replace = |closed: &str| bind(&now, None, Some((closed, &["cwd"])));
     let back = |changed: &str| bind(&parent, Some("k:old"), Some(("k", &[changed])));
     let gone = StaticBindingAction::Withdraw(RetiredSession::new(&key("k"), &[]));
     type Bound = Option<(String, BoundSession)>;
     type Row<'a> = (&'a str, &'a [Binding], Bound, bool, Option<StaticSession>, StaticBindingAction);
     let cases: Vec<Row<'_>> = vec![
-        ("nothing at all", &plain, None, false, None, Leave),
+        ("no binding and no entry", &plain, None, false, None, Leave),
         ("a person's binding", &plain, person(Idle), false, None, Leave),
-        ("a person's goes first", &own, person(Idle), false, None, Leave),
-        ("in error too", &own, person(Error), false, None, Leave),
-        ("a person's that leads nowhere", &own, person(Closed), false, None, first(&now)),
-        ("and one that is missing", &own, missing, false, None, first(&now)),
-        ("nowhere, and nothing configured", &plain, of(&now, Closed), false, None, Leave),
+        ("a person's binding takes precedence", &own, person(Idle), false, None, Leave),
+        ("also in error", &own, person(Error), false, None, Leave),
+        ("a person's binding to a closed session", &own, person(Closed), false, None, first(&now)),
+        ("a person's binding to a missing session", &own, missing, false, None, first(&now)),
+        ("a closed session without an entry", &plain, of(&now, Closed), false, None, Leave),
         ("as configured", &own, of(&now, Running), true, None, Leave),
         ("the first message", &own, None, false, None, first(&now)),
         ("after a close", &own, None, false, under(Closed, &now, false), first(&now)),
         ("after an unbind", &own, None, false, under(Idle, &now, false), again(&now)),
         ("a thread joins", &thread, None, false, under(Running, &parent, true), again(&parent)),
-        ("unbound, and changed since", &own, None, false, under(Idle, &was, false), anew("k:old")),
-        ("changed, and at work", &own, None, false, under(Running, &was, true), again(&was)),
-        ("another directory", &own, of(&was, Idle), false, None, anew("k")),
-        ("another directory, at work", &own, of(&was, Running), true, None, Leave),
-        ("another agent", &thread, of(&parent_was, Idle), false, under(Idle, &parent, false), back("agent")),
+        ("unbound, and changed since", &own, None, false, under(Idle, &old, false), replace("k:old")),
+        ("changed, and at work", &own, None, false, under(Running, &old, true), again(&old)),
+        ("another directory", &own, of(&old, Idle), false, None, replace("k")),
+        ("another directory, at work", &own, of(&old, Running), true, None, Leave),
+        ("another agent", &thread, of(&old_parent, Idle), false, under(Idle, &parent, false), back("agent")),
         ("the entry is gone", &plain, of(&now, Idle), false, None, gone),
         ("gone, at work", &plain, of(&now, Idle), true, None, Leave),
         ("an entry of its own: the parent's stays", &both, of(&parent, Running), true, None, first(&now)),
@@ -162,20 +162,20 @@ fn what_is_done_before_a_message_is_routed() {
             back("conversation"),
         ),
     ];
-    for (what, table, binding, busy, under, want) in cases {
+    for (case, table, binding, busy, under, want) in cases {
         let row = binding.map(|(metadata, target)| (row("k", metadata), target));
         let binding = row.as_ref().map(|(row, target)| (row, *target));
         let seen = ConversationState { binding, busy, under: under.as_ref() };
-        assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{what}");
+        assert_eq!(static_binding_action(table, &at("a", "c", Some("up")), seen), want, "{case}");
     }
-    // A channel that does not name the parent this time takes nothing away.
-    let inherited = row("k", made(&parent).metadata(None));
+    // Without a reported parent, an inherited binding stays.
+    let inherited = row("k", spec_of(&parent).metadata(None));
     let seen = ConversationState { binding: Some((&inherited, known(Idle))), busy: false, under: None };
     assert_eq!(static_binding_action(&thread, &at("a", "c", None), seen), Leave);
 }
 
 #[test]
-fn why_a_session_is_closed_is_said_in_words() {
+fn close_reason_names_the_changes() {
     let reason = |changed: &[&str]| RetiredSession::new(&key("k"), changed).reason();
     assert_eq!(reason(&[]), "the configuration no longer binds this conversation");
     assert_eq!(reason(&["agent", "cwd"]), "the configuration of this conversation changed: agent, cwd");
@@ -193,15 +193,15 @@ prop_compose! {
 }
 
 proptest! {
-    /// Once what is decided was done, nothing more is: the same message twice, or the next one, finds all in place.
+    /// Applying the decision twice changes nothing.
     #[test]
-    fn what_was_done_is_not_done_again(
+    fn applied_decision_is_stable(
         table in prop::collection::vec(some_entry(), 0..5),
         before in prop::option::of(some_entry()),
         parent in prop::option::of(Just("up")),
     ) {
         let at = at("a", "c", parent);
-        let row_before = before.as_ref().map(|before| row("k", made(before).metadata(None)));
+        let row_before = before.as_ref().map(|before| row("k", spec_of(before).metadata(None)));
         let binding = row_before.as_ref().map(|row| (row, BoundSession::Known(SessionState::Idle)));
         let after = match static_binding_action(&table, &at, ConversationState { binding, busy: false, under: None }) {
             StaticBindingAction::Leave => return Ok(()),
@@ -210,7 +210,7 @@ proptest! {
                 None
             }
             StaticBindingAction::Bind(bind) => {
-                // Never is the session that is bound to the one that is closed.
+                // The bound session is never the closed one.
                 prop_assert!(bind.after.is_none_or(|done| Some(done.session_key) != bind.to));
                 Some(row("k2", bind.made.metadata(None)))
             }

@@ -1,4 +1,4 @@
-//! Rows of tests. A test sets what matters to it: `BindingRow { status, ..tests::binding() }`.
+//! Rows for tests. A test sets the fields it needs: `BindingRow { status, ..tests::binding() }`.
 
 use crate::event::{EventKind, EventRow};
 use crate::rows::{
@@ -9,8 +9,8 @@ use crate::session::SessionState;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, SessionKey};
 use serde_json::Value;
 
-/// Lists the cases of `what` with their outcomes; cases with the same outcome share a line.
-pub(crate) fn grouped(what: &str, outcomes: impl IntoIterator<Item = (String, String)>) -> String {
+/// Lists the cases of `subject`, one line for each outcome.
+pub(crate) fn grouped(subject: &str, outcomes: impl IntoIterator<Item = (String, String)>) -> String {
     let mut groups: Vec<(String, Vec<String>)> = Vec::new();
     for (case, outcome) in outcomes {
         match groups.iter_mut().find(|(known, _)| *known == outcome) {
@@ -18,14 +18,13 @@ pub(crate) fn grouped(what: &str, outcomes: impl IntoIterator<Item = (String, St
             None => groups.push((outcome, vec![case])),
         }
     }
-    groups.iter().map(|(outcome, cases)| format!("{what} {}: {outcome}\n", cases.join(", "))).collect()
+    groups.iter().map(|(outcome, cases)| format!("{subject} {}: {outcome}\n", cases.join(", "))).collect()
 }
 
 pub(crate) fn session_key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-/// Returns an event outside of runs.
 pub(crate) fn event(kind: EventKind, payload: &Value) -> EventRow {
     EventRow {
         session_key: session_key(),
@@ -39,7 +38,6 @@ pub(crate) fn event(kind: EventKind, payload: &Value) -> EventRow {
     }
 }
 
-/// Returns a conversation of the default account.
 pub(crate) fn conversation(id: &str, parent: Option<&str>) -> ConversationRef {
     ConversationRef {
         channel: "console".to_owned(),
@@ -68,7 +66,6 @@ pub(crate) fn binding() -> BindingRow {
     }
 }
 
-/// Returns an idle session that asks for permissions.
 pub(crate) fn session() -> SessionRow {
     SessionRow {
         session_key: session_key(),

@@ -38,7 +38,7 @@ mod tests {
     use super::format_utc;
 
     #[test]
-    fn moments_are_those_of_the_calendar() {
+    fn timestamps_match_the_calendar() {
         for (seconds, want) in [
             (0, "1970-01-01T00:00:00Z"),
             (951_782_399, "2000-02-28T23:59:59Z"),

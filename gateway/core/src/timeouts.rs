@@ -153,12 +153,12 @@ mod tests {
         Timeouts { session_ms, runtime_ms }
     }
 
-    /// The effective window is the minimum of all, and says which it is; 0 is off.
+    /// The effective timeout is the minimum of all, with its kind; 0 is off.
     #[test]
-    fn the_effective_window_is_the_earliest_with_its_source() {
+    fn effective_timeout_is_earliest_with_source() {
         use TimeoutKind as S;
         let table = [
-            ("nothing is on", windows(0, 0), None, None, None),
+            ("all off", windows(0, 0), None, None, None),
             ("session alone", windows(100, 0), None, None, Some((6_100, S::Session))),
             ("runtime alone", windows(0, 100), None, None, Some((6_100, S::Runtime))),
             ("runtime before session", windows(200, 100), None, None, Some((6_100, S::Runtime))),
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_protects_every_window() {
+    fn busy_session_has_no_timeouts() {
         let on = windows(1, 1);
         let busy = TimeoutInput { busy: true, ..subject(vec![clock(Some(1), Some(1))]) };
         assert_eq!(on.all(&busy), []);
@@ -186,13 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_whose_conversation_would_be_lost_is_not_ended() {
+    fn unresumable_agent_has_no_idle_timeout() {
         let on = windows(0, 1);
         assert_eq!(on.effective(&TimeoutInput { agent_may_end: false, ..subject(Vec::new()) }), None);
     }
 
     #[test]
-    fn of_several_bindings_the_earliest_is_named() {
+    fn earliest_binding_timeout_is_named() {
         let (late, early) = (clock(Some(500), None), clock(Some(100), None));
         let want = Some(early.binding_id);
         let found = windows(0, 0).effective(&subject(vec![late, early]));
@@ -200,17 +200,17 @@ mod tests {
     }
 
     #[test]
-    fn a_window_without_end_never_comes() {
+    fn maximum_timeout_does_not_overflow() {
         let found = windows(u64::MAX, 0).effective(&subject(Vec::new()));
         assert_eq!(found.map(|expiry| expiry.at_ms), Some(u64::MAX));
     }
 
     #[test]
-    fn people_read_which_limit_it_was() {
-        let say = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
-        assert_eq!(say(TimeoutKind::BindingIdle, 86_400_000), "no activity here for 1d, the idle timeout");
-        assert_eq!(say(TimeoutKind::BindingMaxAge, 5_400_000), "bound here for 1h30m, the maximum age");
-        assert_eq!(say(TimeoutKind::Session, 2_500), "session unused for 2s500ms, the session timeout");
-        assert_eq!(say(TimeoutKind::Runtime, 0), "agent idle for 0s");
+    fn expiry_reason_names_the_limit() {
+        let reason = |source, window_ms| Expiry { at_ms: 0, source, window_ms, binding_id: None }.reason();
+        assert_eq!(reason(TimeoutKind::BindingIdle, 86_400_000), "no activity here for 1d, the idle timeout");
+        assert_eq!(reason(TimeoutKind::BindingMaxAge, 5_400_000), "bound here for 1h30m, the maximum age");
+        assert_eq!(reason(TimeoutKind::Session, 2_500), "session unused for 2s500ms, the session timeout");
+        assert_eq!(reason(TimeoutKind::Runtime, 0), "agent idle for 0s");
     }
 }

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_leave_a_quarter_of_the_places() {
+    fn streams_leave_a_quarter_of_the_slots() {
         let slots = ConnectionSlots::new(8);
         let held: Vec<_> = (0..6).map(|_| slots.take().0).collect();
         assert!(held.iter().all(|slot| slot.stream()));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn place_is_given_back() {
+    fn dropped_slot_is_freed() {
         let slots = ConnectionSlots::new(4);
         for _ in 0..100 {
             let (slot, displaced) = slots.take();

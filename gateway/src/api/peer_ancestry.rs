@@ -105,18 +105,18 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    struct Fake(HashMap<i32, ProcessInfo>);
+    struct FakeProcesses(HashMap<i32, ProcessInfo>);
 
-    impl ProcessTable for Fake {
+    impl ProcessTable for FakeProcesses {
         fn process(&self, pid: i32) -> Option<ProcessInfo> {
             self.0.get(&pid).cloned()
         }
     }
 
     #[test]
-    fn who_comes_out_of_a_tree() {
+    fn processes_below_a_wrapper_are_agents() {
         let p = |parent, name: &str, marked| ProcessInfo { parent, name: name.into(), marked };
-        let line = Fake(HashMap::from([
+        let processes = FakeProcesses(HashMap::from([
             (10, p(1, "sshd", None)),
             (11, p(10, "bash", Some(false))),
             (12, p(11, "acp-gateway", Some(false))),
@@ -136,25 +136,25 @@ mod tests {
         ]));
         let own = HashSet::from([12, 11, 10]);
         for (name, pid, want) in [
-            ("a shell beside the gateway", 40, false),
+            ("a sibling of the gateway", 40, false),
             ("a child of the gateway", 41, false),
-            ("the login itself", 10, false),
+            ("the login process", 10, false),
             ("an agent", 22, true),
             ("a grandchild without markers, adopted by the wrapper", 23, true),
-            ("one whose wrapper was killed, adopted by the supervisor", 24, true),
+            ("adopted by the supervisor after the death of its wrapper", 24, true),
             ("the wrapper of another user", 25, true),
             ("below a wrapper that hides its environment", 27, true),
             ("marked, and adopted by init", 28, true),
-            ("a line that breaks", 30, true),
-            ("a line without an end", 50, true),
-            ("not there", 60, true),
+            ("a missing parent", 30, true),
+            ("a parent cycle", 50, true),
+            ("a missing process", 60, true),
         ] {
-            assert_eq!(is_agent_process(&line, &own, pid), want, "{name}");
+            assert_eq!(is_agent_process(&processes, &own, pid), want, "{name}");
         }
     }
 
     #[test]
-    fn an_environment_names_a_lease_or_does_not() {
+    fn lease_marker_is_found_in_environment() {
         for (environ, want) in [
             (&b"A=1\0OPENCLAW_ACPX_LEASE_ID=x\0"[..], true),
             (b"OPENCLAW_GATEWAY_INSTANCE_ID=\0", true),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_nobodys_agent_to_itself() {
+    fn own_process_is_not_an_agent() {
         let own = own_ancestry(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));

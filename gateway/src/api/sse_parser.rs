@@ -105,7 +105,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(pieces: &[&[u8]]) -> Vec<SseEvent> {
+    fn parse_all(pieces: &[&[u8]]) -> Vec<SseEvent> {
         let mut parser = SseParser::default();
         let mut events = Vec::new();
         for piece in pieces {
@@ -123,19 +123,19 @@ mod tests {
 
     const STREAM: &[u8] = b":\n\nid: 1\ndata: {\"a\":1}\n\nretry: 5\n\ndata:x\r\ndata: y\r\n\r\nevent: end\ndata: {}\n\nid: 9\ndata: unfinished\n";
 
-    fn want() -> Vec<SseEvent> {
+    fn expected_events() -> Vec<SseEvent> {
         vec![event(Some("1"), "", "{\"a\":1}"), event(None, "", "x\ny"), event(None, "end", "{}")]
     }
 
     #[test]
     fn whole_streams_are_taken_apart() {
-        assert_eq!(all(&[STREAM]), want());
+        assert_eq!(parse_all(&[STREAM]), expected_events());
         let single: Vec<&[u8]> = STREAM.chunks(1).collect();
-        assert_eq!(all(&single), want());
+        assert_eq!(parse_all(&single), expected_events());
     }
 
     #[test]
-    fn what_is_no_text_or_too_large_is_refused() {
+    fn invalid_or_oversized_event_is_rejected() {
         let mut parser = SseParser::default();
         parser.push(b"data: \xff\n\n").unwrap();
         assert_eq!(parser.next(), Err(SseError::NotText));
@@ -147,13 +147,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_cut_gives_the_same(cut in 0..STREAM.len(), other in 0..STREAM.len()) {
+        fn any_split_gives_the_same_events(cut in 0..STREAM.len(), other in 0..STREAM.len()) {
             let (low, high) = (cut.min(other), cut.max(other));
-            prop_assert_eq!(all(&[&STREAM[..low], &STREAM[low..high], &STREAM[high..]]), want());
+            prop_assert_eq!(parse_all(&[&STREAM[..low], &STREAM[low..high], &STREAM[high..]]), expected_events());
         }
 
         #[test]
-        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parser_accepts_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut parser = SseParser::default();
             parser.push(&bytes).unwrap();
             while let Ok(Some(_)) = parser.next() {}

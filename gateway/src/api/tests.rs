@@ -8,7 +8,7 @@ mod streams;
 use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
 use crate::session::service::{Service, ServiceFuture};
-use crate::tests::{said, session_row};
+use crate::tests::{prompt_request, session_row};
 use acp_core::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
@@ -45,7 +45,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 struct Fake {
     key: SessionKey,
     run: RunId,
-    asked: Mutex<Vec<String>>,
+    calls: Mutex<Vec<String>>,
     rows: Mutex<Vec<EventRow>>,
     state: Mutex<(SessionState, RunState)>,
     wake: watch::Sender<u64>,
@@ -60,15 +60,15 @@ impl Fake {
         Arc::new(Self {
             key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
             run: RunId::mint(),
-            asked: Mutex::new(Vec::new()),
+            calls: Mutex::new(Vec::new()),
             rows: Mutex::new(Vec::new()),
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
         })
     }
 
-    fn note(&self, what: &str, key: &IdempotencyKey) {
-        self.asked.lock().unwrap().push(format!("{what} {key}"));
+    fn record(&self, call: &str, key: &IdempotencyKey) {
+        self.calls.lock().unwrap().push(format!("{call} {key}"));
     }
 
     fn append(&self, kind: EventKind, payload: &str) {
@@ -88,7 +88,7 @@ impl Fake {
         self.wake.send_replace(session_seq);
     }
 
-    fn say(&self, text: &str) {
+    fn append_message(&self, text: &str) {
         let payload = json!({"content": {"type": "text", "text": text}});
         self.append(EventKind::AgentMessage, &payload.to_string());
     }
@@ -104,10 +104,10 @@ impl Fake {
 
     fn run_row(&self) -> RunRow {
         let state = self.state.lock().unwrap().1;
-        RunRow { state, ..said("hi").into_run(self.run, &self.key, IdempotencyKey::mint(), 1) }
+        RunRow { state, ..prompt_request("hi").into_run(self.run, &self.key, IdempotencyKey::mint(), 1) }
     }
 
-    fn now(&self) -> SessionStatus {
+    fn session_status(&self) -> SessionStatus {
         let (session_key, state) = (self.key.clone(), SessionState::Idle);
         SessionStatus { session_key, state, discarded: None, setting: None }
     }
@@ -115,7 +115,7 @@ impl Fake {
 
 impl Service for Fake {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
-        self.note(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
+        self.record(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
         ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
     }
     fn prompt<'a>(
@@ -127,7 +127,7 @@ impl Service for Fake {
         if *session != self.key {
             return ready(Err(Failure::of(Code::NoSession)));
         }
-        self.note(&format!("prompt {}", request.text), &key);
+        self.record(&format!("prompt {}", request.text), &key);
         ready(Ok(PromptAccepted { run_id: self.run, after_seq: 0, queued_behind: 0, steered: false }))
     }
     fn cancel<'a>(
@@ -136,7 +136,7 @@ impl Service for Fake {
         run: Option<RunId>,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, CancelResult> {
-        self.note("cancel", &key);
+        self.record("cancel", &key);
         ready(Ok(CancelResult { run_id: run, state: None }))
     }
     fn queued<'a>(
@@ -146,7 +146,7 @@ impl Service for Fake {
         _: QueueEdit,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, QueueEditResult> {
-        self.note("queued", &key);
+        self.record("queued", &key);
         ready(Ok(QueueEditResult::Done))
     }
     fn close<'a>(
@@ -156,16 +156,16 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
         let CloseRequest { reason, ending, discard } = request;
-        self.note(&format!("{} {reason} {discard}", ending.as_str()), &key);
-        ready(Ok(self.now()))
+        self.record(&format!("{} {reason} {discard}", ending.as_str()), &key);
+        ready(Ok(self.session_status()))
     }
     fn new_conversation<'a>(
         &'a self,
         _: &'a SessionKey,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
-        self.note("new", &key);
-        ready(Ok(self.now()))
+        self.record("new", &key);
+        ready(Ok(self.session_status()))
     }
     fn set<'a>(
         &'a self,
@@ -173,8 +173,8 @@ impl Service for Fake {
         setting: Setting,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
-        self.note(&format!("{setting:?}"), &key);
-        ready(Ok(self.now()))
+        self.record(&format!("{setting:?}"), &key);
+        ready(Ok(self.session_status()))
     }
     fn answer_permission<'a>(
         &'a self,
@@ -184,7 +184,7 @@ impl Service for Fake {
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
-        self.note(&format!("answer {id} {option} {by}"), &key);
+        self.record(&format!("answer {id} {option} {by}"), &key);
         ready(Ok(()))
     }
     fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
@@ -197,7 +197,7 @@ impl Service for Fake {
         reason: String,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, Vec<BindingRow>> {
-        self.note(&format!("unbind {} {reason}", binding.is_some()), &key);
+        self.record(&format!("unbind {} {reason}", binding.is_some()), &key);
         ready(Ok(Vec::new()))
     }
     fn session<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, SessionRow> {
@@ -287,19 +287,16 @@ impl Server {
     }
 }
 
-/// A server over a fake service, in a directory of its own.
-fn served(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
+fn start_server(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, limits);
     (dir, fake, server)
 }
 
-/// Path of the fake service's session.
 const SESSION: &str = "/v1/sessions/agent:demo:acp:a%2Fb";
 
-/// Sends bytes to the server.
-async fn sent(dir: &Path, request: &[u8]) -> UnixStream {
+async fn send_request(dir: &Path, request: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(dir.join(SOCKET)).await.unwrap();
     stream.write_all(request).await.unwrap();
     stream
@@ -315,8 +312,8 @@ const LIMITS: ApiLimits = ApiLimits {
     connections_max: 32,
 };
 
-async fn raw(dir: &Path, request: &[u8]) -> String {
-    let mut stream = sent(dir, request).await;
+async fn exchange(dir: &Path, request: &[u8]) -> String {
+    let mut stream = send_request(dir, request).await;
     let mut answer = Vec::new();
     // A server that closes with unread input resets the connection: data received before that counts.
     let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut answer)).await.unwrap();
@@ -332,22 +329,25 @@ fn get(path: &str, headers: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n").into_bytes()
 }
 
-/// The request has this status, and an error of this code if there is one.
-async fn is_answered(dir: &Path, (request, status, code): (Vec<u8>, &str, &str)) {
-    let answer = raw(dir, &request).await;
-    let asked = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();
-    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{asked:?}: {answer}");
+async fn assert_response(dir: &Path, (request, status, code): (Vec<u8>, &str, &str)) {
+    let answer = exchange(dir, &request).await;
+    let request_start = String::from_utf8_lossy(&request).chars().take(160).collect::<String>();
+    assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request_start:?}: {answer}");
     if !code.is_empty() {
         let body: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
-        assert_eq!((&body["type"], &body["code"]), (&json!("error"), &json!(code)), "{asked:?}: {answer}");
+        assert_eq!(
+            (&body["type"], &body["code"]),
+            (&json!("error"), &json!(code)),
+            "{request_start:?}: {answer}"
+        );
     }
 }
 
 const STREAM: &str = "accept: text/event-stream\r\n";
 
 #[tokio::test]
-async fn odd_requests_get_typed_errors() {
-    let (dir, _fake, server) = served(LIMITS);
+async fn malformed_requests_get_typed_errors() {
+    let (dir, _fake, server) = start_server(LIMITS);
     let key = SESSION;
     let json = "content-type: application/json\r\n";
     let long = format!("{{\"text\":\"{}\"}}", "x".repeat(5_000));
@@ -378,13 +378,13 @@ async fn odd_requests_get_typed_errors() {
         (get(&events, &format!("{STREAM}last-event-id: x\r\n")), "400", "USAGE"),
         (b"not http at all\r\n\r\n".to_vec(), "400", ""),
     ] {
-        is_answered(dir.path(), (request, status, code)).await;
+        assert_response(dir.path(), (request, status, code)).await;
     }
     server.end().await;
 }
 
 #[tokio::test]
-async fn the_socket_is_private_and_goes_with_the_gateway() {
+async fn socket_is_private_and_removed_on_stop() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join(SOCKET);
     // A socket left by an earlier gateway is replaced; a file that is no socket is kept.
@@ -393,16 +393,16 @@ async fn the_socket_is_private_and_goes_with_the_gateway() {
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     server.end().await;
     assert!(!socket.exists());
-    std::fs::write(&socket, "precious").unwrap();
+    std::fs::write(&socket, "content").unwrap();
     assert_eq!(ApiListener::bind(&socket).unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
-    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "precious");
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "content");
     let long = dir.path().join("x".repeat(120));
     assert_eq!(ApiListener::bind(&long).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
 }
 
 #[tokio::test]
-async fn verbs_reach_the_service_with_their_key() {
-    let (dir, fake, server) = served(LIMITS);
+async fn requests_reach_the_service_with_their_idempotency_key() {
+    let (dir, fake, server) = start_server(LIMITS);
     let client = GatewayClient::new(dir.path());
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("{SESSION}{rest}");
@@ -438,15 +438,14 @@ async fn verbs_reach_the_service_with_their_key() {
     ] {
         let _: SessionStatus = client.post(&path("/options"), &option, &key).await.unwrap();
     }
-    for none_or_two in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
-        let refused =
-            client.post::<_, SessionStatus>(&path("/options"), &none_or_two, &key).await.unwrap_err();
-        assert_eq!(refused.code, Code::Usage, "{none_or_two}");
+    for invalid in [json!({}), json!({"mode": "ask", "model": "big"}), json!({"defaults": false})] {
+        let refused = client.post::<_, SessionStatus>(&path("/options"), &invalid, &key).await.unwrap_err();
+        assert_eq!(refused.code, Code::Usage, "{invalid}");
     }
     let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
     let _: Done = client.post(&path("/permissions/l:5"), &answer, &key).await.unwrap();
     assert_eq!(
-        *fake.asked.lock().unwrap(),
+        *fake.calls.lock().unwrap(),
         [
             "spawn Some(\"/w\") false k",
             "prompt hi k",

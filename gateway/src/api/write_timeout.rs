@@ -79,7 +79,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
-    async fn write_that_nobody_reads_fails_after_the_limit() {
+    async fn unread_write_fails_after_timeout() {
         let (near, mut far) = tokio::io::duplex(4);
         let mut near = WriteTimeout::new(near, Duration::from_secs(60));
         // Each byte read restarts the time limit.

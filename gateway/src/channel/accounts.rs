@@ -141,9 +141,8 @@ mod tests {
         format!("[channels.discord.accounts.{id}]\ntoken_file = \"{file}\"\n{more}\n")
     }
 
-    /// Settings of an account override those of the channel.
     #[test]
-    fn agents_have_their_names_where_the_configuration_says() {
+    fn personas_setting_of_account_overrides_channel() {
         let dir = tempfile::tempdir().unwrap();
         let token = dir.path().join("token");
         std::fs::write(&token, "t").unwrap();
@@ -156,14 +155,14 @@ mod tests {
         ] {
             let text = format!("[channels.discord]\n{channel}\n{}", account("main", &token, of_account));
             let wanted = desired_accounts(&loaded(&text).config);
-            assert_eq!(wanted["main"].as_ref().map(|it| it.personas), Ok(want), "{text}");
+            assert_eq!(wanted["main"].as_ref().map(|settings| settings.personas), Ok(want), "{text}");
         }
     }
 
     /// Accounts are added, changed and removed with the configuration; an invalid one keeps its old settings
     /// and affects no other.
     #[tokio::test]
-    async fn a_reload_changes_accounts_and_nothing_else() {
+    async fn reload_changes_only_edited_accounts() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             std::fs::write(dir.path().join(name), text).unwrap();
@@ -172,7 +171,7 @@ mod tests {
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
         let mut bots = DiscordAccounts::new(&live, channels.clone(), CancellationToken::new());
-        let mut becomes = |text: &str, want: &[&str]| {
+        let mut apply_config = |text: &str, want: &[&str]| {
             bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
             assert_eq!(ids, want, "{text}");
@@ -183,24 +182,24 @@ mod tests {
             let of = |id: &str| bots.bots.get(id).map(|bot| (bot.channel.clone(), bot.cancel.clone()));
             (of("a"), of("b"))
         };
-        let (a, _) = becomes(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
+        let (a, _) = apply_config(&(account("a", &one, "") + &account("b", &none, "")), &["a"]);
         let (a, cancel) = a.unwrap();
         // The same adapter takes a new token, and keeps the old one if the new one cannot be read.
-        let (same, b) = becomes(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
-        let (b, b_ends) = b.unwrap();
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0));
-        let (same, _) = becomes(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
+        let (unchanged, b) = apply_config(&(account("a", &two, "") + &account("b", &one, "")), &["a", "b"]);
+        let (b, b_cancel) = b.unwrap();
+        assert!(Arc::ptr_eq(&a, &unchanged.unwrap().0));
+        let (unchanged, _) = apply_config(&(account("a", &none, "") + &account("b", &one, "")), &["a", "b"]);
+        assert!(Arc::ptr_eq(&a, &unchanged.unwrap().0) && !cancel.is_cancelled());
         // Another service needs a new adapter; one that cannot be created replaces nothing.
-        let odd = file("odd", "\u{7f}");
-        let bad = account("a", &odd, "base_url = \"http://127.0.0.1:9\"");
-        let (same, _) = becomes(&(bad + &account("b", &one, "")), &["a", "b"]);
-        assert!(Arc::ptr_eq(&a, &same.unwrap().0) && !cancel.is_cancelled());
+        let invalid_token = file("odd", "\u{7f}");
+        let invalid = account("a", &invalid_token, "base_url = \"http://127.0.0.1:9\"");
+        let (unchanged, _) = apply_config(&(invalid + &account("b", &one, "")), &["a", "b"]);
+        assert!(Arc::ptr_eq(&a, &unchanged.unwrap().0) && !cancel.is_cancelled());
         let elsewhere = account("a", &two, "base_url = \"http://127.0.0.1:9\"");
-        let (other, same) = becomes(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
+        let (other, unchanged) = apply_config(&(elsewhere.clone() + &account("b", &one, "")), &["a", "b"]);
         assert!(!Arc::ptr_eq(&a, &other.unwrap().0) && cancel.is_cancelled());
-        assert!(Arc::ptr_eq(&b, &same.unwrap().0) && !b_ends.is_cancelled());
-        becomes(&elsewhere, &["a"]);
-        assert!(b_ends.is_cancelled());
+        assert!(Arc::ptr_eq(&b, &unchanged.unwrap().0) && !b_cancel.is_cancelled());
+        apply_config(&elsewhere, &["a"]);
+        assert!(b_cancel.is_cancelled());
     }
 }

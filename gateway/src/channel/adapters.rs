@@ -222,7 +222,6 @@ mod tests {
     use crate::channel::console::{Console, conversation};
     use acp_store::{Durability, Store};
 
-    /// The first registered adapter serves the account; removing another one changes nothing.
     #[tokio::test]
     async fn first_adapter_serves_account_until_unregistered() {
         let dir = tempfile::tempdir().unwrap();
@@ -240,7 +239,7 @@ mod tests {
         channels.register(Arc::clone(&first)).unwrap();
         let taken = channels.register(Arc::clone(&second)).unwrap_err();
         assert_eq!((taken.channel.as_str(), taken.account_id.as_str()), ("console", "default"));
-        assert!(!channels.unregister(&second), "it was never registered");
+        assert!(!channels.unregister(&second), "the second adapter was never registered");
         assert!(Arc::ptr_eq(&channels.get(&at).unwrap(), &first));
         assert!(channels.unregister(&first));
         assert!(!channels.unregister(&first));

@@ -1,5 +1,5 @@
-//! Every key of the configuration does something, or says that it does not: a table with a row for each key of the
-//! schema. A key without a row fails here, and so does one whose change changes nothing.
+//! Every configuration key has an effect or is documented as unused. A key of the schema without a row fails,
+//! and so does a row without an effect.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::ConfigArgs;
@@ -32,35 +32,33 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What shows that a key does something.
+/// Evidence that a key has an effect.
 #[derive(Clone, Copy)]
 enum Proof {
-    /// What the program makes of the configuration: other when the key alone is other.
+    /// State derived from the configuration, which differs if the key alone differs.
     Seen(fn(&LoadedConfig) -> String),
-    /// Nothing acts on it, and whoever sets it is told.
+    /// The key has no effect, which the gateway reports.
     Unused,
 }
 use Proof::{Seen, Unused};
 
-/// The keys (`*` is a name, `{a,b}` stands for each of its parts), a value that they do not have in [`BASE`],
-/// and the proof.
+/// Keys (`*` is a name, `{a,b}` each of its parts), a value that differs from [`BASE`], and the proof.
 type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
-/// What keys of `[[bindings]]` are changed in.
 const BOUND: &str =
     "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
 const MANAGER: &str = "gateway/src/session/manager_tests.rs";
 const CARDS: &str = "gateway/src/conversation/delivery/tests/live.rs";
-const CASES: &str = "gateway/core/src/render/tests/cases.rs";
+const PROJECTION: &str = "gateway/core/src/render/tests/projection.rs";
 const FILES: &str = "gateway/core/src/render/tests/files.rs";
-const BOTS: &str = "gateway/src/channel/discord/settings.rs";
-const LIVES: &str = "tests/tests/lives.rs";
+const SETTINGS: &str = "gateway/src/channel/discord/settings.rs";
+const LIFECYCLE: &str = "tests/tests/lives.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
 const GROUPS: &str = "gateway/store/src/tests/groups.rs";
 const OPENING: &str = "gateway/store/src/tests/opening.rs";
 const LOADING: &str = "gateway/core/src/config/tests.rs";
-const HERE: &str = "gateway/src/cli/config_tests.rs";
+const THIS_FILE: &str = "gateway/src/cli/config_tests.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 
@@ -74,14 +72,12 @@ fn agents(loaded: &LoadedConfig) -> Agents {
     Agents::new(LiveConfig::new(loaded.clone()), env, Path::new("/bin/sh"), Path::new("/"))
 }
 
-/// How the agent is started and treated.
 fn profile(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_lookup::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.profile(&mine(), &found))
 }
 
-/// MCP servers that the agent is given.
 fn servers(loaded: &LoadedConfig) -> String {
     let profile = agents(loaded).configured(&mine()).unwrap();
     json!(profile.mcp_servers.iter().map(mcp::server_param).collect::<Vec<_>>()).to_string()
@@ -134,15 +130,14 @@ fn policies(loaded: &LoadedConfig) -> [EffectivePolicy; 2] {
     ["console", "discord"].map(|channel| policy(loaded, channel))
 }
 
-/// What a person and their messages are answered in a conversation.
-fn gates(loaded: &LoadedConfig, channel: &str) -> String {
+fn decisions(loaded: &LoadedConfig, channel: &str) -> String {
     let policy = policy(loaded, channel);
     let prompt = policy.may_prompt();
     format!("{prompt:?} {:?} {:?}", policy.may_bind(BindOrigin::Focus), policy.may_bind(BindOrigin::Spawn))
 }
 
 fn console(loaded: &LoadedConfig) -> String {
-    gates(loaded, "console")
+    decisions(loaded, "console")
 }
 
 fn personas(loaded: &LoadedConfig) -> String {
@@ -151,10 +146,9 @@ fn personas(loaded: &LoadedConfig) -> String {
 }
 
 fn discord(loaded: &LoadedConfig) -> String {
-    gates(loaded, "discord")
+    decisions(loaded, "discord")
 }
 
-/// Whether the gateway removes what leads nowhere by itself.
 fn removes_stale(loaded: &LoadedConfig) -> String {
     ["console", "discord"].map(|channel| policy(loaded, channel).may_unbind_stale().to_string()).join(" ")
 }
@@ -176,16 +170,15 @@ fn backend(loaded: &LoadedConfig) -> String {
     format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
-/// What is made of the first message in a conversation that the configuration binds.
 fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef::new("console", "main", "c");
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
-    let made = StaticSessionSpec::of(found.entry).unwrap();
-    let key = first_key(&made.agent, ("console", "main", "c")).unwrap();
-    format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), (key, made.metadata(None))))
+    let spec = StaticSessionSpec::of(found.entry).unwrap();
+    let key = first_key(&spec.agent, ("console", "main", "c")).unwrap();
+    format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), (key, spec.metadata(None))))
 }
 
-/// A turn with a hidden tool call, lines of a kind that nobody knows, one of them twice, and a long text.
+/// A turn with a hidden tool call, rows of an unknown kind, one of them twice, and a long text.
 fn journal() -> Vec<EventRow> {
     let text = |text: &str| json!({"content": {"type": "text", "text": text}});
     let news = |text: &str| json!({"sessionUpdate": "made_up", "text": text});
@@ -218,8 +211,7 @@ fn stream(loaded: &LoadedConfig) -> (Style, UpdateRate) {
     (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
 }
 
-/// What a conversation is told of a turn.
-fn told(loaded: &LoadedConfig) -> String {
+fn final_texts(loaded: &LoadedConfig) -> String {
     let (style, rows) = (stream(loaded).0, journal());
     let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
     rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
@@ -227,7 +219,7 @@ fn told(loaded: &LoadedConfig) -> String {
     format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
 }
 
-/// A long answer and a change of a file, as a channel with files is told it: the names and sizes of files.
+/// Names and sizes of the files of a long answer and a file change.
 fn files(loaded: &LoadedConfig) -> String {
     let scope =
         PolicyScope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
@@ -245,11 +237,10 @@ fn files(loaded: &LoadedConfig) -> String {
         let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
         parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
     };
-    let told = [of(1_000), of(20_000)];
-    format!("{told:?}")
+    format!("{:?}", [of(1_000), of(20_000)])
 }
 
-/// When the card of a turn changes, and to what, if a row comes every three seconds.
+/// Updates of the turn's card if a row arrives every three seconds.
 fn cards(loaded: &LoadedConfig) -> String {
     let (style, pace) = stream(loaded);
     let mut card = Card::new(style, pace, true, None, 0);
@@ -277,11 +268,11 @@ const ROWS: &[Row] = &[
     ("{acp,agents.*}.additional_directories", "[\"/usr\"]", Seen(profile)),
     ("acp.max_concurrent_sessions{,_per_account}", "3", Seen(caps)),
     ("acp.stream.coalesce_idle_ms", "1", Seen(cards)),
-    ("acp.stream.hidden_boundary_separator", "\"none\"", Seen(told)),
-    ("acp.stream.{max_chunk_chars,max_output_chars,max_session_update_chars}", "100", Seen(told)),
+    ("acp.stream.hidden_boundary_separator", "\"none\"", Seen(final_texts)),
+    ("acp.stream.{max_chunk_chars,max_output_chars,max_session_update_chars}", "100", Seen(final_texts)),
     ("acp.stream.{max_chunk_chars,min_interval_ms}", "100", Seen(cards)),
-    ("acp.stream.repeat_suppression", "false", Seen(told)),
-    ("acp.stream.tag_visibility", "{ plan = true }", Seen(told)),
+    ("acp.stream.repeat_suppression", "false", Seen(final_texts)),
+    ("acp.stream.tag_visibility", "{ plan = true }", Seen(final_texts)),
     ("acp.runtime.ttl_minutes", "1", Seen(limits)),
     ("acp.runtime.install_command", "\"make\"", Seen(backend)),
     ("acp.control_plane.durability", "\"normal\"", Seen(commits)),
@@ -351,62 +342,57 @@ const ROWS: &[Row] = &[
     ("supervisor.{socket,secret_file}", "\"/s\"", Seen(supervisor)),
 ];
 
-/// Keys whose change is tested elsewhere: the keys as in [`ROWS`], the file, and the name of the test.
+/// Keys tested elsewhere: the keys as in [`ROWS`], the file and the test.
 const TESTED: &[(&str, &str, &str)] = &[
-    ("acp.{enabled,dispatch.enabled}", MANAGER, "the_switches_are_followed_at_once"),
-    ("acp.max_concurrent_sessions", MANAGER, "the_cap_holds_for_spawns_at_once_and_after_a_restart"),
-    ("acp.max_concurrent_sessions_per_account", MANAGER, "an_account_has_a_cap_of_its_own"),
+    ("acp.{enabled,dispatch.enabled}", MANAGER, "policy_switches_apply_at_once"),
+    ("acp.max_concurrent_sessions", MANAGER, "session_limit_holds_for_concurrent_spawns_and_after_restart"),
+    ("acp.max_concurrent_sessions_per_account", MANAGER, "account_has_separate_session_limit"),
     ("acp.stream.delivery_mode", CARDS, "console_has_cards_in_live_mode_only"),
-    ("acp.stream.repeat_suppression", CASES, "a_tool_call_is_said_when_it_starts_and_when_it_ends"),
-    ("acp.runtime.ttl_minutes", LIVES, "idle_agent_ends_after_ttl_and_resumes_with_next_prompt"),
-    ("acp.control_plane.store", LOADING, "mistakes_name_their_place_and_the_nearest_key"),
-    ("acp.control_plane.store_path", HERE, "a_place_of_its_own_for_the_database_is_refused_with_the_reason"),
+    ("acp.stream.repeat_suppression", PROJECTION, "tool_call_is_shown_at_start_and_end"),
+    ("acp.runtime.ttl_minutes", LIFECYCLE, "idle_agent_ends_after_ttl_and_resumes_with_next_prompt"),
+    ("acp.control_plane.store", LOADING, "errors_name_line_and_nearest_key"),
+    ("acp.control_plane.store_path", THIS_FILE, "custom_database_path_is_refused_with_reason"),
     ("acp.control_plane.durability", OPENING, "durability_sets_synchronous_pragma"),
     (
         "acp.control_plane.recovery.eager_actors",
         MANAGER,
-        "as_many_resting_sessions_are_taken_up_at_start_as_is_said",
+        "start_resumes_configured_number_of_resting_sessions",
     ),
     (
         "acp.control_plane.recovery.reconcile_running_after_ms",
-        LIVES,
+        LIFECYCLE,
         "turn_ends_in_bounded_time_without_supervisor",
     ),
     ("acp.control_plane.checkpoint.flush_every_events", GROUPS, "journal_events_count_towards_group_limit"),
     ("acp.control_plane.checkpoint.flush_every_ms", GROUPS, "commit_group_closes_at_time_limit"),
-    ("session.ttl_minutes", LIVES, "unused_session_is_closed_after_ttl"),
-    ("session.thread_bindings.idle_hours", MANAGER, "bindings_get_the_windows_of_their_account"),
+    ("session.ttl_minutes", LIFECYCLE, "unused_session_is_closed_after_ttl"),
+    ("session.thread_bindings.idle_hours", MANAGER, "bindings_get_timeouts_of_their_account"),
     (
         "session.thread_bindings.auto_unbind_stale",
         BINDINGS,
         "stale_binding_is_reported_and_removed_only_if_allowed",
     ),
-    (
-        "channels.discord.files.long_final_parts",
-        FILES,
-        "an_answer_of_too_many_messages_is_its_beginning_and_a_file",
-    ),
+    ("channels.discord.files.long_final_parts", FILES, "long_answer_is_its_beginning_and_a_file"),
     (
         "channels.discord.accounts.*.token_{file,env}",
-        BOTS,
+        SETTINGS,
         "token_is_read_from_file_or_environment_and_not_shown",
     ),
-    ("channels.discord.accounts.*.base_url", BOTS, "base_url_selects_another_service"),
+    ("channels.discord.accounts.*.base_url", SETTINGS, "base_url_selects_another_service"),
     (
         "channels.discord.accounts.*.{guilds,allowed_users,allowed_roles,approver_users,approver_roles}",
-        BOTS,
+        SETTINGS,
         "users_roles_and_servers_must_be_ids",
     ),
     ("bindings.*.cwd", BINDINGS, "static_binding_starts_session_with_first_message"),
-    ("bindings.*.backend", MANAGER, "a_configured_session_asks_for_its_own_backend"),
-    ("limits.queue_runs_max", MANAGER, "a_session_takes_on_what_was_read_anew"),
-    ("limits.turn_ms", LIVES, "turn_above_configured_limit_is_stopped"),
+    ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
+    ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
+    ("limits.turn_ms", LIFECYCLE, "turn_above_configured_limit_is_stopped"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
     ("log.level", RELOAD, "sighup_reloads_configuration"),
     ("log.format", RELOAD, "sighup_reloads_configuration"),
 ];
 
-/// The keys that a row stands for.
 fn expand(keys: &str) -> Vec<String> {
     let Some((before, rest)) = keys.split_once('{') else { return vec![keys.to_owned()] };
     let (parts, after) = rest.split_once('}').unwrap();
@@ -418,7 +404,6 @@ fn read(text: &str) -> LoadedConfig {
     load(inputs).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// What a key is changed in.
 fn base(key: &str) -> String {
     let remote = [".type", ".url", ".headers"].iter().any(|end| key.ends_with(end));
     let server = if remote { "type = \"http\"\nurl = \"http://h\"" } else { "command = \"mcp\"" };
@@ -432,7 +417,6 @@ fn base(key: &str) -> String {
     }
 }
 
-/// [`base`] with this key at this value.
 fn with(key: &str, value: &str) -> LoadedConfig {
     let mut root: toml::Table = base(key).parse().unwrap();
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
@@ -452,7 +436,7 @@ fn with(key: &str, value: &str) -> LoadedConfig {
     read(&toml::to_string(&root).unwrap())
 }
 
-/// Every key that there is, names as `*`.
+/// Collects all keys of the schema, names as `*`.
 fn keys(shape: &Shape, path: &mut Vec<String>, found: &mut BTreeSet<String>) {
     let mut inner = |name: &str, shape: &Shape, found: &mut BTreeSet<String>| {
         path.push(name.to_owned());
@@ -469,16 +453,16 @@ fn keys(shape: &Shape, path: &mut Vec<String>, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_key_changes_something_or_says_that_it_does_not() {
+fn every_key_has_an_effect_or_is_documented_as_unused() {
     let mut wanted = BTreeSet::new();
     keys(&schema().unwrap(), &mut Vec::new(), &mut wanted);
     assert!(wanted.len() > 70, "{}", wanted.len());
     let keys = ROWS.iter().map(|row| row.0).chain(TESTED.iter().map(|row| row.0));
     let shown: BTreeSet<String> = keys.flat_map(expand).collect();
-    let without: Vec<&String> = wanted.difference(&shown).collect();
-    assert!(without.is_empty(), "keys without a row in ROWS: {without:?}");
-    let gone: Vec<&String> = shown.difference(&wanted).collect();
-    assert!(gone.is_empty(), "rows in ROWS without a key: {gone:?}");
+    let missing: Vec<&String> = wanted.difference(&shown).collect();
+    assert!(missing.is_empty(), "keys without a row in ROWS: {missing:?}");
+    let unknown: Vec<&String> = shown.difference(&wanted).collect();
+    assert!(unknown.is_empty(), "rows in ROWS without a key: {unknown:?}");
 
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     for (keys, file, name) in TESTED {
@@ -492,7 +476,7 @@ fn every_key_changes_something_or_says_that_it_does_not() {
         assert_eq!(note(&key).is_some(), matches!(proof, Unused), "{key}: ROWS and UNUSED agree");
         match proof {
             Unused => assert_ne!(policies(&base), policies(&changed), "{key} = {value} changes no policy"),
-            Seen(look) => assert_ne!(look(&base), look(&changed), "{key} = {value} changes nothing"),
+            Seen(derive) => assert_ne!(derive(&base), derive(&changed), "{key} = {value} changes nothing"),
         }
     }
     for unused in UNUSED {
@@ -503,7 +487,7 @@ fn every_key_changes_something_or_says_that_it_does_not() {
 }
 
 #[test]
-fn a_place_of_its_own_for_the_database_is_refused_with_the_reason() {
+fn custom_database_path_is_refused_with_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("gateway.toml");
     let args = ConfigArgs { config: Some(file.clone()) };

@@ -374,7 +374,6 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    /// Status of a healthy gateway.
     fn status() -> Value {
         json!({
             "pid": 7, "version": "1", "gateway_instance_id": "g", "state_dir": "/s", "started_at_ms": 1,
@@ -389,7 +388,7 @@ mod tests {
     }
 
     /// Returns the names of the checks that are not ok if the value at `path` is replaced.
-    fn complaints(path: &str, value: Value) -> Vec<(&'static str, CheckStatus)> {
+    fn failed_checks(path: &str, value: Value) -> Vec<(&'static str, CheckStatus)> {
         let mut status = status();
         *status.pointer_mut(path).unwrap() = value;
         let health: HealthView =
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_not_what_was_loaded_is_named() {
+    fn edited_configuration_file_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let own = dir.path().join("gateway.toml");
         let other = dir.path().join("other.toml");
@@ -423,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_can_be_wrong_has_its_check() {
+    fn each_status_problem_has_its_check() {
         use CheckStatus::{Failed, Note};
         for (path, value, want) in [
             ("/pid", json!(9), vec![]),
@@ -437,7 +436,7 @@ mod tests {
             ("/store/actors_stuck", json!(1), vec![("actors", Failed)]),
             ("/store/still", json!(["session k: no"]), vec![("records", Failed)]),
         ] {
-            assert_eq!(complaints(path, value.clone()), want, "{path} {value}");
+            assert_eq!(failed_checks(path, value.clone()), want, "{path} {value}");
         }
     }
 }

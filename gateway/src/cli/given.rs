@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_servers_are_read_or_refused_with_their_name() {
+    fn mcp_config_file_is_parsed_or_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mcp.json");
         let read = |text: &str| {

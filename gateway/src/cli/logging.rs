@@ -135,7 +135,7 @@ mod tests {
     use crate::tests::LogLines;
 
     #[test]
-    fn payloads_of_websockets_are_not_logged_at_any_level() {
+    fn websocket_payloads_are_never_logged() {
         for (level, is_logged) in [
             ("trace", true),
             ("error", true),
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_flat_and_holds_the_fields_of_its_spans() {
+    fn json_log_line_is_flat_with_span_fields() {
         let lines = LogLines::default();
         let subscriber = tracing_subscriber::fmt()
             .fmt_fields(JsonFields::new())
@@ -169,13 +169,13 @@ mod tests {
         tracing::subscriber::with_default(subscriber, || {
             let _outer = tracing::info_span!("session", session_key = "k", backend = "direct").entered();
             let _inner = tracing::info_span!("run", run_id = "r", backend = "other").entered();
-            tracing::info!(n = 3_u64, ok = true, what = ?Some("x\"y"), "said");
+            tracing::info!(n = 3_u64, ok = true, what = ?Some("x\"y"), "done");
         });
         let mut line: Value = serde_json::from_str(lines.text().trim()).unwrap();
         assert!(line["timestamp"].as_str().is_some_and(|at| at.ends_with('Z')), "{line}");
         line.as_object_mut().unwrap().remove("timestamp");
         let want = serde_json::json!({
-            "level": "INFO", "target": "acp_gateway::cli::logging::tests", "message": "said",
+            "level": "INFO", "target": "acp_gateway::cli::logging::tests", "message": "done",
             "session_key": "k", "run_id": "r", "backend": "other",
             "n": 3, "ok": true, "what": "Some(\"x\\\"y\")",
         });

@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_split_into_columns() {
+    fn log_lines_are_split_into_columns() {
         for (line, want) in [
             ("2026-01-01T00:00:00.000Z | a  b", ("2026-01-01T00:00:00.000Z", "agent", "a  b")),
             (

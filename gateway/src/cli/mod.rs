@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_grammar_is_sound() {
+    fn command_line_grammar_is_valid() {
         Cli::command().debug_assert();
     }
 }

@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_printed_can_be_typed() {
+    fn printed_command_can_be_typed() {
         let dir = tempfile::tempdir().unwrap();
         let real = std::fs::canonicalize(dir.path()).unwrap();
         let (exe, bin) = (real.join("target/release/acp-gateway"), real.join("bin"));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_ends_with_the_reason() {
+    fn last_log_lines_contain_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         assert_eq!(last_lines(&log, 0), "");

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_actor_is_stuck_while_it_is_at_one_thing_for_too_long() {
+    fn actor_is_stuck_after_time_limit() {
         let watch = ActorWatch::default();
         let heartbeat = watch.enter("one");
         let other = watch.enter("two");

@@ -88,9 +88,8 @@ mod tests {
     use super::super::Metrics;
     use super::*;
 
-    /// Complete scrape output of an account after two updates.
     #[test]
-    fn every_figure_of_an_account_is_scraped_under_its_name() {
+    fn account_metrics_are_scraped_with_labels() {
         let metrics = Metrics::default();
         let all = [
             (ChannelMetric::Connected, "connected", ""),
@@ -112,16 +111,16 @@ mod tests {
             (ChannelMetric::RequestsUnderWay, "requests_under_way", ""),
         ];
         for _ in 0..2 {
-            for ((figure, ..), value) in all.iter().zip(1..) {
-                metrics.channel("discord", "main", figure, value);
+            for ((metric, ..), value) in all.iter().zip(1..) {
+                metrics.channel("discord", "main", metric, value);
             }
         }
         let text = metrics.render();
-        for ((figure, name, more), value) in all.iter().zip(1_u64..) {
+        for ((metric, name, labels), value) in all.iter().zip(1_u64..) {
             let value =
                 if *name == "request_wait_seconds_total" { "0.011".to_owned() } else { value.to_string() };
-            let line = format!("acp_channel_{name}{{channel=\"discord\",account=\"main\"{more}}} {value}");
-            assert!(text.contains(&format!("\n{line}\n")), "{figure:?}: {text}");
+            let line = format!("acp_channel_{name}{{channel=\"discord\",account=\"main\"{labels}}} {value}");
+            assert!(text.contains(&format!("\n{line}\n")), "{metric:?}: {text}");
         }
         let series = text.lines().filter(|line| line.starts_with("acp_channel_")).count();
         assert_eq!(series, all.len());

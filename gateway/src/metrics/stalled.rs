@@ -35,14 +35,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_on_is_not_named_any_more() {
-        let troubles = BlockedItems::default();
-        for what in ["b", "a", "b"] {
-            troubles.note(what.to_owned(), "no".to_owned());
+    fn cleared_item_is_not_listed() {
+        let blocked = BlockedItems::default();
+        for item in ["b", "a", "b"] {
+            blocked.note(item.to_owned(), "no".to_owned());
         }
-        assert_eq!(troubles.listed(), ["a: no", "b: no"]);
-        troubles.clear("a");
-        troubles.clear("other");
-        assert_eq!(troubles.listed(), ["b: no"]);
+        assert_eq!(blocked.listed(), ["a: no", "b: no"]);
+        blocked.clear("a");
+        blocked.clear("other");
+        assert_eq!(blocked.listed(), ["b: no"]);
     }
 }

@@ -65,7 +65,7 @@ mod tests {
     use std::os::unix::fs::FileExt as _;
 
     #[tokio::test]
-    async fn damage_that_comes_later_is_found_and_shown() {
+    async fn later_damage_is_detected_and_reported() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let metrics = Metrics::default();

@@ -190,7 +190,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    async fn served(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
+    async fn start_server(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let at = listener.local_addr().unwrap();
         let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
@@ -198,24 +198,24 @@ mod tests {
         at
     }
 
-    async fn asked(at: SocketAddr) -> String {
+    async fn scrape(at: SocketAddr) -> String {
         let mut stream = TcpStream::connect(at).await.unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
-        rest(&mut stream).await
+        read_to_end(&mut stream).await
     }
 
     /// Reads until the other end closes; a reset counts as a close.
-    async fn rest(stream: &mut TcpStream) -> String {
+    async fn read_to_end(stream: &mut TcpStream) -> String {
         let mut bytes = Vec::new();
         let _ = tokio::time::timeout(DEADLINE, stream.read_to_end(&mut bytes)).await.unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
     #[tokio::test]
-    async fn silent_connections_are_few_and_do_not_stay() {
+    async fn silent_connections_are_limited_and_time_out() {
         let ending = CancellationToken::new();
-        let at = served(ScrapeLimits { connections_max: 2, whole_ms: 300 }, &ending).await;
-        // Each of them has its place before the next one comes: a part of a head is read first.
+        let at = start_server(ScrapeLimits { connections_max: 2, whole_ms: 300 }, &ending).await;
+        // Each connection has its slot before the next one comes, since a partial head is read first.
         let mut silent = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(at).await.unwrap();
@@ -223,35 +223,35 @@ mod tests {
             silent.push(stream);
         }
         for stream in &mut silent {
-            assert_eq!(rest(stream).await, "", "closed after the timeout, without a response");
+            assert_eq!(read_to_end(stream).await, "", "closed after the timeout, without a response");
         }
-        let answer = asked(at).await;
+        let answer = scrape(at).await;
         assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("numbers"), "{answer}");
         ending.cancel();
     }
 
     #[tokio::test]
-    async fn one_connection_more_is_closed_unanswered() {
+    async fn connection_beyond_limit_is_closed() {
         let ending = CancellationToken::new();
-        let at = served(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
+        let at = start_server(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
         let mut first = TcpStream::connect(at).await.unwrap();
         first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
         // Connections are accepted in their order.
         let mut second = TcpStream::connect(at).await.unwrap();
-        assert_eq!(rest(&mut second).await, "");
+        assert_eq!(read_to_end(&mut second).await, "");
         first.write_all(b"host: a\r\n\r\n").await.unwrap();
-        let answer = rest(&mut first).await;
+        let answer = read_to_end(&mut first).await;
         assert!(answer.contains("connection: close"), "one request each: {answer}");
         let answer = loop {
-            // The place is free a moment after the answer.
-            let answer = asked(at).await;
+            // The slot is free shortly after the response.
+            let answer = scrape(at).await;
             if !answer.is_empty() {
                 break answer;
             }
         };
         assert!(answer.ends_with("numbers"), "{answer}");
-        let mut waits = TcpStream::connect(at).await.unwrap();
+        let mut idle = TcpStream::connect(at).await.unwrap();
         ending.cancel();
-        assert_eq!(rest(&mut waits).await, "", "no connection outlives the gateway");
+        assert_eq!(read_to_end(&mut idle).await, "", "no connection outlives the gateway");
     }
 }

@@ -99,11 +99,11 @@ mod tests {
     /// All records of that age are deleted, and only those; messages with a remaining record are still
     /// recognized as echoes.
     #[tokio::test]
-    async fn only_what_no_channel_brings_any_more_is_forgotten() {
+    async fn only_records_beyond_retention_are_deleted() {
         let (_dir, store) = open();
         let now_ms = now_ms();
-        // One a day, the newest today.
-        let remember = move |tx: &acp_store::Tx<'_>| {
+        // One message a day, the newest today.
+        let insert = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
                 sent_messages::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
@@ -112,8 +112,8 @@ mod tests {
             }
             Ok(())
         };
-        store.write("remember", remember).await.unwrap();
-        // And one reply a day.
+        store.write("insert", insert).await.unwrap();
+        // One reply a day.
         let reply = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
                 acp_store::command_replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
@@ -135,9 +135,8 @@ mod tests {
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 0);
     }
 
-    /// The rows that go are found by their index, and not by a look through all of them.
     #[tokio::test]
-    async fn the_old_ones_are_found_by_index() {
+    async fn old_records_are_found_by_index() {
         let (_dir, store) = open();
         let plan = store.read("plan", |db| {
             let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
@@ -147,9 +146,8 @@ mod tests {
         assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");
     }
 
-    /// By a clock that was set nothing is judged old.
     #[test]
-    fn a_clock_that_was_set_forgets_nothing() {
+    fn clock_jump_deletes_nothing() {
         for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
         {
             assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");

@@ -11,15 +11,14 @@ fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
     Agents::new(LiveConfig::new(loaded(text)), env, Path::new("/bin/sh"), dir)
 }
 
-/// An agent's profile with what this machine has.
 fn profile(agents: &Agents, agent: &str) -> Result<AgentProfile, Failure> {
     let name = name(agent);
     agents.profile(&name, &local_lookup::look_up(&agents.lookup(&name, None, &[])))
 }
 
-fn cwd(agents: &Agents, agent: &str, asked: Option<&str>) -> Result<String, Failure> {
+fn cwd(agents: &Agents, agent: &str, requested: Option<&str>) -> Result<String, Failure> {
     let name = name(agent);
-    agents.cwd(&name, asked, &local_lookup::look_up(&agents.lookup(&name, asked, &[])))
+    agents.cwd(&name, requested, &local_lookup::look_up(&agents.lookup(&name, requested, &[])))
 }
 
 fn program(dir: &Path, name: &str, mode: u32) -> String {
@@ -29,7 +28,7 @@ fn program(dir: &Path, name: &str, mode: u32) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// A directory with these ones in it, and its canonical path.
+/// Creates these directories in a temporary one, and returns its canonical path.
 fn tree(dirs: &[&str]) -> (tempfile::TempDir, std::path::PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let real = std::fs::canonicalize(dir.path()).unwrap();
@@ -42,7 +41,7 @@ fn name(text: &str) -> AgentName {
 }
 
 #[test]
-fn an_agent_sees_the_allow_list_the_preset_and_its_own_settings_and_no_secret() {
+fn agent_environment_has_allowed_variables_and_no_secrets() {
     let dir = tempfile::tempdir().unwrap();
     let qwen = program(dir.path(), "qwen", 0o755);
     let path = dir.path().to_str().unwrap();
@@ -79,7 +78,7 @@ fn an_agent_sees_the_allow_list_the_preset_and_its_own_settings_and_no_secret() 
 }
 
 #[test]
-fn refusals_say_why() {
+fn refused_agents_have_reasons() {
     let dir = tempfile::tempdir().unwrap();
     program(dir.path(), "goose", 0o644);
     let path = dir.path().to_str().unwrap();
@@ -101,7 +100,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn what_a_fetcher_stands_for_is_not_installed() {
+fn agent_behind_package_runner_is_not_installed() {
     let dir = tempfile::tempdir().unwrap();
     let npx = program(dir.path(), "npx", 0o755);
     let path = format!("relative:{}", dir.path().display());
@@ -114,14 +113,14 @@ fn what_a_fetcher_stands_for_is_not_installed() {
 }
 
 #[test]
-fn working_directories_stay_beneath_the_roots() {
+fn working_directory_must_be_below_roots() {
     let (dir, real) = tree(&["root/in", "root2", "out"]);
     let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
     std::fs::write(real.join("root/file"), "").unwrap();
     std::os::unix::fs::symlink(real.join("out"), real.join("root/link")).unwrap();
     let text = format!("[agents.demo]\ncwd_roots = [\"{}\"]\n", at("root"));
     let agents = agents(&text, &[("HOME", &at("root"))], dir.path());
-    for (asked, want) in [
+    for (requested, want) in [
         (Some(at("root/in")), Some(at("root/in"))),
         (Some(at("root/in/..")), Some(at("root"))),
         (None, Some(at("root"))),
@@ -134,24 +133,23 @@ fn working_directories_stay_beneath_the_roots() {
         (Some("root".to_owned()), None),
         (Some(String::new()), None),
     ] {
-        let got = cwd(&agents, "demo", asked.as_deref());
-        assert_eq!(got.as_ref().ok(), want.as_ref(), "{asked:?}: {got:?}");
+        let got = cwd(&agents, "demo", requested.as_deref());
+        assert_eq!(got.as_ref().ok(), want.as_ref(), "{requested:?}: {got:?}");
         assert!(got.is_ok() || got.is_err_and(|failure| failure.code == Code::CwdNotAllowed));
     }
     assert_eq!(cwd(&agents, "other", Some(&at("out"))).unwrap(), at("out"));
 }
 
-/// The gateway's roots and the agent's must both hold: neither widens the other. Roots that cannot be resolved let
-/// nothing through.
+/// Roots of the gateway and of the agent both apply. Unresolvable roots permit nothing.
 #[test]
-fn the_gateways_roots_hold_beside_the_agents() {
+fn gateway_and_agent_roots_both_apply() {
     let (dir, real) = tree(&["work/mine/deep", "work/other", "out"]);
     let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
     std::os::unix::fs::symlink(real.join("out"), real.join("work/link")).unwrap();
     std::os::unix::fs::symlink(real.join("work"), real.join("alias")).unwrap();
     let acp = |roots: &str| format!("[acp]\nworkspace_roots = [\"{roots}\"]\n");
     let demo = |roots: &str| format!("[agents.demo]\ncwd_roots = [\"{roots}\"]\n");
-    for (text, asked, want) in [
+    for (text, requested, want) in [
         (acp(&at("work")), at("work/other"), Ok(at("work/other"))),
         (acp(&at("alias")), at("work/other"), Ok(at("work/other"))),
         (acp(&at("work")), at("alias/other"), Ok(at("work/other"))),
@@ -163,25 +161,25 @@ fn the_gateways_roots_hold_beside_the_agents() {
         ([acp(&at("work")), demo(&at("out"))].concat(), at("out"), Err("acp.workspace_roots")),
         ([acp(&at("work")), demo(&at("gone"))].concat(), at("work/other"), Err("agents.demo.cwd_roots")),
     ] {
-        let got = cwd(&agents(&text, &[], dir.path()), "demo", Some(&asked));
+        let got = cwd(&agents(&text, &[], dir.path()), "demo", Some(&requested));
         match want {
             Ok(want) => assert_eq!(got.unwrap(), want, "{text}"),
             Err(key) => {
                 let failure = got.unwrap_err();
                 assert_eq!(failure.code, Code::CwdNotAllowed);
-                let said = format!("outside of {key}");
-                assert!(failure.message.contains(&said), "{said:?} is not in {:?}", failure.message);
+                let reason = format!("outside of {key}");
+                assert!(failure.message.contains(&reason), "{reason:?} is not in {:?}", failure.message);
                 assert!(failure.message.contains("set by /g.toml:"), "{}", failure.message);
             }
         }
     }
-    // The default directory is asked about in the same way.
+    // The default directory is checked in the same way.
     let text = format!("[acp]\ndefault_cwd = \"{}\"\nworkspace_roots = [\"{}\"]\n", at("out"), at("work"));
     assert!(cwd(&agents(&text, &[], dir.path()), "demo", None).is_err());
 }
 
 #[test]
-fn a_reload_is_seen_at_once() {
+fn reload_applies_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let agents = agents("", &[("SECRET", "s")], dir.path());
     assert!(profile(&agents, "demo").unwrap().env.is_empty());
@@ -193,7 +191,7 @@ fn a_reload_is_seen_at_once() {
 }
 
 #[test]
-fn gemini_is_offered_writes_alone_unless_the_configuration_says_otherwise() {
+fn gemini_gets_write_access_only_by_default() {
     use acp_core::config::ClientFs;
     let dir = tempfile::tempdir().unwrap();
     for program_name in ["gemini", "qwen"] {

@@ -12,7 +12,6 @@ fn lookup(programs: usize) -> LookupRequest {
     }
 }
 
-/// The next request and its number.
 async fn next(wire: &mut SimSupervisorConnection) -> (u64, FilesOp) {
     for _ in 0..1_000 {
         if let Some((id, Request::Files(FilesRequest { scope: FilesScope::Tenant, roots, op }))) = wire.take()
@@ -39,10 +38,10 @@ fn answer(op: FilesOp) -> Result<Reply, Refusal> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_are_matched_with_what_was_asked_in_parts_that_fit() {
+async fn lookup_is_split_and_results_are_matched() {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
-    let asked = tokio::spawn(async move { look_up(&supervisor, &lookup(NAMES_MAX + 1)).await });
+    let pending = tokio::spawn(async move { look_up(&supervisor, &lookup(NAMES_MAX + 1)).await });
     for count in [NAMES_MAX, 1] {
         let (id, op) = next(&mut wire).await;
         assert!(
@@ -51,27 +50,27 @@ async fn answers_are_matched_with_what_was_asked_in_parts_that_fit() {
         wire.reply(id, answer(op));
     }
     let (id, op) = next(&mut wire).await;
-    // Refused for want of room: asked again.
+    // Refused for lack of room: retried.
     wire.reply(id, Err(Refusal::new(RefusalCode::Busy, "no room").retry_after(10)));
     tokio::time::sleep(Duration::from_millis(11)).await;
     let (id, again) = next(&mut wire).await;
     assert_eq!(op, again);
     wire.reply(id, answer(again));
-    let found = asked.await.unwrap().unwrap();
+    let found = pending.await.unwrap().unwrap();
     assert_eq!(found.programs.len(), 26);
     assert_eq!(found.programs["program-010"], "/bin/program-010");
     assert_eq!(found.directories["/a"], Err(FilesError::NotFound));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
+async fn lookup_waits_for_supervisor_and_times_out() {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     assert_eq!(look_up(&supervisor, &lookup(1)).await, Err(LookupError::Away));
-    let begun = tokio::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let failure = look_up_with_timeout(&supervisor, &lookup(1)).await.unwrap_err();
-    assert_eq!((failure.code, begun.elapsed()), (Code::BackendUnavailable, WAIT));
+    assert_eq!((failure.code, started.elapsed()), (Code::BackendUnavailable, WAIT));
 
-    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
+    let pending = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     tokio::time::sleep(WAIT / 2).await;
     wire.up("s");
     drop(next(&mut wire).await);
@@ -81,18 +80,18 @@ async fn a_supervisor_that_is_away_is_waited_for_and_then_said_to_be_away() {
         let (id, op) = next(&mut wire).await;
         wire.reply(id, answer(op));
     }
-    assert_eq!(asked.await.unwrap().unwrap().programs.len(), 1);
+    assert_eq!(pending.await.unwrap().unwrap().programs.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_supervisor_that_cannot_look_says_why() {
+async fn failed_lookup_has_a_reason() {
     let (supervisor, mut wire) = SimSupervisorConnection::new();
     wire.up("s");
-    let asked = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
+    let pending = tokio::spawn(async move { look_up_with_timeout(&supervisor, &lookup(1)).await });
     let (id, _) = next(&mut wire).await;
     let error = FilesError::NoHelper { message: "no program".to_owned() };
     wire.reply(id, Ok(Reply::Files(Err(error))));
-    let failure = asked.await.unwrap().unwrap_err();
+    let failure = pending.await.unwrap().unwrap_err();
     assert_eq!(failure.code, Code::BackendUnavailable);
     assert!(failure.message.contains("no program"), "{failure}");
 }

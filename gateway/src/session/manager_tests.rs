@@ -1,4 +1,4 @@
-//! What policy refuses and bounds, asked of a manager over a real store. There is no supervisor: agents wait.
+//! Policy and limits of a manager over a real store, without a supervisor: agents wait.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
@@ -6,7 +6,8 @@ use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
 use crate::tests::{
-    binding_row, column, conversation, deps, eventually, loaded, said, session_row, spawn, wanted,
+    binding_row, column, conversation, deps, eventually, loaded, prompt_request, session_row, spawn,
+    spawn_request,
 };
 use acp_core::request::StaticSessionParams;
 use acp_core::rows::SessionRow;
@@ -30,10 +31,10 @@ struct World {
 }
 
 fn world(text: &str) -> World {
-    over(tempfile::tempdir().unwrap(), text)
+    world_in(tempfile::tempdir().unwrap(), text)
 }
 
-fn over(dir: TempDir, text: &str) -> World {
+fn world_in(dir: TempDir, text: &str) -> World {
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     let live = LiveConfig::new(loaded(text));
     let env = vec![("HOME".to_owned(), "/".to_owned())];
@@ -49,19 +50,19 @@ fn at(account: &str, id: &str) -> ConversationRef {
 
 impl World {
     async fn spawn(&self, bind: Option<ConversationRef>) -> Result<SpawnResult, Failure> {
-        self.manager.spawn(wanted(bind, None), IdempotencyKey::mint()).await
+        self.manager.spawn(spawn_request(bind, None), IdempotencyKey::mint()).await
     }
 
     async fn prompt(&self, key: &SessionKey) -> Result<PromptAccepted, Failure> {
-        self.manager.prompt(key, said("hello"), IdempotencyKey::mint()).await
+        self.manager.prompt(key, prompt_request("hello"), IdempotencyKey::mint()).await
     }
 
-    /// A session that was there before, as a row says it.
-    async fn had(&self, name: &str, state: SessionState) -> SessionKey {
-        self.had_in(&std::fs::canonicalize(self.dir.path()).unwrap(), name, state).await
+    /// Inserts a session that exists before the manager.
+    async fn existing_session(&self, name: &str, state: SessionState) -> SessionKey {
+        self.existing_session_in(&std::fs::canonicalize(self.dir.path()).unwrap(), name, state).await
     }
 
-    async fn had_in(&self, cwd: &Path, name: &str, state: SessionState) -> SessionKey {
+    async fn existing_session_in(&self, cwd: &Path, name: &str, state: SessionState) -> SessionKey {
         let key = SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap();
         let cwd = cwd.to_str().unwrap().to_owned();
         spawn(&self.store, SessionRow { state, cwd, ..session_row(&key) }, None).await;
@@ -84,8 +85,7 @@ impl World {
     }
 }
 
-/// The refusal, which must say all of this.
-fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[&str]) {
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[&str]) {
     let failure = result.unwrap_err();
     assert_eq!(failure.code, code, "{failure}");
     for want in wants {
@@ -96,21 +96,21 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Failure>, code: Code, wants: &[
 const FIVE: &str = "[acp]\nmax_concurrent_sessions = 5\n";
 
 #[tokio::test]
-async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
+async fn session_limit_holds_for_concurrent_spawns_and_after_restart() {
     let world = world(FIVE);
     let done = join_all((0..20).map(|_| world.spawn(None))).await;
-    let (made, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
-    assert_eq!((made.len(), not.len()), (5, 15));
-    let said = ["5 sessions are in use", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"];
-    for result in not {
+    let (created, rejected): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+    assert_eq!((created.len(), rejected.len()), (5, 15));
+    let expected = ["5 sessions are in use", "acp.max_concurrent_sessions = 5 (/g.toml:2)", "Close one"];
+    for result in rejected {
         assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some("SESSIONS_MAX"));
-        refused(result, Code::LimitReached, &said);
+        assert_refused(result, Code::LimitReached, &expected);
     }
-    let world = over(world.end().await, FIVE);
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
-    world.close(&made[0].as_ref().unwrap().session_key).await;
+    let world = world_in(world.end().await, FIVE);
+    assert_refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    world.close(&created[0].as_ref().unwrap().session_key).await;
     world.spawn(None).await.unwrap();
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    assert_refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.reload("[acp]\nmax_concurrent_sessions = 6\n");
     world.spawn(None).await.unwrap();
     drop(world.end().await);
@@ -119,59 +119,67 @@ async fn the_cap_holds_for_spawns_at_once_and_after_a_restart() {
 const TWO_EACH: &str = "[acp]\nmax_concurrent_sessions_per_account = 2\n[channels.console.accounts.vip]\nmax_concurrent_sessions = 3\n";
 
 #[tokio::test]
-async fn an_account_has_a_cap_of_its_own() {
+async fn account_has_separate_session_limit() {
     let world = world(TWO_EACH);
     let rooms = (0..8).map(|n| world.spawn(Some(at("a", &format!("room{n}")))));
     let done = join_all(rooms).await;
-    let made: Vec<SessionKey> =
+    let created: Vec<SessionKey> =
         done.iter().filter_map(|result| Some(result.as_ref().ok()?.session_key.clone())).collect();
-    assert_eq!(made.len(), 2, "{done:?}");
+    assert_eq!(created.len(), 2, "{done:?}");
     let again = world.spawn(Some(at("a", "again"))).await;
     assert_eq!(again.as_ref().unwrap_err().detail_code.as_deref(), Some("ACCOUNT_SESSIONS_MAX"));
-    refused(again, Code::LimitReached, &["acp.max_concurrent_sessions_per_account = 2 (/g.toml:2)"]);
-    // Others, and sessions of no account, have their own.
+    assert_refused(again, Code::LimitReached, &["acp.max_concurrent_sessions_per_account = 2 (/g.toml:2)"]);
+    // Other accounts, and sessions without an account, have separate limits.
     for room in 0..3 {
         world.spawn(Some(at("vip", &format!("room{room}")))).await.unwrap();
         world.spawn(None).await.unwrap();
     }
     let key = "channels.console.accounts.vip.max_concurrent_sessions = 3 (/g.toml:4)";
-    refused(world.spawn(Some(at("vip", "room"))).await, Code::LimitReached, &[key]);
-    // A session stays its account's own when it is unbound, or bound elsewhere.
-    let first = made[0].clone();
+    assert_refused(world.spawn(Some(at("vip", "room"))).await, Code::LimitReached, &[key]);
+    // A session counts for its account even if it is unbound or bound elsewhere.
+    let first = created[0].clone();
     let moved = move |tx: &acp_store::Tx<'_>| {
         bindings::end_all(tx, &first, "moved")?;
         bindings::bind(tx, &binding_row(&first, &at("b", "elsewhere")))
     };
     world.store.write("move", moved).await.unwrap();
-    refused(world.spawn(Some(at("a", "again"))).await, Code::LimitReached, &["2 sessions of this account"]);
-    world.close(&made[0]).await;
+    assert_refused(
+        world.spawn(Some(at("a", "again"))).await,
+        Code::LimitReached,
+        &["2 sessions of this account"],
+    );
+    world.close(&created[0]).await;
     world.spawn(Some(at("a", "again"))).await.unwrap();
-    let world = over(world.end().await, TWO_EACH);
-    refused(world.spawn(Some(at("a", "more"))).await, Code::LimitReached, &["2 sessions of this account"]);
+    let world = world_in(world.end().await, TWO_EACH);
+    assert_refused(
+        world.spawn(Some(at("a", "more"))).await,
+        Code::LimitReached,
+        &["2 sessions of this account"],
+    );
     drop(world.end().await);
 }
 
 #[tokio::test]
-async fn the_switches_are_followed_at_once() {
+async fn policy_switches_apply_at_once() {
     let world = world("");
     let spawned = world.spawn(None).await.unwrap().session_key;
     world.prompt(&spawned).await.unwrap();
     world.reload("[acp.dispatch]\nenabled = false\n");
-    let said = ["ACP dispatch is disabled by policy: acp.dispatch.enabled = false (/g.toml:2)"];
-    refused(world.prompt(&spawned).await, Code::DispatchDisabled, &said);
-    let with_prompt = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
-    refused(with_prompt, Code::DispatchDisabled, &said);
-    // Sessions can be made and bound.
+    let expected = ["ACP dispatch is disabled by policy: acp.dispatch.enabled = false (/g.toml:2)"];
+    assert_refused(world.prompt(&spawned).await, Code::DispatchDisabled, &expected);
+    let with_prompt = world.manager.spawn(spawn_request(None, Some("hi")), IdempotencyKey::mint()).await;
+    assert_refused(with_prompt, Code::DispatchDisabled, &expected);
+    // Sessions can be created and bound.
     world.spawn(Some(at("a", "room"))).await.unwrap();
     world.manager.may_focus(&at("a", "room")).unwrap();
     assert!(!world.manager.dispatch_enabled());
 
     world.reload("[acp]\nenabled = false\n");
-    let said = ["ACP is disabled by policy: acp.enabled = false (/g.toml:2)"];
-    refused(world.prompt(&spawned).await, Code::Disabled, &said);
-    refused(world.spawn(None).await, Code::Disabled, &said);
-    refused(world.manager.may_focus(&at("a", "room")), Code::Disabled, &said);
-    // What runs can be stopped.
+    let expected = ["ACP is disabled by policy: acp.enabled = false (/g.toml:2)"];
+    assert_refused(world.prompt(&spawned).await, Code::Disabled, &expected);
+    assert_refused(world.spawn(None).await, Code::Disabled, &expected);
+    assert_refused(world.manager.may_focus(&at("a", "room")), Code::Disabled, &expected);
+    // Running sessions can be stopped.
     world.manager.cancel(&spawned, None, IdempotencyKey::mint()).await.unwrap();
     world.close(&spawned).await;
     world.reload("");
@@ -180,18 +188,18 @@ async fn the_switches_are_followed_at_once() {
 }
 
 #[tokio::test]
-async fn who_may_spawn_from_a_conversation_is_asked_before_anything_is_made() {
+async fn spawn_policy_is_checked_before_creation() {
     let text = "[channels.console.accounts.guests.thread_bindings]\nspawn_acp_sessions = false\n";
     let world = world(text);
     let key = "channels.console.accounts.guests.thread_bindings.spawn_acp_sessions = false (/g.toml:2)";
-    refused(world.spawn(Some(at("guests", "room"))).await, Code::Disabled, &[key]);
+    assert_refused(world.spawn(Some(at("guests", "room"))).await, Code::Disabled, &[key]);
     world.manager.may_focus(&at("guests", "room")).unwrap();
     world.spawn(Some(at("a", "room"))).await.unwrap();
     drop(world.end().await);
 }
 
 #[tokio::test]
-async fn bindings_get_the_windows_of_their_account() {
+async fn bindings_get_timeouts_of_their_account() {
     let text = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 0\n[channels.console.accounts.a.thread_bindings]\nmax_age_hours = 2\n";
     let world = world(text);
     for (account, want) in
@@ -210,83 +218,82 @@ async fn bindings_get_the_windows_of_their_account() {
 }
 
 #[tokio::test]
-async fn as_many_resting_sessions_are_taken_up_at_start_as_is_said() {
-    for (eager, made) in [("eager_actors = 0", 0), ("eager_actors = 2", 2), ("", 3)] {
+async fn start_resumes_configured_number_of_resting_sessions() {
+    for (eager, created) in [("eager_actors = 0", 0), ("eager_actors = 2", 2), ("", 3)] {
         let world = world(&format!("[acp.control_plane.recovery]\n{eager}\n"));
         for name in ["a", "b", "c"] {
-            world.had(name, SessionState::Idle).await;
+            world.existing_session(name, SessionState::Idle).await;
         }
         assert_eq!(world.manager.resume().await.unwrap(), 0, "no actor has work");
-        assert_eq!(world.manager.actors.lock().len(), made, "{eager}");
+        assert_eq!(world.manager.actors.lock().len(), created, "{eager}");
         world.end().await;
     }
 }
 
-/// An actor that is there takes on new bounds, and learns that its agent or its directory is no longer allowed.
 #[tokio::test]
-async fn a_session_takes_on_what_was_read_anew() {
+async fn running_session_applies_reloaded_limits() {
     let world = world("[limits]\nqueue_runs_max = 2\n");
     let key = world.spawn(None).await.unwrap().session_key;
     world.prompt(&key).await.unwrap();
     world.prompt(&key).await.unwrap();
-    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    assert_refused(world.prompt(&key).await, Code::LimitReached, &[]);
     world.reload("[agents.demo]\nqueue_runs_max = 3\n");
     eventually("a longer queue", async || world.prompt(&key).await.ok()).await;
-    refused(world.prompt(&key).await, Code::LimitReached, &[]);
+    assert_refused(world.prompt(&key).await, Code::LimitReached, &[]);
     drop(world.end().await);
 }
 
-/// A session that rests is asked about again before its agent is started: directories move, and so do roots.
+/// A resting session is checked again before its agent starts: directories and roots may have changed.
 #[tokio::test]
-async fn an_agent_is_not_started_where_it_may_no_longer_work() {
+async fn agent_is_not_started_outside_current_roots() {
     let world = world("");
     let real = std::fs::canonicalize(world.dir.path()).unwrap();
     let (work, other) = (real.join("work"), real.join("other"));
     std::fs::create_dir(&work).unwrap();
     std::fs::create_dir(&other).unwrap();
-    let first = world.had_in(&work, "first", SessionState::Idle).await;
+    let first = world.existing_session_in(&work, "first", SessionState::Idle).await;
     world.reload(&format!("[acp]\nworkspace_roots = [\"{}\"]\n", other.display()));
-    refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
+    assert_refused(world.prompt(&first).await, Code::CwdNotAllowed, &["outside of acp.workspace_roots"]);
     world.reload("");
     eventually("an accepted prompt", async || world.prompt(&first).await.ok()).await;
 
-    let second = world.had_in(&work, "second", SessionState::Idle).await;
+    let second = world.existing_session_in(&work, "second", SessionState::Idle).await;
     std::fs::remove_dir(&work).unwrap();
     std::os::unix::fs::symlink(&other, &work).unwrap();
-    let said = ["now resolves to", "other. Start a new session"];
-    refused(world.prompt(&second).await, Code::CwdNotAllowed, &said);
+    let expected = ["now resolves to", "other. Start a new session"];
+    assert_refused(world.prompt(&second).await, Code::CwdNotAllowed, &expected);
     drop(world.end().await);
 }
 
-/// B9: what is closed, dead or at rest leaves room; what would wake is held to the cap again.
+/// B9: closed, dead and resting sessions do not count; a resting session counts once it wakes.
 #[tokio::test]
-async fn what_rests_is_dead_or_closed_is_not_in_use() {
+async fn resting_dead_and_closed_sessions_are_not_in_use() {
     let world = world(FIVE);
-    let resting = world.had("resting", SessionState::Idle).await;
+    let resting = world.existing_session("resting", SessionState::Idle).await;
     for number in 0..4 {
-        world.had(&format!("idle-{number}"), SessionState::Idle).await;
-        world.had(&format!("dead-{number}"), SessionState::Error).await;
-        let closed = world.had(&format!("closed-{number}"), SessionState::Idle).await;
+        world.existing_session(&format!("idle-{number}"), SessionState::Idle).await;
+        world.existing_session(&format!("dead-{number}"), SessionState::Error).await;
+        let closed = world.existing_session(&format!("closed-{number}"), SessionState::Idle).await;
         world.close(&closed).await;
     }
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for _ in 0..5 {
-        made.push(world.spawn(None).await.unwrap().session_key);
+        created.push(world.spawn(None).await.unwrap().session_key);
     }
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
-    let said = ["5 sessions are in use", "wait until one is idle"];
-    refused(world.prompt(&resting).await, Code::LimitReached, &said);
-    world.prompt(&made[1]).await.unwrap();
-    world.close(&made[0]).await;
+    assert_refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    let expected = ["5 sessions are in use", "wait until one is idle"];
+    assert_refused(world.prompt(&resting).await, Code::LimitReached, &expected);
+    world.prompt(&created[1]).await.unwrap();
+    world.close(&created[0]).await;
     eventually("room", async || world.prompt(&resting).await.ok()).await;
-    refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
+    assert_refused(world.spawn(None).await, Code::LimitReached, &["5 sessions are in use"]);
     world.prompt(&resting).await.unwrap();
     drop(world.end().await);
 }
 
-/// B16: each way in which no agent can be had has its code, the key that decides, and what to do; and makes nothing.
+/// B16: each reason for a missing agent has its code, key and next step, and creates nothing.
 #[tokio::test]
-async fn backend_missing_unwell_off_or_agent_denied() {
+async fn each_reason_for_no_agent_has_code_and_next_step() {
     let world = world("");
     let table: [(&str, Code, &[&str]); 6] = [
         (
@@ -312,9 +319,9 @@ async fn backend_missing_unwell_off_or_agent_denied() {
         world.reload(text);
         let outage = (code == Code::BackendUnavailable).then(|| "/secret/path is gone".to_owned());
         world.registry.register(Arc::new(DirectRuntime::new(move || outage.clone())));
-        let spawned = world.manager.spawn(wanted(None, Some("hi")), IdempotencyKey::mint()).await;
+        let spawned = world.manager.spawn(spawn_request(None, Some("hi")), IdempotencyKey::mint()).await;
         assert!(!format!("{spawned:?}").contains("/secret"), "details belong in the log");
-        refused(spawned, code, wants);
+        assert_refused(spawned, code, wants);
     }
     world.reload("");
     assert_eq!(world.manager.resume().await.unwrap(), 0, "no session was created");
@@ -322,37 +329,37 @@ async fn backend_missing_unwell_off_or_agent_denied() {
     drop(world.end().await);
 }
 
-/// B16: a session whose backend is gone takes no prompt and says why; it can still be cancelled and closed.
+/// B16: a session without its backend refuses prompts with a reason, and can be cancelled and closed.
 #[tokio::test]
-async fn a_session_whose_backend_is_gone_can_be_closed() {
+async fn session_without_backend_can_be_closed() {
     let world = world("");
-    let key = world.had("one", SessionState::Idle).await;
+    let key = world.existing_session("one", SessionState::Idle).await;
     world.registry.unregister("direct");
-    refused(world.prompt(&key).await, Code::BackendMissing, &["not configured"]);
+    assert_refused(world.prompt(&key).await, Code::BackendMissing, &["not configured"]);
     world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
     world.close(&key).await;
-    let kept = world.had("two", SessionState::Idle).await;
-    refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
+    let kept = world.existing_session("two", SessionState::Idle).await;
+    assert_refused(world.prompt(&kept).await, Code::BackendMissing, &[]);
     world.registry.register(Arc::new(DirectRuntime::default()));
     eventually("an accepted prompt", async || world.prompt(&kept).await.ok()).await;
     drop(world.end().await);
 }
 
-/// B17: a session keeps the backend that it was made with, whatever is configured later: there is no fallback.
+/// B17: a session keeps its backend after a configuration change; there is no fallback.
 #[tokio::test]
-async fn a_session_keeps_its_backend() {
+async fn session_keeps_its_backend() {
     let world = world("");
     let key = world.spawn(None).await.unwrap().session_key;
     world.reload("[acp]\nbackend = \"acpx\"\n");
-    refused(world.spawn(None).await, Code::BackendMissing, &[]);
+    assert_refused(world.spawn(None).await, Code::BackendMissing, &[]);
     world.prompt(&key).await.unwrap();
     assert_eq!(world.store.session(key).await.unwrap().unwrap().backend, "direct");
     drop(world.end().await);
 }
 
-/// B7: what was answered once is answered so again, also when it would be refused today.
+/// B7: a repeated command gets its first response, even if a new one would be refused.
 #[tokio::test]
-async fn a_repeated_command_is_answered_as_before_whatever_holds_now() {
+async fn repeated_command_gets_first_response_despite_changes() {
     let world = world("");
     let session = world.spawn(None).await.unwrap().session_key;
     let dir = std::fs::canonicalize(world.dir.path()).unwrap().join("work");
@@ -360,42 +367,49 @@ async fn a_repeated_command_is_answered_as_before_whatever_holds_now() {
     let cwd = || Setting::Cwd(dir.to_str().unwrap().to_owned());
     let keys: Vec<IdempotencyKey> = (0..2).map(|_| IdempotencyKey::mint()).collect();
     let set = world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap();
-    let accepted = world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap();
+    let accepted = world.manager.prompt(&session, prompt_request("hello"), keys[1].clone()).await.unwrap();
     std::fs::remove_dir(&dir).unwrap();
     world.reload("[acp.dispatch]\nenabled = false\n");
     assert_eq!(world.manager.set(&session, cwd(), keys[0].clone()).await.unwrap(), set);
-    refused(world.manager.set(&session, cwd(), IdempotencyKey::mint()).await, Code::CwdNotAllowed, &[]);
-    assert_eq!(world.manager.prompt(&session, said("hello"), keys[1].clone()).await.unwrap(), accepted);
-    let other = world.manager.prompt(&session, said("other"), keys[1].clone()).await;
-    refused(other, Code::IdempotencyConflict, &[]);
-    refused(world.prompt(&session).await, Code::DispatchDisabled, &[]);
+    assert_refused(
+        world.manager.set(&session, cwd(), IdempotencyKey::mint()).await,
+        Code::CwdNotAllowed,
+        &[],
+    );
+    assert_eq!(
+        world.manager.prompt(&session, prompt_request("hello"), keys[1].clone()).await.unwrap(),
+        accepted
+    );
+    let other = world.manager.prompt(&session, prompt_request("other"), keys[1].clone()).await;
+    assert_refused(other, Code::IdempotencyConflict, &[]);
+    assert_refused(world.prompt(&session).await, Code::DispatchDisabled, &[]);
     drop(world.end().await);
 }
 
-/// B7: the same key at once, from several connections, is one session and one run.
+/// B7: concurrent requests with one key make one session and one run.
 #[tokio::test]
-async fn the_same_key_at_once_has_one_effect() {
+async fn concurrent_requests_with_one_key_have_one_effect() {
     let world = world("");
     let key = IdempotencyKey::mint();
-    let spawns = (0..8).map(|_| world.manager.spawn(wanted(None, None), key.clone()));
+    let spawns = (0..8).map(|_| world.manager.spawn(spawn_request(None, None), key.clone()));
     let spawned: Vec<SpawnResult> = join_all(spawns).await.into_iter().map(Result::unwrap).collect();
-    assert!(spawned.iter().all(|one| *one == spawned[0]), "{spawned:?}");
+    assert!(spawned.iter().all(|result| *result == spawned[0]), "{spawned:?}");
     let session = &spawned[0].session_key;
-    let prompts = (0..8).map(|_| world.manager.prompt(session, said("hello"), key.clone()));
+    let prompts = (0..8).map(|_| world.manager.prompt(session, prompt_request("hello"), key.clone()));
     let accepted: Vec<PromptAccepted> = join_all(prompts).await.into_iter().map(Result::unwrap).collect();
-    assert!(accepted.iter().all(|one| *one == accepted[0]), "{accepted:?}");
+    assert!(accepted.iter().all(|result| *result == accepted[0]), "{accepted:?}");
     let count = "SELECT count(*) FROM acp_sessions UNION ALL SELECT count(*) FROM acp_runs";
     assert_eq!(column::<u32>(&world.store, count).await, [1, 1]);
     drop(world.end().await);
 }
 
-/// D2: a window runs out in the very moment in which somebody says something: either the prompt was taken and the session
-/// goes on, or the session is closed and the prompt was refused.
+/// D2: a timeout and a prompt at the same moment: either the prompt is accepted and the session stays, or the
+/// session is closed and the prompt refused.
 #[tokio::test]
-async fn a_window_and_a_prompt_at_the_same_moment() {
+async fn timeout_and_concurrent_prompt_are_consistent() {
     let world = world("");
     for round in 0..20 {
-        let key = world.had(&format!("round-{round}"), SessionState::Idle).await;
+        let key = world.existing_session(&format!("round-{round}"), SessionState::Idle).await;
         let seen_ms = world.store.session(key.clone()).await.unwrap().unwrap().last_activity_at_ms;
         let source = acp_core::timeouts::TimeoutKind::Session;
         let expiry = Expiry { at_ms: seen_ms, source, window_ms: 1, binding_id: None };
@@ -416,29 +430,29 @@ async fn a_window_and_a_prompt_at_the_same_moment() {
     drop(world.end().await);
 }
 
-fn configured(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnRequest {
-    let made = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
+fn static_spawn(at: ConversationRef, key: &str, backend: Option<&str>) -> SpawnRequest {
+    let created = "{\"configured\":{\"home\":\"c\",\"agent\":\"demo\",\"mode\":\"persistent\",\"backend\":null,\"cwd\":null}}";
     let session_key = SessionKey::parse(key).unwrap();
     let backend = backend.map(str::to_owned);
-    let configured = Some(StaticSessionParams { session_key, metadata: made.to_owned(), backend });
-    SpawnRequest { configured, ..wanted(Some(at), None) }
+    let params = Some(StaticSessionParams { session_key, metadata: created.to_owned(), backend });
+    SpawnRequest { configured: params, ..spawn_request(Some(at), None) }
 }
 
 #[tokio::test]
-async fn a_configured_session_asks_for_its_own_backend() {
+async fn static_session_uses_its_own_backend() {
     let world = world("[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n");
-    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
+    let request = static_spawn(at("a", "c"), "agent:demo:acp:binding:1", Some("acpx"));
     let refusal = world.manager.spawn(request, IdempotencyKey::mint()).await;
-    refused(refusal, Code::BackendMissing, &["backend of [[bindings]] = acpx (/g.toml:1)"]);
+    assert_refused(refusal, Code::BackendMissing, &["backend of [[bindings]] = acpx (/g.toml:1)"]);
     drop(world.end().await);
 }
 
-/// Its key is the configuration's, no window ends it, and who may not spawn has one all the same; a reset keeps both
+/// A static session has its configured key and no timeouts, and needs no spawn permission. A reset keeps
 /// session and binding, a close does not.
 #[tokio::test]
-async fn a_reset_of_a_configured_session_is_done_in_place() {
+async fn reset_of_static_session_keeps_its_binding() {
     let world = world("[channels.console.thread_bindings]\nspawn_acp_sessions = false\nidle_hours = 1\n");
-    let request = configured(at("a", "c"), "agent:demo:acp:binding:1", None);
+    let request = static_spawn(at("a", "c"), "agent:demo:acp:binding:1", None);
     let key = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
     assert_eq!(key.as_str(), "agent:demo:acp:binding:1");
     let binding = async || {
@@ -454,23 +468,23 @@ async fn a_reset_of_a_configured_session_is_done_in_place() {
         assert_ne!(now.state, SessionState::Closed);
     }
     assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
-    let told = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%new_conversation%'";
-    assert_eq!(column::<i64>(&world.store, told).await, [1], "only once per key");
+    let count = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%new_conversation%'";
+    assert_eq!(column::<i64>(&world.store, count).await, [1], "only once per key");
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);
 }
 
-/// Woken at once, sessions that rest are held to the cap together: what is asked before is asked again in the commit.
+/// Sessions woken concurrently share the limit, which is checked again in the commit.
 #[tokio::test]
-async fn what_is_woken_at_once_does_not_pass_the_cap() {
+async fn concurrent_wakeups_respect_the_session_limit() {
     const THREE: &str =
         "[acp]\nmax_concurrent_sessions = 3\n[channels.console.accounts.a]\nmax_concurrent_sessions = 2\n";
     for account in [None, Some("a")] {
         let world = world(THREE);
         let mut resting = Vec::new();
         for number in 0..8 {
-            let key = world.had(&format!("rest-{number}"), SessionState::Idle).await;
+            let key = world.existing_session(&format!("rest-{number}"), SessionState::Idle).await;
             if let Some(account) = account {
                 let binding = binding_row(&key, &at(account, &format!("room{number}")));
                 world.store.write("bind", move |tx| bindings::bind(tx, &binding)).await.unwrap();
@@ -478,20 +492,20 @@ async fn what_is_woken_at_once_does_not_pass_the_cap() {
             resting.push(key);
         }
         let done = join_all(resting.iter().map(|key| world.prompt(key))).await;
-        let (woken, not): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
+        let (woken, rejected): (Vec<_>, Vec<_>) = done.into_iter().partition(Result::is_ok);
         let (max, detail) = if account.is_some() { (2, "ACCOUNT_SESSIONS_MAX") } else { (3, "SESSIONS_MAX") };
         assert_eq!(woken.len(), max, "{account:?}");
-        for result in not {
+        for result in rejected {
             assert_eq!(result.as_ref().unwrap_err().detail_code.as_deref(), Some(detail));
-            refused(result, Code::LimitReached, &["which is the maximum", "(/g.toml:"]);
+            assert_refused(result, Code::LimitReached, &["which is the maximum", "(/g.toml:"]);
         }
-        // Who was refused is as well as before: nothing was made, and there is room when another one goes.
-        let awake = async |key: &SessionKey| {
+        // Refused sessions are unchanged, and can wake once another one closes.
+        let is_awake = async |key: &SessionKey| {
             world.store.session(key.clone()).await.unwrap().unwrap().last_session_seq > 0
         };
         let mut asleep = Vec::new();
         for key in resting {
-            if awake(&key).await { world.close(&key).await } else { asleep.push(key) }
+            if is_awake(&key).await { world.close(&key).await } else { asleep.push(key) }
         }
         world.prompt(&asleep[0]).await.unwrap();
         drop(world.end().await);

@@ -1,5 +1,4 @@
-//! A session whose control plane cannot be written: nobody is told a lie, and cancel and close still act on the
-//! process (H19).
+//! Sessions with an unwritable store: failures are reported, and cancel and close end the process (H19).
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
@@ -9,7 +8,7 @@ use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
 use crate::supervisor::simulated::{gateway_role, no_marks, welcome};
 use crate::supervisor::{SupervisorClient, hello};
-use crate::tests::{deps, eventually, execute, lease_row, open, said, session_row, spawn};
+use crate::tests::{deps, eventually, execute, lease_row, open, prompt_request, session_row, spawn};
 use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::backend::{
     BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
@@ -26,8 +25,7 @@ use acp_store::Store;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// Inserts a session and its lease, in this use.
-pub(super) async fn leased(store: &Store, key: &SessionKey, usage: LeaseStatus) -> LeaseId {
+pub(super) async fn insert_leased_session(store: &Store, key: &SessionKey, usage: LeaseStatus) -> LeaseId {
     spawn(store, session_row(key), None).await;
     let (snapshot, fence) = store.claim(key.clone()).await.unwrap();
     let row = lease_row(key, usage);
@@ -77,7 +75,7 @@ impl Profiles for NoAgents {
     }
 }
 
-/// A supervisor that tells which leases it was asked to end, and is too busy for everything else.
+/// Supervisor that reports the leases to close, and is busy for all other requests.
 async fn supervisor(listener: Listener, closed: mpsc::Sender<LeaseId>) {
     let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
     while let Some(message) = conn.receiver.recv().await.unwrap() {
@@ -108,15 +106,14 @@ struct World {
     stop: CancellationToken,
 }
 
-/// A session with a lease that lives.
 async fn world() -> World {
     let (dir, store) = open();
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    let lease_id = leased(&store, &key, LeaseStatus::Ready).await;
+    let lease_id = insert_leased_session(&store, &key, LeaseStatus::Ready).await;
 
     let path = dir.path().join("s.sock");
-    let (tell, closed) = mpsc::channel(8);
-    tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), tell));
+    let (report, closed) = mpsc::channel(8);
+    tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), report));
     let stop = CancellationToken::new();
     let greeting = (hello(gateway_role()), no_marks());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
@@ -129,13 +126,12 @@ async fn world() -> World {
 }
 
 impl World {
-    /// From now on nothing of a session can be written.
     async fn break_store(&self) {
         let sql = "CREATE TRIGGER broken BEFORE UPDATE ON acp_sessions BEGIN SELECT RAISE(FAIL, 'no'); END";
         execute(&self.store, sql).await;
     }
 
-    async fn mend_store(&self) {
+    async fn repair_store(&self) {
         execute(&self.store, "DROP TRIGGER broken").await;
     }
 
@@ -144,18 +140,18 @@ impl World {
         self.store.read("epoch", move |db| acp_store::sessions::marks(db, &key)).await.unwrap().0
     }
 
-    /// Asks the actor for something that changes nothing, so that it is there.
+    /// Starts the actor with a request that changes nothing.
     async fn wake(&self) {
         let nothing = self.manager.answer_permission(&self.key, "none", "yes", "me", IdempotencyKey::mint());
         assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     }
 
-    async fn counts(&self, what: &str, series: &str) {
-        eventually(what, async || self.metrics.render().contains(series).then_some(())).await;
+    async fn wait_for_metric(&self, description: &str, series: &str) {
+        eventually(description, async || self.metrics.render().contains(series).then_some(())).await;
     }
 
     async fn prompt(&self) -> Result<crate::session::manager::PromptAccepted, Failure> {
-        self.manager.prompt(&self.key, said("hello"), IdempotencyKey::mint()).await
+        self.manager.prompt(&self.key, prompt_request("hello"), IdempotencyKey::mint()).await
     }
 
     async fn close(&self) -> Result<crate::session::manager::SessionStatus, Failure> {
@@ -171,7 +167,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not_called_done() {
+async fn close_without_store_ends_process_and_reports_failure() {
     let mut world = world().await;
     world.wake().await;
     world.break_store().await;
@@ -180,13 +176,13 @@ async fn a_close_while_the_actor_waits_for_the_store_ends_the_process_and_is_not
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
     let text = world.metrics.render();
     assert!(text.contains("acp_actor_restarts_total{reason=\"commit_failed\"} 1"), "{text}");
-    world.mend_store().await;
+    world.repair_store().await;
     eventually("a close that is done", async || world.close().await.ok()).await;
     world.end().await;
 }
 
 #[tokio::test]
-async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
+async fn close_without_actor_ends_process() {
     let mut world = world().await;
     world.break_store().await;
     assert_eq!(world.close().await.unwrap_err().code, Code::StoreUnavailable);
@@ -194,9 +190,8 @@ async fn a_close_whose_actor_cannot_be_made_ends_the_process() {
     world.end().await;
 }
 
-/// What was in the middle of something is taken up as soon as the database lets it, without anybody asking.
 #[tokio::test]
-async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
+async fn failed_actor_start_is_retried() {
     let world = world().await;
     let before = world.epoch().await;
     world.break_store().await;
@@ -206,14 +201,14 @@ async fn an_actor_that_cannot_be_made_at_start_is_made_later() {
     })
     .await;
     assert_eq!(world.epoch().await, before);
-    world.mend_store().await;
+    world.repair_store().await;
     eventually("the actor is rebuilt", async || (world.epoch().await > before).then_some(())).await;
     world.end().await;
 }
 
-/// B15: a newer actor has the session. The older one neither writes nor ends the process that is not its own any more.
+/// B15: the older actor of a claimed session neither writes nor ends the process.
 #[tokio::test]
-async fn a_superseded_actor_acts_on_nothing() {
+async fn superseded_actor_has_no_effect() {
     let mut world = world().await;
     world.wake().await;
     world.store.claim(world.key.clone()).await.unwrap();
@@ -226,27 +221,27 @@ async fn a_superseded_actor_acts_on_nothing() {
     world.end().await;
 }
 
-/// B15: one whose commit failed is made again only if nobody took its session over in the meantime.
+/// B15: an actor with a failed commit is rebuilt only if no newer one claimed the session.
 #[tokio::test]
-async fn a_superseded_actor_is_not_made_again() {
+async fn superseded_actor_is_not_rebuilt() {
     let world = world().await;
     world.wake().await;
     world.break_store().await;
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     let key = world.key.clone();
-    let newer = world.store.write("mend and claim", move |tx| {
+    let newer = world.store.write("repair and claim", move |tx| {
         tx.execute_batch("DROP TRIGGER broken")?;
         acp_store::sessions::next_epoch(tx, &key)
     });
     let newer = newer.await.unwrap();
-    world.counts("the older one is gone", "acp_actor_restarts_total{reason=\"superseded\"} 1").await;
-    assert_eq!(world.epoch().await, newer, "the newer one still has the session");
+    world.wait_for_metric("older actor ended", "acp_actor_restarts_total{reason=\"superseded\"} 1").await;
+    assert_eq!(world.epoch().await, newer, "the newer actor has the session");
     world.end().await;
 }
 
-/// A mailbox that is full refuses with a reason, and holds up neither cancel nor close.
+/// A full mailbox refuses prompts with a reason, and delays neither cancel nor close.
 #[tokio::test]
-async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
+async fn full_mailbox_refuses_prompts_and_accepts_cancel() {
     let world = world().await;
     let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
     let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
@@ -258,9 +253,9 @@ async fn a_full_mailbox_refuses_and_lets_a_cancel_through() {
     world.end().await;
 }
 
-/// What was kept of the talk with the agent is damaged: the process is ended rather than left without anybody.
+/// With damaged backend state, the process is ended, not left without an owner.
 #[tokio::test]
-async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
+async fn unreadable_backend_state_ends_agent_and_keeps_session() {
     let mut world = world().await;
     execute(&world.store, "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'").await;
     assert_eq!(world.manager.resume().await.unwrap(), 1);
@@ -270,23 +265,22 @@ async fn a_link_state_that_cannot_be_read_ends_the_agent_and_not_the_session() {
     world.end().await;
 }
 
-/// A runtime whose machine panics once it is asked for something.
-struct Broken;
-struct BrokenLink;
+struct PanickingRuntime;
+struct PanickingMachine;
 
-impl Runtime for Broken {
+impl Runtime for PanickingRuntime {
     fn id(&self) -> &'static str {
         "broken"
     }
     fn machine(&self, _: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
-        Ok(Box::new(BrokenLink))
+        Ok(Box::new(PanickingMachine))
     }
     fn health(&self) -> BackendHealth {
         DirectRuntime::default().health()
     }
 }
 
-impl BackendMachine for BrokenLink {
+impl BackendMachine for PanickingMachine {
     fn start_session(&mut self, _: &StartSessionParams) -> Vec<BackendStep> {
         Vec::new()
     }
@@ -303,7 +297,7 @@ impl BackendMachine for BrokenLink {
         Vec::new()
     }
     fn set_option(&mut self, _: &OptionChange) -> Vec<BackendStep> {
-        panic!("requested by the test")
+        panic!("scripted panic")
     }
     fn close(&mut self, _: CloseMode) -> Vec<BackendStep> {
         vec![BackendStep::CloseAnswered]
@@ -322,11 +316,10 @@ impl BackendMachine for BrokenLink {
     }
 }
 
-/// A panic in the middle of a command is that command's failure: the session goes on with what is committed.
 #[tokio::test]
-async fn an_actor_that_panics_is_made_again() {
+async fn panicked_actor_is_rebuilt() {
     let mut world = world().await;
-    world.registry.register(Arc::new(Broken));
+    world.registry.register(Arc::new(PanickingRuntime));
     execute(&world.store, "UPDATE acp_sessions SET backend = 'broken'").await;
     let mode = acp_core::options::Setting::Mode("plan".to_owned());
     let failed = world.manager.set(&world.key, mode, IdempotencyKey::mint()).await.unwrap_err();
@@ -339,25 +332,24 @@ async fn an_actor_that_panics_is_made_again() {
 }
 
 #[tokio::test]
-async fn a_quiet_actor_that_is_dropped_is_counted() {
+async fn evicted_actor_is_counted() {
     let world = world().await;
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
     spawn(&world.store, SessionRow { state: SessionState::Idle, ..session_row(&key) }, None).await;
     world.manager.cancel(&key, None, IdempotencyKey::mint()).await.unwrap();
-    world.counts("the actor is evicted", "acp_actor_evictions_total 1").await;
+    world.wait_for_metric("the actor is evicted", "acp_actor_evictions_total 1").await;
     world.end().await;
 }
 
-/// What cannot be read does not get better by trying: whoever asks is told so, the session is named, and nobody goes on
-/// trying until somebody asks again.
+/// Unreadable rows fail the request and report the session; the next request tries again.
 #[tokio::test]
-async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
+async fn session_with_unreadable_rows_is_blocked_and_reported() {
     let world = world().await;
     let set = async |text: &'static str| {
         let sql = "UPDATE acp_leases SET spawn_json = CASE ?1 WHEN '' THEN substr(spawn_json, 2) ELSE ?1 || spawn_json END";
         world.store.write("set", move |tx| Ok(tx.execute(sql, [text]).map(drop)?)).await.unwrap();
     };
-    // Its JSON begins with one letter too many.
+    // The JSON has one extra letter.
     set("x").await;
     let failure = world.prompt().await.unwrap_err();
     assert_eq!(failure.detail_code.as_deref(), Some("STORE_UNREADABLE"), "{failure:?}");
@@ -365,8 +357,11 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
     let named = world.metrics.blocked_items().listed();
     assert!(named[0].starts_with(&format!("session {}: ", world.key)), "{named:?}");
     set("").await;
-    let asked = world.prompt().await;
-    assert!(asked.as_ref().err().is_none_or(|it| it.code != Code::StoreUnavailable), "{asked:?}");
+    let prompted = world.prompt().await;
+    assert!(
+        prompted.as_ref().err().is_none_or(|failure| failure.code != Code::StoreUnavailable),
+        "{prompted:?}"
+    );
     assert_eq!(world.metrics.blocked_items().listed(), Vec::<String>::new());
     world.end().await;
 }

@@ -1,11 +1,11 @@
-//! A supervisor that is there and does nothing.
+//! Supervisors that hang, are outdated, or reconnect.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
 use acp_shared::conn::{Conn, Listener};
 
-/// Greets, then answers as many requests as it is told to, and then reads and says nothing any more.
-async fn greet(listener: &Listener, mut answers: usize) {
+/// Greets, answers this many requests, and then only reads.
+async fn serve(listener: &Listener, mut answers: usize) {
     let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
     while let Ok(Some(message)) = conn.receiver.recv().await {
         let answer = match message {
@@ -27,24 +27,24 @@ async fn reason_of_down(status: &mut watch::Receiver<SupervisorStatus>) -> Strin
     why
 }
 
-/// It is asked whether it is there; one that answers stays, one that hangs is left, and tried again.
+/// The client probes the supervisor: one that answers is kept, one that hangs is disconnected and retried.
 #[tokio::test]
-async fn a_supervisor_that_hangs_without_dying_is_noticed() {
+async fn hanging_supervisor_is_disconnected() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.sock");
     let listener = Listener::bind(&path, 0o600).unwrap();
     let (answered, stop) = (3, CancellationToken::new());
     let serving = tokio::spawn(async move {
-        greet(&listener, answered).await;
-        greet(&listener, usize::MAX).await;
+        serve(&listener, answered).await;
+        serve(&listener, usize::MAX).await;
     });
     let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
     let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
     status.wait_for(is_up(1)).await.unwrap();
-    let waits = supervisor.send(Request::ListLeases { detail: false }).await;
-    assert_eq!(waits.await.unwrap(), Ok(Reply::Done));
+    let pending = supervisor.send(Request::ListLeases { detail: false }).await;
+    assert_eq!(pending.await.unwrap(), Ok(Reply::Done));
     let why = reason_of_down(&mut status).await;
     assert!(why.contains("hangs"), "{why}");
     status.wait_for(is_up(2)).await.unwrap();
@@ -52,9 +52,8 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
     serving.abort();
 }
 
-/// The gateway names what to do about a supervisor of the version before.
 #[tokio::test]
-async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
+async fn older_supervisor_is_refused_with_upgrade_hint() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.sock");
     let listener = Listener::bind(&path, 0o600).unwrap();
@@ -71,28 +70,28 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     let why = reason_of_down(&mut status).await;
-    for says in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {
-        assert!(why.contains(says), "{says}: {why}");
+    for part in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {
+        assert!(why.contains(part), "{part}: {why}");
     }
     stop.cancel();
     serving.abort();
 }
 
-/// A start that is asked for twice could be refused first and then succeed.
+/// A spawn sent twice could fail first and then succeed.
 #[tokio::test]
-async fn a_request_that_waited_for_room_is_not_done_on_the_next_connection() {
+async fn queued_request_is_not_sent_on_next_connection() {
     let (supervisor, mut wire) = simulated::SimSupervisorConnection::new();
     wire.up("s");
     for _ in 0..REQUESTS_MAX {
         drop(supervisor.send(Request::Status).await);
     }
-    let waits = supervisor.clone();
-    let waits = tokio::spawn(async move { waits.call(Request::ListLeases { detail: false }).await });
+    let pending = supervisor.clone();
+    let pending = tokio::spawn(async move { pending.call(Request::ListLeases { detail: false }).await });
     tokio::task::yield_now().await;
     wire.down();
     wire.up("s");
-    assert_eq!(waits.await.unwrap(), Err(CallError::Disconnected));
+    assert_eq!(pending.await.unwrap(), Err(CallError::Disconnected));
     drop(supervisor.send(Request::Status).await);
-    let asked: Vec<Request> = std::iter::from_fn(|| wire.take()).map(|(_, request)| request).collect();
-    assert_eq!(asked, [Request::Status], "only requests made since");
+    let requests: Vec<Request> = std::iter::from_fn(|| wire.take()).map(|(_, request)| request).collect();
+    assert_eq!(requests, [Request::Status], "only requests made since");
 }

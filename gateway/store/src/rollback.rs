@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use crate::Store;
 
-    fn note(epoch: u64) -> RollbackRecord {
+    fn record(epoch: u64) -> RollbackRecord {
         RollbackRecord { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
     }
 
@@ -114,11 +114,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
         assert_eq!(start(dir.path()).await, (2, false));
-        write(dir.path(), &note(2)).unwrap();
+        write(dir.path(), &record(2)).unwrap();
         assert_eq!(start(dir.path()).await, (2, false));
         assert_eq!(start(dir.path()).await, (2, false));
-        // The refusal was of another copy.
-        write(dir.path(), &note(7)).unwrap();
+        // A refusal of another copy has no effect.
+        write(dir.path(), &record(7)).unwrap();
         assert_eq!(start(dir.path()).await, (3, false));
         remove_record(dir.path()).unwrap();
         assert_eq!((start(dir.path()).await, read(dir.path())), ((4, false), None));
@@ -129,11 +129,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
         assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "no refusal is recorded");
-        write(dir.path(), &note(1)).unwrap();
+        write(dir.path(), &record(1)).unwrap();
         let running = Store::open(dir.path(), Durability::Full).unwrap();
         assert!(matches!(accept(dir.path()), Err(StoreError::Locked { .. })));
         running.close().await;
-        assert_eq!(accept(dir.path()).unwrap().note, note(1));
+        assert_eq!(accept(dir.path()).unwrap().note, record(1));
         assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(start(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();

@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn every_table_is_strict() {
         let objects = objects(&migrated()).unwrap();
-        assert!(objects.len() > 30, "there must be something to compare: {objects:?}");
+        assert!(objects.len() > 30, "tables exist: {objects:?}");
         for (name, sql) in objects {
             if name.starts_with("table ") {
                 assert!(sql.contains(") STRICT"), "{name} is not STRICT");
@@ -277,7 +277,7 @@ mod tests {
         }
     }
 
-    /// The words of `CHECK (column IN (…))` in the definition of `table`.
+    /// Returns the words of `CHECK (column IN (…))` in the definition of `table`.
     fn checked_words(db: &Connection, table: &str, column: &str) -> Vec<String> {
         let sql: String = db
             .query_row("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |row| {
@@ -313,14 +313,14 @@ mod tests {
     fn older_database_is_backed_up_before_migration() {
         let dir = tempfile::tempdir().unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
-        assert!(!dir.path().join("gateway.db.schema-1").exists(), "a fresh one has nothing to keep");
+        assert!(!dir.path().join("gateway.db.schema-1").exists(), "a new database is not backed up");
         let next = [MIGRATIONS, &["CREATE TABLE acp_more (a TEXT) STRICT;"]].concat();
         let db = open_with(dir.path(), Durability::Full, &next).unwrap();
         assert_eq!(version(&db).unwrap(), i64::try_from(next.len()).unwrap());
         drop(db);
         let kept = dir.path().join(format!("gateway.db.schema-{}", MIGRATIONS.len()));
         assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
-        // The way back: this program takes what it kept, and not the newer one.
+        // This program restores the backup and refuses the newer database.
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
         crate::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());

@@ -60,9 +60,9 @@ impl SimStore {
         let template = schema::open_in_memory(&unique_name(), Purpose::Template).unwrap();
         let identity =
             GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
-        let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
-        hand.clear();
-        hand
+        let mut store = Self { dir, template, db: None, idle: Arc::default(), identity };
+        store.clear();
+        store
     }
 
     /// Resets the database to its empty state.
@@ -70,7 +70,7 @@ impl SimStore {
         let name = unique_name();
         let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
         let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
-        assert_eq!(copied, StepResult::Done, "the template is copied at once");
+        assert_eq!(copied, StepResult::Done, "the template is copied in one step");
         let reader = schema::open_in_memory(&name, Purpose::Read).unwrap();
         self.db = Some(db);
         self.idle = Arc::new(Mutex::new(vec![reader]));

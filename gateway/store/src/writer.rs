@@ -490,17 +490,17 @@ mod tests {
             (0, 0, false),
             (0, MAX - 1, false),
             (0, MAX, true),
-            // Somebody reads: it goes on at its end.
+            // A reader is active: the log grows at its end.
             (MAX, MAX + 1, false),
             (MAX, 2 * MAX, true),
-            // It was begun anew and cut.
+            // The log was restarted and truncated.
             (MAX, CUT, false),
             (CUT, CUT + MAX, true),
         ] {
             let mut log = CheckpointTrigger { moved_bytes };
             assert_eq!(log.is_due(bytes), due, "{moved_bytes} {bytes}");
         }
-        // What was cut counts from where it was cut to.
+        // Growth counts from the truncated length.
         let mut log = CheckpointTrigger { moved_bytes: 3 * MAX };
         let seen = [CUT, CUT + MAX - 1, CUT + MAX].map(|bytes| log.is_due(bytes));
         assert_eq!(seen, [false, false, true]);

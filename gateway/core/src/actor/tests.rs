@@ -4,11 +4,11 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a failed unwrap is a failed test")]
 
 mod asking;
-mod attacks;
-mod cases;
+mod decisions;
+mod faults;
 mod host;
-mod letters;
-mod lives;
+mod letter_machine;
+mod lifecycle;
 mod lookups;
 mod machines;
 mod permissions;
@@ -24,15 +24,14 @@ use world::World;
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Killing the gateway at any effects loses and repeats nothing.
     #[test]
-    fn a_kill_between_any_two_effects_loses_and_repeats_nothing(
+    fn kill_between_any_effects_loses_and_repeats_nothing(
         prompts in 1usize..4,
         chunks in 0usize..7,
-        cut in 1usize..40,
+        chunk_bytes in 1usize..40,
         kills in prop::collection::vec(0usize..60, 0..6),
     ) {
-        let mut world = World::new(chunks, cut);
+        let mut world = World::new(chunks, chunk_bytes);
         let mut kills = kills.into_iter();
         world.boot(kills.next());
         for n in 0..prompts {
@@ -44,6 +43,6 @@ proptest! {
         while !world.settle() {
             world.boot(None);
         }
-        world.check(prompts, chunks);
+        world.assert_delivered_once(prompts, chunks);
     }
 }

@@ -174,14 +174,13 @@ fn bound_by_other() -> Failure {
 mod tests {
     use super::*;
 
-    fn belongs(session: &[&str], bindings: &[&str]) -> Ownership {
+    fn ownership(session: &[&str], bindings: &[&str]) -> Ownership {
         let all = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Ownership { session: all(session), bindings: all(bindings) }
     }
 
-    /// Every kind of requester against every kind of command and every kind of thing.
     #[test]
-    fn who_may_do_what() {
+    fn requirements_are_checked_for_every_requester() {
         use AccessRequirement::{Anyone, Binder, Focus, Owner};
         let (yes, no, bound) = (None, Some(None), Some(Some("BOUND_BY_OTHER")));
         // Owners of the session, creators of the bindings; what each requirement gives, "anyone" always.
@@ -196,33 +195,33 @@ mod tests {
             (&[], &[], [(Owner, no), (Binder, yes), (Focus, no)]),
         ];
         for (session, bindings, row) in table {
-            let (belongs, what) = (belongs(session, bindings), format!("{session:?} {bindings:?}"));
+            let (ownership, case) = (ownership(session, bindings), format!("{session:?} {bindings:?}"));
             for (requirement, want) in [(Anyone, yes)].into_iter().chain(row) {
                 let of = |name, role| {
                     let requester = Requester { name, role, approves: ApprovalScope::Own };
-                    requester.may(requirement, &belongs).err().map(|failure| {
+                    requester.may(requirement, &ownership).err().map(|failure| {
                         assert_eq!(failure.code, Code::NotOwner);
                         failure.detail_code
                     })
                 };
                 let want = want.map(|detail: Option<&str>| detail.map(str::to_owned));
-                assert_eq!(of("ann", RequesterRole::Person), want, "{what} {requirement:?}");
-                assert_eq!(of("ann", RequesterRole::Sandboxed), want, "{what} {requirement:?}");
-                assert_eq!(of("eve", RequesterRole::Operator), None, "{what} {requirement:?}");
-                assert_eq!(of("", RequesterRole::Operator), None, "{what} {requirement:?}");
+                assert_eq!(of("ann", RequesterRole::Person), want, "{case} {requirement:?}");
+                assert_eq!(of("ann", RequesterRole::Sandboxed), want, "{case} {requirement:?}");
+                assert_eq!(of("eve", RequesterRole::Operator), None, "{case} {requirement:?}");
+                assert_eq!(of("", RequesterRole::Operator), None, "{case} {requirement:?}");
             }
         }
     }
 
     #[test]
-    fn who_has_no_name_owns_nothing() {
+    fn unnamed_requester_owns_nothing() {
         let unnamed = Requester { name: "", role: RequesterRole::Person, approves: ApprovalScope::Own };
-        assert!(unnamed.may(AccessRequirement::Owner, &belongs(&[""], &[])).is_err());
-        assert!(unnamed.may(AccessRequirement::Binder, &belongs(&[], &[""])).is_err());
+        assert!(unnamed.may(AccessRequirement::Owner, &ownership(&[""], &[])).is_err());
+        assert!(unnamed.may(AccessRequirement::Binder, &ownership(&[], &[""])).is_err());
     }
 
     #[test]
-    fn a_sandbox_never_spawns() {
+    fn sandboxed_agent_may_not_spawn() {
         use RequesterRole::{Operator, Person, Sandboxed};
         for (role, may) in [(Operator, true), (Person, true), (Sandboxed, false)] {
             let requester = Requester { name: "ann", role, approves: ApprovalScope::Own };

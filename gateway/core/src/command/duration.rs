@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn time_spans_are_read() {
+    fn durations_are_parsed() {
         let hour = 3_600_000;
         for (text, want) in [
             ("off", None),
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_can_be_typed(ms in 1..LONGEST_MS) {
+        fn formatted_durations_round_trip(ms in 1..LONGEST_MS) {
             prop_assert_eq!(parse(&format_duration(ms)), Ok(Some(ms)));
         }
     }

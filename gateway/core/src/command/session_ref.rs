@@ -106,12 +106,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_a_key_then_an_id_then_a_label_then_the_beginning_of_an_id() {
+    fn name_matches_key_then_id_then_label_then_id_prefix() {
         let all = [
             candidate("agent:a:acp:01a1-one", "their-1", "one"),
             candidate("agent:a:acp:01a1-two", "their-2", "twin"),
             candidate("agent:b:acp:01b2-tri", "their-2", "twin"),
-            // Called like the id of another one, like the beginning of one, and like a key.
+            // Labels equal to an id, to a prefix of an id, and to a key.
             candidate("agent:c:acp:four", "", "01a1-one"),
             candidate("agent:c:acp:five", "", "01b2"),
             candidate("agent:c:acp:six", "", "agent:a:acp:01a1-two"),
@@ -145,19 +145,19 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_several_names_them() {
+    fn ambiguous_name_lists_candidates() {
         let all: Vec<SessionCandidate> =
             (0..9).map(|n| candidate(&format!("agent:a:acp:{n}"), "", "twin")).collect();
         let failure = find_session("twin", &all).unwrap_err();
         let keys: Vec<String> = (0..5).map(|n| format!("agent:a:acp:{n}")).collect();
         let want = format!("\"twin\" matches several sessions: {}, …. Use the key.", keys.join(", "));
         assert_eq!(failure.message, want);
-        // The same session twice is one.
+        // A repeated candidate is not ambiguous.
         assert_eq!(find_session("twin", &[all[0].clone(), all[0].clone()]), Ok(key("agent:a:acp:0")));
     }
 
     #[test]
-    fn without_a_name_it_is_the_binding_and_then_who_asks() {
+    fn default_session_is_binding_then_requester() {
         let (own, bound) = (key("agent:own:acp:1"), key("agent:bound:acp:1"));
         let is_bound = Route::Bound {
             binding_id: BindingId::mint(),

@@ -1,8 +1,7 @@
-//! Valid and invalid forms of every row of the grammar, and texts that are no gateway commands.
+//! Valid and invalid forms of every row of the grammar, and texts that are not commands.
 use super::*;
 use proptest::prelude::*;
 
-/// True if the command changes something.
 fn changes(command: &ChatCommand) -> bool {
     match command {
         ChatCommand::Spawn(_) | ChatCommand::Focus(_) | ChatCommand::Unfocus => true,
@@ -37,7 +36,7 @@ fn close(target: &str, ending: Ending, discard: bool) -> ChatCommand {
     on(target, SessionAction::Close { ending, discard })
 }
 
-fn answered(permission: Option<&str>, verdict: PermissionChoice) -> SessionAction {
+fn answer(permission: Option<&str>, verdict: PermissionChoice) -> SessionAction {
     SessionAction::Answer(AnswerArgs { permission: permission.map(str::to_owned), verdict })
 }
 
@@ -54,8 +53,7 @@ fn run() -> RunId {
     RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
 }
 
-/// Inputs and the expected commands.
-fn good() -> Vec<(&'static str, ChatCommand)> {
+fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
     use SessionAction::{CancelRun, Steer};
     let reads = Some(PermissionMode::ApproveReads);
     let demo = || AgentName::parse("demo").ok();
@@ -124,11 +122,11 @@ fn good() -> Vec<(&'static str, ChatCommand)> {
         ("/acp model 'big one'", set("", Setting::Model("big one".to_owned()))),
         ("/acp reset-options", set("", Setting::Defaults)),
         ("/acp reset-options x", set("x", Setting::Defaults)),
-        ("/acp allow", on("", answered(None, PermissionChoice::Allow))),
-        ("/acp allow x:1 --session s", on("s", answered(Some("x:1"), PermissionChoice::Allow))),
-        ("/acp deny x:1", on("", answered(Some("x:1"), PermissionChoice::Deny))),
-        ("/acp answer 2", on("", answered(None, PermissionChoice::Option("2".to_owned())))),
-        ("/acp answer x:1 2", on("", answered(Some("x:1"), PermissionChoice::Option("2".to_owned())))),
+        ("/acp allow", on("", answer(None, PermissionChoice::Allow))),
+        ("/acp allow x:1 --session s", on("s", answer(Some("x:1"), PermissionChoice::Allow))),
+        ("/acp deny x:1", on("", answer(Some("x:1"), PermissionChoice::Deny))),
+        ("/acp answer 2", on("", answer(None, PermissionChoice::Option("2".to_owned())))),
+        ("/acp answer x:1 2", on("", answer(Some("x:1"), PermissionChoice::Option("2".to_owned())))),
         ("/acp verbosity", ChatCommand::Verbosity { change: None }),
         ("/acp verbosity full", ChatCommand::Verbosity { change: Some(Some(Verbosity::Full)) }),
         ("/acp verbosity Compact", ChatCommand::Verbosity { change: Some(Some(Verbosity::Compact)) }),
@@ -152,10 +150,9 @@ fn good() -> Vec<(&'static str, ChatCommand)> {
     ]
 }
 
-const BOTH: &str = "--thread and --bind set the same option: use only one of them.";
+const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-/// Invalid inputs and the expected errors.
-const BAD: [(&str, &str); 55] = [
+const INVALID_INPUTS: [(&str, &str); 55] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
     ("/acp spawn a b", "Unexpected argument \"b\": the command takes one agent."),
@@ -169,8 +166,8 @@ const BAD: [(&str, &str); 55] = [
     ("/acp spawn --permission yes", "--permission must be ask, approve-reads, approve-all or deny-all."),
     ("/acp spawn --thread there", "--thread must be auto, here or off."),
     ("/acp spawn --bind auto", "--bind must be here or off."),
-    ("/acp spawn --bind here --thread here", BOTH),
-    ("/acp spawn --thread=off \u{2014}bind=off", BOTH),
+    ("/acp spawn --bind here --thread here", BOTH_PLACEMENTS),
+    ("/acp spawn --thread=off \u{2014}bind=off", BOTH_PLACEMENTS),
     ("/acp spawn --colour red", "Unknown flag \"--colour\"."),
     ("/acp spawn 'x", "A quote (') is not closed."),
     ("/acp spawn x\\", "A backslash at the end escapes nothing."),
@@ -220,28 +217,28 @@ const BAD: [(&str, &str); 55] = [
 ];
 
 #[test]
-fn every_row_is_read() {
-    for (text, want) in good() {
+fn every_command_is_parsed() {
+    for (text, want) in valid_inputs() {
         assert_eq!(parse(text), Some(want), "{text:?}");
     }
 }
 
 #[test]
-fn every_misuse_is_answered_with_the_usage_of_its_row() {
-    for (text, want) in BAD {
+fn misuse_is_answered_with_usage() {
+    for (text, want) in INVALID_INPUTS {
         let Some(ChatCommand::Misused { why, usage: Some(row) }) = parse(text) else {
             panic!("{text}: {:?}", parse(text))
         };
         assert_eq!(why, want, "{text}");
         assert!(text.starts_with(format!("{} {}", row.head, row.verb).trim_end()), "{text}: {row:?}");
-        let said = table::misuse_text(&why, Some(row));
-        assert_eq!(said, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
+        let usage = table::misuse_text(&why, Some(row));
+        assert_eq!(usage, format!("{why}\nUsage: {}\n/acp help lists all commands.", row.usage()));
     }
 }
 
 /// Every row has a valid and an invalid form; help accepts anything.
 #[test]
-fn no_row_is_left_out() {
+fn every_command_has_valid_and_invalid_examples() {
     for row in &table::COMMANDS {
         let begins = |text: &str| {
             let text = tokenizer::normalize_keyword(text.trim());
@@ -249,13 +246,13 @@ fn no_row_is_left_out() {
             let rest = text.strip_prefix(name.trim_end());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
         };
-        assert!(good().iter().any(|(text, _)| begins(text)), "{row:?}");
-        assert!(row.verb == "help" || BAD.iter().any(|(text, _)| begins(text)), "{row:?}");
+        assert!(valid_inputs().iter().any(|(text, _)| begins(text)), "{row:?}");
+        assert!(row.verb == "help" || INVALID_INPUTS.iter().any(|(text, _)| begins(text)), "{row:?}");
     }
 }
 
 #[test]
-fn an_unknown_command_is_answered_with_help() {
+fn unknown_command_gets_help() {
     for (text, why) in [
         ("/acp list", "/acp has no command \"list\"."),
         ("/acp spwan demo", "/acp has no command \"spwan\"."),
@@ -269,7 +266,7 @@ fn an_unknown_command_is_answered_with_help() {
 }
 
 #[test]
-fn what_only_looks_like_a_command_is_the_agents() {
+fn similar_text_is_not_a_command() {
     let ours = ["/acpfoo", "/acp-foo", "/acp\u{2014}spawn", "/acps spawn", "see /acp help", "//acp", "/ acp"];
     let others = ["/focused", "/unfocused x", "/agent", "/sessions", "/compact", "hello", ""];
     for text in ours.into_iter().chain(others) {
@@ -279,8 +276,8 @@ fn what_only_looks_like_a_command_is_the_agents() {
 
 /// Row and command agree on the requirement; only a spawn changes something without one.
 #[test]
-fn rows_and_commands_agree_on_who_may() {
-    for (text, command) in good() {
+fn table_and_commands_agree_on_authorization() {
+    for (text, command) in valid_inputs() {
         let (head, rest) = cut(text);
         let verb = tokenizer::normalize_keyword(cut(rest).0);
         let rows = table::COMMANDS.iter().filter(|row| row.head == head.to_ascii_lowercase());
@@ -298,9 +295,8 @@ fn rows_and_commands_agree_on_who_may() {
     }
 }
 
-/// The manual's table in `docs/manual/commands.md` is generated from the grammar.
 #[test]
-fn the_manual_has_every_row() {
+fn manual_has_every_command() {
     let text = include_str!("../../../../docs/manual/commands.md");
     let (_, rest) = text.split_once("<!-- commands -->\n").unwrap();
     let (table, _) = rest.split_once("<!-- end -->").unwrap();
@@ -309,7 +305,7 @@ fn the_manual_has_every_row() {
 
 proptest! {
     #[test]
-    fn nothing_that_starts_with_a_command_of_ours_reaches_the_agent(
+    fn text_after_command_name_never_reaches_agent(
         head in prop::sample::select(vec!["/acp", "/Acp", "/ACP", "/focus", "/unfocus", "/agents", "/session"]),
         before in "[ \\t\\n\u{3000}]{0,3}",
         gap in prop::sample::select(vec![" ", "\n", "\t", "\u{a0}", "\u{2003}"]),
@@ -320,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn no_arguments_make_the_grammar_panic(
+    fn parser_accepts_any_arguments(
         row in 0..table::COMMANDS.len(),
         words in prop::collection::vec(
             prop_oneof![
@@ -339,7 +335,7 @@ proptest! {
     }
 
     #[test]
-    fn everything_else_does(text in "[^/\\s]\\PC{0,40}") {
+    fn text_without_slash_is_not_a_command(text in "[^/\\s]\\PC{0,40}") {
         prop_assert_eq!(parse(&text), None);
     }
 }

@@ -202,11 +202,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn words(text: &str) -> Result<Vec<String>, String> {
-        ParsedArgs::parse(text, &[]).map(|given| given.words)
+        ParsedArgs::parse(text, &[]).map(|args| args.words)
     }
 
     #[test]
-    fn words_may_be_quoted() {
+    fn words_can_be_quoted() {
         for (text, want) in [
             ("", &[][..]),
             ("  a   b\n\tc ", &["a", "b", "c"]),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dash_of_unicode_makes_a_flag() {
+    fn unicode_dashes_start_flags() {
         for dash in SHORT {
             assert_eq!(flag(&format!("{dash}x")), None, "{dash:?}");
             assert_eq!(flag(&format!("{dash}{dash}x=y")), Some("x=y"), "{dash:?}");
@@ -247,19 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn flags_take_their_value_either_way() {
+    fn flag_value_follows_space_or_equals_sign() {
         const KNOWN: [Flag; 2] = [Flag::Value("cwd"), Flag::Switch("discard")];
         let read = |text| ParsedArgs::parse(text, &KNOWN);
         for text in ["--cwd /a x", "--cwd=/a x", "x \u{2014}cwd /a", "x \u{2013}CWD=/a", "--cwd '/a' x"] {
-            let given = read(text);
+            let args = read(text);
             let found =
-                given.as_ref().map(|given| (given.value("cwd"), given.words.join(" "), given.has("discard")));
+                args.as_ref().map(|args| (args.value("cwd"), args.words.join(" "), args.has("discard")));
             assert_eq!(found, Ok((Some("/a"), "x".to_owned(), false)), "{text:?}");
         }
     }
 
     #[test]
-    fn the_text_after_flags_is_left_as_it_was_typed() {
+    fn text_after_flags_is_unchanged() {
         const KNOWN: [Flag; 1] = [Flag::Value("session")];
         for (text, session, rest) in [
             ("don't \"quote\"", None, "don't \"quote\""),
@@ -270,7 +270,7 @@ mod tests {
             ("--session x", Some("x"), ""),
         ] {
             let read = ParsedArgs::before_text(text, &KNOWN);
-            let found = read.as_ref().map(|(given, rest)| (given.value("session"), *rest));
+            let found = read.as_ref().map(|(args, rest)| (args.value("session"), *rest));
             assert_eq!(found, Ok((session, rest)), "{text:?}");
         }
         let unknown = ParsedArgs::before_text("--sesion x y", &KNOWN).map(|_| ());
@@ -279,10 +279,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn quoted_words_come_back(list in prop::collection::vec("\\PC{0,8}", 0..6)) {
-            let bent = |c: char| c == '\\' || DOUBLE.contains(&c);
+        fn quoted_words_round_trip(list in prop::collection::vec("\\PC{0,8}", 0..6)) {
+            let needs_escape = |c: char| c == '\\' || DOUBLE.contains(&c);
             let quoted = |word: &String| {
-                let escaped = word.chars().flat_map(|c| bent(c).then_some('\\').into_iter().chain([c]));
+                let escaped = word.chars().flat_map(|c| needs_escape(c).then_some('\\').into_iter().chain([c]));
                 format!("\"{}\"", escaped.collect::<String>())
             };
             let text: Vec<String> = list.iter().map(quoted).collect();

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_sets_one_is_told() {
+    fn ignored_key_is_reported_with_its_source() {
         let source = Source::Env {
             name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned(),
         };
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_speaks_of_its_key_and_of_what_is_beneath() {
+    fn entry_matches_its_key_and_keys_below() {
         for (entry, key, want) in [
             ("a.b", "a.b", true),
             ("a.b", "a.b.c", true),

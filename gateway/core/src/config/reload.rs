@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_wait_for_a_restart_are_said_until_it_comes() {
+    fn restart_keys_are_reported_until_restart() {
         let started = loaded("");
         let first = loaded("[acp]\nenabled = false\n[log]\nformat = \"json\"\n");
         let names = |keys: &[&str]| keys.iter().map(|&key| key.to_owned()).collect::<Vec<_>>();
@@ -99,7 +99,7 @@ mod tests {
         let second = loaded("[log]\nformat = \"json\"\n[agents.a]\ncommand = [\"a\"]\nenv = { K = \"v\" }\n");
         let got = changes(&started, &first, &second).unwrap();
         assert_eq!(got.after_restart, ["log.format"]);
-        // Lists that are empty are a value; what is not set is none.
+        // Empty lists are values; unset keys have none.
         let set: Vec<&str> = got.applied.iter().map(String::as_str).collect();
         assert!(set.contains(&"acp.enabled") && set.contains(&"agents.a.command"), "{set:?}");
         assert!(set.contains(&"agents.a.env.K") && !set.contains(&"agents.a.mode"), "{set:?}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_are_meant_whole_and_names_exactly() {
+    fn restart_keys_match_sections_and_exact_names() {
         for (key, restart) in [
             ("acp.control_plane.durability", true),
             ("acp.control_plane.recovery.eager_actors", true),

@@ -21,7 +21,7 @@ fn message(result: Result<LoadedConfig, ConfigError>) -> String {
 }
 
 #[test]
-fn nothing_gives_the_defaults() {
+fn empty_configuration_has_defaults() {
     assert_eq!(load(Inputs::default()).unwrap(), LoadedConfig::default());
     assert_eq!(file("").unwrap().config, Config::default());
     let config = Config::default();
@@ -30,7 +30,7 @@ fn nothing_gives_the_defaults() {
 }
 
 #[test]
-fn every_key_is_read_from_a_file() {
+fn keys_are_read_from_file() {
     let text = r#"
         [acp]
         enabled = false
@@ -64,14 +64,14 @@ fn every_key_is_read_from_a_file() {
 }
 
 #[test]
-fn the_defaults_written_as_a_file_are_the_defaults() {
+fn serialized_defaults_parse_to_defaults() {
     let text = toml::to_string(&Config::default()).unwrap();
     assert_eq!(file(&text).unwrap().config, Config::default());
 }
 
-/// The example: as it stands it is the default, and with every key uncommented it is read and has every key.
+/// The example file equals the defaults; with every key uncommented it has every key.
 #[test]
-fn the_example_names_every_key() {
+fn example_file_has_every_key() {
     const EXAMPLE: &str = include_str!("../../../../packaging/gateway.example.toml");
     let loaded = file(EXAMPLE).unwrap();
     assert_eq!(loaded.config, Config::default());
@@ -122,7 +122,7 @@ fn the_example_names_every_key() {
 }
 
 #[test]
-fn mistakes_name_their_place_and_the_nearest_key() {
+fn errors_name_line_and_nearest_key() {
     for (text, wants) in [
         (
             "[acp]\nbackend = \"x\"\nenabeld = true\n",
@@ -176,9 +176,9 @@ fn mistakes_name_their_place_and_the_nearest_key() {
     }
 }
 
-/// The keys that were replaced, at every level and in both spellings: refused, and what to write is said.
+/// Replaced keys are refused at every level and in both spellings, with the new keys.
 #[test]
-fn the_old_ttl_is_refused_with_the_new_keys() {
+fn replaced_ttl_key_is_refused_with_new_keys() {
     for (above, old) in [
         ("session.thread_bindings", "ttl_hours"),
         ("session.thread_bindings", "ttlHours"),
@@ -197,7 +197,7 @@ fn the_old_ttl_is_refused_with_the_new_keys() {
 }
 
 #[test]
-fn variables_set_keys_that_have_no_default() {
+fn variables_set_keys_without_default() {
     const ABOVE: &str = "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__";
     let bindings = |name: &str, value: &str| {
         env(&format!("{ABOVE}{name}"), value).map(|loaded| loaded.config.channels.discord.thread_bindings)
@@ -206,7 +206,7 @@ fn variables_set_keys_that_have_no_default() {
     assert_eq!(bindings("SPAWN_ACP_SESSIONS", "true").unwrap().spawn_acp_sessions, Some(true));
     let refused = message(env(&format!("{ABOVE}IDLE_HOURS"), "soon"));
     assert!(refused.contains("IDLE_HOURS: \"soon\" is not a valid value"), "{refused}");
-    // What may be a text is one, even if it looks like a number.
+    // A key of type string keeps a number as text.
     let command = env("ACP_HOST_ACP__RUNTIME__INSTALL_COMMAND", "5").unwrap().config.acp.runtime;
     assert_eq!(command.install_command.as_deref(), Some("5"));
     let separator = env("ACP_HOST_ACP__STREAM__HIDDEN_BOUNDARY_SEPARATOR", "newline").unwrap();
@@ -239,7 +239,7 @@ fn variables_set_scalar_keys() {
 }
 
 #[test]
-fn each_value_has_its_source_and_the_last_one_wins() {
+fn last_source_of_a_value_wins() {
     let text = "[acp]\nbackend = \"direct\"\n\n[acp.stream]\ncoalesce_idle_ms = 100\n[agents.a]\ncommand = [\"a\"]\nenv = { KEY = \"secret\" }\n[supervisor]\nsocket = \"/a\"\n";
     let loaded = load(Inputs {
         file: Some((Path::new(FILE), text)),
@@ -267,7 +267,7 @@ fn each_value_has_its_source_and_the_last_one_wins() {
 }
 
 #[test]
-fn every_number_is_bounded() {
+fn numbers_are_bounded() {
     let schema = schema().unwrap();
     for (key, default) in schema.leaves() {
         if !default.is_number() {
@@ -283,7 +283,7 @@ fn every_number_is_bounded() {
 
 proptest! {
     #[test]
-    fn any_file_is_read_or_refused(text in "[a-z_.\\[\\]=\"0-9\n {}]{0,80}") {
+    fn any_text_is_parsed_or_refused(text in "[a-z_.\\[\\]=\"0-9\n {}]{0,80}") {
         let _ = file(&text);
     }
 }
@@ -291,7 +291,7 @@ proptest! {
 const BOUND: &str = "[[bindings]]\nchannel = \"console\"\nconversation = \"c\"\nagent = \"demo\"\n";
 
 #[test]
-fn mistakes_of_bindings_name_their_line() {
+fn binding_errors_name_their_line() {
     let after = |text: &str| format!("{BOUND}\n{BOUND}{text}");
     let cases = [
         (
@@ -327,15 +327,15 @@ fn mistakes_of_bindings_name_their_line() {
         ("bindings = [1]\n".to_owned(), 1, "expected struct Binding"),
     ];
     for (text, line, want) in cases {
-        let said = message(file(&text));
-        assert!(said.contains(&format!("{FILE}:{line}: ")) && said.contains(want), "{text}: {said}");
+        let error = message(file(&text));
+        assert!(error.contains(&format!("{FILE}:{line}: ")) && error.contains(want), "{text}: {error}");
     }
     let got = file(&after("account = \"main\"\n")).unwrap().config.bindings.len();
     assert_eq!(got, 2, "different accounts may have the same conversation");
 }
 
 #[test]
-fn bindings_are_shown_with_their_lines() {
+fn bindings_are_listed_with_lines() {
     let loaded = file(&format!("\n{BOUND}")).unwrap();
     let rows = shown(&loaded.config, &loaded.sources).unwrap();
     let of = |key: &str| rows.iter().find(|row| row.key == key).unwrap();
@@ -348,7 +348,7 @@ fn bindings_are_shown_with_their_lines() {
 }
 
 #[test]
-fn views_of_the_configuration_hold_no_secret_of_mcp_servers() {
+fn configuration_views_hide_mcp_secrets() {
     let text = r#"
         [[mcp_servers]]
         name = "one"

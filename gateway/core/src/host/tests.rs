@@ -5,8 +5,8 @@ use acp_shared::ids::RunId;
 use serde_json::{Value, json};
 
 #[test]
-fn the_whole_space_of_circumstances_keeps_the_rules() {
-    let mut seen = 0;
+fn effect_decisions_follow_the_rules_for_every_input() {
+    let mut count = 0;
     use PermissionMode::{ApproveAll, ApproveReads, Ask, DenyAll};
     for mode in [ApproveAll, ApproveReads, DenyAll, Ask] {
         for effect in [HostEffect::Read, HostEffect::Write, HostEffect::Run] {
@@ -20,7 +20,7 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
                     is_stopping: bit(3),
                     is_granted: bit(4),
                 };
-                seen += 1;
+                count += 1;
                 let got = decide_effect(effect, now);
                 let reads = effect == HostEffect::Read;
                 let open = !now.is_stopping && !reads;
@@ -51,7 +51,7 @@ fn the_whole_space_of_circumstances_keeps_the_rules() {
             }
         }
     }
-    assert_eq!(seen, 4 * 3 * 32);
+    assert_eq!(count, 4 * 3 * 32);
 }
 
 fn write(path: &str) -> (AgentRequestKind, Option<Inspection>) {
@@ -84,7 +84,7 @@ fn diff(path: &str) -> Value {
 }
 
 #[test]
-fn a_grant_covers_what_its_tool_call_names() {
+fn grant_covers_targets_of_its_tool_call() {
     let run_id = RunId::mint();
     let place = |kind: Value| json!({"kind": kind, "locations": [{"path": "/w/a"}]});
     let shell = |command: Value| json!({"rawInput": {"command": command}});
@@ -155,7 +155,7 @@ fn a_grant_covers_what_its_tool_call_names() {
 }
 
 #[test]
-fn a_change_of_several_files_covers_each_of_them_once() {
+fn multi_file_grant_covers_each_file_once() {
     let run_id = RunId::mint();
     let call = json!({"content": [diff("/w/a")["content"][0], diff("/w/b")["content"][0]]});
     let mut grants = Grants::default();
@@ -170,7 +170,7 @@ fn a_change_of_several_files_covers_each_of_them_once() {
 }
 
 #[test]
-fn grants_are_bounded_and_survive_the_database() {
+fn grants_are_bounded_and_round_trip() {
     let run_id = RunId::mint();
     let mut grants = Grants::default();
     for n in 0..1_000 {
@@ -191,7 +191,7 @@ fn grants_are_bounded_and_survive_the_database() {
 
 /// A grant for the session covers only the kind of effect that its question showed.
 #[test]
-fn always_covers_the_shown_kind_alone() {
+fn always_grant_covers_only_the_shown_kind() {
     let call = json!({"content": diff("/w/a")["content"], "rawInput": {"command": "ls"}});
     let mut grants = Grants::default();
     grants.add_answer(None, "allow_always", &call);
@@ -201,7 +201,7 @@ fn always_covers_the_shown_kind_alone() {
 }
 
 #[test]
-fn a_question_about_a_large_file_shows_where_it_changes() {
+fn large_file_question_shows_the_changed_lines() {
     let old: String = (0..20_000).map(|n| format!("line {n}\n")).collect();
     let new = old.replace("line 700\n", "line seven hundred\n");
     let found = Inspection { path: "/w/f".to_owned(), is_same: false, old: FileContent::Text(old) };
@@ -215,7 +215,7 @@ fn a_question_about_a_large_file_shows_where_it_changes() {
 }
 
 #[test]
-fn a_question_about_a_command_names_its_directory_and_variables() {
+fn command_question_names_directory_and_variables() {
     let question = HostQuestion::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);
     assert_eq!(question.params["toolCall"]["title"], "(sets LD_PRELOAD; in /w/sub) make");
     let AgentRequestKind::Permission { options, .. } = question.what else { panic!("no question") };

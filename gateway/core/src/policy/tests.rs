@@ -26,7 +26,7 @@ fn line(policy: &EffectivePolicy, setting: &str) -> String {
 
 /// Every level sets the value; then the narrowest level is removed, one after the other.
 #[test]
-fn account_over_channel_over_session_over_default() {
+fn narrower_level_overrides_wider_level() {
     let session = "[session.thread_bindings]\nidle_hours = 3\nmax_age_hours = 30\nenabled = false\n";
     let channel = "[channels.discord.thread_bindings]\nidle_hours = 2\nmax_age_hours = 20\nenabled = true\n";
     let account = "[channels.discord.accounts.main.thread_bindings]\nidle_hours = 1\nmax_age_hours = 10\nenabled = false\n";
@@ -68,16 +68,15 @@ fn account_over_channel_over_session_over_default() {
     }
 }
 
-/// "Never" on a narrower level overrides a timeout on a wider one.
 #[test]
-fn zero_is_a_value_of_its_level() {
+fn zero_overrides_a_wider_level() {
     let text =
         "[session.thread_bindings]\nidle_hours = 3\n[channels.discord.thread_bindings]\nidle_hours = 0\n";
     assert_eq!(effective_policy(&loaded(text), &scope("discord", "a", "")).bindings.idle_ms.value, None);
 }
 
 #[test]
-fn who_may_spawn_from_a_conversation() {
+fn binding_policy_depends_on_origin_and_level() {
     let channel = "[channels.discord.thread_bindings]\nspawn_acp_sessions = true\n";
     let account = "[channels.discord.accounts.main.thread_bindings]\nspawn_acp_sessions = false\n";
     let both = [channel, account].concat();
@@ -86,7 +85,7 @@ fn who_may_spawn_from_a_conversation() {
     use BindOrigin::{AgentSpawn, Focus, Spawn};
     let (main, console, spawns) = (("discord", "main"), ("console", ""), "spawn_acp_sessions");
     let key = format!("channels.discord.thread_bindings.{spawns}");
-    for (text, at, who, want) in [
+    for (text, at, origin, want) in [
         ("", console, Spawn, Ok(())),
         ("", main, Focus, Ok(())),
         ("", main, Spawn, Err(format!("{key} = false (default)"))),
@@ -103,20 +102,20 @@ fn who_may_spawn_from_a_conversation() {
         (off, console, Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
         (unbound, console, Focus, Err("session.thread_bindings.enabled = false".to_owned())),
     ] {
-        let got = effective_policy(&loaded(text), &scope(at.0, at.1, "")).may_bind(who);
+        let got = effective_policy(&loaded(text), &scope(at.0, at.1, "")).may_bind(origin);
         match (&got, &want) {
             (Ok(_), Ok(())) => {}
             (Err(failure), Err(want)) => {
                 assert_eq!(failure.code, Code::Disabled);
                 assert!(failure.message.contains(want.as_str()), "{want:?} is not in {:?}", failure.message);
             }
-            _ => panic!("{text:?} {at:?} {who:?}: {got:?}, not {want:?}"),
+            _ => panic!("{text:?} {at:?} {origin:?}: {got:?}, not {want:?}"),
         }
     }
 }
 
 #[test]
-fn switches_name_their_key_and_where_it_was_set() {
+fn disabled_switch_names_key_and_source() {
     let (disabled, no_dispatch) = (Some(Code::Disabled), Some(Code::DispatchDisabled));
     for (text, prompt, spawn, spawn_with_prompt) in [
         ("", None, None, None),
@@ -135,7 +134,7 @@ fn switches_name_their_key_and_where_it_was_set() {
 }
 
 #[test]
-fn agent_over_backend_over_the_built_in_table_over_default() {
+fn agent_overrides_backend_preset_and_default() {
     let agent = "[agents.qwen]\neof_ms = 1\ninit_ms = 1001\nqueue_runs_max = 11\npermission = \"deny-all\"\n";
     let backend = "[backends.direct]\neof_ms = 2\nterm_ms = 22\ninit_ms = 1002\nqueue_runs_max = 12\n";
     let general = "[permission]\nmode = \"approve-all\"\n[limits]\nqueue_runs_max = 13\n";
@@ -177,9 +176,8 @@ fn agent_over_backend_over_the_built_in_table_over_default() {
     "#);
 }
 
-/// Variable lists of all levels are merged; a level can only add variables.
 #[test]
-fn env_allow_is_of_all_levels_together() {
+fn env_allow_merges_all_levels() {
     let text = "[acp]\nenv_allow = [\"A\", \"B\"]\n[backends.direct]\nenv_allow = [\"C\"]\n[agents.demo]\nenv_allow = [\"A\", \"D\"]\n";
     let policy = effective_policy(&loaded(text), &scope("", "", "demo"));
     assert_eq!(line(&policy, "env_allow"), r#"["A","B","C","D"] | agents.demo.env_allow | /g.toml:6"#);
@@ -191,7 +189,7 @@ fn env_allow_is_of_all_levels_together() {
 }
 
 #[test]
-fn the_cap_of_an_account() {
+fn account_session_limit_overrides_general_limit() {
     let general = "[acp]\nmax_concurrent_sessions = 8\nmax_concurrent_sessions_per_account = 4\n";
     let own = "[channels.discord.accounts.main]\nmax_concurrent_sessions = 9\n[channels.discord.accounts.free]\nmax_concurrent_sessions = 0\n";
     let text = [general, own].concat();
@@ -215,7 +213,7 @@ fn the_cap_of_an_account() {
 }
 
 #[test]
-fn what_is_bent_in_live_mode_says_so() {
+fn live_mode_adjustments_are_noted() {
     let live = "[acp.stream]\ndelivery_mode = \"live\"\n";
     let raised = Some("350 set; the minimum in live mode is 750");
     let newline = format!("{live}hidden_boundary_separator = \"newline\"\n");
@@ -233,7 +231,7 @@ fn what_is_bent_in_live_mode_says_so() {
 }
 
 #[test]
-fn tags_have_their_own_visibility() {
+fn tag_visibility_is_per_tag() {
     let text = "[acp.stream.tag_visibility]\ntool_call = true\nof_my_own = false\n";
     let tags = effective_policy(&loaded(text), &PolicyScope::default()).stream.tag_visibility;
     let seen = ["tool_call", "of_my_own", "agent_message_chunk", "plan", "unheard_of"]
@@ -245,7 +243,7 @@ fn tags_have_their_own_visibility() {
 
 /// Every value is listed with its key, and a configured one with its source.
 #[test]
-fn every_effective_value_is_shown_with_its_key() {
+fn effective_values_are_listed_with_their_key() {
     let rows = list_settings(&effective_policy(&loaded(""), &scope("discord", "main", "demo"))).unwrap();
     assert!(rows.len() > 35, "{}", rows.len());
     for row in &rows {
@@ -259,7 +257,7 @@ fn every_effective_value_is_shown_with_its_key() {
 proptest! {
     /// The effective timeout is the minimum of the configured ones, with the key of that one.
     #[test]
-    fn the_effective_ttl_is_the_least_that_is_set(
+    fn effective_ttl_is_the_minimum_of_configured_ones(
         session in prop::option::of(0_u64..3_000),
         binding in prop::option::of(0_u64..50),
         runtime in prop::option::of(0_u64..3_000),

@@ -15,7 +15,7 @@ fn action_of(command: &str, label: &str, style: ButtonStyle) -> MessageButton {
 /// Buttons follow the agent's options in order: the command is what a person would type, the kind decides the
 /// style.
 #[test]
-fn a_permission_has_the_agents_options_as_buttons() {
+fn permission_buttons_follow_agent_options() {
     let lease = LeaseId::mint();
     let id = format!("{lease}:{}", u64::MAX);
     let payload = json!({"permission_id": id, "params": {"options": [
@@ -50,9 +50,9 @@ fn a_permission_has_the_agents_options_as_buttons() {
     }
 }
 
-/// Such a message still has its permission as subject, so that it is edited once this is resolved.
+/// A message without buttons keeps its permission as subject, so that it is edited after the resolution.
 #[test]
-fn what_fits_into_no_button_is_answered_by_typing() {
+fn unsuitable_options_have_no_buttons() {
     let options = json!({"options": [{"optionId": "a", "name": "Allow"}]});
     let long = "x".repeat(90);
     for (payload, buttons, about) in [
@@ -70,9 +70,8 @@ fn what_fits_into_no_button_is_answered_by_typing() {
     }
 }
 
-/// A button refers to the run it was created for.
 #[test]
-fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
+fn card_and_queue_buttons_name_their_run() {
     let (run, id) = (run_id(), run_id().to_string());
     let stop = action_of(&format!("/acp cancel --run {id}"), "Stop", ButtonStyle::Danger);
     assert_eq!(card_buttons(run), [stop]);
@@ -83,9 +82,8 @@ fn the_buttons_of_a_card_and_of_what_waits_name_their_run() {
     assert_eq!(queued_buttons(run, false).actions, [drop]);
 }
 
-/// The command of every button is valid in the grammar.
 #[test]
-fn every_button_is_a_command() {
+fn button_commands_are_valid() {
     use crate::command::{ChatCommand, SessionAction, parse};
     let id = format!("{}:7", LeaseId::mint());
     let asked = json!({"permission_id": id, "params": {"options": [{"optionId": "a", "name": "A"}]}});
@@ -118,7 +116,7 @@ fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Resolv
 }
 
 #[test]
-fn a_message_says_what_became_of_it() {
+fn resolved_message_shows_its_outcome() {
     use PermissionState as P;
     use RunMode::{Prompt, Steer};
     use RunState as R;
@@ -126,20 +124,20 @@ fn a_message_says_what_became_of_it() {
         Answer with /acp allow, /acp deny or …\nWaits for an answer · id x";
     let pending = permission(P::Pending, None, None);
     let yes = permission(P::Answered, Some("y"), Some(ResolvedBy::Person("ann".to_owned())));
-    let odd = permission(P::Answered, Some("z"), None);
-    let over = permission(P::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline)));
+    let unknown_option = permission(P::Answered, Some("z"), None);
+    let expired = permission(P::Expired, None, Some(ResolvedBy::Auto(AutoResolution::Deadline)));
     let head = "The agent asks for a permission: Write\n1. Yes, once\n";
-    for (fate, want) in [
+    for (state_of_subject, want) in [
         (SubjectState::Permission(&pending), None),
         (SubjectState::Permission(&yes), Some("Answered: “Yes, once” (by “ann”).")),
-        (SubjectState::Permission(&odd), Some("Answered: “z” (by unknown).")),
-        (SubjectState::Permission(&over), Some("Nobody answered in time: refused.")),
+        (SubjectState::Permission(&unknown_option), Some("Answered: “z” (by unknown).")),
+        (SubjectState::Permission(&expired), Some("Nobody answered in time: refused.")),
         (SubjectState::Gone, Some("It no longer exists.")),
     ] {
         let want = want.map(|want| format!("{head}{want}"));
-        assert_eq!(text_after_resolution(asked, fate, false), want, "{fate:?}");
+        assert_eq!(text_after_resolution(asked, state_of_subject, false), want, "{state_of_subject:?}");
     }
-    for (fate, want) in [
+    for (state_of_subject, want) in [
         (SubjectState::Run(Prompt, R::Queued), None),
         (SubjectState::Run(Steer, R::Queued), None),
         (SubjectState::Run(Prompt, R::Running), Some("It has started.")),
@@ -149,6 +147,6 @@ fn a_message_says_what_became_of_it() {
         (SubjectState::Run(Steer, R::Failed), Some("It could not be sent into the running turn.")),
     ] {
         let want = want.map(|want| format!("Queued.\n{want}"));
-        assert_eq!(text_after_resolution("Queued.", fate, false), want, "{fate:?}");
+        assert_eq!(text_after_resolution("Queued.", state_of_subject, false), want, "{state_of_subject:?}");
     }
 }

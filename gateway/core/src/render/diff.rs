@@ -193,35 +193,35 @@ mod tests {
         json!({"toolCallId": id, "status": status, "content": diffs})
     }
 
-    fn told(updates: &[Value]) -> Option<String> {
+    fn unified_diff(updates: &[Value]) -> Option<String> {
         let mut changes = FileChanges::default();
         updates.iter().for_each(|update| changes.add(update));
         changes.unified(10_000)
     }
 
     #[test]
-    fn what_completed_is_told_once_for_each_file() {
+    fn completed_edits_are_listed_once_per_file() {
         let new = || diff("/src/a.rs", None, "one\n");
         let made = "--- /dev/null\n+++ b/src/a.rs\n@@ -0,0 +1 @@\n+one\n";
-        let done = json!({"toolCallId": "1", "status": "completed"});
+        let apply_edit = json!({"toolCallId": "1", "status": "completed"});
         let text = json!({"type": "content", "content": {"type": "text", "text": "Done."}});
-        for (what, updates, want) in [
-            ("nothing", vec![], None),
+        for (case, updates, want) in [
+            ("no updates", vec![], None),
             ("a call without edits", vec![call("1", "completed", std::slice::from_ref(&text))], None),
             ("a file that is made", vec![call("1", "completed", &[new()])], Some(made)),
-            ("done later", vec![call("1", "pending", &[new()]), done.clone()], Some(made)),
+            ("done later", vec![call("1", "pending", &[new()]), apply_edit.clone()], Some(made)),
             (
-                "the end says nothing of it",
+                "final update without the diff",
                 vec![call("1", "pending", &[new()]), call("1", "completed", &[text])],
                 Some(made),
             ),
             (
-                "said twice",
+                "reported twice",
                 vec![call("1", "pending", &[new()]), call("1", "completed", &[new()])],
                 Some(made),
             ),
             ("refused", vec![call("1", "pending", &[new()]), call("1", "failed", &[])], None),
-            ("not over", vec![call("1", "in_progress", &[new()])], None),
+            ("unfinished", vec![call("1", "in_progress", &[new()])], None),
             (
                 "changed again",
                 vec![
@@ -231,16 +231,16 @@ mod tests {
                 Some("--- /dev/null\n+++ b/src/a.rs\n@@ -0,0 +1 @@\n+two\n"),
             ),
             (
-                "two stretches of a file that look like there and back",
+                "two sections that look like a revert",
                 vec![
                     call("1", "completed", &[diff("b", Some("x\n"), "y\n")]),
                     call("2", "completed", &[diff("b", Some("y\n"), "x\n")]),
                 ],
                 Some("--- a/b\n+++ b/b\n@@ -1 +1 @@\n-x\n+y\n--- a/b\n+++ b/b\n@@ -1 +1 @@\n-y\n+x\n"),
             ),
-            ("nothing is changed", vec![call("1", "completed", &[diff("b", Some("x\n"), "x\n")])], None),
+            ("no change", vec![call("1", "completed", &[diff("b", Some("x\n"), "x\n")])], None),
             (
-                "a stretch of a file that was written, and one more",
+                "sections of a written file",
                 vec![
                     call("1", "completed", &[diff("b", None, "x\ny\n"), diff("b", Some("y\n"), "z\n")]),
                     call("2", "completed", &[diff("b", Some("z\n"), "y\n")]),
@@ -251,7 +251,7 @@ mod tests {
                 ),
             ),
             (
-                "two stretches of a file",
+                "two sections of a file",
                 vec![call("1", "completed", &[diff("b", Some("x"), "y"), diff("b", Some("p\n"), "q\n")])],
                 Some(
                     "--- a/b\n+++ b/b\n@@ -1 +1 @@\n-x\n\\ No newline at end of file\n+y\n\\ No newline at end of file\n\
@@ -259,12 +259,12 @@ mod tests {
                 ),
             ),
         ] {
-            assert_eq!(told(&updates).as_deref(), want, "{what}");
+            assert_eq!(unified_diff(&updates).as_deref(), want, "{case}");
         }
     }
 
     #[test]
-    fn what_has_no_room_is_named() {
+    fn omitted_changes_are_counted() {
         let mut changes = FileChanges::default();
         changes.add(&call(
             "1",
@@ -280,13 +280,13 @@ mod tests {
         // Changes that are too large to store, and changes that take too long to compare.
         let huge = "y".repeat(KEPT_BYTES_MAX);
         let lines = |c: char| (0..3_000).map(|n| format!("{c}{n}\n")).collect::<String>();
-        let text = told(&[call(
+        let text = unified_diff(&[call(
             "1",
             "completed",
             &[diff("a", None, &huge), diff("b", Some(&lines('p')), &lines('q'))],
         )]);
         assert_eq!(text.as_deref(), Some("# 2 changes are too large to be shown here\n"));
-        // However few lines one side has, and whatever ends them.
+        // Also with few lines on one side, and with any line ending.
         for (old, new) in [
             ("todo\n".to_owned(), lines('q')),
             ("todo\n".to_owned(), "\n".repeat(1_000_000)),
@@ -297,52 +297,52 @@ mod tests {
             assert_eq!(edit.steps() > STEPS_MAX, edit.new.len() > 100_000, "{}", edit.steps());
         }
         let many = vec![diff("b", Some(&lines('p')), &(lines('q') + "end\n")); 3];
-        let told_of = |edits: &[Value]| {
+        let diff_of = |edits: &[Value]| {
             let mut changes = FileChanges::default();
             changes.add(&call("1", "completed", edits));
             changes.unified(1 << 20).unwrap()
         };
-        assert!(told_of(&many).ends_with("# 3 changes are too large to be shown here\n"));
+        assert!(diff_of(&many).ends_with("# 3 changes are too large to be shown here\n"));
         let half = |c: char| (0..1_000).map(|n| format!("{c}{n}\n")).collect::<String>();
         let some: Vec<Value> =
             (0..20).map(|n| diff(&format!("f{n}"), Some(&half('p')), &half('q'))).collect();
-        assert!(told_of(&some).ends_with("# 12 changes are too large to be shown here\n"), "together");
-        // A small change of a large file is none of that.
-        let text = told(&[call("1", "completed", &[diff("b", Some(&lines('p')), &(lines('p') + "end\n"))])]);
+        assert!(diff_of(&some).ends_with("# 12 changes are too large to be shown here\n"), "together");
+        // A small change of a large file is shown.
+        let text =
+            unified_diff(&[call("1", "completed", &[diff("b", Some(&lines('p')), &(lines('p') + "end\n"))])]);
         assert!(text.unwrap().contains("@@ -2998,3 +2998,4 @@"));
     }
 
-    /// Edit of one of the agent's files, of a few lines each.
     #[derive(Debug, Clone)]
-    enum Deed {
-        /// Writes it, and gives no text from before.
+    enum Edit {
+        /// Writes the whole file, without the old text.
         Write(String),
-        /// Replaces all of it, and gives all of it.
+        /// Replaces the whole file, with the old text.
         Replace(String),
-        /// Replaces some lines, and gives those alone.
-        Stretch(prop::sample::Index, prop::sample::Index, String),
+        /// Replaces some lines, with their old text.
+        Section(prop::sample::Index, prop::sample::Index, String),
     }
 
-    fn deeds() -> impl Strategy<Value = Vec<(usize, Deed)>> {
+    fn any_edits() -> impl Strategy<Value = Vec<(usize, Edit)>> {
         let lines = || "([xy]\n){1,4}";
-        let deed = prop_oneof![
-            lines().prop_map(Deed::Write),
-            lines().prop_map(Deed::Replace),
+        let edit = prop_oneof![
+            lines().prop_map(Edit::Write),
+            lines().prop_map(Edit::Replace),
             (any::<prop::sample::Index>(), any::<prop::sample::Index>(), lines())
-                .prop_map(|(from, to, new)| Deed::Stretch(from, to, new)),
+                .prop_map(|(from, to, new)| Edit::Section(from, to, new)),
             (any::<prop::sample::Index>(), any::<prop::sample::Index>(), "[xy]\n")
-                .prop_map(|(from, to, new)| Deed::Stretch(from, to, new)),
+                .prop_map(|(from, to, new)| Edit::Section(from, to, new)),
         ];
-        prop::collection::vec((0usize..2, deed), 0..8)
+        prop::collection::vec((0usize..2, edit), 0..8)
     }
 
-    /// Does it, and gives the edit as the agent tells it, with the byte at which it begins in the file.
-    fn done(path: &str, file: &mut String, deed: Deed) -> (FileEdit, usize) {
+    /// Applies an edit. Returns it as reported by the agent, and its byte offset in the file.
+    fn apply_edit(path: &str, file: &mut String, edit: Edit) -> (FileEdit, usize) {
         let lines: Vec<&str> = file.split_inclusive('\n').collect();
-        let (at, old, new) = match deed {
-            Deed::Write(new) => (0, None, new),
-            Deed::Replace(new) => (0, Some(file.clone()), new),
-            Deed::Stretch(from, to, new) => {
+        let (at, old, new) = match edit {
+            Edit::Write(new) => (0, None, new),
+            Edit::Replace(new) => (0, Some(file.clone()), new),
+            Edit::Section(from, to, new) => {
                 let from = from.index(lines.len());
                 let to = from + 1 + to.index(lines.len() - from);
                 (lines[..from].concat().len(), Some(lines[from..to].concat()), new)
@@ -357,25 +357,25 @@ mod tests {
         /// Applying the changes in order at their known positions turns the initial files into the final
         /// ones.
         #[test]
-        fn no_change_is_hidden_by_another_one(begin in "([xy]\n){1,4}", deeds in deeds()) {
+        fn merged_changes_reproduce_the_files(begin in "([xy]\n){1,4}", any_edits in any_edits()) {
             let mut files = [begin.clone(), begin.clone()];
-            let (mut edits, mut places) = (Vec::new(), Vec::new());
-            // Whether all of a file is known from a write, and nothing but the whole of it was replaced since.
+            let (mut edits, mut offsets) = (Vec::new(), Vec::new());
+            // True for a file known from a write and since replaced only as a whole.
             let mut known = [false; 2];
-            for (of, deed) in deeds {
-                let before = files[of].clone();
-                let (edit, at) = done(["a", "b"][of], &mut files[of], deed);
-                let is_again = known[of] && edit.old.as_ref() == Some(&before);
+            for (index, edit) in any_edits {
+                let before = files[index].clone();
+                let (edit, at) = apply_edit(["a", "b"][index], &mut files[index], edit);
+                let is_again = known[index] && edit.old.as_ref() == Some(&before);
                 if edit.old.as_ref() != Some(&edit.new) {
-                    known[of] = edit.old.is_none() || is_again;
-                    places.extend((!is_again).then_some(at));
+                    known[index] = edit.old.is_none() || is_again;
+                    offsets.extend((!is_again).then_some(at));
                 }
                 edits.push(edit);
             }
             let mut read = [begin.clone(), begin];
             let changes = merge_edits(edits.iter());
-            prop_assert_eq!(changes.len(), places.len());
-            for (change, at) in changes.into_iter().zip(places) {
+            prop_assert_eq!(changes.len(), offsets.len());
+            for (change, at) in changes.into_iter().zip(offsets) {
                 let file = &mut read[usize::from(change.path == "b")];
                 let len = change.old.as_ref().map_or(file.len(), String::len);
                 prop_assert_eq!(change.old.as_deref().unwrap_or(file.as_str()), &file[at..at + len]);
@@ -385,13 +385,13 @@ mod tests {
         }
 
         #[test]
-        fn it_is_bounded_and_one_answer(
+        fn diff_is_bounded(
             edits in prop::collection::vec(("[ab]", prop::option::of("[xy\n]{0,30}"), "[xy\n]{0,30}", any::<bool>()), 0..8),
             max in 100usize..600,
         ) {
             let mut changes = FileChanges::default();
-            for (number, (path, old, new, done)) in edits.iter().enumerate() {
-                let status = if *done { "completed" } else { "failed" };
+            for (number, (path, old, new, apply_edit)) in edits.iter().enumerate() {
+                let status = if *apply_edit { "completed" } else { "failed" };
                 changes.add(&call(&number.to_string(), status, &[diff(path, old.as_deref(), new)]));
             }
             let text = changes.unified(max);

@@ -64,7 +64,7 @@ mod tests {
     use std::convert::Infallible;
 
     /// Alters a text in one of the known ways of services.
-    fn bent(text: &str, how: usize) -> String {
+    fn altered(text: &str, how: usize) -> String {
         match how % 4 {
             0 => text.to_owned(),
             1 => text.trim().to_owned(),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_said_before_is_tagged() {
+    fn only_repeated_text_is_tagged() {
         let known = BTreeSet::from([fingerprint("OK")]);
         let of = |text: &str| {
             let Ok(found) =
@@ -92,8 +92,8 @@ mod tests {
         /// Texts repeated in any order, also ones that look like a tag: no two parts are confused, however
         /// the service alters the stored text.
         #[test]
-        fn two_parts_are_never_taken_for_each_other(
-            said in prop::collection::vec(prop_oneof![
+        fn tagged_parts_are_distinct(
+            texts in prop::collection::vec(prop_oneof![
                 4 => "(OK|Done\\.|OK |O K|)",
                 1 => (0usize..8).prop_map(|n| {
                     let nonce = nonce_of(&["part", &n.to_string()]);
@@ -105,7 +105,7 @@ mod tests {
         ) {
             let mut known = BTreeSet::new();
             let mut shown = Vec::new();
-            for (n, text) in said.iter().enumerate() {
+            for (n, text) in texts.iter().enumerate() {
                 let nonce = nonce_of(&["part", &n.to_string()]);
                 let Ok((tag, print)) = choose_tag::<Infallible>(text, &nonce, |print| Ok(known.contains(print)));
                 known.insert(print);
@@ -113,8 +113,8 @@ mod tests {
             }
             for (n, one) in shown.iter().enumerate() {
                 for other in shown.iter().skip(n + 1) {
-                    prop_assert_ne!(fingerprint(&bent(one, how)), fingerprint(other));
-                    prop_assert_ne!(bent(one, how), bent(other, how));
+                    prop_assert_ne!(fingerprint(&altered(one, how)), fingerprint(other));
+                    prop_assert_ne!(altered(one, how), altered(other, how));
                 }
             }
         }

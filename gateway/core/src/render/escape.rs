@@ -26,7 +26,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_name_is_a_name_whatever_it_is() {
+    fn names_are_quoted_and_escaped() {
         let long = "x".repeat(900);
         let cut = format!("“{}…”", "x".repeat(TITLE_CHARS_MAX - 1));
         for (name, markdown, bare) in [
@@ -59,9 +59,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the name, the quoted part is one line without active markup.
         #[test]
-        fn a_quoted_name_has_no_markup(
+        fn quoted_name_has_no_markup(
             name in prop::collection::vec(
                 prop_oneof!["\\PC{0,8}", "[`*_~|<>@:\\[\\]\\\\“”\n\r\t#-]{0,8}", any::<char>().prop_map(String::from)],
                 0..20,
@@ -76,7 +75,6 @@ mod tests {
             let mut chars = inside.chars();
             while let Some(c) = chars.next() {
                 prop_assert!(!"`*_~|<>@[]:".contains(c), "{}", shown);
-                // The closing quote is never escaped by a backslash.
                 prop_assert!(c != '\\' || chars.next().is_some_and(|next| next.is_ascii_punctuation()), "{}", shown);
             }
         }

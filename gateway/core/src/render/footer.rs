@@ -79,7 +79,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_what_is_known_is_said() {
+    fn footer_omits_unknown_values() {
         let known = |agent: &str, updates: &[Value]| {
             let mut footer = Footer::of(agent.to_owned(), Some(1_000));
             updates.iter().for_each(|update| footer.add(update));

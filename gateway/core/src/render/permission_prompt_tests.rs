@@ -18,11 +18,11 @@ fn event(payload: &Value) -> EventRow {
     EventRow { created_at_ms: 5_020, ..crate::tests::event(EventKind::Permission, payload) }
 }
 
-fn told(shows: ChannelFeatures, payload: &Value) -> String {
+fn prompt_text(shows: ChannelFeatures, payload: &Value) -> String {
     permission_prompt(&style(shows), &event(payload), payload)
 }
 
-fn ask(call: Value, options: usize) -> Value {
+fn question(call: Value, options: usize) -> Value {
     let option =
         |n: usize| json!({"optionId": n.to_string(), "name": format!("Option {n}"), "kind": "allow_once"});
     let options: Vec<Value> = (1..=options).map(option).collect();
@@ -31,27 +31,27 @@ fn ask(call: Value, options: usize) -> Value {
 
 /// With buttons the options are not listed; without them the list explains how to answer.
 #[test]
-fn a_question_says_what_is_asked_and_how_it_is_answered() {
+fn question_shows_action_and_how_to_answer() {
     let id = short_id(ID);
     let edit = json!({"title": "Write notes_a.md", "kind": "edit",
         "content": [{"type": "diff", "path": "notes_a.md", "newText": "x\n"}]});
     let diff = "--- /dev/null\n+++ b/notes_a.md\n@@ -0,0 +1 @@\n+x";
     let asks = "The agent asks for a permission";
     let typed = "Answer with /acp allow, /acp deny or /acp answer NUMBER.";
-    let mut until = ask(edit.clone(), 2);
+    let mut until = question(edit.clone(), 2);
     until["deadline_at_ms"] = json!(605_000);
-    let boss = ChannelFeatures { approvers: Some("<@7>".to_owned()), ..chat() };
+    let with_approvers = ChannelFeatures { approvers: Some("<@7>".to_owned()), ..chat() };
     let few = ChannelFeatures { buttons: 1, ..chat() };
     for (shows, payload, want) in [
         (
             chat(),
-            ask(edit.clone(), 2),
+            question(edit.clone(), 2),
             format!(
                 "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n-# Waits for an answer · id {id}"
             ),
         ),
         (
-            boss,
+            with_approvers,
             until,
             format!(
                 "{asks}: **Write notes\\_a.md** (edit)\n```diff\n{diff}\n```\n\
@@ -60,14 +60,14 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
         ),
         (
             few,
-            ask(json!({"toolCallId": "call_1"}), 2),
+            question(json!({"toolCallId": "call_1"}), 2),
             format!(
                 "{asks}: **call\\_1**\n1. Option 1 (allow once)\n2. Option 2 (allow once)\n{typed}\n-# Waits for an answer · id {id}"
             ),
         ),
         (
             ChannelFeatures::default(),
-            ask(edit, 1),
+            question(edit, 1),
             format!(
                 "{asks}: Write notes_a.md (edit)\n    {}\n1. Option 1 (allow once)\n{typed}\nWaits for an answer · id {id}",
                 diff.replace('\n', "\n    ")
@@ -75,50 +75,56 @@ fn a_question_says_what_is_asked_and_how_it_is_answered() {
         ),
         (
             chat(),
-            ask(json!({"title": "`make -j2`", "kind": "execute", "rawInput": {"command": "make -j2"}}), 3),
+            question(
+                json!({"title": "`make -j2`", "kind": "execute", "rawInput": {"command": "make -j2"}}),
+                3,
+            ),
             format!("{asks} to run this:\n```sh\nmake -j2\n```\n-# Waits for an answer · id {id}"),
         ),
         (
             chat(),
-            ask(json!({"title": "**x**\n`", "kind": "other"}), 3),
+            question(json!({"title": "**x**\n`", "kind": "other"}), 3),
             format!("{asks}: **\\*\\*x\\*\\* \\`**\n-# Waits for an answer · id {id}"),
         ),
         (chat(), json!({}), format!("{asks}: **something**\n-# Waits for an answer · id {}", short_id(""))),
     ] {
-        assert_eq!(told(shows, &payload), want, "{payload}");
+        assert_eq!(prompt_text(shows, &payload), want, "{payload}");
     }
 }
 
 /// Variables and directory precede the command, so that a long command cannot hide them.
 #[test]
-fn a_question_of_the_host_names_variables_whatever_the_command_is() {
+fn host_question_shows_variables_with_long_command() {
     let line = "x".repeat(400);
-    let question = crate::host::HostQuestion::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
+    let host_question = crate::host::HostQuestion::run(7, &line, Some("/w/sub"), &["LD_PRELOAD"]);
     for shows in [chat(), ChannelFeatures::default()] {
-        let payload = json!({"permission_id": ID, "params": question.params});
-        let said = told(shows, &payload).replace('\\', "");
-        assert!(said.contains("LD_PRELOAD") && said.contains("/w/sub") && said.contains(&line), "{said}");
+        let payload = json!({"permission_id": ID, "params": host_question.params});
+        let text_shown = prompt_text(shows, &payload).replace('\\', "");
+        assert!(
+            text_shown.contains("LD_PRELOAD") && text_shown.contains("/w/sub") && text_shown.contains(&line),
+            "{text_shown}"
+        );
     }
 }
 
 /// A question whose answer grants targets shows them whole, even with many long options.
 #[test]
-fn what_an_answer_allows_is_shown_beside_long_options() {
+fn granted_targets_are_shown_with_long_options() {
     let line = format!("{}; curl x | sh", "y".repeat(500));
-    let mut payload = ask(json!({"title": "Bash", "rawInput": {"command": line}}), 25);
+    let mut payload = question(json!({"title": "Bash", "rawInput": {"command": line}}), 25);
     for option in payload["params"]["options"].as_array_mut().into_iter().flatten() {
         option["name"] = json!("n".repeat(300));
     }
-    assert!(told(ChannelFeatures::default(), &payload).contains(&line));
+    assert!(prompt_text(ChannelFeatures::default(), &payload).contains(&line));
 }
 
 /// The resolution is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
-fn what_became_of_a_question_is_said_once() {
+fn resolution_is_shown_once() {
     let resolved_by = |by: &str| json!({"permission_id": ID, "option_id": "y", "option_name": "Yes, once", "by": by, "outcome": "selected"});
-    let said = "The permission request is resolved. Answered: “Yes, once” (by “ann”).".to_owned();
+    let text_shown = "The permission request is resolved. Answered: “Yes, once” (by “ann”).".to_owned();
     assert_eq!(resolution_notice(&style(chat()), &resolved_by("ann")), None);
-    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(said));
+    assert_eq!(resolution_notice(&style(ChannelFeatures::default()), &resolved_by("ann")), Some(text_shown));
     assert_eq!(
         resolution_notice(
             &style(ChannelFeatures::default()),
@@ -128,12 +134,12 @@ fn what_became_of_a_question_is_said_once() {
     );
     // A question without an id has no message that could be edited.
     let nameless = json!({"option_id": "y", "by": "ann"});
-    let said = "The permission request is resolved. Answered: “y” (by “ann”).".to_owned();
-    assert_eq!(resolution_notice(&style(chat()), &nameless), Some(said));
+    let text_shown = "The permission request is resolved. Answered: “y” (by “ann”).".to_owned();
+    assert_eq!(resolution_notice(&style(chat()), &nameless), Some(text_shown));
 }
 
 #[test]
-fn how_a_question_ended_is_said_in_words() {
+fn resolution_text_names_option_and_person() {
     let person = |name: &str| ResolvedBy::Person(name.to_owned());
     let without = ResolvedBy::Auto;
     for (option, by, want) in [
@@ -168,9 +174,8 @@ fn how_a_question_ended_is_said_in_words() {
     }
 }
 
-/// In Markdown, names of options and persons are escaped.
 #[test]
-fn names_are_no_markup() {
+fn names_in_resolution_are_escaped() {
     let by = ResolvedBy::Person("_ann_ <@1>".to_owned());
     let want = "Answered: “\\*\\*Yes\\*\\*” (by “\\_ann\\_ \\<\\@1\\>”).";
     assert_eq!(resolution_text(Some("**Yes**"), &by, true), want);
@@ -179,13 +184,13 @@ fn names_are_no_markup() {
 
 /// Only the gateway's own last lines are removed, whatever the excerpt contains.
 #[test]
-fn what_waits_goes_with_the_waiting() {
+fn waiting_lines_are_removed_after_resolution() {
     for (text, want) in [
         ("a\n-# Waits for an answer · id x", "a"),
         ("a\n1. b\nAnswer with /acp allow, …\nWaits for an answer · id x\n", "a\n1. b"),
         ("a\n```\nWaits for an answer\n```\n-# Waits for an answer", "a\n```\nWaits for an answer\n```"),
         ("Waits for an answer", "Waits for an answer"),
-        ("a\n-# It goes on", "a\n-# It goes on"),
+        ("a\n-# It continues", "a\n-# It continues"),
     ] {
         assert_eq!(strip_waiting_lines(text), want);
     }
@@ -194,17 +199,17 @@ fn what_waits_goes_with_the_waiting() {
 proptest! {
     /// For all questions with buttons: one message, at most one code block, and room for the resolution.
     #[test]
-    fn a_question_is_one_message_with_one_frame(
+    fn question_is_one_message_with_one_code_block(
         title in "[a-z`*@<\\n\u{202e}]{0,400}",
         text in "[a-z`~\\n@ \u{200b}]{0,3000}",
         max in 1_400usize..1_900,
     ) {
-        let payload = ask(json!({"title": title, "rawInput": {"command": text}}), 3);
+        let payload = question(json!({"title": title, "rawInput": {"command": text}}), 3);
         let style = Style { limit: MessageLimit::new(Unit::Utf16, max), ..style(chat()) };
-        let said = permission_prompt(&style, &event(&payload), &payload);
-        prop_assert_eq!(split(&said, style.limit), vec![said.clone()]);
-        let answered = format!("{}\nAnswered: Option 1 (somebody).", strip_waiting_lines(&said));
+        let text_shown = permission_prompt(&style, &event(&payload), &payload);
+        prop_assert_eq!(split(&text_shown, style.limit), vec![text_shown.clone()]);
+        let answered = format!("{}\nAnswered: Option 1 (somebody).", strip_waiting_lines(&text_shown));
         prop_assert!(style.limit.fits(&answered), "{}", answered);
-        prop_assert!([0, 2].contains(&said.matches("```").count()), "{}", said);
+        prop_assert!([0, 2].contains(&text_shown.matches("```").count()), "{}", text_shown);
     }
 }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_holds_up_to_the_next_one() {
+    fn style_is_valid_until_the_next_one() {
         let styles = StyleHistory::new(vec![(0, style(100)), (5, style(200)), (9, style(300))]);
         for (seq, want) in [(0, 100), (4, 100), (5, 200), (8, 200), (9, 300), (1_000, 300)] {
             assert_eq!(styles.at(seq), Some(&style(want)), "{seq}");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_recorded_reads_back() {
+    fn style_round_trips() {
         let shows = ChannelFeatures {
             buttons: 25,
             markdown: true,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_may_want_more_or_less_of_it() {
+    fn verbosity_changes_visible_tags() {
         let hidden = [("tool_call", false), ("agent_message_chunk", true), ("plan", true)];
         let tags = hidden.map(|(tag, shown)| (tag.to_owned(), shown)).into();
         let style = Style { tags, ..style(1) };
@@ -206,10 +206,10 @@ mod tests {
             (Some(Verbosity::Compact), false, false, false, false),
             (Some(Verbosity::None), false, false, false, true),
         ] {
-            let told = style.clone().with_verbosity(verbosity);
-            let shows = ["tool_call", "plan", "made_up"].map(|tag| told.shows(tag));
-            assert_eq!((shows, told.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
-            assert!(told.shows(MESSAGE) && !told.status_only().shows(MESSAGE));
+            let adjusted = style.clone().with_verbosity(verbosity);
+            let shows = ["tool_call", "plan", "made_up"].map(|tag| adjusted.shows(tag));
+            assert_eq!((shows, adjusted.is_quiet()), ([tools, plan, unknown], quiet), "{verbosity:?}");
+            assert!(adjusted.shows(MESSAGE) && !adjusted.status_only().shows(MESSAGE));
         }
     }
 }

@@ -7,12 +7,11 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-mod asked;
-mod cases;
 mod files;
+mod other_conversations;
+mod projection;
 mod untrusted;
 
-/// Default style of a conversation.
 pub(crate) fn style() -> Style {
     let hidden = ["agent_thought_chunk", "plan", "tool_call", "tool_call_update", "usage_update"];
     Style {
@@ -37,7 +36,6 @@ fn run_id(number: u8) -> RunId {
     RunId::parse(&format!("01890a5d-ac96-774b-bcce-b3020000{number:04}")).unwrap()
 }
 
-/// A journal under construction.
 #[derive(Debug, Default, Clone)]
 struct Journal {
     rows: Vec<EventRow>,
@@ -52,7 +50,7 @@ impl Journal {
         self
     }
 
-    fn say(&mut self, run: RunId, text: &str) -> &mut Self {
+    fn append_text(&mut self, run: RunId, text: &str) -> &mut Self {
         self.push(Some(run), K::AgentMessage, json!({"content": {"type": "text", "text": text}}))
     }
 
@@ -69,7 +67,6 @@ impl Journal {
         self.push(Some(run), K::Update, payload)
     }
 
-    /// Returns the parts in the default style.
     fn parts_of(&self, at: usize, mode: RunMode, started: bool) -> Vec<MessagePart> {
         self.parts_in(&style(), at, mode, started)
     }
@@ -104,8 +101,7 @@ impl Journal {
             .collect()
     }
 
-    /// Returns the parts of these rows in their recorded styles.
-    fn told(&self, styles: &StyleHistory, rows: std::ops::Range<usize>) -> Vec<MessagePart> {
+    fn parts_for(&self, styles: &StyleHistory, rows: std::ops::Range<usize>) -> Vec<MessagePart> {
         rows.flat_map(|at| {
             let style = styles.at(self.rows[at].session_seq).unwrap();
             self.parts_in(style, at, RunMode::Prompt, true)
@@ -114,14 +110,14 @@ impl Journal {
     }
 }
 
-fn one(build: impl FnOnce(&mut Journal)) -> Vec<(PartKind, String)> {
+fn texts_of(build: impl FnOnce(&mut Journal)) -> Vec<(PartKind, String)> {
     let mut journal = Journal::default();
     build(&mut journal);
     journal.texts()
 }
 
 #[test]
-fn a_run_ends_in_one_final_message() {
+fn run_ends_in_one_final_message() {
     let run = run_id(1);
     let finals = [
         ("end_turn", "Hello world"),
@@ -130,34 +126,37 @@ fn a_run_ends_in_one_final_message() {
         ("made_up", "Hello world\n\nThe turn ended: made_up."),
     ];
     for (stop_reason, want) in finals {
-        let got = one(|journal| {
+        let got = texts_of(|journal| {
             journal.push(Some(run), K::Prompt, json!({"text": "hi", "mode": "prompt"}));
-            journal.say(run, "Hello ").say(run, "world").done(run, stop_reason);
+            journal.append_text(run, "Hello ").append_text(run, "world").done(run, stop_reason);
         });
         assert_eq!(got, vec![(PartKind::Final, want.to_owned())], "{stop_reason}");
     }
-    let got = one(|journal| {
+    let got = texts_of(|journal| {
         journal.done(run, "end_turn");
     });
     assert_eq!(got, vec![(PartKind::Final, "The turn ended without an answer.".to_owned())]);
 }
 
 #[test]
-fn tools_are_counted_and_part_paragraphs() {
+fn tool_calls_are_counted_and_separate_paragraphs() {
     let run = run_id(1);
-    let got = one(|journal| {
-        journal.say(run, "Looking.").tool(run, "a", "read", "completed").tool(run, "b", "edit", "failed");
-        journal.say(run, "Done.").done(run, "end_turn");
+    let got = texts_of(|journal| {
+        journal
+            .append_text(run, "Looking.")
+            .tool(run, "a", "read", "completed")
+            .tool(run, "b", "edit", "failed");
+        journal.append_text(run, "Done.").done(run, "end_turn");
     });
     let want = "Looking.\n\nDone.\n\n[2 tool calls (1 edit, 1 read), 1 failed]";
     assert_eq!(got, vec![(PartKind::Final, want.to_owned())]);
 }
 
 #[test]
-fn a_failed_turn_shows_what_was_said_and_what_to_do_next() {
+fn failed_turn_shows_its_text_and_next_step() {
     let run = run_id(1);
-    let got = one(|journal| {
-        journal.say(run, "Half an ans");
+    let got = texts_of(|journal| {
+        journal.append_text(run, "Half an ans");
         let payload = json!({"code": "ACP_UNCERTAIN", "message": "The agent exited.", "retryable": false});
         journal.push(Some(run), K::Error, payload);
     });
@@ -170,12 +169,12 @@ fn a_failed_turn_shows_what_was_said_and_what_to_do_next() {
 }
 
 #[test]
-fn failures_name_no_path_of_the_server() {
+fn failures_hide_server_paths() {
     let run = run_id(1);
-    let got = one(|journal| {
+    let got = texts_of(|journal| {
         let text = "The agent could not be started: /opt/bin/agent could not be started (exec: ENOENT)";
         journal.push(None, K::Status, json!({"status": "agent_failed", "text": text}));
-        journal.say(run, "I read /etc/hosts/x.");
+        journal.append_text(run, "I read /etc/hosts/x.");
         let payload = json!({"code": "ACP_RUNTIME", "message": "cannot use /srv/a/b", "retryable": false});
         journal.push(Some(run), K::Error, payload);
     });
@@ -185,7 +184,7 @@ fn failures_name_no_path_of_the_server() {
 }
 
 #[test]
-fn steers_and_runs_that_never_started_owe_no_final() {
+fn steers_and_unstarted_runs_have_no_final() {
     let run = run_id(1);
     let mut journal = Journal::default();
     journal.done(run, "steered").done(run, "cancelled");
@@ -196,7 +195,7 @@ fn steers_and_runs_that_never_started_owe_no_final() {
 }
 
 #[test]
-fn replays_thoughts_and_streams_are_not_shown() {
+fn only_rendered_kinds_are_shown() {
     let payload = json!({"content": {"type": "text", "text": "x"}, "text": "x", "status": "x"});
     for kind in K::ALL {
         let mut journal = Journal::default();
@@ -207,49 +206,49 @@ fn replays_thoughts_and_streams_are_not_shown() {
 }
 
 #[test]
-fn replay_is_no_output_of_the_run() {
+fn replay_is_not_run_output() {
     let run = run_id(1);
-    let got = one(|journal| {
+    let got = texts_of(|journal| {
         let old = json!({"content": {"type": "text", "text": "old "}});
         journal.push(Some(run), K::Replay, old);
-        journal.say(run, "new").done(run, "end_turn");
+        journal.append_text(run, "new").done(run, "end_turn");
     });
     assert_eq!(got, vec![(PartKind::Final, "new".to_owned())]);
 }
 
 #[test]
-fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
+fn permission_requests_are_parts_unless_policy_answers() {
     let run = run_id(1);
-    let asked = json!({"permission_id": "p:1", "params": {
+    let request = json!({"permission_id": "p:1", "params": {
         "toolCall": {"toolCallId": "c", "title": "Write\nnotes.txt"},
         "options": [{"optionId": "a", "name": "Allow once", "kind": "allow_once"}, {"optionId": "r"}],
     }});
     let settle = |how: &str, by: &str| json!({"permission_id": "p:1", "outcome": "selected", "option_id": "a", how: by});
-    let got = one(|journal| {
-        journal.push(Some(run), K::Permission, asked.clone());
+    let got = texts_of(|journal| {
+        journal.push(Some(run), K::Permission, request.clone());
         journal.push(Some(run), K::PermissionSettled, settle("by", "ann"));
     });
     let want = "The agent asks for a permission: Write notes.txt\n1. Allow once\n2. r\n\
         Answer with /acp allow, /acp deny or /acp answer NUMBER.\nWaits for an answer · id 2GKu";
-    let said = "The permission request is resolved. Answered: “a” (by “ann”).";
-    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
-    let got = one(|journal| {
-        journal.push(Some(run), K::Permission, asked.clone());
+    let shown = "The permission request is resolved. Answered: “a” (by “ann”).";
+    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, shown.to_owned())]);
+    let got = texts_of(|journal| {
+        journal.push(Some(run), K::Permission, request.clone());
         journal.push(Some(run), K::PermissionSettled, settle("without", "policy"));
     });
     assert_eq!(got, vec![]);
     // A person with the name of a policy is still a person.
-    let got = one(|journal| {
-        journal.push(Some(run), K::Permission, asked.clone());
+    let got = texts_of(|journal| {
+        journal.push(Some(run), K::Permission, request.clone());
         journal.push(Some(run), K::PermissionSettled, settle("by", "policy"));
     });
-    let said = "The permission request is resolved. Answered: “a” (by “policy”).";
-    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, said.to_owned())]);
+    let shown = "The permission request is resolved. Answered: “a” (by “policy”).";
+    assert_eq!(got, vec![(PartKind::Permission, want.to_owned()), (PartKind::Notice, shown.to_owned())]);
 }
 
 #[test]
-fn notices() {
-    let got = one(|journal| {
+fn notices_are_rendered() {
+    let got = texts_of(|journal| {
         journal.push(None, K::Status, json!({"status": "agent_ready", "text": "The agent is ready."}));
         journal.push(None, K::Status, json!({"status": "lost", "text": "The agent exited."}));
         journal.push(None, K::Gap, json!({"text": "About 20 bytes."}));
@@ -263,24 +262,23 @@ fn notices() {
     assert_eq!(got, want.map(|(kind, text)| (kind, text.to_owned())));
 }
 
-/// With the lowest verbosity, notices about a delay are still shown.
 #[test]
-fn what_holds_a_person_up_is_said_to_everybody() {
+fn delay_notices_are_shown_at_any_verbosity() {
     let quiet = style().with_verbosity(Some(Verbosity::None));
     let mut journal = Journal::default();
     for status in ["agent_failed", "agent_waits", "unbound", "new_conversation", "agent_ready"] {
         journal.push(None, K::Status, json!({"status": status, "text": status}));
     }
-    let said = |style: &Style| journal.texts_in(style).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
-    assert_eq!(said(&quiet), ["agent_failed", "agent_waits", "unbound"]);
-    assert_eq!(said(&style()), ["agent_failed", "agent_waits", "unbound", "new_conversation"]);
+    let texts = |style: &Style| journal.texts_in(style).into_iter().map(|(_, text)| text).collect::<Vec<_>>();
+    assert_eq!(texts(&quiet), ["agent_failed", "agent_waits", "unbound"]);
+    assert_eq!(texts(&style()), ["agent_failed", "agent_waits", "unbound", "new_conversation"]);
 }
 
 #[test]
-fn long_output_is_split_and_nothing_of_it_is_lost() {
+fn long_output_is_split_without_loss() {
     let run = run_id(1);
     let mut journal = Journal::default();
-    journal.say(run, &"word ".repeat(1_000)).done(run, "end_turn");
+    journal.append_text(run, &"word ".repeat(1_000)).done(run, "end_turn");
     let parts = journal.parts_of(1, RunMode::Prompt, true);
     assert_eq!(parts.iter().map(|part| part.part_no).collect::<Vec<_>>(), vec![0, 1, 2]);
     assert!(parts.iter().all(|part| part.nonce == nonce(binding(), 2, part.part_no)));
@@ -289,7 +287,7 @@ fn long_output_is_split_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn nonces_differ_and_fit_a_channel() {
+fn nonces_are_unique_and_bounded() {
     let mut seen = std::collections::BTreeSet::new();
     for seq in 0..50 {
         for part_no in 0..10 {
@@ -301,15 +299,14 @@ fn nonces_differ_and_fit_a_channel() {
     assert_ne!(nonce_of(&["a", "bc"]), nonce_of(&["ab", "c"]));
 }
 
-/// Random journals, similar to those of agents.
 fn journals() -> impl Strategy<Value = Journal> {
     let step = (0u8..3, 0u8..10, "[a-z `\n]{0,12}");
     prop::collection::vec(step, 0..40).prop_map(|steps| {
         let mut journal = Journal::default();
-        for (run, what, text) in steps {
+        for (run, step, text) in steps {
             let run = run_id(run);
-            match what {
-                0..=2 => journal.say(run, &text),
+            match step {
+                0..=2 => journal.append_text(run, &text),
                 3 => journal.tool(run, &text, "edit", "completed"),
                 4 => journal.done(run, "end_turn"),
                 5 => journal.push(Some(run), K::Permission, json!({"permission_id": text})),
@@ -327,7 +324,6 @@ fn journals() -> impl Strategy<Value = Journal> {
     })
 }
 
-/// Random styles, as configurations produce them.
 fn styles_of() -> impl Strategy<Value = Style> {
     let separator = prop::sample::select(vec![
         Separator::None,
@@ -370,7 +366,7 @@ proptest! {
     /// Readers at any position of a growing journal, with restarts and configuration changes in between,
     /// produce the same parts as a single later pass.
     #[test]
-    fn any_cut_of_the_journal_gives_the_same_parts(
+    fn parts_do_not_depend_on_read_positions(
         journal in journals(),
         cuts in prop::collection::vec((0usize..60, styles_of()), 1..6),
     ) {
@@ -389,18 +385,18 @@ proptest! {
                 records.push((from, style));
             }
             let view = Journal { rows: journal.rows[..committed].to_vec() };
-            got.extend(view.told(&StyleHistory::new(records.clone()), checkpoint..committed));
+            got.extend(view.parts_for(&StyleHistory::new(records.clone()), checkpoint..committed));
             checkpoint = committed;
         }
-        let whole = journal.told(&StyleHistory::new(records), 0..end);
+        let whole = journal.parts_for(&StyleHistory::new(records), 0..end);
         prop_assert_eq!(&got, &whole);
         let numbers: Vec<(u64, u32)> = whole.iter().map(|part| (part.session_seq, part.part_no)).collect();
-        prop_assert!(numbers.is_sorted_by(|one, next| one < next), "{:?}", numbers);
+        prop_assert!(numbers.is_sorted_by(|texts_of, next| texts_of < next), "{:?}", numbers);
     }
 
     /// All parts fit the limit, and a turn has at most one note about omitted output.
     #[test]
-    fn what_is_told_is_within_its_bounds(journal in journals(), style in styles_of()) {
+    fn parts_fit_the_limit(journal in journals(), style in styles_of()) {
         for (kind, text) in journal.texts_in(&style) {
             prop_assert!(style.limit.fits(&text), "{:?}", text);
             prop_assert!(kind != PartKind::Card);
@@ -413,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn payloads_of_any_shape_are_survived(kind in prop::sample::select(K::ALL.to_vec()), payload in "\\PC{0,60}") {
+    fn any_payload_is_rendered(kind in prop::sample::select(K::ALL.to_vec()), payload in "\\PC{0,60}") {
         let mut journal = Journal::default();
         journal.push(Some(run_id(1)), kind, Value::Null);
         journal.rows[0].payload = payload;
@@ -425,14 +421,14 @@ proptest! {
 
 /// D2: the timeout of one binding is reported in its own conversation only.
 #[test]
-fn the_end_of_one_binding_is_said_there_alone() {
+fn binding_end_is_reported_in_its_conversation_only() {
     let text = "This conversation was unbound.";
     for (of, parts) in [(binding(), 1), (BindingId::mint(), 0)] {
         let mut journal = Journal::default();
         let payload = json!({"status": "unbound", "text": text, "binding_id": of});
         journal.push(None, K::Status, payload);
-        let said = journal.parts_of(0, RunMode::Prompt, true);
-        assert_eq!(said.len(), parts);
-        assert!(said.iter().all(|part| part.text == text && part.kind == PartKind::Notice));
+        let shown = journal.parts_of(0, RunMode::Prompt, true);
+        assert_eq!(shown.len(), parts);
+        assert!(shown.iter().all(|part| part.text == text && part.kind == PartKind::Notice));
     }
 }

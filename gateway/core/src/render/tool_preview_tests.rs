@@ -10,7 +10,7 @@ fn shown(call: &Value, is_markdown: bool) -> Option<String> {
 
 /// Excerpts prefer changes, then a command, text, input and locations.
 #[test]
-fn a_tool_call_is_told_by_what_it_would_do() {
+fn preview_shows_the_effect_of_a_tool_call() {
     let diff = json!({"type": "diff", "path": "/src/a.rs", "oldText": "one\ntwo\n", "newText": "one\n2\n"});
     let text = json!({"type": "content", "content": {"type": "text", "text": "# A plan\n1. Look"}});
     let place = json!({"path": "/src/b.rs", "line": 7});
@@ -37,7 +37,7 @@ fn a_tool_call_is_told_by_what_it_would_do() {
             json!({"rawInput": {"command": ["ls", 1], "url": "https://x.y"}, "locations": [place]}),
             fenced("json", "{\n  \"command\": [\n    \"ls\",\n    1\n  ],\n  \"url\": \"https://x.y\"\n}"),
         ),
-        (json!({"rawInput": "as it is"}), fenced("", "as it is")),
+        (json!({"rawInput": "plain text"}), fenced("", "plain text")),
         // Several files are listed before their changes, and so is a file without a visible change.
         (
             json!({"content": [{"type": "diff", "path": "/a", "newText": "x\n"}, {"type": "diff", "path": "/b", "newText": ""}]}),
@@ -58,7 +58,7 @@ fn a_tool_call_is_told_by_what_it_would_do() {
 
 /// No text ends the code block, and characters that hide or reorder text are visible.
 #[test]
-fn what_an_agent_writes_stays_in_its_frame() {
+fn preview_text_stays_in_its_code_block() {
     let of =
         |command: &str, is_markdown| shown(&json!({"rawInput": {"command": command}}), is_markdown).unwrap();
     for (command, inside) in [
@@ -76,9 +76,8 @@ fn what_an_agent_writes_stays_in_its_frame() {
     assert_eq!(of("a\n```\n\u{202e}b", false), "    a\n    ```\n    \\u{202e}b");
 }
 
-/// A truncated excerpt says so.
 #[test]
-fn a_long_one_is_cut_and_says_so() {
+fn long_preview_is_truncated_with_a_note() {
     let of = |command: &str, room, is_markdown| {
         let preview = ToolPreview::of(&json!({"rawInput": {"command": command}})).unwrap();
         preview.render(room, is_markdown)
@@ -96,7 +95,7 @@ fn a_long_one_is_cut_and_says_so() {
 }
 
 #[test]
-fn words_carry_no_marks() {
+fn titles_are_escaped() {
     for (text, marked, bare) in [
         ("Write notes_a.md", r"Write notes\_a.md", "Write notes_a.md"),
         ("**x** `y` ~~z~~ ||s||", r"\*\*x\*\* \`y\` \~\~z\~\~ \|\|s\|\|", "**x** `y` ~~z~~ ||s||"),
@@ -110,7 +109,6 @@ fn words_carry_no_marks() {
     }
 }
 
-/// Random texts of harmful kinds.
 fn harmful() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         3 => "[`~]{1,7}",
@@ -125,20 +123,20 @@ fn harmful() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..30).prop_map(|pieces| pieces.concat())
 }
 
-/// Random tool calls with any combination of members.
 fn any_call() -> impl Strategy<Value = Value> {
     let path = || prop_oneof!["/[a-c]{1,3}(/[a-c.]{1,3}){0,3}", "[/.a ]{0,6}", "/[a-z]{1,400}"];
     let text = || prop_oneof!["[a-z' ]{0,30}", "(cd [a-z]{1,9}\\n){0,20}", "[a-z]{0,900}"];
     let diff = (path(), prop::option::of(text()), text())
         .prop_map(|(path, old, new)| json!({"type": "diff", "path": path, "oldText": old, "newText": new}));
-    let said = text().prop_map(|text| json!({"type": "content", "content": {"type": "text", "text": text}}));
+    let content =
+        text().prop_map(|text| json!({"type": "content", "content": {"type": "text", "text": text}}));
     let line = prop_oneof![
         text().prop_map(Value::from),
         prop::collection::vec(text(), 0..4).prop_map(Value::from),
         text().prop_map(|text| json!(["bash", "-lc", text])),
         Just(Value::Null),
     ];
-    let blocks = prop::collection::vec(prop_oneof![3 => diff, 1 => said], 0..8);
+    let blocks = prop::collection::vec(prop_oneof![3 => diff, 1 => content], 0..8);
     let places = prop::collection::vec(path().prop_map(|path| json!({"path": path, "line": 3})), 0..8);
     (blocks, line.clone(), line, places).prop_map(|(content, command, cmd, locations)| {
         json!({"kind": "edit", "content": content, "locations": locations,
@@ -150,7 +148,7 @@ proptest! {
     /// For all tool calls: the targets that an answer grants are shown whole in every question, however small
     /// its room.
     #[test]
-    fn what_an_answer_allows_is_shown(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
+    fn granted_targets_are_shown_in_full(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
         let preview = ToolPreview::of(&call);
         let room = Some(MessageLimit::new(Unit::Utf16, max));
         let shown = preview.and_then(|preview| preview.render_in(room, is_markdown)).unwrap_or_default();
@@ -161,8 +159,8 @@ proptest! {
             let spellings = [text.clone(), text.replace('\'', r"'\''")];
             for shown in [&shown, &terminal] {
                 let shown = shown.replace("\n    ", "\n");
-                let is_there = spellings.iter().any(|text| shown.contains(text.trim_end()));
-                prop_assert!(is_there, "{:?} is not in {}", text, shown);
+                let is_shown = spellings.iter().any(|text| shown.contains(text.trim_end()));
+                prop_assert!(is_shown, "{:?} is not in {}", text, shown);
             }
         }
     }
@@ -170,14 +168,14 @@ proptest! {
     /// For all texts: the excerpt is one code block within its limits, in one message, and nothing in it ends
     /// the block, controls a terminal or is invisible.
     #[test]
-    fn an_excerpt_never_leaves_its_frame_and_its_bounds(
+    fn excerpt_stays_in_its_block_and_limits(
         text in harmful(),
-        what in 0usize..4,
+        variant in 0usize..4,
         max in 32usize..2_200,
         unit in prop::sample::select(vec![Unit::Utf16, Unit::Bytes]),
         is_markdown in any::<bool>(),
     ) {
-        let call = match what {
+        let call = match variant {
             0 => json!({"rawInput": {"command": text}}),
             1 => json!({"content": [{"type": "diff", "path": text, "oldText": "a", "newText": text}]}),
             2 => json!({"content": [{"type": "content", "content": {"type": "text", "text": text}}]}),
@@ -204,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn words_are_one_line_without_a_mark(text in harmful()) {
+    fn titles_are_one_line_without_markup(text in harmful()) {
         let shown = escape_text(&text, 300, true);
         prop_assert!(!shown.contains('\n') && shown.chars().all(|c| !is_hidden(c)));
         prop_assert!(shown.chars().count() <= 300, "{}", shown);

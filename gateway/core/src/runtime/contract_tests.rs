@@ -1,5 +1,4 @@
-//! What every backend's machine must do, whatever it speaks. A [`Peer`] plays the agent; the suite knows
-//! neither messages nor methods.
+//! Contract of every backend machine, independent of its protocol. A [`FakeAgent`] plays the agent.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 use super::Runtime as _;
@@ -13,20 +12,20 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
 use serde_json::{Value, json};
 
-/// The agent of the direct backend, which does what the protocol says.
+/// Agent of the direct backend that follows the protocol.
 #[derive(Default)]
-struct Peer {
-    forgetful: bool,
+struct FakeAgent {
+    cannot_load: bool,
 }
 
-impl Peer {
-    /// What the agent answers at once: handshake, settings, probes.
-    fn answers(&self, sent: &str) -> Vec<String> {
+impl FakeAgent {
+    /// Immediate responses of the agent: handshake, settings, probes.
+    fn responses(&self, sent: &str) -> Vec<String> {
         let sent: Value = serde_json::from_str(sent).unwrap();
         let mut body = match sent["method"].as_str() {
             Some("initialize") => json!({ "result": {
                 "protocolVersion": 1,
-                "agentCapabilities": { "loadSession": !self.forgetful },
+                "agentCapabilities": { "loadSession": !self.cannot_load },
             }}),
             Some("session/new") => json!({ "result": { "sessionId": "s1" } }),
             Some("session/load") => json!({ "result": null }),
@@ -38,96 +37,93 @@ impl Peer {
         vec![body.to_string()]
     }
 
-    /// A piece of the agent's message.
-    fn says(&self, text: &str) -> String {
+    fn text_update(&self, text: &str) -> String {
         json!({ "jsonrpc": "2.0", "method": "session/update", "params": { "update": {
             "sessionUpdate": "agent_message_chunk", "content": { "type": "text", "text": text },
         }}})
         .to_string()
     }
 
-    /// A permission request under this id of the agent.
-    fn asks(&self, id: u64) -> String {
+    fn permission_request(&self, id: u64) -> String {
         json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
             "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
         }})
         .to_string()
     }
 
-    /// The end of a turn.
-    fn ends(&self, run_id: RunId, stop_reason: &str) -> String {
+    fn turn_end(&self, run_id: RunId, stop_reason: &str) -> String {
         json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
             .to_string()
     }
 
-    /// The failure of a turn.
-    fn fails(&self, run_id: RunId) -> String {
+    fn turn_failure(&self, run_id: RunId) -> String {
         json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "error": { "code": -32603, "message": "m" } })
             .to_string()
     }
 }
 
-/// A backend's machine with its agent, restored from its saved text before every call when `restarts`.
-struct Rig {
-    peer: Peer,
+/// Backend machine with its agent. With `restarts`, the machine is restored from its saved state for each
+/// call.
+struct MachineFixture {
+    agent: FakeAgent,
     runtime: DirectRuntime,
-    link: Box<dyn BackendMachine>,
+    machine: Box<dyn BackendMachine>,
     restarts: bool,
     at: u64,
     log: Vec<BackendStep>,
 }
 
-impl Rig {
-    fn new(peer: Peer, restarts: bool) -> Self {
+impl MachineFixture {
+    fn new(agent: FakeAgent, restarts: bool) -> Self {
         let runtime = DirectRuntime::default();
-        let link = runtime.machine(None).unwrap();
-        Self { peer, runtime, link, restarts, at: 0, log: Vec::new() }
+        let machine = runtime.machine(None).unwrap();
+        Self { agent, runtime, machine, restarts, at: 0, log: Vec::new() }
     }
 
-    /// One call, and everything that the agent answers to at once.
+    /// Calls the machine, and feeds it the agent's immediate responses.
     fn call(&mut self, act: impl FnOnce(&mut dyn BackendMachine) -> Vec<BackendStep>) -> Vec<BackendStep> {
         if self.restarts {
-            self.link = self.runtime.machine(Some(&self.link.save())).unwrap();
+            self.machine = self.runtime.machine(Some(&self.machine.save())).unwrap();
         }
-        let mut steps = act(self.link.as_mut());
+        let mut steps = act(self.machine.as_mut());
         let mut lines = Vec::new();
         for step in &steps {
             if let BackendStep::Send { bytes, .. } = step {
                 let text = std::str::from_utf8(bytes).unwrap();
                 let line = text.strip_suffix('\n').expect("a message ends with a newline");
                 assert!(!line.contains('\n'), "one message is one line: {line}");
-                lines.extend(self.peer.answers(line));
+                lines.extend(self.agent.responses(line));
             }
         }
         self.log.extend(steps.iter().cloned());
         for line in lines {
-            steps.extend(self.line(&line));
+            steps.extend(self.receive(&line));
         }
         steps
     }
 
-    fn line(&mut self, line: &str) -> Vec<BackendStep> {
+    fn receive(&mut self, line: &str) -> Vec<BackendStep> {
         let at = self.at;
         self.at += line.len() as u64 + 1;
-        self.call(|link| link.stream(at, line.as_bytes()))
+        self.call(|machine| machine.stream(at, line.as_bytes()))
     }
 
     fn open(&mut self, lease_id: LeaseId, resume: Option<&str>) -> Vec<BackendStep> {
         self.at = 0;
         let (cwd, resume) = ("/work space".to_owned(), resume.map(str::to_owned));
-        let input = StartSessionParams { lease_id, cwd, resume, asks: true, ..direct::tests::ensure() };
-        self.call(|link| link.start_session(&input))
+        let input = StartSessionParams { lease_id, cwd, resume, asks: true, ..direct::tests::defaults() };
+        self.call(|machine| machine.start_session(&input))
     }
 
     fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {
-        self.call(|link| {
-            link.submit(&SubmitParams { run_id, text: "do\n\"it\"".to_owned(), files: None, steer })
+        self.call(|machine| {
+            machine.submit(&SubmitParams { run_id, text: "do\n\"it\"".to_owned(), files: None, steer })
         })
     }
 
     fn answer(&mut self, at: u64) -> Vec<BackendStep> {
         let outcome = Ok(permission::selected_result("yes"));
-        self.call(|link| link.answer(&RequestReply { at, outcome, is_rejection: false }))
+        self.call(|machine| machine.answer(&RequestReply { at, outcome, is_rejection: false }))
     }
 }
 
@@ -139,7 +135,7 @@ fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
     steps.iter().filter_map(kind).collect()
 }
 
-fn asked(steps: &[BackendStep]) -> Vec<u64> {
+fn request_offsets(steps: &[BackendStep]) -> Vec<u64> {
     let at = |step: &BackendStep| match step {
         BackendStep::Request(ask) => Some(ask.at),
         _ => None,
@@ -147,7 +143,7 @@ fn asked(steps: &[BackendStep]) -> Vec<u64> {
     steps.iter().filter_map(at).collect()
 }
 
-fn said(steps: &[BackendStep]) -> Vec<Option<RunId>> {
+fn text_runs(steps: &[BackendStep]) -> Vec<Option<RunId>> {
     let run = |step: &BackendStep| match step {
         BackendStep::Event(event) if event.kind == EventKind::AgentMessage => Some(event.run_id),
         _ => None,
@@ -155,7 +151,7 @@ fn said(steps: &[BackendStep]) -> Vec<Option<RunId>> {
     steps.iter().filter_map(run).collect()
 }
 
-fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
+fn turn_ends(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
     fn end(step: &BackendStep) -> Option<(RunId, &str)> {
         match step {
             BackendStep::TurnDone { run_id, stop_reason, .. } => Some((*run_id, stop_reason.as_str())),
@@ -166,83 +162,89 @@ fn ended(steps: &[BackendStep]) -> Vec<(RunId, &str)> {
     steps.iter().filter_map(end).collect()
 }
 
-/// The whole life of a session, each promise checked where it falls due. Returns everything the machine did.
-fn life(mut rig: Rig, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
-    assert!(!rig.link.can_steer());
-    let opened = rig.open(lease, None);
+/// Runs a session from start to close with its contract checks. Returns all steps of the machine.
+fn run_session(mut pair: MachineFixture, lease: LeaseId, runs: &[RunId; 4]) -> Vec<BackendStep> {
+    assert!(!pair.machine.can_steer());
+    let opened = pair.open(lease, None);
     let ready = |step: &&BackendStep| matches!(step, BackendStep::Ready { agent_session_id, .. } if !agent_session_id.is_empty());
     assert_eq!(opened.iter().filter(ready).count(), 1, "{opened:?}");
     let last = opened.last();
     assert!(matches!(last, Some(BackendStep::Ready { .. })), "nothing comes after Ready: {opened:?}");
 
-    // A turn: sent once, its words are its own, and its end comes last.
+    // A turn is sent once, its text belongs to its run, and its end comes last.
     let [first, second, third, fourth] = *runs;
-    assert_eq!(sends(&rig.submit(first, false)), [InputKind::Prompt { run_id: first }]);
-    assert_eq!(said(&rig.line(&rig.peer.says("a"))), [Some(first)]);
-    assert_eq!(ended(&rig.submit(second, false)), [(second, "failed")], "one turn at a time");
-    assert_eq!(said(&rig.line(&rig.peer.says("b"))), [Some(first)]);
-    let done = rig.line(&rig.peer.ends(first, "end_turn"));
-    assert_eq!(ended(&done), [(first, "end_turn")]);
-    assert!(ended(&rig.line(&rig.peer.ends(first, "end_turn"))).is_empty(), "a turn ends once");
-    assert_eq!(said(&rig.line(&rig.peer.says("late"))), [None], "late text belongs to no turn");
+    assert_eq!(sends(&pair.submit(first, false)), [InputKind::Prompt { run_id: first }]);
+    assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("a"))), [Some(first)]);
+    assert_eq!(turn_ends(&pair.submit(second, false)), [(second, "failed")], "one turn at a time");
+    assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("b"))), [Some(first)]);
+    let done = pair.receive(&pair.agent.turn_end(first, "end_turn"));
+    assert_eq!(turn_ends(&done), [(first, "end_turn")]);
+    assert!(turn_ends(&pair.receive(&pair.agent.turn_end(first, "end_turn"))).is_empty(), "a turn ends once");
+    assert_eq!(
+        text_runs(&pair.receive(&pair.agent.text_update("late"))),
+        [None],
+        "late text belongs to no turn"
+    );
 
-    // Questions are named by their offset, and are answered once.
-    rig.submit(second, false);
-    let one = asked(&rig.line(&rig.peer.asks(0)));
-    let two = asked(&rig.line(&rig.peer.asks(0)));
+    // Requests are identified by their offset and answered once.
+    pair.submit(second, false);
+    let one = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
+    let two = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
     assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
-    assert_eq!(sends(&rig.answer(two[0])), [InputKind::Answer { at: two[0] }]);
-    assert!(sends(&rig.answer(two[0])).is_empty(), "an answer is sent once");
-    assert!(sends(&rig.answer(u64::MAX)).is_empty(), "an unknown request gets no answer");
+    assert_eq!(sends(&pair.answer(two[0])), [InputKind::Answer { at: two[0] }]);
+    assert!(sends(&pair.answer(two[0])).is_empty(), "an answer is sent once");
+    assert!(sends(&pair.answer(u64::MAX)).is_empty(), "an unknown request gets no answer");
 
-    // Cancel touches the running turn only; the turn's end takes its questions back before it is said.
-    assert!(sends(&rig.call(|link| link.cancel(first))).is_empty());
-    assert_eq!(sends(&rig.call(|link| link.cancel(second))), [InputKind::Cancel { run_id: second }]);
-    let end = rig.line(&rig.peer.ends(second, "cancelled"));
-    assert_eq!(ended(&end), [(second, "cancelled")]);
+    // A cancel affects the running turn only. The end of a turn withdraws its requests first.
+    assert!(sends(&pair.call(|machine| machine.cancel(first))).is_empty());
+    assert_eq!(sends(&pair.call(|machine| machine.cancel(second))), [InputKind::Cancel { run_id: second }]);
+    let end = pair.receive(&pair.agent.turn_end(second, "cancelled"));
+    assert_eq!(turn_ends(&end), [(second, "cancelled")]);
     assert!(matches!(end.last(), Some(BackendStep::TurnDone { .. })), "{end:?}");
     assert!(end.contains(&BackendStep::RequestWithdrawn { at: one[0] }), "{end:?}");
-    assert!(sends(&rig.answer(one[0])).is_empty(), "too late");
+    assert!(sends(&pair.answer(one[0])).is_empty(), "too late");
 
-    // Nonsense is tolerated, and the session goes on.
     for line in ["", "Loading…", "{\"", "[]", "[{}]", "7", "null", "{}", "{\"id\":null}"] {
-        let steps = rig.line(line);
+        let steps = pair.receive(line);
         let bad = |s: &BackendStep| {
             matches!(s, BackendStep::Failed(_) | BackendStep::Send { .. } | BackendStep::Request(_))
         };
-        assert!(ended(&steps).is_empty() && !steps.iter().any(bad), "{line}: {steps:?}");
+        assert!(turn_ends(&steps).is_empty() && !steps.iter().any(bad), "{line}: {steps:?}");
     }
-    assert!(rig.call(|link| link.probe()).contains(&BackendStep::ProbeAnswered));
+    assert!(pair.call(|machine| machine.probe()).contains(&BackendStep::ProbeAnswered));
 
-    // A failing turn is the turn's failure, not the session's.
-    rig.submit(third, false);
-    assert_eq!(ended(&rig.line(&rig.peer.fails(third))), [(third, "failed")]);
-    rig.submit(fourth, false);
+    // A failed turn does not fail the session.
+    pair.submit(third, false);
+    assert_eq!(turn_ends(&pair.receive(&pair.agent.turn_failure(third))), [(third, "failed")]);
+    pair.submit(fourth, false);
     let steer = RunId::mint();
-    if !rig.link.can_steer() {
-        assert_eq!(rig.submit(steer, true), [BackendStep::Steered { run_id: steer, taken: false }]);
+    if !pair.machine.can_steer() {
+        assert_eq!(pair.submit(steer, true), [BackendStep::Steered { run_id: steer, taken: false }]);
     }
-    rig.line(&rig.peer.ends(fourth, "end_turn"));
-    assert_eq!(rig.call(|link| link.close(CloseMode::Discard)).last(), Some(&BackendStep::CloseAnswered));
-    rig.log
+    pair.receive(&pair.agent.turn_end(fourth, "end_turn"));
+    assert_eq!(
+        pair.call(|machine| machine.close(CloseMode::Discard)).last(),
+        Some(&BackendStep::CloseAnswered)
+    );
+    pair.log
 }
 
 #[test]
-fn a_whole_life() {
+fn restored_machine_behaves_like_the_original() {
     let (lease, runs) = (LeaseId::mint(), [(); 4].map(|()| RunId::mint()));
-    // The steer's id is minted inside, so it is left out of the comparison.
+    // The minted id of the steer is left out of the comparison.
     let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
         log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
     };
-    let straight = comparable(life(Rig::new(Peer::default(), false), lease, &runs));
-    let restarted = comparable(life(Rig::new(Peer::default(), true), lease, &runs));
-    assert_eq!(straight, restarted, "a machine that is restored before every call does the same");
+    let straight = comparable(run_session(MachineFixture::new(FakeAgent::default(), false), lease, &runs));
+    let restarted = comparable(run_session(MachineFixture::new(FakeAgent::default(), true), lease, &runs));
+    assert_eq!(straight, restarted, "a machine restored before every call behaves the same");
 }
 
 #[test]
-fn it_never_begins_a_new_conversation_by_itself() {
-    let mut rig = Rig::new(Peer { forgetful: true }, true);
-    let steps = rig.open(LeaseId::mint(), Some("old"));
+fn failed_resume_starts_no_new_conversation() {
+    let mut pair = MachineFixture::new(FakeAgent { cannot_load: true }, true);
+    let steps = pair.open(LeaseId::mint(), Some("old"));
     let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
     assert!(steps.iter().any(refused), "{steps:?}");
     for step in &steps {
@@ -254,33 +256,33 @@ fn it_never_begins_a_new_conversation_by_itself() {
 }
 
 #[test]
-fn an_old_conversation_goes_on_and_its_replay_is_not_news() {
-    let mut rig = Rig::new(Peer::default(), true);
-    let steps = rig.open(LeaseId::mint(), Some("old"));
+fn resumed_conversation_ignores_its_replay() {
+    let mut pair = MachineFixture::new(FakeAgent::default(), true);
+    let steps = pair.open(LeaseId::mint(), Some("old"));
     let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
     assert!(steps.iter().any(ready), "{steps:?}");
     let run_id = RunId::mint();
-    let replay = rig.line(&rig.peer.says("old words"));
-    assert!(said(&replay).is_empty(), "updates before the first prompt are a replay: {replay:?}");
-    rig.submit(run_id, false);
-    assert_eq!(said(&rig.line(&rig.peer.says("new words"))), [Some(run_id)]);
+    let replay = pair.receive(&pair.agent.text_update("old words"));
+    assert!(text_runs(&replay).is_empty(), "updates before the first prompt are a replay: {replay:?}");
+    pair.submit(run_id, false);
+    assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("new words"))), [Some(run_id)]);
 }
 
 #[test]
-fn another_process_starts_from_nothing() {
-    let mut rig = Rig::new(Peer::default(), true);
-    rig.open(LeaseId::mint(), None);
+fn new_process_resets_the_machine() {
+    let mut pair = MachineFixture::new(FakeAgent::default(), true);
+    pair.open(LeaseId::mint(), None);
     let run_id = RunId::mint();
-    rig.submit(run_id, false);
-    let ask = asked(&rig.line(&rig.peer.asks(0)));
-    rig.open(LeaseId::mint(), None);
-    let end = rig.line(&rig.peer.ends(run_id, "end_turn"));
-    assert!(ended(&end).is_empty(), "the turn belonged to another process");
-    assert!(sends(&rig.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
+    pair.submit(run_id, false);
+    let ask = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
+    pair.open(LeaseId::mint(), None);
+    let end = pair.receive(&pair.agent.turn_end(run_id, "end_turn"));
+    assert!(turn_ends(&end).is_empty(), "the turn belonged to another process");
+    assert!(sends(&pair.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
 }
 
 #[test]
-fn state_of_something_else_is_refused() {
+fn foreign_state_is_refused() {
     for text in ["{", "[1]", "7", "\"x\""] {
         assert!(DirectRuntime::default().machine(Some(text)).is_err(), "{text}");
     }

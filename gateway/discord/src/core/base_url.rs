@@ -131,15 +131,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_base_url_is_a_place_and_nothing_more() {
-        for good in
+    fn base_url_is_scheme_and_host_only() {
+        for valid in
             ["http://127.0.0.1:8080", "https://proxy.example", "http://[::1]:1/", "https://discord.com"]
         {
-            let base = BaseUrl::parse(good).unwrap_or_else(|why| panic!("{good}: {why}"));
-            assert_eq!(base.join("/api/v10/x"), format!("{}/api/v10/x", good.trim_end_matches('/')));
-            assert_eq!(base.is_official(), good == "https://discord.com", "{good}");
+            let base = BaseUrl::parse(valid).unwrap_or_else(|why| panic!("{valid}: {why}"));
+            assert_eq!(base.join("/api/v10/x"), format!("{}/api/v10/x", valid.trim_end_matches('/')));
+            assert_eq!(base.is_official(), valid == "https://discord.com", "{valid}");
         }
-        for bad in [
+        for invalid in [
             "",
             "discord.com",
             "ftp://host",
@@ -153,14 +153,14 @@ mod tests {
             "https://discordapp.com",
             "https://discord.com.",
         ] {
-            assert!(BaseUrl::parse(bad).is_err(), "{bad}");
+            assert!(BaseUrl::parse(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn the_gateway_is_where_the_base_url_is() {
-        const OWN: &str = "https://discord.com";
-        for (base, said, good) in [
+    fn gateway_url_must_match_base_host() {
+        const OFFICIAL: &str = "https://discord.com";
+        for (base, gateway_url, valid) in [
             ("http://127.0.0.1:8080", "ws://127.0.0.1:8081", true),
             ("http://127.0.0.1:8080", "wss://127.0.0.1:8080/", true),
             ("http://127.0.0.1:8080", "wss://gateway.discord.gg", false),
@@ -173,15 +173,15 @@ mod tests {
             ("http://127.0.0.1:8080", "ws://127.0.0.1:8080@gateway.discord.gg", false),
             ("https://proxy.example", "ws://proxy.example", false),
             ("https://proxy.example", "wss://PROXY.example", true),
-            (OWN, "wss://gateway.discord.gg", true),
-            (OWN, "wss://gateway-us-east1-b.discord.gg", true),
-            (OWN, "ws://gateway.discord.gg", false),
-            (OWN, "wss://gateway.evildiscord.gg", false),
-            (OWN, "wss://discord.gg.evil.example", false),
-            (OWN, "wss://127.0.0.1", false),
+            (OFFICIAL, "wss://gateway.discord.gg", true),
+            (OFFICIAL, "wss://gateway-us-east1-b.discord.gg", true),
+            (OFFICIAL, "ws://gateway.discord.gg", false),
+            (OFFICIAL, "wss://gateway.evildiscord.gg", false),
+            (OFFICIAL, "wss://discord.gg.evil.example", false),
+            (OFFICIAL, "wss://127.0.0.1", false),
         ] {
-            let judged = BaseUrl::parse(base).expect("base").check_gateway_url(said);
-            assert_eq!(judged.is_ok(), good, "{base} {said}: {judged:?}");
+            let checked = BaseUrl::parse(base).expect("base").check_gateway_url(gateway_url);
+            assert_eq!(checked.is_ok(), valid, "{base} {gateway_url}: {checked:?}");
         }
         let url =
             BaseUrl::parse("http://127.0.0.1:1").and_then(|base| base.check_gateway_url("ws://127.0.0.1:2/"));

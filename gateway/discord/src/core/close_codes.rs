@@ -132,21 +132,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exactly_the_documented_codes_end_it() {
+    fn only_documented_codes_are_fatal() {
         let fatal: Vec<u16> = (0..=u16::MAX).filter(|code| fatal_error(*code).is_some()).collect();
         assert_eq!(fatal, [4004, 4010, 4011, 4012, 4013, 4014]);
         assert!(CLOSE_CODES.is_sorted_by_key(|close| close.code));
     }
 
     #[test]
-    fn sessions_that_are_over_are_not_resumed() {
+    fn ended_sessions_are_not_resumed() {
         let new: Vec<u16> =
             (0..=u16::MAX).filter(|code| close_code(*code).action == CloseAction::Identify).collect();
         assert_eq!(new, [4003, 4007, 4009]);
     }
 
     #[test]
-    fn a_missing_intent_says_what_to_click() {
+    fn missing_intent_error_has_remedy() {
         let text = fatal_error(4014).expect("fatal").to_string();
         for part in ["code 4014", "Bot", "Privileged Gateway Intents", "Message Content Intent"] {
             assert!(text.contains(part), "{part}: {text}");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_code_is_said_in_words() {
+    fn close_codes_have_cause_and_remedy() {
         for close in CLOSE_CODES {
             let is_sentence = |action| !matches!(action, CloseAction::Stop(remedy) if !remedy.ends_with('.'));
             assert!(!close.cause.ends_with('.') && is_sentence(close.action), "{close:?}");

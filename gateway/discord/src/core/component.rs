@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_have_bounds() {
+    fn component_rows_are_bounded() {
         let buttons = |n: usize| (0..n).map(|n| button(&format!("b{n}"))).collect::<Vec<_>>();
         let one = |change: &dyn Fn(&mut Button)| {
             let mut button = button("x");
@@ -90,7 +90,7 @@ mod tests {
             ("five buttons", vec![buttons(5)], true),
             ("six buttons", vec![buttons(6)], false),
             ("no button", vec![buttons(0)], false),
-            ("the same twice", vec![buttons(1), buttons(1)], false),
+            ("duplicate custom id", vec![buttons(1), buttons(1)], false),
             ("six rows", (0..6).map(|n| vec![button(&n.to_string())]).collect(), false),
             ("no label", one(&|b| b.label = String::new()), false),
             ("label", one(&|b| b.label = "x".repeat(80)), true),
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_as_discord_takes_them() {
+    fn component_json_matches_documentation() {
         let rows = [vec![button("a"), Button { style: ComponentStyle::Danger, ..button("b") }]];
         let expected = json!([{"type": 1, "components": [
             {"type": 2, "style": 3, "label": "Allow", "custom_id": "a", "disabled": false},

@@ -113,18 +113,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sessions_are_begun_ever_slower_and_never_a_thousand_a_day() {
+    fn identifies_slow_down_and_stay_below_the_daily_limit() {
         let mut pace = IdentifyPace::default();
         assert_eq!(pace.until_next(0), 0);
-        let (mut now, mut begun, mut alarms) = (0, 0, 0);
+        let (mut now, mut identifies, mut alarms) = (0, 0, 0);
         while now < 24 * HOUR_MS {
-            begun += 1;
+            identifies += 1;
             alarms += u32::from(pace.record_identify(now).is_some());
             let wait = pace.until_next(now);
             assert!(wait >= SPACING_MIN_MS);
             now += wait;
         }
-        assert!((300..600).contains(&begun), "{begun}");
+        assert!((300..600).contains(&identifies), "{identifies}");
         // At most one alarm an hour, and none while the rate stays below the bound.
         assert!(alarms <= 24, "{alarms}");
         // After a quiet hour the pace is as at the start.
@@ -133,22 +133,22 @@ mod tests {
     }
 
     #[test]
-    fn too_many_are_told_once_an_hour() {
+    fn identify_alarm_is_raised_once_an_hour() {
         let mut pace = IdentifyPace::default();
-        let told: Vec<usize> = (0..60).filter_map(|i| pace.record_identify(i * 1000)).collect();
-        assert_eq!(told, [ALARM_AT]);
+        let alarms: Vec<usize> = (0..60).filter_map(|i| pace.record_identify(i * 1000)).collect();
+        assert_eq!(alarms, [ALARM_AT]);
         assert!(pace.record_identify(HOUR_MS + 24_001).is_some());
     }
 
     #[test]
-    fn the_first_session_of_each_shard_does_not_count() {
+    fn first_identify_of_each_shard_is_not_counted() {
         let mut pace = IdentifyPace::with_shards(30);
         assert!(!(0..30).any(|shard| pace.record_identify(shard * SPACING_MIN_MS).is_some()));
         assert_eq!(pace.until_next(29 * SPACING_MIN_MS), SPACING_MIN_MS);
     }
 
     #[test]
-    fn connections_that_end_at_once_are_made_after_a_pause() {
+    fn short_connections_back_off() {
         let mut backoff = ReconnectBackoff::default();
         let pauses: Vec<u64> = (0..7).map(|i| backoff.record_disconnect(i * 100)).collect();
         assert_eq!(pauses, [0, 0, 0, 0, 0, 1_000, 2_000]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_a_minute_and_begin_anew() {
+    fn backoff_doubles_to_one_minute_and_resets() {
         let mut backoff = ReconnectBackoff::default();
         let pauses: Vec<u64> = (0..8).map(|_| backoff.record_failure()).collect();
         assert_eq!(pauses, [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]);

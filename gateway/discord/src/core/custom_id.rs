@@ -87,7 +87,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_a_button_carries() {
+    fn encode_accepts_exact_text_within_limit() {
         assert_eq!(encode("/acp answer 7 2").expect("fits"), "acp1:/acp answer 7 2");
         assert_eq!(encode(&"x".repeat(95)).map(|id| id.len()), Ok(100));
         assert_eq!(encode(&"x".repeat(97)), Err(CustomIdError::TooLong { by: 2 }));
@@ -99,8 +99,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_click_stands_for() {
-        for (id, carried) in [
+    fn decode_classifies_custom_ids() {
+        for (id, decoded) in [
             ("acp1:/acp cancel", DecodedCustomId::Text("/acp cancel")),
             ("acp1:a:b", DecodedCustomId::Text("a:b")),
             ("acp2:/acp cancel", DecodedCustomId::OtherVersion(2)),
@@ -111,13 +111,13 @@ mod tests {
             ("perm:1", DecodedCustomId::Foreign),
             ("", DecodedCustomId::Foreign),
         ] {
-            assert_eq!(decode(id), carried, "{id}");
+            assert_eq!(decode(id), decoded, "{id}");
         }
     }
 
     proptest! {
         #[test]
-        fn whatever_fits_comes_back(text in "\\PC{0,110}") {
+        fn encoded_text_round_trips(text in "\\PC{0,110}") {
             if let Ok(id) = encode(&text) {
                 prop_assert!(id.chars().count() <= CUSTOM_ID_MAX);
                 prop_assert_eq!(decode(&id), DecodedCustomId::Text(text.as_str()));
@@ -125,7 +125,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_breaks_it(id in "(acp)?[0-9]{0,12}:?\\PC{0,20}") {
+        fn decode_accepts_any_input(id in "(acp)?[0-9]{0,12}:?\\PC{0,20}") {
             let _ = decode(&id);
         }
     }

@@ -315,7 +315,7 @@ mod tests {
     use acp_shared::redact::Secret;
 
     #[test]
-    fn paths_are_discords() {
+    fn paths_match_documentation() {
         let (c, m, a, g) = (Snowflake(1), Snowflake(2), Snowflake(3), Snowflake(4));
         let page = |page, limit| Route::get_messages(c, page, limit).path;
         for (path, expected) in [
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_in_addresses_and_nowhere_else() {
+    fn tokens_appear_in_paths_only() {
         let [hook, open] = ["hook-secret", "open-secret"].map(|text| Secret::new(text.to_owned()));
         let (id, a) = (Snowflake(5), Snowflake(3));
         for (route, path) in [

@@ -251,7 +251,7 @@ mod tests {
     use super::{ERROR_CODES, RejectionKind, RequestKind, ResourceKind, classify_rejection};
 
     #[test]
-    fn the_table_has_each_code_once_and_in_order() {
+    fn error_codes_are_sorted_and_unique() {
         assert!(ERROR_CODES.windows(2).all(|pair| matches!(pair, [(a, _), (b, _)] if a < b)));
         for (code, known) in ERROR_CODES {
             assert_eq!(classify_rejection(RequestKind::Bot, 400, Some(code)), known, "{code}");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_mean_what_they_mean_where_they_come() {
+    fn rejection_kind_depends_on_request_kind() {
         use RequestKind::{Bot, CreateWithNonce, Interaction, Webhook};
         for (request_kind, status, code, expected) in [
             (CreateWithNonce, 404, Some(10008), RejectionKind::SentAndDeleted),
@@ -304,8 +304,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_somebody_can_mend_is_an_end() {
-        for (kind, again) in [
+    fn fixable_rejections_are_retryable() {
+        for (kind, is_retryable) in [
             (RejectionKind::Gone(ResourceKind::Channel), false),
             (RejectionKind::SentAndDeleted, false),
             (RejectionKind::LostAccess, true),
@@ -316,7 +316,7 @@ mod tests {
             (RejectionKind::Unauthorized, true),
             (RejectionKind::NotSent, true),
         ] {
-            assert_eq!(kind.is_retryable(), again, "{kind:?}");
+            assert_eq!(kind.is_retryable(), is_retryable, "{kind:?}");
         }
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     use crate::core::ids::Snowflake;
     use proptest::prelude::*;
 
-    fn deleted(id: u64) -> Event {
+    fn channel_deleted(id: u64) -> Event {
         Event::ChannelDeleted(Snowflake(id))
     }
 
@@ -144,51 +144,54 @@ mod tests {
         Event::Gap { why: GapCause::Overflow, lost }
     }
 
-    fn all(queue: &mut EventQueue) -> Vec<Event> {
+    fn drain(queue: &mut EventQueue) -> Vec<Event> {
         std::iter::from_fn(|| queue.take()).collect()
     }
 
     #[test]
-    fn what_does_not_fit_is_told_once_where_it_is_missing() {
+    fn overflow_is_reported_as_one_gap_in_order() {
         let mut queue = EventQueue::new(4, 1);
-        let put: Vec<EnqueueResult> = (0..7).map(|id| queue.put(deleted(id))).collect();
+        let put: Vec<EnqueueResult> = (0..7).map(|id| queue.put(channel_deleted(id))).collect();
         assert_eq!(put, [Queued, Queued, Queued, Queued, Dropped, Dropped, Dropped]);
         // Clicks have a reserve.
         assert_eq!((queue.put(click(8)), queue.put(click(9))), (Queued, Dropped));
         // Drops continue until the queue is half empty: otherwise each event would have a gap of its own.
-        assert_eq!(queue.take(), Some(deleted(0)));
-        assert_eq!(queue.put(deleted(10)), Dropped);
-        assert_eq!((queue.take(), queue.take()), (Some(deleted(1)), Some(deleted(2))));
-        assert_eq!(queue.put(deleted(11)), Queued);
-        assert_eq!(all(&mut queue), [deleted(3), click(8), gap(5), deleted(11)]);
+        assert_eq!(queue.take(), Some(channel_deleted(0)));
+        assert_eq!(queue.put(channel_deleted(10)), Dropped);
+        assert_eq!((queue.take(), queue.take()), (Some(channel_deleted(1)), Some(channel_deleted(2))));
+        assert_eq!(queue.put(channel_deleted(11)), Queued);
+        assert_eq!(drain(&mut queue), [channel_deleted(3), click(8), gap(5), channel_deleted(11)]);
         assert!(queue.is_empty());
     }
 
     #[test]
-    fn a_gap_is_told_even_if_nothing_comes_any_more() {
+    fn gap_is_reported_without_later_events() {
         let mut queue = EventQueue::new(1, 0);
-        assert_eq!((queue.put(deleted(0)), queue.put(deleted(1))), (Queued, Dropped));
-        assert_eq!(all(&mut queue), [deleted(0), gap(1)]);
-        let mut none = EventQueue::new(0, 0);
-        assert_eq!(none.put(deleted(0)), Dropped);
-        assert!(!none.is_empty());
-        assert_eq!(all(&mut none), [gap(1)]);
+        assert_eq!((queue.put(channel_deleted(0)), queue.put(channel_deleted(1))), (Queued, Dropped));
+        assert_eq!(drain(&mut queue), [channel_deleted(0), gap(1)]);
+        let mut empty = EventQueue::new(0, 0);
+        assert_eq!(empty.put(channel_deleted(0)), Dropped);
+        assert!(!empty.is_empty());
+        assert_eq!(drain(&mut empty), [gap(1)]);
     }
 
     #[test]
-    fn gaps_beside_each_other_are_one() {
+    fn adjacent_gaps_merge() {
         let mut queue = EventQueue::new(9, 0);
         queue.put(Event::Gap { why: GapCause::Skipped, lost: 2 });
         queue.put(Event::Gap { why: GapCause::Unreadable, lost: 1 });
-        queue.put(deleted(1));
+        queue.put(channel_deleted(1));
         queue.put(gap(1));
-        assert_eq!(all(&mut queue), [Event::Gap { why: GapCause::Skipped, lost: 3 }, deleted(1), gap(1)]);
+        assert_eq!(
+            drain(&mut queue),
+            [Event::Gap { why: GapCause::Skipped, lost: 3 }, channel_deleted(1), gap(1)]
+        );
     }
 
     #[test]
-    fn suggestions_that_come_too_late_are_missed_by_nobody() {
+    fn stale_autocomplete_is_dropped_without_gap() {
         let Event::Click(click) = click(1) else { panic!("no click") };
-        let typed = || {
+        let autocomplete = || {
             let interaction = click.interaction.clone();
             Event::Autocomplete(Box::new(crate::core::event::SlashCommand {
                 interaction,
@@ -197,38 +200,38 @@ mod tests {
             }))
         };
         let mut queue = EventQueue::new(1, 1);
-        assert_eq!((queue.put(typed()), queue.put(typed())), (Queued, Stale));
-        assert_eq!(all(&mut queue), [typed()]);
+        assert_eq!((queue.put(autocomplete()), queue.put(autocomplete())), (Queued, Stale));
+        assert_eq!(drain(&mut queue), [autocomplete()]);
     }
 
     proptest! {
         /// For any order of puts and takes, the output is the kept events in order, the queue stays bounded,
         /// and every drop is reported.
         #[test]
-        fn nothing_is_lost_in_silence(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
+        fn every_dropped_event_is_reported(steps in proptest::collection::vec((any::<bool>(), any::<bool>()), 0..200)) {
             let mut queue = EventQueue::new(8, 3);
             let (mut kept, mut dropped) = (Vec::new(), 0);
-            let (mut out, mut told) = (Vec::new(), 0);
+            let (mut out, mut reported) = (Vec::new(), 0);
             let mut note = |event: Event| match event {
-                Event::Gap { lost, .. } => told += lost,
+                Event::Gap { lost, .. } => reported += lost,
                 event => out.push(event),
             };
-            for (id, (put, person)) in steps.into_iter().enumerate() {
+            for (id, (put, is_click)) in steps.into_iter().enumerate() {
                 if put {
-                    let event = if person { click(id as u64) } else { deleted(id as u64) };
+                    let event = if is_click { click(id as u64) } else { channel_deleted(id as u64) };
                     match queue.put(event.clone()) {
                         Queued => kept.push(event),
                         Dropped => dropped += 1,
-                        Stale => prop_assert!(false, "neither is stale"),
+                        Stale => prop_assert!(false, "no event is stale"),
                     }
                 } else if let Some(event) = queue.take() {
                     note(event);
                 }
                 prop_assert!(queue.len() <= 8 + 3 + 1);
             }
-            all(&mut queue).into_iter().for_each(note);
+            drain(&mut queue).into_iter().for_each(note);
             prop_assert_eq!(out, kept);
-            prop_assert_eq!(told, dropped);
+            prop_assert_eq!(reported, dropped);
         }
     }
 }

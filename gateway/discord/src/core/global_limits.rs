@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_comes_back_a_window_after_the_answer() {
+    fn slot_is_freed_one_window_after_response() {
         let mut global = GlobalLimit::new(2, ms(1000));
         assert_eq!(global.required_wait(ms(0)), None);
         global.acquire();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_stop_requests_until_the_oldest_is_forgotten() {
+    fn invalid_requests_block_until_the_oldest_expires() {
         let mut invalid = InvalidRequestLimit::new(3, ms(600_000));
         for at in [0, 1000] {
             invalid.record(ms(at));

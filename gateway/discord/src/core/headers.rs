@@ -182,7 +182,7 @@ mod tests {
     use super::{BucketState, RateLimitScope, Refusal, ResponseMeta, TooMany, read_meta, read_refusal};
     use std::time::Duration;
 
-    fn said(status: u16, headers: &[(&str, &str)], body: &str) -> ResponseMeta {
+    fn parse_meta(status: u16, headers: &[(&str, &str)], body: &str) -> ResponseMeta {
         let header = |name: &str| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| *value);
         read_meta(status, header, body.as_bytes())
     }
@@ -195,7 +195,7 @@ mod tests {
     ];
 
     #[test]
-    fn budgets_are_read_from_headers() {
+    fn bucket_is_read_from_headers() {
         let budget = BucketState {
             bucket: "abcd1234".to_owned(),
             limit: 5,
@@ -203,18 +203,18 @@ mod tests {
             reset_after: Duration::from_millis(4002),
         };
         assert_eq!(
-            said(200, &BUCKET, ""),
+            parse_meta(200, &BUCKET, ""),
             ResponseMeta { status: 200, budget: Some(budget), too_many: None }
         );
         // Incomplete headers are ignored.
-        assert_eq!(said(200, &BUCKET[..3], "").budget, None);
+        assert_eq!(parse_meta(200, &BUCKET[..3], "").budget, None);
         let mut wrong = BUCKET;
         wrong[3].1 = "NaN";
-        assert_eq!(said(200, &wrong, "").budget, None);
+        assert_eq!(parse_meta(200, &wrong, "").budget, None);
     }
 
     #[test]
-    fn limits_say_for_whom_and_how_long() {
+    fn rate_limit_response_has_scope_and_retry_after() {
         let ms = Duration::from_millis;
         let limit = |scope, retry_after, code| Some(TooMany { scope, retry_after, code });
         for (headers, body, expected) in [
@@ -252,13 +252,13 @@ mod tests {
             ),
             (vec![], "error code: 1015", limit(RateLimitScope::Address, ms(60_000), None)),
         ] {
-            assert_eq!(said(429, &headers, body).too_many, expected, "{headers:?} {body}");
+            assert_eq!(parse_meta(429, &headers, body).too_many, expected, "{headers:?} {body}");
         }
-        assert_eq!(said(200, &[("retry-after", "7")], "{}").too_many, None);
+        assert_eq!(parse_meta(200, &[("retry-after", "7")], "{}").too_many, None);
     }
 
     #[test]
-    fn refusals_say_what_is_wrong_with_which_field() {
+    fn refusal_names_invalid_fields() {
         let nested = r#"{"code":50035,"message":"Invalid Form Body","errors":{
             "content":{"_errors":[{"code":"X","message":"Must be 2000 or fewer in length."}]},
             "embeds":{"0":{"title":{"_errors":[{"code":"Y","message":"Too\nlong"}]}}}}}"#;

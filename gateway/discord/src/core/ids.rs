@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_texts_in_json_and_know_their_time() {
+    fn snowflake_is_json_string_with_timestamp() {
         // Example of the API reference.
         let id = Snowflake(175_928_847_299_117_063);
         assert_eq!(id.created_at_ms(), 1_462_015_105_796);

@@ -79,9 +79,9 @@ mod tests {
     }
 
     #[test]
-    fn who_wrote_decides_what_a_message_is() {
-        let echo = || MessageClass::Own { nonce: None, message: Snowflake(100) };
-        for (author, bot, webhook, kind, quiet, hearing) in [
+    fn author_decides_message_class() {
+        let own = || MessageClass::Own { nonce: None, message: Snowflake(100) };
+        for (author, bot, webhook, kind, ignoring_bots, accepting_bots) in [
             // User messages: plain, reply.
             (9, false, None, 0, MessageClass::User, MessageClass::User),
             (9, false, None, 19, MessageClass::User, MessageClass::User),
@@ -99,30 +99,34 @@ mod tests {
             (8, true, None, 7, MessageClass::System, MessageClass::System),
             // Own messages, always recognised: the bot, its webhook, an interaction response, a system
             // message.
-            (1, true, None, 0, echo(), echo()),
-            (1, true, None, 18, echo(), echo()),
-            (3, true, Some(3), 0, echo(), echo()),
-            (2, true, Some(2), 20, echo(), echo()),
+            (1, true, None, 0, own(), own()),
+            (1, true, None, 18, own(), own()),
+            (3, true, Some(3), 0, own(), own()),
+            (2, true, Some(2), 20, own(), own()),
         ] {
             let message = message(author, bot, webhook, kind);
-            let took =
+            let classes =
                 (classify_message(&identity(false), &message), classify_message(&identity(true), &message));
-            assert_eq!(took, (quiet, hearing), "author {author} bot {bot} webhook {webhook:?} kind {kind}");
+            assert_eq!(
+                classes,
+                (ignoring_bots, accepting_bots),
+                "author {author} bot {bot} webhook {webhook:?} kind {kind}"
+            );
         }
     }
 
     #[test]
-    fn an_echo_brings_its_nonce_and_a_nonce_of_others_means_nothing() {
+    fn only_own_messages_keep_their_nonce() {
         let mut own = message(1, true, None, 0);
         own.nonce = Some("n1".to_owned());
-        let taken = classify_message(&identity(true), &own);
-        assert_eq!(taken, MessageClass::Own { nonce: Some("n1".to_owned()), message: Snowflake(100) });
+        let class = classify_message(&identity(true), &own);
+        assert_eq!(class, MessageClass::Own { nonce: Some("n1".to_owned()), message: Snowflake(100) });
         own.author.user = User { id: Snowflake(9), bot: false, ..own.author.user };
         assert_eq!(classify_message(&identity(true), &own), MessageClass::User);
     }
 
     #[test]
-    fn what_a_webhook_of_our_application_says_is_ours_before_its_id_is_known() {
+    fn unknown_webhook_of_own_application_is_own() {
         let mut new = message(44, true, Some(44), 0);
         new.application = Some(APP);
         assert!(matches!(classify_message(&identity(true), &new), MessageClass::Own { .. }));

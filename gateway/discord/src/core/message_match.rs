@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::HashSet;
 
-    fn shown(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
+    fn message_by(id: u64, author: u64, text: &str, nonce: Option<&str>) -> Message {
         let nonce = nonce.map(str::to_owned);
         Message { text: text.to_owned(), nonce, ..samples::message(id, samples::member(author, true)) }
     }
@@ -100,7 +100,7 @@ mod tests {
         Message { attachments: sizes.iter().map(file).collect(), ..message }
     }
 
-    fn wanted(content: &str) -> SentMessageQuery {
+    fn query(content: &str) -> SentMessageQuery {
         SentMessageQuery {
             me: Snowflake(7),
             nonce: "n1".to_owned(),
@@ -114,11 +114,11 @@ mod tests {
 
     /// Agents do not speak through webhooks of another application, nor through interaction responses.
     #[test]
-    fn what_went_through_a_webhook_of_ours_is_found_where_it_may_have() {
+    fn own_webhook_messages_match_only_webhook_searches() {
         let by = |hook: u64, application: Option<u64>| Message {
             webhook: Some(Snowflake(hook)),
             application: application.map(Snowflake),
-            ..shown(12, hook, "hello", None)
+            ..message_by(12, hook, "hello", None)
         };
         for (message, through_webhooks, by_the_bot) in [
             (by(40, Some(5)), true, false),
@@ -126,55 +126,55 @@ mod tests {
             (by(40, Some(6)), false, false),
             (by(40, None), false, false),
             (by(5, Some(5)), false, false),
-            (shown(12, 7, "hello", None), true, true),
+            (message_by(12, 7, "hello", None), true, true),
             (Message { id: Snowflake(11), ..by(40, Some(5)) }, false, false),
             (Message { text: "another".to_owned(), ..by(40, Some(5)) }, false, false),
         ] {
-            let of = |application| SentMessageQuery { application, ..wanted("hello") }.matches(&message);
+            let of = |application| SentMessageQuery { application, ..query("hello") }.matches(&message);
             assert_eq!((of(Some(Snowflake(5))), of(None)), (through_webhooks, by_the_bot), "{message:?}");
         }
     }
 
     #[test]
-    fn a_message_is_recognised_by_nonce_or_by_what_it_says() {
-        for (row, message, is) in [
-            ("the same", shown(12, 7, "hello", None), true),
-            ("somebody else said it", shown(12, 8, "hello", None), false),
-            ("another part of ours", shown(11, 7, "hello", None), false),
-            ("another text", shown(12, 7, "hello.", None), false),
-            ("trimmed by Discord", shown(12, 7, "hello", None), true),
-            ("its nonce", shown(12, 7, "whatever", Some("n1")), true),
-            ("another one with the same text", shown(12, 7, "hello", Some("n2")), false),
-            ("its nonce, of somebody else", shown(12, 8, "hello", Some("n1")), false),
-            ("a file that is not ours", with_files(&[3], shown(12, 7, "hello", None)), false),
+    fn message_matches_by_nonce_or_content() {
+        for (row, message, matches) in [
+            ("the same", message_by(12, 7, "hello", None), true),
+            ("same text by another author", message_by(12, 8, "hello", None), false),
+            ("known message", message_by(11, 7, "hello", None), false),
+            ("another text", message_by(12, 7, "hello.", None), false),
+            ("trimmed by Discord", message_by(12, 7, "hello", None), true),
+            ("same nonce", message_by(12, 7, "edited", Some("n1")), true),
+            ("same text, other nonce", message_by(12, 7, "hello", Some("n2")), false),
+            ("same nonce by another author", message_by(12, 8, "hello", Some("n1")), false),
+            ("unexpected attachment", with_files(&[3], message_by(12, 7, "hello", None)), false),
         ] {
-            assert_eq!(wanted("  hello\r\n").matches(&message), is, "{row}");
+            assert_eq!(query("  hello\r\n").matches(&message), matches, "{row}");
         }
-        let with_file = SentMessageQuery { attachments: vec![3, 4], ..wanted("") };
-        assert!(with_file.matches(&with_files(&[3, 4], shown(12, 7, "", None))));
-        assert!(!with_file.matches(&shown(12, 7, "", None)));
-        let with_button = SentMessageQuery { button: Some("acp1:stop".to_owned()), ..wanted("") };
+        let with_file = SentMessageQuery { attachments: vec![3, 4], ..query("") };
+        assert!(with_file.matches(&with_files(&[3, 4], message_by(12, 7, "", None))));
+        assert!(!with_file.matches(&message_by(12, 7, "", None)));
+        let with_button = SentMessageQuery { button: Some("acp1:stop".to_owned()), ..query("") };
         let card = |text: &str, carried: &str| Message {
             buttons: vec![carried.to_owned()],
-            ..shown(12, 7, text, None)
+            ..message_by(12, 7, text, None)
         };
-        assert!(with_button.matches(&card("whatever it says by now", "acp1:stop")));
+        assert!(with_button.matches(&card("edited text", "acp1:stop")));
         assert!(!with_button.matches(&card("", "acp1:stop another")));
-        assert!(!with_button.matches(&shown(12, 7, "", None)));
+        assert!(!with_button.matches(&message_by(12, 7, "", None)));
     }
 
     #[test]
-    fn the_first_that_fits_is_taken_and_pages_go_upward() {
-        let page = [shown(15, 7, "a", None), shown(13, 7, "a", None), shown(11, 7, "a", None)];
-        assert_eq!(wanted("a").find(&page), Some(Snowflake(13)));
-        assert_eq!(wanted("b").find(&page), None);
+    fn oldest_match_wins_and_pages_ascend() {
+        let page = [message_by(15, 7, "a", None), message_by(13, 7, "a", None), message_by(11, 7, "a", None)];
+        assert_eq!(query("a").find(&page), Some(Snowflake(13)));
+        assert_eq!(query("b").find(&page), None);
         assert_eq!(next_page(&page, 3), Some(Snowflake(15)));
         assert_eq!(next_page(&page, 4), None);
         assert_eq!(next_page(&[], 100), None);
     }
 
     #[test]
-    fn the_anchor_is_before_the_first_attempt() {
+    fn search_starts_before_the_first_attempt() {
         let at = 1_790_000_000_000;
         assert!(search_start(at, 60_000).created_at_ms() == at - 60_000);
         assert!(search_start(at, 0) <= Snowflake::from_ms(at));
@@ -184,12 +184,12 @@ mod tests {
     proptest! {
         /// A message is found after Discord has trimmed its text; an excluded message never is.
         #[test]
-        fn what_was_sent_is_found(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
+        fn sent_text_matches_after_trimming(text in "\\PC{0,40}", before in "[ \n\t\r]{0,3}", after in "[ \n\r]{0,3}") {
             let kept = text.trim();
-            let wanted = wanted(&format!("{before}{text}{after}"));
-            prop_assert!(wanted.matches(&shown(20, 7, kept, None)));
-            prop_assert!(!wanted.matches(&shown(11, 7, kept, None)));
-            let once = normalize(&wanted.content);
+            let query = query(&format!("{before}{text}{after}"));
+            prop_assert!(query.matches(&message_by(20, 7, kept, None)));
+            prop_assert!(!query.matches(&message_by(11, 7, kept, None)));
+            let once = normalize(&query.content);
             prop_assert_eq!(normalize(&once), once);
         }
     }

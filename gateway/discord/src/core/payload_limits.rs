@@ -133,7 +133,7 @@ mod tests {
     use super::{OutOfBounds, PayloadLimit, ValidationError, utf16_len};
 
     #[test]
-    fn texts_are_counted_in_utf16() {
+    fn text_length_is_counted_in_utf16() {
         for (text, units) in [("", 0), ("abc", 3), ("äö", 2), ("😀", 2), ("👩‍💻", 5)] {
             assert_eq!(utf16_len(text), units, "{text}");
         }

@@ -34,9 +34,8 @@ pub fn invite_url(application: Snowflake) -> String {
 mod tests {
     use super::*;
 
-    /// The example configuration lists the same permissions.
     #[test]
-    fn the_example_asks_for_the_same() {
+    fn example_configuration_lists_required_permissions() {
         let example = include_str!("../../../../packaging/gateway.example.toml");
         let words = example.replace("\n# ", " ");
         let list = words.split("in its channels: ").nth(1).and_then(|rest| rest.split('.').next());
@@ -47,9 +46,8 @@ mod tests {
         assert_eq!(named, needed);
     }
 
-    /// `docs/manual/discord.md` contains the same URL and the same permissions.
     #[test]
-    fn the_manual_asks_for_the_same() {
+    fn manual_lists_required_permissions() {
         let manual = include_str!("../../../../docs/manual/discord.md");
         let address = invite_url(Snowflake(0)).replace("client_id=0", "client_id=APPLICATION_ID");
         assert!(manual.contains(&address), "{address}");

@@ -211,7 +211,7 @@ mod tests {
         }
     }
 
-    fn go(limiter: &mut RateLimiter, now: Duration, params: &RateLimitParams) -> RequestPermit {
+    fn acquire(limiter: &mut RateLimiter, now: Duration, params: &RateLimitParams) -> RequestPermit {
         match limiter.try_acquire(now, params) {
             Admission::Go(permit) => permit,
             other => panic!("{params:?}: {other:?}"),
@@ -227,25 +227,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_token_stops_all_that_carries_it_until_there_is_another() {
+    fn rejected_token_blocks_requests_until_replaced() {
         let mut limiter = RateLimiter::new(40, 500);
-        let permit = go(&mut limiter, ms(0), &params("a", 1));
+        let permit = acquire(&mut limiter, ms(0), &params("a", 1));
         limiter.record_outcome(ms(1), &permit, &meta(401, None));
         assert_eq!(limiter.try_acquire(ms(2), &params("b", 2)), Admission::Unauthorized);
         let webhook = RateLimitParams { bot: false, ..params("c", 3) };
-        let permit = go(&mut limiter, ms(2), &webhook);
+        let permit = acquire(&mut limiter, ms(2), &webhook);
         limiter.record_outcome(ms(3), &permit, &meta(401, None));
         limiter.authorize();
         assert!(!limiter.is_unauthorized());
-        go(&mut limiter, ms(4), &params("b", 2));
+        acquire(&mut limiter, ms(4), &params("b", 2));
         // A refused webhook token does not concern the bot's token.
-        let permit = go(&mut limiter, ms(5), &webhook);
+        let permit = acquire(&mut limiter, ms(5), &webhook);
         limiter.record_outcome(ms(6), &permit, &meta(401, None));
         assert!(!limiter.is_unauthorized());
     }
 
     #[test]
-    fn each_limit_holds_back_what_it_is_about() {
+    fn rate_limit_applies_to_its_scope() {
         let other = |route, channel| (params(route, channel), false);
         let same = |route, channel| (params(route, channel), true);
         let interaction = RateLimitParams { global: false, bot: false, ..params("i", 9) };
@@ -259,36 +259,36 @@ mod tests {
             (limit(RateLimitScope::Address, 5, None), vec![same("a", 1), same("b", 2), (interaction, true)]),
             (limit(RateLimitScope::User, 5, Some(30046)), vec![other("a", 1), other("a", 2)]),
         ] {
-            for (params_then, held) in rows {
+            for (params_then, is_limited) in rows {
                 let mut limiter = RateLimiter::new(40, 500);
-                let permit = go(&mut limiter, ms(0), &params("a", 1));
+                let permit = acquire(&mut limiter, ms(0), &params("a", 1));
                 limiter.record_outcome(ms(100), &permit, &outcome);
                 let admission = limiter.try_acquire(ms(200), &params_then);
                 let expected = Admission::Wait(Some(ms(5100)));
-                assert_eq!(admission == expected, held, "{outcome:?} {params_then:?} {admission:?}");
-                if held {
-                    go(&mut limiter, ms(5100), &params_then);
+                assert_eq!(admission == expected, is_limited, "{outcome:?} {params_then:?} {admission:?}");
+                if is_limited {
+                    acquire(&mut limiter, ms(5100), &params_then);
                 }
             }
         }
     }
 
     #[test]
-    fn edits_of_old_messages_wait_by_themselves() {
+    fn old_message_edits_have_a_separate_limit() {
         let mut limiter = RateLimiter::new(40, 500);
         let old = |channel| RateLimitParams { old_edit: true, ..params("edit", channel) };
-        let permit = go(&mut limiter, ms(0), &old(1));
+        let permit = acquire(&mut limiter, ms(0), &old(1));
         limiter.record_outcome(ms(10), &permit, &limit(RateLimitScope::User, 20, Some(30046)));
         assert_eq!(limiter.try_acquire(ms(20), &old(1)), Admission::Wait(Some(ms(20_010))));
-        let permit = go(&mut limiter, ms(20), &params("edit", 1));
+        let permit = acquire(&mut limiter, ms(20), &params("edit", 1));
         limiter.record_outcome(ms(30), &permit, &meta(200, None));
-        go(&mut limiter, ms(30), &old(2));
-        go(&mut limiter, ms(20_010), &old(1));
+        acquire(&mut limiter, ms(30), &old(2));
+        acquire(&mut limiter, ms(20_010), &old(1));
     }
 
     #[test]
-    fn refusals_are_counted_but_for_those_that_others_caused() {
-        for (outcome, stops) in [
+    fn only_own_refusals_count_as_invalid() {
+        for (outcome, is_blocking) in [
             (meta(403, None), true),
             (meta(404, None), false),
             (meta(500, None), false),
@@ -299,12 +299,16 @@ mod tests {
         ] {
             let mut limiter = RateLimiter::new(40, 2);
             for n in 0..2 {
-                let permit = go(&mut limiter, ms(n), &params("a", n));
+                let permit = acquire(&mut limiter, ms(n), &params("a", n));
                 limiter.record_outcome(ms(n), &permit, &outcome);
             }
             let admission = limiter.try_acquire(ms(10), &params("a", 10));
-            assert_eq!(limiter.blocked_until(ms(10)), stops.then_some(ms(600_000)), "{outcome:?}");
-            assert_eq!(admission == Admission::Wait(Some(ms(600_000))), stops, "{outcome:?} {admission:?}");
+            assert_eq!(limiter.blocked_until(ms(10)), is_blocking.then_some(ms(600_000)), "{outcome:?}");
+            assert_eq!(
+                admission == Admission::Wait(Some(ms(600_000))),
+                is_blocking,
+                "{outcome:?} {admission:?}"
+            );
         }
     }
 }

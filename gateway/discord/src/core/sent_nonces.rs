@@ -53,7 +53,7 @@ mod tests {
     use crate::core::ids::Snowflake;
 
     #[test]
-    fn the_first_message_with_a_nonce_counts_and_old_ones_are_forgotten() {
+    fn first_message_of_nonce_wins_and_old_nonces_expire() {
         let mut sent_nonces = SentNonces::default();
         assert!(sent_nonces.is_empty());
         sent_nonces.record("a", Snowflake(1));

@@ -263,25 +263,32 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(id: u64) -> Value {
+    fn message_json(id: u64) -> Value {
         json!({"id": id.to_string(), "channel_id": "1", "author": {"id": "5", "username": "ann"}, "content": "hello",
             "type": 0, "timestamp": "2026-11-22T00:00:00+00:00", "attachments": [], "mentions": []})
     }
 
     /// Messages that cannot be parsed are skipped, with or without a readable id.
     #[test]
-    fn one_message_that_cannot_be_read_holds_up_no_other() {
-        let odd = |id: Value| json!({"id": id, "author": "nobody"});
+    fn unreadable_messages_are_skipped() {
+        let malformed = |id: Value| json!({"id": id, "author": "nobody"});
         let full = |broken: usize| {
-            let page = (0..100).map(|n| if n < broken { odd(json!("x")) } else { told(300 - n as u64) });
+            let page = (0..100)
+                .map(|n| if n < broken { malformed(json!("x")) } else { message_json(300 - n as u64) });
             page.collect::<Vec<Value>>()
         };
         for (answer, ids, unreadable, newest_id, has_more) in [
             (vec![], vec![], vec![], 10, false),
-            (vec![told(12), told(11)], vec![11, 12], vec![], 12, false),
-            (vec![told(13), odd(json!("12")), told(11)], vec![11, 13], vec![Some(12)], 13, false),
-            (vec![odd(json!("12")), told(11)], vec![11], vec![Some(12)], 12, false),
-            (vec![odd(json!({})), told(11)], vec![11], vec![None], 11, false),
+            (vec![message_json(12), message_json(11)], vec![11, 12], vec![], 12, false),
+            (
+                vec![message_json(13), malformed(json!("12")), message_json(11)],
+                vec![11, 13],
+                vec![Some(12)],
+                13,
+                false,
+            ),
+            (vec![malformed(json!("12")), message_json(11)], vec![11], vec![Some(12)], 12, false),
+            (vec![malformed(json!({})), message_json(11)], vec![11], vec![None], 11, false),
             // A page without a newer id is the last one, even if it is full.
             (full(100), vec![], vec![None; 100], 10, false),
             (full(99), vec![201], vec![None; 99], 201, true),
@@ -293,7 +300,7 @@ mod tests {
             assert_eq!((history.newest_id, history.has_more), (Snowflake(newest_id), has_more));
         }
         // A page of known messages only is the last one.
-        let old: Vec<Value> = (0..100).map(told).collect();
+        let old: Vec<Value> = (0..100).map(message_json).collect();
         assert!(!History::from_page(Snowflake(99), &old).0.has_more);
     }
 }

@@ -155,7 +155,6 @@ mod tests {
     const CERTIFICATE: &[u8] = include_bytes!("testdata/localhost.cert.der");
     const KEY: &[u8] = include_bytes!("testdata/localhost.key.der");
 
-    /// Accepts one websocket over TLS, and echoes its messages.
     async fn server() -> String {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(KEY));
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_websocket_over_tls_carries_texts() {
+    async fn tls_websocket_carries_text_frames() {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from(CERTIFICATE)).expect("root");
         let mut connection = Connection::open_trusting(&server().await, roots).await.expect("connected");
@@ -189,13 +188,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_certificate_of_an_unknown_authority_is_refused() {
+    async fn certificate_of_unknown_authority_is_rejected() {
         let refused = Connection::open(&server().await).await.err().expect("refused");
         assert!(refused.contains("invalid peer certificate"), "{refused}");
     }
 
     #[tokio::test]
-    async fn a_service_without_tls_is_refused() {
+    async fn server_without_tls_is_rejected() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let port = listener.local_addr().expect("address").port();
         tokio::spawn(async move {

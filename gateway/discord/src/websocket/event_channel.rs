@@ -115,32 +115,32 @@ mod tests {
     use super::*;
     use crate::core::ids::Snowflake;
 
-    fn deleted(id: u64) -> Event {
+    fn channel_deleted(id: u64) -> Event {
         Event::ChannelDeleted(Snowflake(id))
     }
 
     #[tokio::test]
-    async fn what_was_put_before_the_end_is_taken() {
-        let (sink, mut events) = event_channel(8);
-        let other = sink.clone();
-        let put = tokio::spawn(async move {
+    async fn queued_events_are_received_after_senders_drop() {
+        let (sender, mut events) = event_channel(8);
+        let other = sender.clone();
+        let producer = tokio::spawn(async move {
             for id in 0..3 {
-                other.put(deleted(id));
+                other.put(channel_deleted(id));
                 tokio::task::yield_now().await;
             }
-            drop(sink);
+            drop(sender);
         });
         for id in 0..3 {
-            assert_eq!(events.next().await, Some(deleted(id)));
+            assert_eq!(events.next().await, Some(channel_deleted(id)));
         }
         assert_eq!(events.next().await, None);
-        put.await.expect("put");
+        producer.await.expect("put");
     }
 
     #[tokio::test]
-    async fn who_puts_learns_that_nobody_takes() {
-        let (sink, events) = event_channel(8);
+    async fn sender_is_closed_when_receiver_drops() {
+        let (sender, events) = event_channel(8);
         drop(events);
-        sink.closed().await;
+        sender.closed().await;
     }
 }

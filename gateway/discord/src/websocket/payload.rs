@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_as_documented() {
+    fn outgoing_payloads_match_documentation() {
         assert_eq!(encoded(&OutgoingPayload::Heartbeat(None)), json!({ "op": 1, "d": null }));
         assert_eq!(encoded(&OutgoingPayload::Heartbeat(Some(7))), json!({ "op": 1, "d": 7 }));
         let resume = OutgoingPayload::Resume { session: "s".to_owned(), seq: 7 };
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_of_the_service_are_read() {
+    fn incoming_payloads_are_decoded() {
         for (text, frame) in [
             (r#"{"op":10,"d":{"heartbeat_interval":41250}}"#, Frame::Hello { interval_ms: 41_250 }),
             (r#"{"op":10,"d":{}}"#, Frame::Unreadable),

@@ -1,9 +1,9 @@
 //! Tests of the REST client over real sockets, against a scripted server.
 
 mod limits;
-mod lost;
+mod lost_responses;
 mod order;
-mod refused;
+mod rejections;
 mod search;
 mod secrets;
 mod server;

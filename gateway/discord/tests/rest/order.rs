@@ -1,6 +1,6 @@
 //! Order of requests, over real sockets.
 
-use crate::server::{CARD, FINAL, PATIENT, Reply, Server, kind, new_message};
+use crate::server::{CARD, FINAL, Reply, STEP_TIMEOUT, Server, kind, new_message};
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::MessageBody;
@@ -9,84 +9,89 @@ use acp_discord::rest::{QueueOptions, RestClient, RestError, Webhook};
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
-const HERE: Snowflake = Snowflake(1);
+const CHANNEL: Snowflake = Snowflake(1);
 
 fn edit(rest: &RestClient, text: &'static str) -> tokio::task::JoinHandle<Result<(), RestError>> {
     let rest = rest.clone();
-    tokio::spawn(async move { rest.edit_message(HERE, Snowflake(5), &MessageBody::text(text), CARD).await })
+    tokio::spawn(
+        async move { rest.edit_message(CHANNEL, Snowflake(5), &MessageBody::text(text), CARD).await },
+    )
 }
 
-/// Waits until this many requests are in the queue.
-async fn waiting(rest: &RestClient, count: usize) {
+async fn wait_for_queue(rest: &RestClient, count: usize) {
     let wait = async {
         while rest.counts().waiting != count {
             tokio::task::yield_now().await;
         }
     };
-    assert!(tokio::time::timeout(PATIENT, wait).await.is_ok(), "{:?}", rest.counts());
+    assert!(tokio::time::timeout(STEP_TIMEOUT, wait).await.is_ok(), "{:?}", rest.counts());
 }
 
 #[tokio::test]
-async fn an_edit_that_waits_gives_way_and_a_final_waits_for_no_card() {
-    let server = Server::start(|_, asked| match asked.method.as_str() {
+async fn queued_edit_is_superseded_and_final_does_not_wait_for_card() {
+    let server = Server::start(|_, request| match request.method.as_str() {
         "PATCH" => Reply::Gated(Box::new(Reply::message(5))),
         _ => Reply::message(6),
     })
     .await;
     let rest = server.rest();
     let first = edit(&rest, "1");
-    server.reached(1).await;
+    server.wait_for_requests(1).await;
     let second = edit(&rest, "2");
-    waiting(&rest, 1).await;
+    wait_for_queue(&rest, 1).await;
     let third = edit(&rest, "3");
     assert_eq!(second.await.ok(), Some(Err(RestError::Superseded)));
     // The card has no response yet, and the final is sent all the same.
-    assert!(rest.create_message(HERE, &new_message("n", "final"), FINAL).await.is_ok());
-    server.open();
+    assert!(rest.create_message(CHANNEL, &new_message("n", "final"), FINAL).await.is_ok());
+    server.release_gated();
     assert_eq!(first.await.ok(), Some(Ok(())));
-    server.reached(3).await;
-    server.open();
+    server.wait_for_requests(3).await;
+    server.release_gated();
     assert_eq!(third.await.ok(), Some(Ok(())));
-    let bodies: Vec<_> = server.asked().iter().map(|asked| asked.json()["content"].clone()).collect();
+    let bodies: Vec<_> = server.requests().iter().map(|request| request.json()["content"].clone()).collect();
     assert_eq!(bodies, ["1", "final", "3"]);
 }
 
 #[tokio::test]
-async fn what_is_owed_to_a_channel_goes_one_by_one() {
+async fn durable_requests_of_a_channel_are_serialized() {
     let server = Server::start(|_, _| Reply::Gated(Box::new(Reply::message(6)))).await;
     let rest = server.rest();
     let send = |nonce: &'static str, priority| {
         let rest = rest.clone();
         tokio::spawn(async move {
-            rest.create_message(HERE, &new_message(nonce, nonce), QueueOptions::new(priority, PATIENT))
-                .await
-                .is_ok()
+            rest.create_message(
+                CHANNEL,
+                &new_message(nonce, nonce),
+                QueueOptions::new(priority, STEP_TIMEOUT),
+            )
+            .await
+            .is_ok()
         })
     };
     let mut sends = vec![send("first", Priority::Notice)];
-    server.reached(1).await;
+    server.wait_for_requests(1).await;
     for (count, (nonce, priority)) in
         [("notice", Priority::Notice), ("final", Priority::Final), ("ask", Priority::Permission)]
             .into_iter()
             .enumerate()
     {
         sends.push(send(nonce, priority));
-        waiting(&rest, count + 1).await;
+        wait_for_queue(&rest, count + 1).await;
     }
     for count in 1..=4 {
-        server.reached(count).await;
+        server.wait_for_requests(count).await;
         assert_eq!(server.lines().len(), count);
-        server.open();
+        server.release_gated();
     }
     for send in sends {
         assert_eq!(send.await.ok(), Some(true));
     }
-    let nonces: Vec<_> = server.asked().iter().map(|asked| asked.json()["nonce"].clone()).collect();
+    let nonces: Vec<_> = server.requests().iter().map(|request| request.json()["nonce"].clone()).collect();
     assert_eq!(nonces, ["first", "ask", "final", "notice"]);
 }
 
 #[tokio::test]
-async fn other_channels_do_not_wait() {
+async fn requests_of_other_channels_do_not_wait() {
     let server = Server::start(|number, _| match number {
         0 => Reply::Never,
         _ => Reply::message(6),
@@ -94,33 +99,32 @@ async fn other_channels_do_not_wait() {
     .await;
     let rest = server.rest();
     let stuck = edit(&rest, "1");
-    server.reached(1).await;
+    server.wait_for_requests(1).await;
     assert!(rest.create_message(Snowflake(2), &new_message("n", "x"), FINAL).await.is_ok());
     stuck.abort();
 }
 
 #[tokio::test]
-async fn a_full_queue_says_so() {
+async fn full_queue_rejects_requests() {
     let server = Server::list(vec![Reply::Never]).await;
     let rest = server.rest_with(|settings| settings.queue = 1);
     let stuck = [edit(&rest, "1")];
-    server.reached(1).await;
-    let waits = {
+    server.wait_for_requests(1).await;
+    let queued = {
         let rest = rest.clone();
-        tokio::spawn(async move { rest.typing(HERE).await })
+        tokio::spawn(async move { rest.typing(CHANNEL).await })
     };
-    waiting(&rest, 1).await;
-    let limited = rest.create_message(HERE, &new_message("n", "x"), FINAL).await;
+    wait_for_queue(&rest, 1).await;
+    let limited = rest.create_message(CHANNEL, &new_message("n", "x"), FINAL).await;
     assert_eq!(limited, Err(RestError::Limited { retry_after: Duration::from_secs(1) }));
-    // A dropped request frees its place.
-    waits.abort();
-    waiting(&rest, 0).await;
+    // A dropped request frees its slot.
+    queued.abort();
+    wait_for_queue(&rest, 0).await;
     stuck.into_iter().for_each(|stuck| stuck.abort());
 }
 
-/// A queued message fails unsent when its thread is archived; other threads are not affected.
 #[tokio::test]
-async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
+async fn queued_requests_of_archived_thread_are_rejected() {
     let server = Server::start(|number, _| match number {
         0 => Reply::limited(0.5, false),
         _ => Reply::message(6),
@@ -131,20 +135,20 @@ async fn what_waits_for_a_thread_that_is_put_away_is_given_back() {
         let rest = rest.clone();
         tokio::spawn(async move { rest.create_message(channel, &new_message("n", "n"), FINAL).await })
     };
-    let waits = send(HERE);
-    server.reached(1).await;
-    waiting(&rest, 1).await;
-    rest.set_archived(HERE, true);
+    let queued = send(CHANNEL);
+    server.wait_for_requests(1).await;
+    wait_for_queue(&rest, 1).await;
+    rest.set_archived(CHANNEL, true);
     // A webhook message would unarchive the thread as well.
     let hook = Webhook { id: Snowflake(8), token: Secret::new("t".to_owned()) };
     let body = MessageBody::text("n");
-    let through = rest.execute_webhook(&hook, Some(HERE), Snowflake(3), &body, None, FINAL).await;
-    assert_eq!(kind(through), Some(RejectionKind::Archived));
-    for send in [waits, send(HERE)] {
+    let by_webhook = rest.execute_webhook(&hook, Some(CHANNEL), Snowflake(3), &body, None, FINAL).await;
+    assert_eq!(kind(by_webhook), Some(RejectionKind::Archived));
+    for send in [queued, send(CHANNEL)] {
         assert_eq!(send.await.ok().and_then(kind), Some(RejectionKind::Archived));
     }
     assert!(matches!(send(Snowflake(2)).await, Ok(Ok(_))));
-    rest.set_archived(HERE, false);
-    assert!(matches!(send(HERE).await, Ok(Ok(_))));
+    rest.set_archived(CHANNEL, false);
+    assert!(matches!(send(CHANNEL).await, Ok(Ok(_))));
     assert_eq!(server.lines().len(), 3);
 }

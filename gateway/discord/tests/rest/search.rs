@@ -7,7 +7,7 @@ use acp_discord::rest::{SentMessageLookup, SentMessageSearch};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 
-const HERE: Snowflake = Snowflake(1);
+const CHANNEL: Snowflake = Snowflake(1);
 /// A time in 2026, in milliseconds since the Unix epoch.
 const SENT_MS: u64 = 1_790_000_000_000;
 
@@ -21,7 +21,7 @@ fn search(known: &[u64]) -> SentMessageSearch {
         known: known.iter().copied().map(Snowflake).collect::<HashSet<_>>(),
         application: None,
     };
-    SentMessageSearch { channel: HERE, first_attempt_ms: SENT_MS, skew_ms: 10_000, query }
+    SentMessageSearch { channel: CHANNEL, first_attempt_ms: SENT_MS, skew_ms: 10_000, query }
 }
 
 /// Returns the id of the n-th message since the first attempt.
@@ -31,8 +31,8 @@ fn id(n: u64) -> u64 {
 
 /// Serves the history of a channel with these messages.
 fn channel(messages: Vec<Value>, readable: bool) -> impl FnMut(usize, &ReceivedRequest) -> Reply + Send {
-    move |_, asked| {
-        if !asked.path.contains("/messages") {
+    move |_, request| {
+        if !request.path.contains("/messages") {
             let last = messages.last().map(|message| message["id"].clone());
             return Reply::json(200, json!({"id": "1", "type": 0, "last_message_id": last}));
         }
@@ -40,8 +40,8 @@ fn channel(messages: Vec<Value>, readable: bool) -> impl FnMut(usize, &ReceivedR
             return Reply::json(200, json!([]));
         }
         let number = |name: &str| -> Option<u64> {
-            let at = asked.path.find(&format!("{name}="))? + name.len() + 1;
-            asked.path.get(at..)?.split('&').next()?.parse().ok()
+            let at = request.path.find(&format!("{name}="))? + name.len() + 1;
+            request.path.get(at..)?.split('&').next()?.parse().ok()
         };
         let limit = usize::try_from(number("limit").unwrap_or(50)).unwrap_or(50);
         let after = number("after");
@@ -59,49 +59,49 @@ fn channel(messages: Vec<Value>, readable: bool) -> impl FnMut(usize, &ReceivedR
 }
 
 #[tokio::test]
-async fn a_message_is_found_in_what_the_channel_shows() {
-    let said = |count: u64| (0..count).map(|n| message(id(n), 9, "talk")).collect::<Vec<_>>();
-    let mut long = said(250);
+async fn sent_message_is_found_in_channel_history() {
+    let talk = |count: u64| (0..count).map(|n| message(id(n), 9, "talk")).collect::<Vec<_>>();
+    let mut long = talk(250);
     long.push(message(id(250), 7, "the answer"));
-    let mine = |n| message(id(n), 7, "the answer");
+    let own = |n| message(id(n), 7, "the answer");
     let early = message(Snowflake::from_ms(SENT_MS - 60_000).0, 7, "the answer");
     let found = |n| SentMessageLookup::Found(Snowflake(id(n)));
     for (row, messages, known, expected, requests) in [
-        ("there", vec![mine(3)], vec![], found(3), 1),
-        ("on the third page", long, vec![], found(250), 3),
-        ("another part of ours", vec![mine(3)], vec![id(3)], SentMessageLookup::Absent, 1),
-        ("two of them", vec![mine(3), mine(4)], vec![], found(3), 1),
-        ("the second of them", vec![mine(3), mine(4)], vec![id(3)], found(4), 1),
-        ("said before", vec![early], vec![], SentMessageLookup::Absent, 2),
-        ("others talk", said(100), vec![], SentMessageLookup::Absent, 3),
-        ("nothing at all", vec![], vec![], SentMessageLookup::Absent, 3),
+        ("first page", vec![own(3)], vec![], found(3), 1),
+        ("third page", long, vec![], found(250), 3),
+        ("known message", vec![own(3)], vec![id(3)], SentMessageLookup::Absent, 1),
+        ("two matches", vec![own(3), own(4)], vec![], found(3), 1),
+        ("second match", vec![own(3), own(4)], vec![id(3)], found(4), 1),
+        ("older message", vec![early], vec![], SentMessageLookup::Absent, 2),
+        ("other authors", talk(100), vec![], SentMessageLookup::Absent, 3),
+        ("empty channel", vec![], vec![], SentMessageLookup::Absent, 3),
     ] {
         let server = Server::start(channel(messages, true)).await;
         assert_eq!(server.rest().lookup(&search(&known)).await, expected, "{row}");
-        let requests = if row == "others talk" { 2 } else { requests };
+        let requests = if row == "other authors" { 2 } else { requests };
         assert_eq!(server.lines().len(), requests, "{row}: {:?}", server.lines());
     }
 }
 
 #[tokio::test]
-async fn who_may_not_read_knows_nothing() {
+async fn missing_read_permission_leaves_outcome_unknown() {
     let server = Server::start(channel(vec![message(id(3), 9, "talk")], false)).await;
-    let looked = server.rest().lookup(&search(&[])).await;
+    let result = server.rest().lookup(&search(&[])).await;
     assert!(
-        matches!(&looked, SentMessageLookup::Unknown { why } if why.contains("Read Message History")),
-        "{looked:?}"
+        matches!(&result, SentMessageLookup::Unknown { why } if why.contains("Read Message History")),
+        "{result:?}"
     );
     // No message since the first attempt: known even without the permission.
     let early = message(Snowflake::from_ms(SENT_MS - 60_000).0, 9, "talk");
     let server = Server::start(channel(vec![early], false)).await;
     assert_eq!(server.rest().lookup(&search(&[])).await, SentMessageLookup::Absent);
     let server = Server::list(vec![Reply::error(403, 50001)]).await;
-    let looked = server.rest().lookup(&search(&[])).await;
-    assert!(matches!(&looked, SentMessageLookup::Unknown { why } if why.contains("50001")), "{looked:?}");
+    let result = server.rest().lookup(&search(&[])).await;
+    assert!(matches!(&result, SentMessageLookup::Unknown { why } if why.contains("50001")), "{result:?}");
 }
 
 #[tokio::test]
-async fn an_echo_spares_the_search() {
+async fn recorded_nonce_skips_the_search() {
     let server = Server::list(vec![Reply::Never]).await;
     let rest = server.rest();
     rest.record_sent_nonce("n1", Snowflake(77));

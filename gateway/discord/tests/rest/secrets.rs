@@ -9,7 +9,7 @@ use acp_shared::redact::Secret;
 use std::time::Duration;
 
 #[tokio::test]
-async fn no_fault_shows_a_token() {
+async fn errors_redact_tokens() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap_or_else(|e| panic!("{e}"));
     let port = closed.local_addr().map(|address| address.port()).unwrap_or_default();
     drop(closed);
@@ -30,15 +30,15 @@ async fn no_fault_shows_a_token() {
         let open = Secret::new(open_token.to_owned());
         let (body, at) = (MessageBody::text("x"), Snowflake(1));
         let mut shown = format!("{settings:?} {rest:?} {hook:?} {open:?}");
-        let faults = [
+        let errors = [
             rest.create_message(at, &new_message("n", "x"), FINAL).await.err(),
             rest.execute_webhook(&hook, None, at, &body, None, FINAL).await.err(),
             rest.callback(at, &open, &Callback::DeferredUpdate).await.err(),
             rest.edit_original(at, &open, &body).await.err(),
             rest.followup(at, &open, &body).await.err(),
         ];
-        for fault in faults.into_iter().flatten() {
-            shown.push_str(&format!("{fault} {fault:?}"));
+        for error in errors.into_iter().flatten() {
+            shown.push_str(&format!("{error} {error:?}"));
         }
         for secret in [TOKEN, hook_token, open_token] {
             assert!(!shown.contains(secret), "{reply:?}: {shown}");
@@ -47,18 +47,18 @@ async fn no_fault_shows_a_token() {
 }
 
 #[tokio::test]
-async fn requests_say_who_asks() {
+async fn requests_have_authorization_and_user_agent() {
     let server = Server::list(vec![Reply::message(5)]).await;
     assert!(server.rest().create_message(Snowflake(1), &new_message("n", "x"), FINAL).await.is_ok());
-    let asked = server.asked();
-    let asked = asked.first().unwrap_or_else(|| panic!("nothing asked"));
-    assert_eq!(asked.header("authorization"), Some(format!("Bot {TOKEN}").as_str()));
-    let agent = asked.header("user-agent").unwrap_or_default();
+    let requests = server.requests();
+    let request = requests.first().unwrap_or_else(|| panic!("no request"));
+    assert_eq!(request.header("authorization"), Some(format!("Bot {TOKEN}").as_str()));
+    let agent = request.header("user-agent").unwrap_or_default();
     assert!(agent.starts_with("DiscordBot (https://") && agent.ends_with(')'), "{agent}");
 }
 
 #[tokio::test]
-async fn a_token_that_cannot_be_one_is_refused_at_once() {
+async fn malformed_token_is_rejected_at_setup() {
     for text in ["", " ", "two words", "line\nbreak", "t\u{e4}"] {
         let base = BaseUrl::discord().unwrap_or_else(|e| panic!("{e}"));
         let started = RestClient::new(RestSettings::new(base, Secret::new(text.to_owned())));

@@ -20,11 +20,10 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 
 pub(crate) const TOKEN: &str = "bot-token.is_secret";
-pub(crate) const PATIENT: Duration = Duration::from_secs(20);
-pub(crate) const FINAL: QueueOptions = QueueOptions::new(Priority::Final, PATIENT);
-pub(crate) const CARD: QueueOptions = QueueOptions::new(Priority::Card, PATIENT);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const FINAL: QueueOptions = QueueOptions::new(Priority::Final, STEP_TIMEOUT);
+pub(crate) const CARD: QueueOptions = QueueOptions::new(Priority::Card, STEP_TIMEOUT);
 
-/// Received request.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
@@ -48,19 +47,11 @@ impl ReceivedRequest {
     }
 }
 
-/// Scripted response.
 #[derive(Debug, Clone)]
 pub(crate) enum Reply {
-    Answer {
-        status: u16,
-        headers: Vec<(&'static str, String)>,
-        body: String,
-    },
-    /// Responds when the gate is opened.
+    Answer { status: u16, headers: Vec<(&'static str, String)>, body: String },
     Gated(Box<Reply>),
-    /// Never responds.
     Never,
-    /// Closes the connection without a response.
     Cut,
 }
 
@@ -109,13 +100,12 @@ pub(crate) fn message(id: u64, author: u64, content: &str) -> Value {
 type Script = dyn FnMut(usize, &ReceivedRequest) -> Reply + Send;
 
 struct Shared {
-    asked: Mutex<Vec<ReceivedRequest>>,
+    requests: Mutex<Vec<ReceivedRequest>>,
     script: Mutex<Box<Script>>,
     gate: Notify,
-    news: Notify,
+    arrived: Notify,
 }
 
-/// Server on its own port.
 #[derive(Clone)]
 pub(crate) struct Server {
     shared: Arc<Shared>,
@@ -128,17 +118,17 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap_or_else(|e| panic!("bind: {e}"));
         let port = listener.local_addr().unwrap_or_else(|e| panic!("address: {e}")).port();
         let shared = Arc::new(Shared {
-            asked: Mutex::default(),
+            requests: Mutex::default(),
             script: Mutex::new(Box::new(script)),
             gate: Notify::new(),
-            news: Notify::new(),
+            arrived: Notify::new(),
         });
-        let here = Arc::clone(&shared);
+        let server = Arc::clone(&shared);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let shared = Arc::clone(&here);
+                let shared = Arc::clone(&server);
                 tokio::spawn(async move {
-                    let service = service_fn(|request| answer(Arc::clone(&shared), request));
+                    let service = service_fn(|request| respond(Arc::clone(&shared), request));
                     let _ = hyper::server::conn::http1::Builder::new()
                         .serve_connection(TokioIo::new(stream), service)
                         .await;
@@ -172,36 +162,34 @@ impl Server {
         RestClient::new(settings).unwrap_or_else(|e| panic!("{e}"))
     }
 
-    pub(crate) fn asked(&self) -> Vec<ReceivedRequest> {
-        self.shared.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn requests(&self) -> Vec<ReceivedRequest> {
+        self.shared.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn lines(&self) -> Vec<String> {
-        self.asked().iter().map(ReceivedRequest::line).collect()
+        self.requests().iter().map(ReceivedRequest::line).collect()
     }
 
-    /// Waits until this many requests have arrived.
-    pub(crate) async fn reached(&self, count: usize) {
+    pub(crate) async fn wait_for_requests(&self, count: usize) {
         let wait = async {
             loop {
-                let news = self.shared.news.notified();
-                if self.asked().len() >= count {
+                let arrived = self.shared.arrived.notified();
+                if self.requests().len() >= count {
                     return;
                 }
-                news.await;
+                arrived.await;
             }
         };
-        let came = tokio::time::timeout(PATIENT, wait).await;
-        assert!(came.is_ok(), "{count} requests expected: {:?}", self.lines());
+        let result = tokio::time::timeout(STEP_TIMEOUT, wait).await;
+        assert!(result.is_ok(), "{count} requests expected: {:?}", self.lines());
     }
 
-    /// Releases one gated response.
-    pub(crate) fn open(&self) {
+    pub(crate) fn release_gated(&self) {
         self.shared.gate.notify_one();
     }
 }
 
-async fn answer(
+async fn respond(
     shared: Arc<Shared>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, &'static str> {
@@ -210,7 +198,7 @@ async fn answer(
     let header = |(name, value): (&hyper::header::HeaderName, &hyper::header::HeaderValue)| {
         (name.to_string(), value.to_str().unwrap_or_default().to_owned())
     };
-    let asked = ReceivedRequest {
+    let received = ReceivedRequest {
         method: head.method.to_string(),
         path: head.uri.to_string(),
         headers: head.headers.iter().map(header).collect(),
@@ -218,18 +206,18 @@ async fn answer(
         at: Instant::now(),
     };
     let mut reply = {
-        let mut all = shared.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = shared.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let mut script = shared.script.lock().unwrap_or_else(PoisonError::into_inner);
-        let reply = script(all.len(), &asked);
-        all.push(asked);
+        let reply = script(all.len(), &received);
+        all.push(received);
         reply
     };
-    shared.news.notify_waiters();
+    shared.arrived.notify_waiters();
     loop {
         reply = match reply {
-            Reply::Gated(then) => {
+            Reply::Gated(reply) => {
                 shared.gate.notified().await;
-                *then
+                *reply
             }
             Reply::Never => std::future::pending::<Result<Reply, Infallible>>().await.map_err(|_| "never")?,
             Reply::Cut => return Err("cut"),
@@ -249,5 +237,5 @@ pub(crate) fn new_message(nonce: &str, text: &str) -> NewMessage {
 }
 
 pub(crate) fn kind<T: std::fmt::Debug>(result: Result<T, RestError>) -> Option<RejectionKind> {
-    result.err().and_then(|fault| fault.rejection_kind())
+    result.err().and_then(|error| error.rejection_kind())
 }

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Timeout to READY or RESUMED in these tests, in seconds.
-const ANSWER_SECONDS: u64 = 5;
+const READY_TIMEOUT_SECONDS: u64 = 5;
 /// Maximum duration of any step on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Bot {
     pub(crate) events: EventReceiver,
@@ -23,27 +22,26 @@ pub(crate) struct Bot {
     task: JoinHandle<Result<(), FatalGatewayError>>,
 }
 
-pub(crate) fn bot(server: &Server, room: usize) -> Bot {
+pub(crate) fn bot(server: &Server, capacity: usize) -> Bot {
     let counts = Arc::new(SessionCounters::default());
     let settings = SessionSettings {
         token: Secret::new("hunter2".to_owned()),
         base: BaseUrl::parse(&server.url()).expect("base"),
-        ready_timeout: Duration::from_secs(ANSWER_SECONDS),
+        ready_timeout: Duration::from_secs(READY_TIMEOUT_SECONDS),
         counts: Arc::clone(&counts),
     };
-    let (sink, events) = event_channel(room);
+    let (sender, events) = event_channel(capacity);
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(settings, stop.clone(), sink));
+    let task = tokio::spawn(run(settings, stop.clone(), sender));
     Bot { events, stop, counts, task }
 }
 
 impl Bot {
     pub(crate) async fn next(&mut self) -> Event {
-        let next = tokio::time::timeout(SOON, self.events.next()).await;
+        let next = tokio::time::timeout(STEP_TIMEOUT, self.events.next()).await;
         next.expect("an event arrives in time").expect("the session is open")
     }
 
-    /// Skips events until `wanted` returns a value.
     pub(crate) async fn until<T>(&mut self, mut wanted: impl FnMut(&Event) -> Option<T>) -> T {
         loop {
             if let Some(found) = wanted(&self.next().await) {
@@ -58,17 +56,17 @@ impl Bot {
 
     pub(crate) async fn end(self) -> Result<(), FatalGatewayError> {
         self.stop.cancel();
-        tokio::time::timeout(SOON, self.task)
+        tokio::time::timeout(STEP_TIMEOUT, self.task)
             .await
             .expect("the bot stops in time")
             .expect("the task did not panic")
     }
 }
 
-pub(crate) async fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
-    while !is() {
-        assert!(Instant::now() < end, "timed out: {what}");
+pub(crate) async fn eventually(description: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + STEP_TIMEOUT;
+    while !condition() {
+        assert!(Instant::now() < end, "timed out: {description}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

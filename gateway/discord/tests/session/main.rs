@@ -7,17 +7,17 @@ mod protocol;
 mod script;
 
 use acp_discord::core::event::{Event, GapCause};
-use bot::{SOON, bot, eventually};
+use bot::{STEP_TIMEOUT, bot, eventually};
 use script::{Answer, Conn, Server};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_burst_keep_their_order() {
+async fn burst_events_keep_their_order() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.begin().await;
         conn.burst((1..=400).map(|id| ("MESSAGE_CREATE", script::message(id)))).await;
-        conn.keep().await;
+        conn.hold_open().await;
     })
     .await;
     let mut bot = bot(&server, 1000);
@@ -30,10 +30,10 @@ async fn events_of_a_burst_keep_their_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stop_closes_in_order() {
+async fn stop_closes_the_connection_normally() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.begin().await;
-        conn.keep().await;
+        conn.hold_open().await;
     })
     .await;
     let mut bot = bot(&server, 10);
@@ -44,10 +44,11 @@ async fn a_stop_closes_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_sent_to_another_host_than_the_configured_one() {
-    let elsewhere = Server::start(|_, conn: Conn| conn.keep()).await;
+async fn gateway_on_another_host_is_rejected() {
+    let elsewhere = Server::start(|_, conn: Conn| conn.hold_open()).await;
     let there = elsewhere.url().replace("http://127.0.0.1", "ws://localhost");
-    let server = Server::answering(|_| script::good(&there), |_, conn: Conn| conn.keep()).await;
+    let server =
+        Server::answering(|_| script::gateway_answer(&there), |_, conn: Conn| conn.hold_open()).await;
     let mut bot = bot(&server, 10);
     let Event::Failed(failure) = bot.next().await else { panic!("not refused") };
     assert!(failure.to_string().contains("only to the configured host"), "{failure}");
@@ -57,18 +58,18 @@ async fn nothing_is_sent_to_another_host_than_the_configured_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_token_and_a_used_up_budget_are_said_before_anything_is_connected() {
+async fn rejected_token_and_spent_identify_budget_prevent_connecting() {
     let refused = Answer { status: 401, body: json!({ "code": 0, "message": "401: Unauthorized" }) };
-    let server = Server::answering(|_| refused, |_, conn: Conn| conn.keep()).await;
+    let server = Server::answering(|_| refused, |_, conn: Conn| conn.hold_open()).await;
     let mut bot1 = bot(&server, 10);
     let Event::Failed(failure) = bot1.next().await else { panic!("not refused") };
     assert!(failure.to_string().contains("Reset Token"), "{failure}");
     let none_left = |address: &str| {
-        let mut answer = script::good(&format!("ws://{address}"));
+        let mut answer = script::gateway_answer(&format!("ws://{address}"));
         answer.body["session_start_limit"]["remaining"] = json!(0);
         answer
     };
-    let other = Server::answering(none_left, |_, conn: Conn| conn.keep()).await;
+    let other = Server::answering(none_left, |_, conn: Conn| conn.hold_open()).await;
     let mut bot2 = bot(&other, 10);
     let Event::Disconnected { why } = bot2.next().await else { panic!("no Disconnected event") };
     assert!(why.contains("no more new sessions of this bot for 2 minutes"), "{why}");
@@ -77,10 +78,10 @@ async fn a_refused_token_and_a_used_up_budget_are_said_before_anything_is_connec
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fatal_codes_end_it_with_words() {
+async fn fatal_close_codes_stop_the_session() {
     for code in [4004, 4010, 4011, 4012, 4013, 4014] {
         let server = Server::start(move |_, mut conn: Conn| async move {
-            conn.greet(3_600_000).await;
+            conn.handshake_opcode(3_600_000).await;
             conn.close(Some(code)).await;
         })
         .await;
@@ -96,31 +97,30 @@ async fn fatal_codes_end_it_with_words() {
     }
 }
 
-/// Acknowledges heartbeats and answers no other payload.
-async fn say_nothing(mut conn: Conn) -> u64 {
-    let op = conn.greet(1_000).await;
-    conn.keep().await;
+async fn acknowledge_heartbeats(mut conn: Conn) -> u64 {
+    let op = conn.handshake_opcode(1_000).await;
+    conn.hold_open().await;
     op
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_unanswered_resume_ends_in_a_new_session() {
-    let (asked, mut ops) = tokio::sync::mpsc::channel(10);
+async fn unanswered_resume_starts_a_new_session() {
+    let (payloads, mut ops) = tokio::sync::mpsc::channel(10);
     let server = Server::start(move |number, mut conn: Conn| {
-        let asked = asked.clone();
+        let payloads = payloads.clone();
         async move {
             match number {
                 0 => {
                     conn.begin().await;
                     conn.text(json!({ "op": 9, "d": true, "s": null, "t": null }).to_string()).await;
-                    conn.keep().await;
+                    conn.hold_open().await;
                 }
                 // RESUME, then IDENTIFY: both stay unanswered.
-                1 | 2 => drop(asked.send(say_nothing(conn).await).await),
+                1 | 2 => drop(payloads.send(acknowledge_heartbeats(conn).await).await),
                 _ => {
                     conn.begin().await;
                     conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
-                    conn.keep().await;
+                    conn.hold_open().await;
                 }
             }
         }
@@ -140,13 +140,13 @@ async fn an_unanswered_resume_ends_in_a_new_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_close_without_a_code_is_noticed() {
+async fn close_without_code_reconnects() {
     let server = Server::start(|number, mut conn: Conn| async move {
         conn.begin().await;
         if number == 0 {
             conn.close(None).await;
         } else {
-            conn.keep().await;
+            conn.hold_open().await;
         }
     })
     .await;
@@ -157,7 +157,7 @@ async fn a_close_without_a_code_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_is_dropped_twice_is_made_again() {
+async fn repeated_connection_loss_reconnects() {
     let server = Server::start(|number, mut conn: Conn| async move {
         match number {
             0 => {
@@ -169,7 +169,7 @@ async fn a_connection_that_is_dropped_twice_is_made_again() {
             _ => {
                 conn.begin().await;
                 conn.dispatch("MESSAGE_CREATE", script::message(2)).await;
-                conn.keep().await;
+                conn.hold_open().await;
             }
         }
     })
@@ -187,7 +187,7 @@ async fn a_connection_that_is_dropped_twice_is_made_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_as_documented_is_read_or_told() {
+async fn undocumented_payload_is_parsed_or_logged() {
     let server = Server::start(|_, mut conn: Conn| async move {
         conn.begin().await;
         conn.dispatch("INTERACTION_CREATE", script::click_without_locale(200)).await;
@@ -200,7 +200,7 @@ async fn what_is_not_as_documented_is_read_or_told() {
         conn.dispatch("MESSAGE_CREATE", script::message(2)).await;
         conn.text("{ no json").await;
         conn.dispatch("MESSAGE_CREATE", script::message(3)).await;
-        conn.keep().await;
+        conn.hold_open().await;
     })
     .await;
     let mut bot = bot(&server, 100);
@@ -217,22 +217,22 @@ async fn what_is_not_as_documented_is_read_or_told() {
     let expected = ["200 acp1:/acp cancel", "Unreadable 1", "1", "Skipped 3", "2", "Skipped 0", "3"];
     assert_eq!(seen, expected);
     let counts = bot.counts.snapshot();
-    let strange = |kind: &str| counts.unrecognized.get(kind).copied();
+    let unrecognized = |kind: &str| counts.unrecognized.get(kind).copied();
     assert_eq!((counts.identifies, counts.readies, counts.gaps), (1, 1, 3));
-    assert_eq!((strange("SUBSCRIPTION_CREATE"), strange("MESSAGE_CREATE")), (Some(2), Some(1)));
+    assert_eq!((unrecognized("SUBSCRIPTION_CREATE"), unrecognized("MESSAGE_CREATE")), (Some(2), Some(1)));
     bot.end().await.expect("stopped");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ready_without_fields_that_are_not_needed_begins_a_session() {
+async fn ready_without_unused_fields_starts_a_session() {
     let server = Server::start(|_, mut conn: Conn| async move {
-        conn.greet(41_250).await;
+        conn.handshake_opcode(41_250).await;
         let mut ready = script::ready();
         ready["application"] = json!({ "id": "2" });
         ready["user"] = json!({ "id": "1", "username": "bot" });
         conn.dispatch("READY", ready).await;
         conn.dispatch("MESSAGE_CREATE", script::message(1)).await;
-        conn.keep().await;
+        conn.hold_open().await;
     })
     .await;
     let mut bot = bot(&server, 10);
@@ -242,12 +242,12 @@ async fn a_ready_without_fields_that_are_not_needed_begins_a_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
-    let (beats, mut heard) = tokio::sync::mpsc::channel(1000);
+async fn slow_consumer_keeps_heartbeats_and_gets_a_gap() {
+    let (beats, mut received) = tokio::sync::mpsc::channel(1000);
     let server = Server::start(move |_, mut conn: Conn| {
         let beats = beats.clone();
         async move {
-            conn.greet(5_000).await;
+            conn.handshake_opcode(5_000).await;
             conn.dispatch("READY", script::ready()).await;
             conn.burst((1..=400).map(|id| ("MESSAGE_CREATE", script::message(id)))).await;
             conn.dispatch("INTERACTION_CREATE", script::click_without_locale(500)).await;
@@ -263,8 +263,10 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
     // The session received everything while the consumer took nothing, and still runs.
     let mut after = 0;
     while after < 2 {
-        let seq: Value =
-            tokio::time::timeout(SOON, heard.recv()).await.expect("a heartbeat").expect("a connection");
+        let seq: Value = tokio::time::timeout(STEP_TIMEOUT, received.recv())
+            .await
+            .expect("a heartbeat")
+            .expect("a connection");
         after += u64::from(seq == json!(402));
     }
     assert_eq!(bot.counts.snapshot().dropped, 393);
@@ -273,7 +275,7 @@ async fn who_takes_no_events_stalls_no_heartbeat_and_learns_what_is_missing() {
         let Event::Message(message) = bot.next().await else { panic!("no message") };
         assert_eq!(message.id.0, id);
     }
-    let Event::Click(click) = bot.next().await else { panic!("interactions have room of their own") };
+    let Event::Click(click) = bot.next().await else { panic!("interactions have reserved capacity") };
     assert_eq!(click.interaction.id.0, 500);
     assert_eq!(bot.next().await, Event::Gap { why: GapCause::Overflow, lost: 393 });
     assert_eq!((server.connections(), bot.counts.snapshot().readies), (1, 1));

@@ -17,9 +17,8 @@ use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 /// Time before HELLO in which a client must send nothing.
 const BEFORE_HELLO: Duration = Duration::from_millis(50);
 
-type Play = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
+type ConnectionScript = Arc<dyn Fn(usize, Conn) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
-/// Response of the service to a request for the gateway address.
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) body: Value,
@@ -28,7 +27,6 @@ pub(crate) struct Answer {
 /// Service that runs as long as the test's runtime.
 pub(crate) struct Server {
     address: String,
-    /// Number of accepted websockets.
     connections: Arc<AtomicUsize>,
     /// Close codes sent by clients.
     pub(crate) closed: Arc<Mutex<Vec<u16>>>,
@@ -44,17 +42,16 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Starts a service that names itself as its gateway. `play` gets each connection with its number.
-    pub(crate) async fn start<F, P>(play: P) -> Self
+    /// Starts a service that is also the gateway. `script` gets each connection with its number.
+    pub(crate) async fn start<F, P>(script: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
         P: Fn(usize, Conn) -> F + Send + Sync + 'static,
     {
-        Self::answering(|address| good(&format!("ws://{address}")), play).await
+        Self::answering(|address| gateway_answer(&format!("ws://{address}")), script).await
     }
 
-    /// Starts a service with another response.
-    pub(crate) async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, play: P) -> Self
+    pub(crate) async fn answering<F, P>(answer: impl FnOnce(&str) -> Answer, script: P) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
         P: Fn(usize, Conn) -> F + Send + Sync + 'static,
@@ -64,7 +61,7 @@ impl Server {
         let server =
             Self { connections: Arc::default(), closed: Arc::default(), early: Arc::default(), address };
         let answer = Arc::new(answer(&server.address));
-        let play: Play = Arc::new(move |number, conn| Box::pin(play(number, conn)));
+        let script: ConnectionScript = Arc::new(move |number, conn| Box::pin(script(number, conn)));
         let (connections, closed) = (Arc::clone(&server.connections), Arc::clone(&server.closed));
         let early = Arc::clone(&server.early);
         tokio::spawn(async move {
@@ -72,7 +69,7 @@ impl Server {
                 let work = serve(
                     stream,
                     Arc::clone(&answer),
-                    Arc::clone(&play),
+                    Arc::clone(&script),
                     Arc::clone(&connections),
                     Arc::clone(&closed),
                     Arc::clone(&early),
@@ -92,8 +89,7 @@ impl Server {
     }
 }
 
-/// Valid response with this gateway.
-pub(crate) fn good(url: &str) -> Answer {
+pub(crate) fn gateway_answer(url: &str) -> Answer {
     let limit = json!({ "total": 1000, "remaining": 900, "reset_after": 60_000, "max_concurrency": 1 });
     Answer { status: 200, body: json!({ "url": url, "shards": 1, "session_start_limit": limit }) }
 }
@@ -101,7 +97,7 @@ pub(crate) fn good(url: &str) -> Answer {
 async fn serve(
     mut stream: TcpStream,
     answer: Arc<Answer>,
-    play: Play,
+    script: ConnectionScript,
     connections: Arc<AtomicUsize>,
     closed: Arc<Mutex<Vec<u16>>>,
     early: Arc<Mutex<Vec<Value>>>,
@@ -124,10 +120,9 @@ async fn serve(
     }
     let Ok(socket) = tokio_tungstenite::accept_async(stream).await else { return };
     let number = connections.fetch_add(1, Ordering::SeqCst);
-    play(number, Conn { socket, seq: 0, closed, early }).await;
+    script(number, Conn { socket, seq: 0, closed, early }).await;
 }
 
-/// Websocket.
 pub(crate) struct Conn {
     socket: WebSocketStream<TcpStream>,
     seq: u64,
@@ -141,15 +136,15 @@ impl Conn {
     }
 
     /// Sends HELLO and waits for IDENTIFY or RESUME. Returns its opcode.
-    pub(crate) async fn greet(&mut self, heartbeat_ms: u64) -> u64 {
-        let payload = self.greeted(heartbeat_ms).await;
+    pub(crate) async fn handshake_opcode(&mut self, heartbeat_ms: u64) -> u64 {
+        let payload = self.handshake(heartbeat_ms).await;
         payload.and_then(|payload| payload["op"].as_u64()).unwrap_or(0)
     }
 
-    /// Like `greet`, but returns the whole payload. Before HELLO, waits for payloads that the client must not
+    /// Like `handshake_opcode`, but returns the whole payload. Before HELLO, waits for payloads that the client must not
     /// send.
-    pub(crate) async fn greeted(&mut self, heartbeat_ms: u64) -> Option<Value> {
-        let early = self.silence(BEFORE_HELLO).await;
+    pub(crate) async fn handshake(&mut self, heartbeat_ms: u64) -> Option<Value> {
+        let early = self.expect_silence(BEFORE_HELLO).await;
         let hello = json!({ "op": 10, "d": { "heartbeat_interval": heartbeat_ms }, "s": null, "t": null });
         self.text(hello.to_string()).await;
         if early.is_some() {
@@ -164,7 +159,7 @@ impl Conn {
     }
 
     /// Sends nothing for this time. Returns a payload of the client, which must not send any before HELLO.
-    pub(crate) async fn silence(&mut self, time: Duration) -> Option<Value> {
+    pub(crate) async fn expect_silence(&mut self, time: Duration) -> Option<Value> {
         let early = tokio::time::timeout(time, self.next()).await.ok().flatten();
         self.early.lock().expect("lock").extend(early.clone());
         early
@@ -172,7 +167,7 @@ impl Conn {
 
     /// Begins a session, with a heartbeat interval too long to matter.
     pub(crate) async fn begin(&mut self) {
-        self.greet(3_600_000).await;
+        self.handshake_opcode(3_600_000).await;
         self.dispatch("READY", ready()).await;
     }
 
@@ -181,20 +176,17 @@ impl Conn {
         self.text(json!({ "op": 0, "t": name, "s": self.seq, "d": data }).to_string()).await;
     }
 
-    /// Skips this many sequence numbers.
     pub(crate) fn skip(&mut self, numbers: u64) {
         self.seq += numbers;
     }
 
-    /// Sends the beginning of a text message of this size.
-    pub(crate) async fn part_of_a_message(&mut self, size: u64) {
+    pub(crate) async fn partial_message(&mut self, size: u64) {
         let mut frame = vec![0x81, 127];
         frame.extend(size.to_be_bytes());
         frame.extend(b"{\"op\":0,");
         let _ = self.socket.get_mut().write_all(&frame).await;
     }
 
-    /// Sends many events in one write.
     pub(crate) async fn burst(&mut self, events: impl Iterator<Item = (&'static str, Value)>) {
         for (name, data) in events {
             self.seq += 1;
@@ -204,17 +196,15 @@ impl Conn {
         let _ = self.socket.flush().await;
     }
 
-    /// Returns the next payload of the client. Acknowledges heartbeats.
     pub(crate) async fn next(&mut self) -> Option<Value> {
-        let payload = self.unanswered().await?;
+        let payload = self.next_unacknowledged().await?;
         if payload["op"] == json!(1) {
             self.text(json!({ "op": 11, "d": null, "s": null, "t": null }).to_string()).await;
         }
         Some(payload)
     }
 
-    /// Returns the next payload of the client, without any response.
-    pub(crate) async fn unanswered(&mut self) -> Option<Value> {
+    pub(crate) async fn next_unacknowledged(&mut self) -> Option<Value> {
         loop {
             match self.socket.next().await? {
                 Ok(Message::Text(text)) => return Some(serde_json::from_str(&text).expect("json")),
@@ -227,12 +217,10 @@ impl Conn {
         }
     }
 
-    /// Acknowledges heartbeats until the client disconnects.
-    pub(crate) async fn keep(mut self) {
+    pub(crate) async fn hold_open(mut self) {
         while self.next().await.is_some() {}
     }
 
-    /// Closes the connection, with or without a code.
     pub(crate) async fn close(mut self, code: Option<u16>) {
         let frame = code.map(|code| CloseFrame { code: code.into(), reason: "".into() });
         let _ = self.socket.send(Message::Close(frame)).await;
@@ -262,7 +250,6 @@ pub(crate) fn message(id: u64) -> Value {
     })
 }
 
-/// Click with the required fields only.
 pub(crate) fn click_without_locale(id: u64) -> Value {
     json!({
         "id": id.to_string(), "application_id": "2", "type": 3, "token": "hunter2", "version": 1, "channel_id": "10",

@@ -4,31 +4,31 @@ use super::*;
 use crate::tests::{LogLines, eventually};
 
 #[tokio::test]
-async fn slow_and_vanishing_clients_cost_nothing() {
-    let (dir, fake, server) = served(LIMITS);
+async fn slow_and_disconnected_clients_free_their_slots() {
+    let (dir, fake, server) = start_server(LIMITS);
     // An unfinished head and an unfinished body: the server ends both connections.
-    assert_eq!(raw(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
+    assert_eq!(exchange(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await, "");
     let started = b"POST /v1/sessions HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
-    assert!(raw(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
-    // More disconnecting clients than there are places.
+    assert!(exchange(dir.path(), started).await.starts_with("HTTP/1.1 408 "));
+    // More disconnecting clients than slots.
     for _ in 0..20 {
-        drop(sent(dir.path(), started).await);
+        drop(send_request(dir.path(), started).await);
     }
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
-    eventually("a free place", async || client.get::<Value>("/v1/health").await.ok()).await;
-    assert!(fake.asked.lock().unwrap().is_empty());
+    eventually("a free slot", async || client.get::<Value>("/v1/health").await.ok()).await;
+    assert!(fake.calls.lock().unwrap().is_empty());
     server.end().await;
 }
 
 #[tokio::test]
-async fn idle_connections_make_room_for_new_ones() {
-    let (dir, _fake, server) = served(ApiLimits { head_ms: 60_000, ..LIMITS });
+async fn idle_connections_are_closed_for_new_ones() {
+    let (dir, _fake, server) = start_server(ApiLimits { head_ms: 60_000, ..LIMITS });
     let mut held = Vec::new();
     for _ in 0..LIMITS.connections_max {
-        held.push(sent(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await);
+        held.push(send_request(dir.path(), b"GET /v1/health HTTP/1.1\r\nhost:").await);
     }
     for _ in 0..2 * LIMITS.connections_max {
-        let answer = raw(dir.path(), &get("/v1/health", "")).await;
+        let answer = exchange(dir.path(), &get("/v1/health", "")).await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
     // The oldest connection was closed.
@@ -39,13 +39,13 @@ async fn idle_connections_make_room_for_new_ones() {
 
 /// With the maximum of streams open and unread, the rest of the API responds.
 #[tokio::test]
-async fn streams_leave_places_for_other_requests() {
-    let (dir, _fake, server) = served(LIMITS);
+async fn streams_leave_slots_for_other_requests() {
+    let (dir, _fake, server) = start_server(LIMITS);
     let key = SESSION;
-    let ask = format!("GET {key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
+    let request = format!("GET {key}/events HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\n\r\n");
     let (mut held, mut refused) = (Vec::new(), 0);
     for _ in 0..LIMITS.connections_max {
-        let mut stream = sent(dir.path(), ask.as_bytes()).await;
+        let mut stream = send_request(dir.path(), request.as_bytes()).await;
         let mut head = [0; 12];
         tokio::time::timeout(DEADLINE, stream.read_exact(&mut head)).await.unwrap().unwrap();
         match &head {
@@ -56,19 +56,21 @@ async fn streams_leave_places_for_other_requests() {
     }
     assert_eq!((held.len(), refused), (24, 8));
     let client = GatewayClient::new(dir.path());
-    let key_of = IdempotencyKey::parse("k").unwrap();
+    let idempotency_key = IdempotencyKey::parse("k").unwrap();
     for _ in 0..LIMITS.connections_max {
         assert!(client.get::<Value>("/v1/health").await.is_ok());
-        let _: CancelResult = client.post(&format!("{key}/cancel"), &json!({}), &key_of).await.unwrap();
+        let _: CancelResult =
+            client.post(&format!("{key}/cancel"), &json!({}), &idempotency_key).await.unwrap();
         let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
-        let _: Done = client.post(&format!("{key}/permissions/l:5"), &answer, &key_of).await.unwrap();
+        let _: Done =
+            client.post(&format!("{key}/permissions/l:5"), &answer, &idempotency_key).await.unwrap();
     }
     drop(held);
     server.end().await;
 }
 
 #[tokio::test]
-async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
+async fn half_closed_client_gets_response_and_closed_one_frees_its_slot() {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     // Without keep-alive comments, only the closed connection shows that the client is gone.
@@ -76,27 +78,27 @@ async fn a_half_closed_client_is_answered_and_a_closed_one_leaves_its_place() {
     let server = Server::start(dir.path(), &fake, limits);
     let request = b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n";
     for _ in 0..20 {
-        let mut stream = sent(dir.path(), request).await;
+        let mut stream = send_request(dir.path(), request).await;
         stream.shutdown().await.unwrap();
         let mut answer = String::new();
         tokio::time::timeout(DEADLINE, stream.read_to_string(&mut answer)).await.unwrap().unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    let stream_of = format!("GET {SESSION}/events?after=0 HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
-    fake.say("one");
+    let stream_request = format!("GET {SESSION}/events?after=0 HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
+    fake.append_message("one");
     for _ in 0..limits.connections_max {
-        let mut stream = sent(dir.path(), stream_of.as_bytes()).await;
+        let mut stream = send_request(dir.path(), stream_request.as_bytes()).await;
         let mut first = [0; 16];
         stream.read_exact(&mut first).await.unwrap();
     }
     let client = GatewayClient::new(dir.path());
-    eventually("a free place", async || client.get::<Value>("/v1/health").await.ok()).await;
+    eventually("a free slot", async || client.get::<Value>("/v1/health").await.ok()).await;
     server.end().await;
 }
 
 #[tokio::test]
-async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
-    let (dir, _fake, server) = served(LIMITS);
+async fn session_log_is_read_from_end_or_offset() {
+    let (dir, _fake, server) = start_server(LIMITS);
     let client = GatewayClient::new(dir.path());
     for (query, want) in [
         ("", ("two\nthree\nfour\nfive\n", 4, 24, false)),
@@ -120,12 +122,12 @@ async fn the_log_of_a_session_is_read_from_its_end_or_from_an_offset() {
 }
 
 #[tokio::test]
-async fn refusals_are_logged_a_few_times_and_then_counted() {
+async fn displaced_connections_are_logged_with_a_limit() {
     let lines = LogLines::default();
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(lines.writer()).finish();
     // The runtime of a test has one thread.
     let logging = tracing::subscriber::set_default(subscriber);
-    let (dir, _fake, server) = served(ApiLimits { head_ms: 60_000, ..LIMITS });
+    let (dir, _fake, server) = start_server(ApiLimits { head_ms: 60_000, ..LIMITS });
     // Each connection beyond the limit closes another one, which is logged.
     let beyond = 100;
     let mut held = Vec::new();
@@ -148,7 +150,7 @@ async fn refusals_are_logged_a_few_times_and_then_counted() {
 }
 
 #[tokio::test]
-async fn a_refused_request_is_read_before_it_is_answered() {
+async fn refused_request_is_read_before_the_response() {
     let long = format!("{{\"text\":\"{}\"}}", "x".repeat(500_000));
     for request in
         [post("/v1/sessions/none/prompt", "", &long), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n".to_vec()]

@@ -52,8 +52,7 @@ impl ConsoleFixture {
         GatewayClient::new(self.dir.path())
     }
 
-    /// Sends a message, each time with a new idempotency key.
-    async fn say(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
+    async fn send(&self, to: &str, text: &str, id: &str) -> Result<ConsoleMessageResponse, Failure> {
         let body =
             ConsoleMessageBody { text: text.to_owned(), message_id: Some(id.to_owned()), author: None };
         self.client().post(&messages_of(to), &body, &IdempotencyKey::mint()).await
@@ -63,12 +62,12 @@ impl ConsoleFixture {
         self.client().get(&format!("{}{query}", messages_of(of))).await.unwrap()
     }
 
-    async fn shown(&self, of: &str) -> Vec<(String, String)> {
+    async fn texts_of(&self, of: &str) -> Vec<(String, String)> {
         self.page(of, "").await.messages.into_iter().map(|message| (message.kind, message.text)).collect()
     }
 
     /// Adds a message to a conversation, as delivery does.
-    async fn put(&self, into: &str, text: &str) {
+    async fn insert_message(&self, into: &str, text: &str) {
         let row = NewConsoleMessage {
             conversation_id: into.to_owned(),
             author: String::new(),
@@ -91,21 +90,19 @@ fn messages_of(conversation: &str) -> String {
     format!("/v1/console/conversations/{conversation}/messages")
 }
 
-/// Viewer that reads an event stream event by event.
-struct View {
+struct Viewer {
     stream: UnixStream,
     seen: String,
 }
 
-impl View {
+impl Viewer {
     async fn open(dir: &Path, of: &str, query: &str, headers: &str) -> Self {
         let path = format!("{}{query}", messages_of(of));
         let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{STREAM}{headers}\r\n");
-        Self { stream: sent(dir, request.as_bytes()).await, seen: String::new() }
+        Self { stream: send_request(dir, request.as_bytes()).await, seen: String::new() }
     }
 
-    /// Reads more data; false at the end of the stream.
-    async fn more(&mut self) -> bool {
+    async fn read_more(&mut self) -> bool {
         let mut piece = [0; 4_096];
         let read = tokio::time::timeout(DEADLINE, self.stream.read(&mut piece)).await.unwrap().unwrap();
         self.seen.push_str(&String::from_utf8_lossy(&piece[..read]));
@@ -129,9 +126,9 @@ impl View {
         found
     }
 
-    async fn until(&mut self, count: usize) -> Vec<(u64, String)> {
+    async fn read_until(&mut self, count: usize) -> Vec<(u64, String)> {
         while self.events().len() < count {
-            assert!(self.more().await, "ended early: {}", self.seen);
+            assert!(self.read_more().await, "ended early: {}", self.seen);
         }
         self.events()
     }
@@ -142,87 +139,87 @@ fn texts(events: &[(u64, String)]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn what_is_said_under_one_message_id_is_said_once() {
-    let house = ConsoleFixture::new().await;
-    let said = house.say("bound", "hello", "m1").await.unwrap();
-    assert_eq!(said.message_id, "m1");
-    let Outcome::Prompted { session_key, run_id, .. } = &said.outcome else { panic!("{said:?}") };
-    assert_eq!((session_key, run_id), (&house.fake.key, &house.fake.run));
-    assert_eq!(house.say("bound", "hello", "m1").await.unwrap(), said);
-    let other = house.say("bound", "something else", "m1").await.unwrap_err();
+async fn repeated_message_id_is_delivered_once() {
+    let fixture = ConsoleFixture::new().await;
+    let response = fixture.send("bound", "hello", "m1").await.unwrap();
+    assert_eq!(response.message_id, "m1");
+    let Outcome::Prompted { session_key, run_id, .. } = &response.outcome else { panic!("{response:?}") };
+    assert_eq!((session_key, run_id), (&fixture.fake.key, &fixture.fake.run));
+    assert_eq!(fixture.send("bound", "hello", "m1").await.unwrap(), response);
+    let other = fixture.send("bound", "something else", "m1").await.unwrap_err();
     assert_eq!(other.code, Code::IdempotencyConflict);
-    assert_eq!(house.fake.asked.lock().unwrap().len(), 1, "{:?}", house.fake.asked);
-    assert_eq!(house.shown("bound").await, [("person".to_owned(), "hello".to_owned())]);
+    assert_eq!(fixture.fake.calls.lock().unwrap().len(), 1, "{:?}", fixture.fake.calls);
+    assert_eq!(fixture.texts_of("bound").await, [("person".to_owned(), "hello".to_owned())]);
     // Without a message id, the idempotency key is used.
     let key = IdempotencyKey::parse("k1").unwrap();
     let body = json!({"text": "again", "author": "ann"});
     let post = async || -> ConsoleMessageResponse {
-        house.client().post(&messages_of("bound"), &body, &key).await.unwrap()
+        fixture.client().post(&messages_of("bound"), &body, &key).await.unwrap()
     };
     let (first, second) = (post().await, post().await);
     assert_eq!((first.message_id.as_str(), &first), ("k1", &second));
-    assert_eq!(house.fake.asked.lock().unwrap().len(), 2);
+    assert_eq!(fixture.fake.calls.lock().unwrap().len(), 2);
     // The same id in another conversation is another message.
-    house.say("elsewhere", "hello", "m1").await.unwrap();
-    let messages = house.page("bound", "").await.messages;
+    fixture.send("elsewhere", "hello", "m1").await.unwrap();
+    let messages = fixture.page("bound", "").await.messages;
     let me = nix::unistd::User::from_uid(nix::unistd::geteuid()).unwrap().map(|user| user.name);
     assert_eq!(messages.len(), 2);
     assert!(me.is_none_or(|me| me == messages[0].author), "the peer user from the kernel: {messages:?}");
     assert_eq!(messages[1].author, "ann");
-    house.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn many_at_once_under_one_message_id_are_one() {
-    let house = ConsoleFixture::new().await;
-    let said = futures_util::future::join_all((0..4).map(|_| house.say("bound", "hello", "m"))).await;
+async fn concurrent_duplicates_are_delivered_once() {
+    let fixture = ConsoleFixture::new().await;
+    let response = futures_util::future::join_all((0..4).map(|_| fixture.send("bound", "hello", "m"))).await;
     // All accepted requests got the same response.
-    let answers: Vec<ConsoleMessageResponse> = said.into_iter().filter_map(Result::ok).collect();
-    assert!(!answers.is_empty() && answers.iter().all(|said| *said == answers[0]), "{answers:?}");
-    assert_eq!(house.fake.asked.lock().unwrap().len(), 1);
-    assert_eq!(house.shown("bound").await.len(), 1);
-    house.end().await;
+    let answers: Vec<ConsoleMessageResponse> = response.into_iter().filter_map(Result::ok).collect();
+    assert!(!answers.is_empty() && answers.iter().all(|response| *response == answers[0]), "{answers:?}");
+    assert_eq!(fixture.fake.calls.lock().unwrap().len(), 1);
+    assert_eq!(fixture.texts_of("bound").await.len(), 1);
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn a_conversation_says_where_its_messages_go() {
-    let house = ConsoleFixture::new().await;
-    let view = async |name: &str| {
+async fn conversation_view_has_session_or_reason() {
+    let fixture = ConsoleFixture::new().await;
+    let viewer = async |name: &str| {
         let path = format!("/v1/console/conversations/{name}");
-        house.client().get::<ConversationView>(&path).await.unwrap()
+        fixture.client().get::<ConversationView>(&path).await.unwrap()
     };
-    let bound = view("bound").await;
-    assert_eq!(bound.session_key.as_ref(), Some(&house.fake.key), "{bound:?}");
-    let unbound = view("never%20seen").await;
+    let bound = viewer("bound").await;
+    assert_eq!(bound.session_key.as_ref(), Some(&fixture.fake.key), "{bound:?}");
+    let unbound = viewer("never%20seen").await;
     assert_eq!(unbound.session_key, None);
     assert!(!unbound.reason.is_empty() && unbound.reason != bound.reason, "{unbound:?} {bound:?}");
     // A message to it is refused visibly and reaches no session.
-    let said = house.say("nowhere", "hello", "m1").await.unwrap();
-    let Outcome::Refused { failure, reason } = &said.outcome else { panic!("{said:?}") };
+    let response = fixture.send("nowhere", "hello", "m1").await.unwrap();
+    let Outcome::Refused { failure, reason } = &response.outcome else { panic!("{response:?}") };
     assert_eq!((failure.code, reason), (Code::NotBound, &unbound.reason));
-    let shown = house.shown("nowhere").await;
-    assert_eq!(shown[0], ("person".to_owned(), "hello".to_owned()));
-    assert_eq!((shown[1].0.as_str(), shown.len()), ("error", 2), "{shown:?}");
-    assert_eq!(house.say("nowhere", "hello", "m1").await.unwrap(), said);
-    assert_eq!(house.shown("nowhere").await, shown, "no message is repeated");
+    let texts = fixture.texts_of("nowhere").await;
+    assert_eq!(texts[0], ("person".to_owned(), "hello".to_owned()));
+    assert_eq!((texts[1].0.as_str(), texts.len()), ("error", 2), "{texts:?}");
+    assert_eq!(fixture.send("nowhere", "hello", "m1").await.unwrap(), response);
+    assert_eq!(fixture.texts_of("nowhere").await, texts, "no message is repeated");
     // Commands work in an unbound conversation.
-    let help = house.say("nowhere", "/acp help", "m2").await.unwrap();
+    let help = fixture.send("nowhere", "/acp help", "m2").await.unwrap();
     assert!(help.outcome.text().contains("/acp spawn"), "{help:?}");
-    assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);
-    house.end().await;
+    assert_eq!(*fixture.fake.calls.lock().unwrap(), [] as [String; 0]);
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn pages_go_on_by_their_cursor() {
-    let house = ConsoleFixture::new().await;
+async fn pages_continue_at_cursor() {
+    let fixture = ConsoleFixture::new().await;
     for n in 0..7 {
-        house.put("c", &n.to_string()).await;
-        house.put("other", &n.to_string()).await;
+        fixture.insert_message("c", &n.to_string()).await;
+        fixture.insert_message("other", &n.to_string()).await;
     }
     for (limit, size) in [("limit=3", 3), ("limit=0", 1), ("limit=1000000", 7), ("limit=7", 7)] {
         let (mut after, mut seen) = (0, Vec::new());
         loop {
-            let page = house.page("c", &format!("?{limit}&after={after}")).await;
+            let page = fixture.page("c", &format!("?{limit}&after={after}")).await;
             assert!(page.messages.len() <= size, "{limit}");
             assert!(page.messages.iter().all(|message| message.conversation_id == "c"));
             if page.messages.is_empty() {
@@ -234,58 +231,58 @@ async fn pages_go_on_by_their_cursor() {
         }
         assert_eq!(seen, ["0", "1", "2", "3", "4", "5", "6"], "{limit}");
     }
-    assert_eq!(house.page("none", "").await, MessagesPage { messages: Vec::new(), next_after: 0 });
-    house.end().await;
+    assert_eq!(fixture.page("none", "").await, MessagesPage { messages: Vec::new(), next_after: 0 });
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn a_viewer_goes_on_where_it_was() {
-    let house = ConsoleFixture::new().await;
-    house.put("c", "one").await;
-    house.put("c", "two").await;
-    let mut view = View::open(house.dir.path(), "c", "", "").await;
-    assert_eq!(texts(&view.until(2).await), ["one", "two"]);
-    house.put("other", "not for us").await;
-    house.put("c", "three").await;
-    let seen = view.until(3).await;
+async fn viewer_resumes_after_last_event_id() {
+    let fixture = ConsoleFixture::new().await;
+    fixture.insert_message("c", "one").await;
+    fixture.insert_message("c", "two").await;
+    let mut viewer = Viewer::open(fixture.dir.path(), "c", "", "").await;
+    assert_eq!(texts(&viewer.read_until(2).await), ["one", "two"]);
+    fixture.insert_message("other", "unrelated").await;
+    fixture.insert_message("c", "three").await;
+    let seen = viewer.read_until(3).await;
     assert_eq!(texts(&seen), ["one", "two", "three"]);
-    let head = &view.seen;
+    let head = &viewer.seen;
     assert!(head.starts_with("HTTP/1.1 200 ") && head.contains("text/event-stream"), "{head}");
     // The viewer disconnects, misses a message, and returns with the last number received.
     let last = seen[1].0;
-    drop(view);
-    house.put("c", "four").await;
-    let mut view = View::open(house.dir.path(), "c", "", &format!("last-event-id: {last}\r\n")).await;
-    assert_eq!(texts(&view.until(2).await), ["three", "four"]);
+    drop(viewer);
+    fixture.insert_message("c", "four").await;
+    let mut viewer = Viewer::open(fixture.dir.path(), "c", "", &format!("last-event-id: {last}\r\n")).await;
+    assert_eq!(texts(&viewer.read_until(2).await), ["three", "four"]);
     // The header takes precedence, since a reconnecting client repeats its original query.
     let header = format!("last-event-id: {}\r\n", seen[2].0);
-    let mut both = View::open(house.dir.path(), "c", "?after=0", &header).await;
-    assert_eq!(texts(&both.until(1).await), ["four"]);
-    let mut after = View::open(house.dir.path(), "c", &format!("?after={}", seen[0].0), "").await;
-    assert_eq!(texts(&after.until(3).await), ["two", "three", "four"]);
+    let mut both = Viewer::open(fixture.dir.path(), "c", "?after=0", &header).await;
+    assert_eq!(texts(&both.read_until(1).await), ["four"]);
+    let mut after = Viewer::open(fixture.dir.path(), "c", &format!("?after={}", seen[0].0), "").await;
+    assert_eq!(texts(&after.read_until(3).await), ["two", "three", "four"]);
     // Keep-alive comments fill the silence, and new messages still follow.
-    while view.seen.matches(":\n\n").count() < 2 {
-        assert!(view.more().await);
+    while viewer.seen.matches(":\n\n").count() < 2 {
+        assert!(viewer.read_more().await);
     }
-    house.put("c", "five").await;
-    assert_eq!(texts(&view.until(3).await), ["three", "four", "five"]);
+    fixture.insert_message("c", "five").await;
+    assert_eq!(texts(&viewer.read_until(3).await), ["three", "four", "five"]);
     // All viewers end when the gateway stops, before the time limit for open requests.
-    let ConsoleFixture { server, store, .. } = house;
+    let ConsoleFixture { server, store, .. } = fixture;
     let start = Instant::now();
     server.end().await;
     assert!(start.elapsed() < Duration::from_millis(1_500), "{:?}", start.elapsed());
-    for mut view in [view, both, after] {
-        while view.more().await {}
-        assert!(view.seen.ends_with("0\r\n\r\n"), "ended normally: {}", view.seen);
+    for mut viewer in [viewer, both, after] {
+        while viewer.read_more().await {}
+        assert!(viewer.seen.ends_with("0\r\n\r\n"), "ended normally: {}", viewer.seen);
     }
     store.close().await;
 }
 
 /// An edited card is sent to open viewers again under its number; new viewers get the last text.
 #[tokio::test]
-async fn a_viewer_sees_a_card_being_replaced() {
-    let house = ConsoleFixture::new().await;
-    let console = Console::new(house.store.clone());
+async fn viewer_receives_edited_card() {
+    let fixture = ConsoleFixture::new().await;
+    let console = Console::new(fixture.store.clone());
     let at = conversation("c");
     assert!(console.properties().can_edit);
     let card = |text: &str| Outgoing {
@@ -295,13 +292,13 @@ async fn a_viewer_sees_a_card_being_replaced() {
         ..Outgoing::default()
     };
     let SendOutcome::Sent { message_id } = console.send(&at, &card("Working")).await else { panic!() };
-    house.put("c", "a question").await;
-    let mut view = View::open(house.dir.path(), "c", "", "").await;
-    assert_eq!(texts(&view.until(2).await), ["Working", "a question"]);
+    fixture.insert_message("c", "a question").await;
+    let mut viewer = Viewer::open(fixture.dir.path(), "c", "", "").await;
+    assert_eq!(texts(&viewer.read_until(2).await), ["Working", "a question"]);
     let edited = console.edit(&at, &message_id, &card("Working: 1 tool call")).await;
     assert_eq!(edited, EditOutcome::Edited);
-    assert_eq!(texts(&view.until(3).await), ["Working", "a question", "Working: 1 tool call"]);
-    let page = house.page("c", "").await.messages;
+    assert_eq!(texts(&viewer.read_until(3).await), ["Working", "a question", "Working: 1 tool call"]);
+    let page = fixture.page("c", "").await.messages;
     let seen: Vec<(String, String)> = page.iter().map(|it| (it.id.to_string(), it.text.clone())).collect();
     assert_eq!(seen[1], (message_id.clone(), "Working: 1 tool call".to_owned()));
     assert_eq!((page[1].kind.as_str(), seen.len()), ("card", 2), "one message, not two");
@@ -310,27 +307,27 @@ async fn a_viewer_sees_a_card_being_replaced() {
     for (at, id) in [(&at, "999"), (&at, "x"), (&conversation("other"), message_id.as_str())] {
         assert!(matches!(console.edit(at, id, &card("y")).await, EditOutcome::Gone { .. }), "{id}");
     }
-    house.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn a_long_conversation_is_streamed_whole_and_in_order() {
-    let house = ConsoleFixture::new().await;
+async fn long_conversation_is_streamed_in_order() {
+    let fixture = ConsoleFixture::new().await;
     let filler = "x".repeat(2_000);
     for n in 0..1_200 {
-        house.put("c", &format!("{n} {filler}")).await;
+        fixture.insert_message("c", &format!("{n} {filler}")).await;
     }
-    let mut view = View::open(house.dir.path(), "c", "", "").await;
-    let seen = view.until(1_200).await;
+    let mut viewer = Viewer::open(fixture.dir.path(), "c", "", "").await;
+    let seen = viewer.read_until(1_200).await;
     assert!(seen.iter().enumerate().all(|(n, (_, text))| text.starts_with(&format!("{n} "))));
     assert!(seen.windows(2).all(|pair| pair[0].0 < pair[1].0));
-    house.end().await;
+    fixture.end().await;
 }
 
 #[tokio::test]
-async fn odd_requests_get_typed_errors_and_leave_nothing() {
-    let house = ConsoleFixture::new().await;
-    let dir = house.dir.path();
+async fn malformed_console_requests_have_no_effect() {
+    let fixture = ConsoleFixture::new().await;
+    let dir = fixture.dir.path();
     let to = messages_of("bound");
     let say = |body: &str| post(&to, "content-type: application/json\r\n", body);
     let long_id = format!("{{\"text\":\"a\",\"message_id\":\"{}\"}}", "m".repeat(201));
@@ -362,9 +359,9 @@ async fn odd_requests_get_typed_errors_and_leave_nothing() {
         (post("/v1/console/conversations/bound", "", "{}"), "405", "USAGE"),
         (get("/v1/console", ""), "404", "USAGE"),
     ] {
-        is_answered(dir, (request, status, code)).await;
+        assert_response(dir, (request, status, code)).await;
     }
-    assert_eq!(house.shown("bound").await, []);
-    assert_eq!(*house.fake.asked.lock().unwrap(), [] as [String; 0]);
-    house.end().await;
+    assert_eq!(fixture.texts_of("bound").await, []);
+    assert_eq!(*fixture.fake.calls.lock().unwrap(), [] as [String; 0]);
+    fixture.end().await;
 }

@@ -1,8 +1,8 @@
-//! Journals in pages and as streams: bounded, whole, in order, across a restart.
+//! Journal pages and streams: bounded, complete and in order, also across a restart.
 
 use super::*;
 
-fn wanted(fake: &Fake, run: bool, follow: bool) -> EventSelection {
+fn selection(fake: &Fake, run: bool, follow: bool) -> EventSelection {
     let (session, run) = (fake.key.clone(), run.then_some(fake.run));
     EventSelection { session, after: 0, run, replay: false, follow }
 }
@@ -12,13 +12,13 @@ fn seq(line: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn pages_are_bounded_and_go_on() {
-    let (dir, fake, server) = served(LIMITS);
+async fn event_pages_are_bounded_and_continue() {
+    let (dir, fake, server) = start_server(LIMITS);
     for n in 0..10 {
         if n == 4 {
             fake.append(EventKind::Replay, "{}");
         } else {
-            fake.say(&n.to_string());
+            fake.append_message(&n.to_string());
         }
     }
     let client = GatewayClient::new(dir.path());
@@ -39,16 +39,16 @@ async fn pages_are_bounded_and_go_on() {
 }
 
 #[tokio::test]
-async fn streams_follow_the_run_to_its_end_across_a_restart() {
-    let (dir, fake, server) = served(LIMITS);
+async fn stream_follows_run_across_restart() {
+    let (dir, fake, server) = start_server(LIMITS);
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
-    let mut events = client.events(wanted(&fake, true, true));
-    fake.say("one");
+    let mut events = client.events(selection(&fake, true, true));
+    fake.append_message("one");
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
-    fake.say("two");
+    fake.append_message("two");
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
     server.end().await;
-    fake.say("three");
+    fake.append_message("three");
     // The next gateway starts after the client's first failed attempt to connect.
     let late = async {
         tokio::task::yield_now().await;
@@ -57,7 +57,7 @@ async fn streams_follow_the_run_to_its_end_across_a_restart() {
     let (line, server) = tokio::join!(events.next(), late);
     assert_eq!(seq(&line.unwrap().unwrap()), 3);
     fake.append(EventKind::Done, "{\"stop_reason\":\"end_turn\"}");
-    fake.say("of a later turn");
+    fake.append_message("of a later turn");
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 4);
     assert_eq!(events.next().await.unwrap(), None);
     assert_eq!(events.next().await.unwrap(), None);
@@ -65,40 +65,40 @@ async fn streams_follow_the_run_to_its_end_across_a_restart() {
 }
 
 #[tokio::test]
-async fn streams_end_where_nothing_follows() {
-    let (dir, fake, server) = served(LIMITS);
+async fn stream_ends_after_last_event() {
+    let (dir, fake, server) = start_server(LIMITS);
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
-    fake.say("one");
+    fake.append_message("one");
     // Without `follow`, only existing rows.
-    let mut events = client.events(wanted(&fake, false, false));
+    let mut events = client.events(selection(&fake, false, false));
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
     assert_eq!(events.next().await.unwrap(), None);
     // The run ended before its events were requested.
     *fake.state.lock().unwrap() = (SessionState::Idle, RunState::Completed);
-    let mut events = client.events(EventSelection { after: 1, ..wanted(&fake, true, true) });
+    let mut events = client.events(EventSelection { after: 1, ..selection(&fake, true, true) });
     assert_eq!(events.next().await.unwrap(), None);
     // A closed session.
     *fake.state.lock().unwrap() = (SessionState::Closed, RunState::Completed);
     fake.append(EventKind::Closed, "{\"reason\":\"x\"}");
-    let mut events = client.events(wanted(&fake, false, true));
+    let mut events = client.events(selection(&fake, false, true));
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 1);
     assert_eq!(seq(&events.next().await.unwrap().unwrap()), 2);
     assert_eq!(events.next().await.unwrap(), None);
-    let mut events = client.events(EventSelection { after: 2, ..wanted(&fake, false, true) });
+    let mut events = client.events(EventSelection { after: 2, ..selection(&fake, false, true) });
     assert_eq!(events.next().await.unwrap(), None);
     server.end().await;
 }
 
 #[tokio::test]
-async fn a_long_journal_is_streamed_whole_and_in_order() {
-    let (dir, fake, server) = served(LIMITS);
+async fn long_journal_is_streamed_in_order() {
+    let (dir, fake, server) = start_server(LIMITS);
     let big = "x".repeat(20_000);
     for n in 0..2_000_u32 {
-        fake.say(if n % 10 == 0 { &big } else { "small" });
+        fake.append_message(if n % 10 == 0 { &big } else { "small" });
     }
     fake.append(EventKind::Error, "{\"code\":\"ACP_TURN_FAILED\",\"message\":\"m\",\"retryable\":false}");
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + DEADLINE));
-    let mut events = client.events(wanted(&fake, true, true));
+    let mut events = client.events(selection(&fake, true, true));
     let mut next = 1;
     while let Some(line) = events.next().await.unwrap() {
         assert_eq!(seq(&line), next);
@@ -109,10 +109,10 @@ async fn a_long_journal_is_streamed_whole_and_in_order() {
 }
 
 #[tokio::test]
-async fn silence_is_filled_with_comments_and_timeouts_are_said() {
-    let (dir, fake, server) = served(LIMITS);
+async fn idle_stream_has_keep_alives_and_client_times_out() {
+    let (dir, fake, server) = start_server(LIMITS);
     let request = format!("GET {SESSION}/events HTTP/1.1\r\nhost: x\r\n{STREAM}\r\n");
-    let mut stream = sent(dir.path(), request.as_bytes()).await;
+    let mut stream = send_request(dir.path(), request.as_bytes()).await;
     let mut seen = String::new();
     while seen.matches(":\n\n").count() < 2 {
         let mut piece = [0; 1_024];
@@ -121,7 +121,7 @@ async fn silence_is_filled_with_comments_and_timeouts_are_said() {
         seen.push_str(&String::from_utf8_lossy(&piece[..read]));
     }
     let client = GatewayClient::new(dir.path()).until(Some(Instant::now() + Duration::from_millis(100)));
-    let late = client.events(wanted(&fake, true, true)).next().await.unwrap_err();
+    let late = client.events(selection(&fake, true, true)).next().await.unwrap_err();
     assert_eq!(late.code, Code::Timeout);
     server.end().await;
 }

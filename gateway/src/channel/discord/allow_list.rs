@@ -114,19 +114,23 @@ mod tests {
     fn empty_allow_list_admits_nobody() {
         let closed = AccessRules::default();
         assert!(!closed.is_allowed(&member(1, &[2])));
-        let door = AccessRules {
+        let rules = AccessRules {
             allowed: people(&[1], &[20]),
             approvers: people(&[3], &[30]),
             ..AccessRules::default()
         };
-        for (who, admitted, approves) in [
+        for (author, admitted, approves) in [
             (member(1, &[]), true, ApprovalScope::Nothing),
             (member(2, &[20]), true, ApprovalScope::Nothing),
             (member(2, &[21]), false, ApprovalScope::Nothing),
             (member(3, &[]), true, ApprovalScope::All),
             (member(1, &[30]), true, ApprovalScope::All),
         ] {
-            assert_eq!((door.is_allowed(&who), door.approval_scope(&who)), (admitted, approves), "{who:?}");
+            assert_eq!(
+                (rules.is_allowed(&author), rules.approval_scope(&author)),
+                (admitted, approves),
+                "{author:?}"
+            );
         }
         let own = AccessRules { allowed: people(&[1], &[]), ..AccessRules::default() };
         assert_eq!(own.approval_scope(&member(1, &[])), ApprovalScope::Own);

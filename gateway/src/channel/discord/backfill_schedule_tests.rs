@@ -5,11 +5,10 @@ use proptest::prelude::*;
 
 const GUILD: Snowflake = Snowflake(9);
 
-fn s(seconds: u64) -> Duration {
+fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A thread of a channel.
 fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
     BackfillTarget {
         id: Snowflake(id),
@@ -19,42 +18,39 @@ fn thread(id: u64, channel: u64, is_inaccessible: bool) -> BackfillTarget {
     }
 }
 
-/// Threads of one channel.
 fn threads(count: u64, is_inaccessible: bool) -> Vec<BackfillTarget> {
     (100..100 + count).map(|id| thread(id, 1, is_inaccessible)).collect()
 }
 
-/// Runs the schedule up to a time; returns the conversations read.
-fn run(reads: &mut BackfillSchedule, bound: &[BackfillTarget], end: Duration) -> Vec<Snowflake> {
+fn run(schedule: &mut BackfillSchedule, bound: &[BackfillTarget], end: Duration) -> Vec<Snowflake> {
     let mut read = Vec::new();
-    while let Some(due) = reads.due().filter(|due| *due <= end) {
-        read.extend(reads.due_targets(due, bound));
+    while let Some(due) = schedule.due().filter(|due| *due <= end) {
+        read.extend(schedule.due_targets(due, bound));
     }
     read
 }
 
 #[test]
 fn close_events_cause_one_backfill() {
-    let (mut reads, bound) = (BackfillSchedule::default(), threads(200, false));
+    let (mut schedule, bound) = (BackfillSchedule::default(), threads(200, false));
     for number in 0..30 {
         let now = Duration::from_millis(number * 50);
-        assert_eq!(run(&mut reads, &bound, now), []);
-        reads.request_backfill(BackfillScope::Guild(GUILD), now);
+        assert_eq!(run(&mut schedule, &bound, now), []);
+        schedule.request_backfill(BackfillScope::Guild(GUILD), now);
     }
-    assert_eq!(reads.due(), Some(Duration::from_millis(3_450)));
-    assert_eq!(run(&mut reads, &bound, s(60)).len(), 200, "each is read once");
-    assert_eq!(reads.due(), None);
+    assert_eq!(schedule.due(), Some(Duration::from_millis(3_450)));
+    assert_eq!(run(&mut schedule, &bound, seconds(60)).len(), 200, "each conversation is read once");
+    assert_eq!(schedule.due(), None);
 }
 
-/// Under constant events a backfill still happens, less and less often.
 #[test]
 fn constant_events_cause_paced_backfills() {
     for scope in [BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1)), BackfillScope::All] {
-        let (mut reads, bound) = (BackfillSchedule::default(), threads(10, false));
+        let (mut schedule, bound) = (BackfillSchedule::default(), threads(10, false));
         let mut count = 0;
         for second in 0..600 {
-            count += run(&mut reads, &bound, s(second)).len();
-            reads.request_backfill(scope, s(second));
+            count += run(&mut schedule, &bound, seconds(second)).len();
+            schedule.request_backfill(scope, seconds(second));
         }
         assert!((8..=16).contains(&(count / 10)), "{scope:?} {count}");
     }
@@ -63,10 +59,10 @@ fn constant_events_cause_paced_backfills() {
 /// In a denied channel only the first conversation of a round is tried.
 #[test]
 fn each_round_begins_with_another_conversation() {
-    let (mut reads, bound) = (BackfillSchedule::default(), threads(20, true));
+    let (mut schedule, bound) = (BackfillSchedule::default(), threads(20, true));
     let firsts = (0..20).filter_map(|round| {
-        reads.request_backfill(BackfillScope::Inaccessible, s(20 * round));
-        run(&mut reads, &bound, s(20 * round)).first().copied()
+        schedule.request_backfill(BackfillScope::Inaccessible, seconds(20 * round));
+        run(&mut schedule, &bound, seconds(20 * round)).first().copied()
     });
     assert_eq!(firsts.collect::<BTreeSet<_>>().len(), 20);
 }
@@ -74,20 +70,20 @@ fn each_round_begins_with_another_conversation() {
 /// H8: missed messages come before new ones, however long other backfills wait.
 #[test]
 fn conversation_with_new_message_is_read_first_and_once() {
-    let mut reads = BackfillSchedule::default();
+    let mut schedule = BackfillSchedule::default();
     let [one, two, elsewhere] = [thread(11, 1, false), thread(12, 1, false), thread(21, 2, false)];
-    assert!(!reads.on_message(&one), "nothing was missed");
-    assert!(reads.on_message(&thread(13, 1, true)), "an inaccessible channel has an event");
-    reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(0));
-    let spoke =
-        |reads: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|target| reads.on_message(target));
-    assert_eq!(spoke(&mut reads), [true, false, false]);
-    reads.request_backfill(BackfillScope::Channel(Snowflake(1)), s(1));
-    assert_eq!(spoke(&mut reads), [true, false, false], "a message may have been missed again");
+    assert!(!schedule.on_message(&one), "no messages were missed");
+    assert!(schedule.on_message(&thread(13, 1, true)), "an inaccessible channel has an event");
+    schedule.request_backfill(BackfillScope::Channel(Snowflake(1)), seconds(0));
+    let notify_messages =
+        |schedule: &mut BackfillSchedule| [&one, &one, &elsewhere].map(|target| schedule.on_message(target));
+    assert_eq!(notify_messages(&mut schedule), [true, false, false]);
+    schedule.request_backfill(BackfillScope::Channel(Snowflake(1)), seconds(1));
+    assert_eq!(notify_messages(&mut schedule), [true, false, false], "a message may have been missed again");
     let bound = [one, two, elsewhere];
-    let read: BTreeSet<Snowflake> = run(&mut reads, &bound, s(3)).into_iter().collect();
+    let read: BTreeSet<Snowflake> = run(&mut schedule, &bound, seconds(3)).into_iter().collect();
     assert_eq!(read, [11, 12].map(Snowflake).into());
-    assert!(!reads.on_message(&two), "it is being read");
+    assert!(!schedule.on_message(&two), "a conversation being read is not read again");
 }
 
 #[test]
@@ -112,21 +108,20 @@ fn backfill_scope_includes_possible_members() {
 }
 
 proptest! {
-    /// For all event sequences: each conversation is read after the last event, and the schedule comes to rest.
     #[test]
     fn each_conversation_is_read_after_the_last_event(
         events in proptest::collection::vec((0_u64..20_000, 0_usize..3), 1..40),
     ) {
-        let (mut reads, bound) = (BackfillSchedule::default(), threads(12, false));
+        let (mut schedule, bound) = (BackfillSchedule::default(), threads(12, false));
         let mut now = 0;
-        for (after, what) in events {
+        for (after, index) in events {
             now += after;
-            run(&mut reads, &bound, Duration::from_millis(now));
-            let scope = [BackfillScope::All, BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1))][what];
-            reads.request_backfill(scope, Duration::from_millis(now));
+            run(&mut schedule, &bound, Duration::from_millis(now));
+            let scope = [BackfillScope::All, BackfillScope::Guild(GUILD), BackfillScope::Channel(Snowflake(1))][index];
+            schedule.request_backfill(scope, Duration::from_millis(now));
         }
         let read: BTreeSet<Snowflake> =
-            run(&mut reads, &bound, Duration::from_millis(now + 600_000)).into_iter().collect();
-        prop_assert_eq!((reads.due(), read.len()), (None, 12));
+            run(&mut schedule, &bound, Duration::from_millis(now + 600_000)).into_iter().collect();
+        prop_assert_eq!((schedule.due(), read.len()), (None, 12));
     }
 }

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
     use crate::channel::ConversationRef;
 
-    fn place(id: &str, parent: Option<&str>) -> BoundConversation {
+    fn bound(id: &str, parent: Option<&str>) -> BoundConversation {
         let conversation = ConversationRef {
             channel: "discord".to_owned(),
             account_id: "main".to_owned(),
@@ -73,28 +73,29 @@ mod tests {
     /// `Some(false)` is returned only as long as no binding was added since the snapshot.
     #[test]
     fn unbound_is_known_until_bindings_change() {
-        let none = BindingCache::default();
-        let some = BindingCache::new(3, &[place("7", Some("1")), place("8", None), place("not an id", None)]);
-        for (bound, at, changes, want) in [
-            (&none, 7, 0, None),
-            (&some, 7, 3, Some(true)),
-            (&some, 7, 4, Some(true)),
-            (&some, 9, 3, Some(false)),
-            (&some, 9, 4, None),
-            (&some, 9, 2, None),
+        let unknown = BindingCache::default();
+        let known =
+            BindingCache::new(3, &[bound("7", Some("1")), bound("8", None), bound("not an id", None)]);
+        for (cache, at, changes, want) in [
+            (&unknown, 7, 0, None),
+            (&known, 7, 3, Some(true)),
+            (&known, 7, 4, Some(true)),
+            (&known, 9, 3, Some(false)),
+            (&known, 9, 4, None),
+            (&known, 9, 2, None),
         ] {
-            assert_eq!(bound.has(Snowflake(at), changes), want, "{at} {changes}");
+            assert_eq!(cache.has(Snowflake(at), changes), want, "{at} {changes}");
         }
-        assert_eq!((none.is_known(), some.is_known(), some.is_fresh(3)), (false, true, true));
-        let all: Vec<_> = some.all().collect();
-        assert_eq!(all, [(Snowflake(7), Some(Snowflake(1))), (Snowflake(8), None)]);
+        assert_eq!((unknown.is_known(), known.is_known(), known.is_fresh(3)), (false, true, true));
+        let entries: Vec<_> = known.all().collect();
+        assert_eq!(entries, [(Snowflake(7), Some(Snowflake(1))), (Snowflake(8), None)]);
     }
 
     #[test]
     fn bindings_added_since_snapshot_are_listed() {
-        let first = BindingCache::new(0, &[place("7", None)]);
-        let second = BindingCache::new(1, &[place("7", None), place("9", None)]);
-        assert_eq!(first.since(&BindingCache::default()), [], "a start reads everything anyway");
+        let first = BindingCache::new(0, &[bound("7", None)]);
+        let second = BindingCache::new(1, &[bound("7", None), bound("9", None)]);
+        assert_eq!(first.since(&BindingCache::default()), [], "a start backfills all conversations");
         assert_eq!(second.since(&first), [Snowflake(9)]);
         assert_eq!(first.since(&second), []);
     }

@@ -224,8 +224,8 @@ mod tests {
             RegistrationStep::TakeAway(three),
         ];
         assert_eq!(first, want, "also registrations of an earlier process");
-        let left: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
-        assert_eq!(left, [false; 4]);
+        let retried: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
+        assert_eq!(retried, [false; 4]);
         assert_eq!(facts.steps(&set([one, two]), &joined), []);
         // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
@@ -240,29 +240,29 @@ mod tests {
 
     #[test]
     fn failed_registration_is_retried_unless_bot_left() {
-        let place = Some(Snowflake(1));
-        for (step, kind, again) in [
-            (RegistrationStep::Put(place), RejectionKind::LostAccess, true),
-            (RegistrationStep::Put(place), RejectionKind::Temporary, true),
-            (RegistrationStep::TakeAway(place), RejectionKind::Temporary, true),
-            (RegistrationStep::TakeAway(place), RejectionKind::LostAccess, false),
-            (RegistrationStep::TakeAway(place), RejectionKind::Gone(ResourceKind::Guild), false),
+        let guild = Some(Snowflake(1));
+        for (step, kind, is_retried) in [
+            (RegistrationStep::Put(guild), RejectionKind::LostAccess, true),
+            (RegistrationStep::Put(guild), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(guild), RejectionKind::Temporary, true),
+            (RegistrationStep::TakeAway(guild), RejectionKind::LostAccess, false),
+            (RegistrationStep::TakeAway(guild), RejectionKind::Gone(ResourceKind::Guild), false),
             (RegistrationStep::TakeAway(None), RejectionKind::LostAccess, true),
         ] {
-            let mut facts = RegistrationState { there: set([place, None]), ..RegistrationState::default() };
+            let mut facts = RegistrationState { there: set([guild, None]), ..RegistrationState::default() };
             assert_eq!(
                 facts.record_result(step, Err((Some(kind), "no".to_owned()))),
-                again,
+                is_retried,
                 "{step:?} {kind:?}"
             );
-            assert_eq!(facts.problems.len(), usize::from(again), "{step:?} {kind:?}");
+            assert_eq!(facts.problems.len(), usize::from(is_retried), "{step:?} {kind:?}");
         }
         let mut facts = RegistrationState {
-            there: set([place]),
+            there: set([guild]),
             application: Some(Snowflake(9)),
             ..RegistrationState::default()
         };
-        facts.record_result(RegistrationStep::Put(place), Err((None, "lost".to_owned())));
+        facts.record_result(RegistrationStep::Put(guild), Err((None, "lost".to_owned())));
         let registered = CommandRegistration { facts: Mutex::new(facts), ..CommandRegistration::default() };
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
         registered.reset();
@@ -270,7 +270,7 @@ mod tests {
         let steps = registered.facts.lock().steps(&set([None]), &set([]));
         assert_eq!(
             steps,
-            [RegistrationStep::Put(None), RegistrationStep::TakeAway(place)],
+            [RegistrationStep::Put(None), RegistrationStep::TakeAway(guild)],
             "earlier registrations are remembered"
         );
         let many = set((0..1_000).map(Snowflake));

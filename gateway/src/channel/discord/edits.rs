@@ -165,8 +165,8 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_changed_text_replaces_a_prompt_and_not_a_command() {
-        let says = |text: &str| {
+    fn changed_text_replaces_prompts_only() {
+        let message = |text: &str| {
             let author = json!({"id": "5", "username": "ann"});
             decode::message(&json!({"id": "7", "channel_id": "1", "content": text, "author": author}))
                 .unwrap()
@@ -177,12 +177,12 @@ mod tests {
             (None, "/acp steer two", None),
             (Some("one"), " ", None),
         ] {
-            assert_eq!(changed_text(prompt, &says(now)), want, "{prompt:?} {now:?}");
+            assert_eq!(changed_text(prompt, &message(now)), want, "{prompt:?} {now:?}");
         }
     }
 
     #[test]
-    fn a_new_message_is_not_taken_for_deleted() {
+    fn recent_message_is_not_treated_as_deleted() {
         let made_ms = 1_795_338_000_000;
         let id = Snowflake::from_ms(made_ms);
         for (now_ms, want_ms) in

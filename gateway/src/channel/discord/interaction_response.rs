@@ -163,13 +163,13 @@ mod tests {
     /// A deferred interaction must not wait for its reply, which may be retried for minutes.
     #[test]
     fn reservation_is_held_until_reply_only_for_finished_commands() {
-        let said = CallerReply::default;
-        for (said, is_held) in [(Ok(said()), true), (Err(said()), false)] {
+        let reply = CallerReply::default;
+        for (reply, is_held) in [(Ok(reply()), true), (Err(reply()), false)] {
             let held = Arc::new(());
             let reservation = ReplyReservation { is_new: true, _held: Box::new(Arc::clone(&held)) };
             let at = ConversationRef::new("discord", "main", "7");
             let message = Inbound::new(at, "1".to_owned(), "ann".to_owned(), "/acp cancel".to_owned());
-            let due = PendingResponse::new(reservation, message, said, Instant::now());
+            let due = PendingResponse::new(reservation, message, reply, Instant::now());
             assert_eq!(Arc::strong_count(&held) == 2, is_held, "{:?}", due.said);
         }
     }
@@ -183,19 +183,20 @@ mod tests {
     }
 
     /// Runs a reply with these faults; returns the result, the number of attempts and the seconds elapsed.
-    async fn tried(
-        places: usize,
+    async fn run(
+        permits: usize,
         effect: ResendEffect,
         faults: Vec<RestError>,
     ) -> (Result<(), RestError>, usize, u64) {
-        let (begun, left) = (Instant::now(), RefCell::new(faults.into_iter()));
+        let (begun, remaining) = (Instant::now(), RefCell::new(faults.into_iter()));
         let count = Cell::new(0);
-        let give = || async {
+        let attempt = || async {
             count.set(count.get() + 1);
-            left.borrow_mut().next().map_or(Ok(()), Err)
+            remaining.borrow_mut().next().map_or(Ok(()), Err)
         };
-        let became = respond_with_retry(&Semaphore::new(places), begun + RESPONSE_WINDOW, effect, give).await;
-        (became, count.get(), begun.elapsed().as_secs())
+        let result =
+            respond_with_retry(&Semaphore::new(permits), begun + RESPONSE_WINDOW, effect, attempt).await;
+        (result, count.get(), begun.elapsed().as_secs())
     }
 
     #[tokio::test(start_paused = true)]
@@ -211,14 +212,14 @@ mod tests {
             (Replaces, vec![late()], (Err(late()), 1, 0)),
             (Replaces, vec![limited(15 * 60)], (Err(limited(15 * 60)), 1, 0)),
         ] {
-            assert_eq!(tried(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
+            assert_eq!(run(1, effect, faults.clone()).await, want, "{effect:?} {faults:?}");
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn reply_retries_end_with_token_lifetime() {
-        let (became, attempts, seconds) = tried(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
-        assert_eq!(became, Err(uncertain()));
+        let (result, attempts, seconds) = run(1, ResendEffect::Replaces, vec![uncertain(); 1_000]).await;
+        assert_eq!(result, Err(uncertain()));
         assert!((20..60).contains(&attempts), "{attempts}");
         assert!((780..=840).contains(&seconds), "{seconds}");
     }
@@ -226,6 +227,6 @@ mod tests {
     /// Without a permit a reply is not retried; the gateway replies in the conversation instead.
     #[tokio::test(start_paused = true)]
     async fn reply_without_permit_is_not_retried() {
-        assert_eq!(tried(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
+        assert_eq!(run(0, ResendEffect::Replaces, vec![uncertain()]).await, (Err(uncertain()), 1, 0));
     }
 }

@@ -319,7 +319,6 @@ mod tests {
         assert_eq!(edit_outcome(Err(old.clone())), EditOutcome::Failed { why: old.to_string() });
     }
 
-    /// A click runs the command in the button.
     #[test]
     fn buttons_carry_their_commands() {
         let action = |number: usize| MessageButton {
@@ -362,12 +361,19 @@ mod tests {
             assert_eq!(body.rows.len(), 1, "{text}");
             assert_eq!(body.edit().map(drop), Ok(()), "{text}");
         }
-        let one = |label: &str, value: &str| Suggestion { label: label.to_owned(), value: value.to_owned() };
+        let choice =
+            |label: &str, value: &str| Suggestion { label: label.to_owned(), value: value.to_owned() };
         let (long, good) = ("😀".repeat(99), ("good".to_owned(), "value".to_owned()));
-        let found = vec![one("good", "value"), one(&long, "b"), one("c", &long), one(" ", "d"), one("e", "")];
+        let found = vec![
+            choice("good", "value"),
+            choice(&long, "b"),
+            choice("c", &long),
+            choice(" ", "d"),
+            choice("e", ""),
+        ];
         let shown = choices(found);
         assert_eq!(shown, [good, ("😀".repeat(50), "b".to_owned())]);
-        let many = choices((0..40).map(|n| one("x", &n.to_string())).collect());
+        let many = choices((0..40).map(|n| choice("x", &n.to_string())).collect());
         for choices in [shown, many] {
             assert_eq!(Callback::Choices(choices).payload().map(drop), Ok(()));
         }

@@ -142,21 +142,21 @@ mod tests {
     #[test]
     fn final_outcomes_are_not_retried() {
         let why = || "busy".to_owned();
-        let gone = ConversationEventOutcome::Later { why: why() };
-        let said = IntakeOutcome::Later { why: why() };
-        assert_eq!([gone.retry_reason(), said.retry_reason()], [Some(why()), Some(why())]);
-        let over = [
+        let event = ConversationEventOutcome::Later { why: why() };
+        let intake = IntakeOutcome::Later { why: why() };
+        assert_eq!([event.retry_reason(), intake.retry_reason()], [Some(why()), Some(why())]);
+        let finished = [
             ConversationEventOutcome::Parked,
             ConversationEventOutcome::Resumed,
             ConversationEventOutcome::Ended,
             ConversationEventOutcome::Nothing,
         ];
-        assert!(over.iter().all(|changed| changed.retry_reason().is_none()));
-        let over = [
+        assert!(finished.iter().all(|changed| changed.retry_reason().is_none()));
+        let finished = [
             IntakeOutcome::Accepted(crate::channel::CallerReply::default()),
             IntakeOutcome::Refused { why: why() },
         ];
-        assert!(over.iter().all(|offered| offered.retry_reason().is_none()));
+        assert!(finished.iter().all(|offered| offered.retry_reason().is_none()));
     }
 
     #[test]

@@ -97,40 +97,44 @@ mod tests {
         DiscordAccount { token_env: Some("T".to_owned()), ..DiscordAccount::default() }
     }
 
-    fn of(account: &DiscordAccount) -> Result<AccountSettings, String> {
+    fn parse_account(account: &DiscordAccount) -> Result<AccountSettings, String> {
         AccountSettings::of("main", account, |name| (name == "T").then(|| " secret\n".to_owned()))
     }
 
     #[test]
     fn token_is_read_from_file_or_environment_and_not_shown() {
-        let from_env = of(&account()).unwrap();
+        let from_env = parse_account(&account()).unwrap();
         assert_eq!(from_env.token.expose(), "secret");
         assert!(!format!("{from_env:?}").contains("secret"));
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("token");
-        let with = |file: &Path| DiscordAccount { token_file: Some(file.display().to_string()), ..account() };
+        let with_file =
+            |file: &Path| DiscordAccount { token_file: Some(file.display().to_string()), ..account() };
         std::fs::write(&file, "other\n").unwrap();
-        assert_eq!(of(&with(&file)).unwrap().token.expose(), "other");
+        assert_eq!(parse_account(&with_file(&file)).unwrap().token.expose(), "other");
         std::fs::write(&file, "two words").unwrap();
         for (account, want) in [
-            (with(&file), "is not a token"),
-            (with(&dir.path().join("none")), "cannot be read"),
+            (with_file(&file), "is not a token"),
+            (with_file(&dir.path().join("none")), "cannot be read"),
             (DiscordAccount { token_env: Some("X".to_owned()), ..account() }, "X is not set"),
             (DiscordAccount::default(), "no token is configured"),
         ] {
-            let why = of(&account).unwrap_err();
-            let says = [want, "channels.discord.accounts.main.token_file", "Developer Portal"];
-            assert!(says.iter().all(|part| why.contains(part)), "{why}");
+            let why = parse_account(&account).unwrap_err();
+            let parts = [want, "channels.discord.accounts.main.token_file", "Developer Portal"];
+            assert!(parts.iter().all(|part| why.contains(part)), "{why}");
             assert!(!why.contains("two words"), "{why}");
         }
     }
 
     #[test]
     fn base_url_selects_another_service() {
-        let at = |url: &str| of(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
-        assert!(!at("http://127.0.0.1:9").unwrap().base.is_official());
-        assert!(of(&account()).unwrap().base.is_official());
-        assert!(at("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url"));
+        let at_url =
+            |url: &str| parse_account(&DiscordAccount { base_url: Some(url.to_owned()), ..account() });
+        assert!(!at_url("http://127.0.0.1:9").unwrap().base.is_official());
+        assert!(parse_account(&account()).unwrap().base.is_official());
+        assert!(
+            at_url("http://discord.com").unwrap_err().contains("channels.discord.accounts.main.base_url")
+        );
     }
 
     #[test]
@@ -150,8 +154,8 @@ mod tests {
             allowed: Principals { users: set(2), roles: set(3) },
             approvers: Principals { users: set(4), roles: set(5) },
         };
-        assert_eq!(of(&named).unwrap().access, want);
+        assert_eq!(parse_account(&named).unwrap().access, want);
         let wrong = DiscordAccount { allowed_users: list(&["ann"]), ..account() };
-        assert!(of(&wrong).unwrap_err().contains("\"ann\" is not an id"));
+        assert!(parse_account(&wrong).unwrap_err().contains("\"ann\" is not an id"));
     }
 }

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use acp_shared::redact::Secret;
 
-    const OURS: Option<Snowflake> = Some(Snowflake(5));
+    const APP: Option<Snowflake> = Some(Snowflake(5));
 
     fn listed(id: u64, application_id: Option<Snowflake>, name: &str, token: Option<&str>) -> WebhookObject {
         WebhookObject {
@@ -314,14 +314,14 @@ mod tests {
         for (webhooks, want) in [
             (vec![], None),
             (vec![listed(1, other, NAME, Some("t")), listed(2, None, NAME, Some("t"))], None),
-            (vec![listed(9, OURS, NAME, Some("t")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
+            (vec![listed(9, APP, NAME, Some("t")), listed(3, APP, NAME, Some("t"))], Some(usable(3))),
             // A renamed webhook is used, but one with the original name is preferred.
-            (vec![listed(3, OURS, "renamed", Some("t"))], Some(usable(3))),
-            (vec![listed(3, OURS, "renamed", Some("t")), listed(4, OURS, NAME, Some("t"))], Some(usable(4))),
+            (vec![listed(3, APP, "renamed", Some("t"))], Some(usable(3))),
+            (vec![listed(3, APP, "renamed", Some("t")), listed(4, APP, NAME, Some("t"))], Some(usable(4))),
             // A deleted webhook is not used, though listed, and causes no creation of another one.
-            (vec![listed(1, OURS, NAME, Some("dead")), listed(3, OURS, NAME, Some("t"))], Some(usable(3))),
-            (vec![listed(1, OURS, NAME, Some("dead"))], Some(unusable(Some(1)))),
-            (vec![listed(1, OURS, NAME, None)], Some(unusable(None))),
+            (vec![listed(1, APP, NAME, Some("dead")), listed(3, APP, NAME, Some("t"))], Some(usable(3))),
+            (vec![listed(1, APP, NAME, Some("dead"))], Some(unusable(Some(1)))),
+            (vec![listed(1, APP, NAME, None)], Some(unusable(None))),
         ] {
             let found = match select_webhook(webhooks.clone(), Snowflake(5), |webhook| {
                 webhook.token.expose() == "dead"
@@ -338,12 +338,13 @@ mod tests {
     async fn channel_without_webhook_cools_down() {
         let webhooks = Webhooks::default();
         let [channel, other] = [1, 2].map(Snowflake);
-        let rests = || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
-        assert_eq!(rests(), [false, false]);
+        let cooling_down =
+            || [channel, other].map(|channel| webhooks.is_cooling_down(channel, Instant::now()));
+        assert_eq!(cooling_down(), [false, false]);
         webhooks.start_cooldown(channel, Instant::now());
-        assert_eq!(rests(), [true, false]);
+        assert_eq!(cooling_down(), [true, false]);
         tokio::time::advance(COOLDOWN).await;
-        assert_eq!(rests(), [false, false]);
+        assert_eq!(cooling_down(), [false, false]);
     }
 
     #[test]

@@ -185,82 +185,82 @@ mod tests {
             prop_oneof![3 => Just(Step::Put), 1 => Just(Step::Read), 3 => Just(Step::Next), 1 => Just(Step::Close)],
             0..60,
         )) {
-            let mut waiting = QueueState::new(3);
-            let (mut kept, mut out, mut owes_read, mut is_closed) = (Vec::new(), Vec::new(), false, false);
+            let mut queue = QueueState::new(3);
+            let (mut kept, mut out, mut needs_backfill, mut is_closed) = (Vec::new(), Vec::new(), false, false);
             let mut from = None;
             for (number, step) in (0_u64..).zip(steps) {
                 match step {
-                    Step::Put => match waiting.enqueue(number, Some(Snowflake(number))) {
+                    Step::Put => match queue.enqueue(number, Some(Snowflake(number))) {
                         EnqueueOutcome::Added => kept.push(number),
                         EnqueueOutcome::Full => {
-                            owes_read = true;
+                            needs_backfill = true;
                             // The oldest waiting job, or an earlier one that did not fit.
                             from = from.or(kept.get(out.len()).copied().map(Snowflake));
                         }
                         EnqueueOutcome::Closed(back) => prop_assert!(is_closed && back == number),
                     },
                     Step::Read => {
-                        let is_open = waiting.request_backfill();
+                        let is_open = queue.request_backfill();
                         prop_assert_eq!(is_open, !is_closed);
-                        owes_read |= is_open;
+                        needs_backfill |= is_open;
                     }
-                    Step::Next => match waiting.next() {
-                        Some(QueueItem::Backfill(begins)) => {
-                            prop_assert!(std::mem::take(&mut owes_read));
-                            prop_assert_eq!(begins, from.take());
+                    Step::Next => match queue.next() {
+                        Some(QueueItem::Backfill(first)) => {
+                            prop_assert!(std::mem::take(&mut needs_backfill));
+                            prop_assert_eq!(first, from.take());
                         }
                         Some(QueueItem::Job(job)) => {
-                            prop_assert!(!owes_read, "a read comes first");
+                            prop_assert!(!needs_backfill, "a backfill comes first");
                             out.push(job);
                         }
-                        None => prop_assert!(!owes_read && out == kept),
+                        None => prop_assert!(!needs_backfill && out == kept),
                     },
                     Step::Close => {
-                        is_closed |= waiting.close();
-                        prop_assert!(!is_closed || (out == kept && !owes_read), "something was in it");
+                        is_closed |= queue.close();
+                        prop_assert!(!is_closed || (out == kept && !needs_backfill), "only an empty queue closes");
                     }
                 }
             }
-            while let Some(next) = waiting.next() {
+            while let Some(next) = queue.next() {
                 match next {
-                    QueueItem::Backfill(_) => prop_assert!(std::mem::take(&mut owes_read)),
+                    QueueItem::Backfill(_) => prop_assert!(std::mem::take(&mut needs_backfill)),
                     QueueItem::Job(job) => out.push(job),
                 }
             }
-            prop_assert_eq!((out, owes_read), (kept, false));
+            prop_assert_eq!((out, needs_backfill), (kept, false));
         }
     }
 
     #[test]
     fn unrecoverable_jobs_have_larger_limit() {
-        let mut waiting = QueueState::new(1);
+        let mut queue = QueueState::new(1);
         let from = |id: u64| Some(Snowflake(id));
         assert_eq!(
-            [waiting.enqueue(1, from(1)), waiting.enqueue(2, from(2))],
+            [queue.enqueue(1, from(1)), queue.enqueue(2, from(2))],
             [EnqueueOutcome::Added, EnqueueOutcome::Full]
         );
-        assert_eq!(waiting.enqueue(3, None), EnqueueOutcome::Added);
+        assert_eq!(queue.enqueue(3, None), EnqueueOutcome::Added);
         assert_eq!(
-            [waiting.next(), waiting.next()],
+            [queue.next(), queue.next()],
             [Some(QueueItem::Backfill(from(1))), Some(QueueItem::Job(1))]
         );
-        assert_eq!(waiting.next(), Some(QueueItem::Job(3)));
-        let kept = (0..100).filter(|number| waiting.enqueue(*number, None) == EnqueueOutcome::Added).count();
+        assert_eq!(queue.next(), Some(QueueItem::Job(3)));
+        let kept = (0..100).filter(|number| queue.enqueue(*number, None) == EnqueueOutcome::Added).count();
         assert_eq!(
-            (kept, waiting.next()),
+            (kept, queue.next()),
             (CHANGES_FACTOR, Some(QueueItem::Backfill(None))),
             "no message was missed"
         );
-        assert!(waiting.request_backfill_from(from(9)) && waiting.request_backfill_from(from(8)));
-        assert_eq!(waiting.next(), Some(QueueItem::Backfill(from(8))));
+        assert!(queue.request_backfill_from(from(9)) && queue.request_backfill_from(from(8)));
+        assert_eq!(queue.next(), Some(QueueItem::Backfill(from(8))));
     }
 
     /// A worker that ends after its idle time loses no job that is added at the same moment.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn job_added_while_worker_ends_is_taken_or_returned() {
         for _ in 0..200 {
-            let mailbox = Arc::new(ConversationQueue::new(4));
-            let taker = Arc::clone(&mailbox);
+            let queue = Arc::new(ConversationQueue::new(4));
+            let taker = Arc::clone(&queue);
             let taken = tokio::spawn(async move {
                 let mut count = 0;
                 loop {
@@ -273,7 +273,7 @@ mod tests {
             });
             let mut kept = 0;
             for number in 0..3 {
-                kept += i32::from(mailbox.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Added);
+                kept += i32::from(queue.enqueue(number, Some(Snowflake(1))) == EnqueueOutcome::Added);
                 tokio::task::yield_now().await;
             }
             assert_eq!(taken.await.ok(), Some(kept));
@@ -282,12 +282,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn backfill_request_wakes_waiting_worker() {
-        let mailbox = ConversationQueue::<u8>::new(1);
-        let wait = || tokio::time::timeout(Duration::from_secs(1), mailbox.wait_nonempty());
+        let queue = ConversationQueue::<u8>::new(1);
+        let wait = || tokio::time::timeout(Duration::from_secs(1), queue.wait_nonempty());
         assert!(wait().await.is_err());
-        assert!(mailbox.request_backfill() && mailbox.request_backfill());
+        assert!(queue.request_backfill() && queue.request_backfill());
         assert!(wait().await.is_ok());
-        assert_eq!(mailbox.next().await, QueueItem::Backfill(None));
+        assert_eq!(queue.next().await, QueueItem::Backfill(None));
         assert!(wait().await.is_err(), "two requests cause one backfill");
     }
 }

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_whole_or_refused() {
+    fn input_lines_are_complete_or_rejected() {
         let line = |text: &str| InputEvent::Line(text.to_owned());
         let (long, text) =
             ("a line of standard input is longer than 1 MiB", "a line of standard input is not UTF-8");

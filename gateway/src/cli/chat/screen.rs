@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_gathered_into_lines() {
+    fn text_is_buffered_into_lines() {
         let mut wrap = LineBuffer::default();
         assert_eq!(wrap.push("Hel"), Vec::<String>::new());
         assert_eq!(wrap.push("lo\n\nworld"), vec!["Hello".to_owned(), String::new()]);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_in_wrapping() {
+    fn wrapping_keeps_every_word() {
         let text = "one two\nthree ".repeat(30);
         let mut wrap = LineBuffer::default();
         let mut got = Vec::new();

@@ -161,9 +161,8 @@ mod tests {
         config
     }
 
-    /// The reason why `/acp spawn` is refused names the key, and the file to set it in.
     #[test]
-    fn where_nobody_may_spawn_the_key_and_the_file_are_named() {
+    fn spawn_hint_names_key_and_file() {
         use acp_core::config::load::{Inputs, load};
         let account = "[channels.discord.accounts.main]\ntoken_env = \"T\"\n";
         let on = "[channels.discord.thread_bindings]\nspawn_acp_sessions = true\n";
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_account_has_a_line_and_no_line_has_a_token() {
+    fn accounts_are_checked_without_showing_tokens() {
         use CheckStatus::{Failed, Ok};
         let env = BTreeMap::from([("T".to_owned(), "hunter2hunter2.hunter2.hunter2-hunter2".to_owned())]);
         let with =
@@ -214,7 +213,7 @@ mod tests {
 
     /// Lists tokens and ids of a wrong form, and token files with a wrong mode.
     #[test]
-    fn tokens_and_ids_of_the_wrong_form_are_named() {
+    fn malformed_tokens_and_ids_are_reported() {
         use CheckStatus::{Failed, Note};
         use std::os::unix::fs::PermissionsExt as _;
         let good = "hunter2hunter2.hunter2.hunter2-hunter2";

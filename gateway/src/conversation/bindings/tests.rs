@@ -5,7 +5,7 @@ use crate::channel::{
 };
 use crate::conversation::bindings::reconcile::ReconcileCounts;
 use crate::tests::{
-    Scribe, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
+    JournalWriter, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
 };
 use acp_core::binding::{BindingTimeout, Capabilities};
 use acp_core::message_split::{MessageLimit, Unit};
@@ -15,43 +15,42 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
-/// What the channel does when a conversation is asked for.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum ChildResult {
     Made,
-    /// It is made, and the answer is lost.
+    /// Made, with a lost response.
     Lost,
     Refused,
     NotNow,
 }
 
-/// A channel with conversations below others, which remembers what it was asked.
-struct Hall {
+/// Channel with child conversations and a record of requests.
+struct ParentChannel {
     account: &'static str,
     can: Capabilities,
-    fates: Mutex<VecDeque<Fate>>,
-    /// Conversations by their starter's nonce: parent, child, text.
+    results: Mutex<VecDeque<ChildResult>>,
+    /// Child conversations by the nonce of their starter: parent, child, text.
     made: Mutex<BTreeMap<String, (String, String, String)>>,
-    /// Calls under way, and the most there were at once.
+    /// Calls in progress, and their maximum.
     busy: Mutex<(usize, usize)>,
-    /// While it is false, nothing that is asked for is done.
+    /// Blocks all requests while false.
     open: watch::Sender<bool>,
 }
 
-impl Hall {
+impl ParentChannel {
     fn new(account: &'static str, can: Capabilities) -> Arc<Self> {
         Arc::new(Self {
             account,
             can,
-            fates: Mutex::default(),
+            results: Mutex::default(),
             made: Mutex::default(),
             busy: Mutex::default(),
             open: watch::Sender::new(true),
         })
     }
 
-    fn then(&self, fates: impl IntoIterator<Item = Fate>) {
-        self.fates.lock().unwrap().extend(fates);
+    fn then(&self, results: impl IntoIterator<Item = ChildResult>) {
+        self.results.lock().unwrap().extend(results);
     }
 
     fn children(&self) -> Vec<(String, String, String)> {
@@ -59,7 +58,7 @@ impl Hall {
     }
 }
 
-impl ChannelAdapter for Hall {
+impl ChannelAdapter for ParentChannel {
     fn id(&self) -> &'static str {
         "hall"
     }
@@ -97,28 +96,28 @@ impl ChannelAdapter for Hall {
             }
             self.open.subscribe().wait_for(|is_open| *is_open).await.unwrap();
             self.busy.lock().unwrap().0 -= 1;
-            let fate = self.fates.lock().unwrap().pop_front().unwrap_or(Fate::Made);
-            let why = "as the test wants it".to_owned();
-            match fate {
-                Fate::Refused => return OpenChildOutcome::Rejected { why, again: false },
-                Fate::NotNow => return OpenChildOutcome::Rejected { why, again: true },
-                Fate::Made | Fate::Lost => {}
+            let result = self.results.lock().unwrap().pop_front().unwrap_or(ChildResult::Made);
+            let why = "as scripted".to_owned();
+            match result {
+                ChildResult::Refused => return OpenChildOutcome::Rejected { why, again: false },
+                ChildResult::NotNow => return OpenChildOutcome::Rejected { why, again: true },
+                ChildResult::Made | ChildResult::Lost => {}
             }
             let mut made = self.made.lock().unwrap();
             let name = format!("{}/{}", parent.conversation_id, made.len() + 1);
             let entry = made.entry(starter.nonce.clone());
             let (_, child, _) = entry.or_insert((parent.conversation_id.clone(), name, starter.text.clone()));
-            match fate {
-                Fate::Lost => OpenChildOutcome::Uncertain { why },
+            match result {
+                ChildResult::Lost => OpenChildOutcome::Uncertain { why },
                 _ => OpenChildOutcome::Made { conversation_id: child.clone() },
             }
         })
     }
 }
 
-const BOTH: Capabilities = Capabilities { here: true, child: true, child_first: false };
-const BELOW: Capabilities = Capabilities { here: false, child: true, child_first: false };
-const NONE: Capabilities = Capabilities { here: false, child: false, child_first: false };
+const HERE_AND_CHILD: Capabilities = Capabilities { here: true, child: true, child_first: false };
+const CHILD_ONLY: Capabilities = Capabilities { here: false, child: true, child_first: false };
+const NO_BINDING: Capabilities = Capabilities { here: false, child: false, child_first: false };
 
 fn key(name: &str) -> SessionKey {
     SessionKey::parse(&format!("agent:demo:acp:{name}")).unwrap()
@@ -128,12 +127,12 @@ fn at(account: &str, id: &str) -> ConversationRef {
     ConversationRef { channel: "hall".to_owned(), account_id: account.to_owned(), ..conversation(id) }
 }
 
-fn service(store: &Store, halls: &[&Arc<Hall>]) -> SessionBindingService {
-    let adapters = halls.iter().map(|hall| Arc::clone(hall) as Arc<dyn ChannelAdapter>);
+fn service(store: &Store, channels: &[&Arc<ParentChannel>]) -> SessionBindingService {
+    let adapters = channels.iter().map(|channel| Arc::clone(channel) as Arc<dyn ChannelAdapter>);
     SessionBindingService::new(store.clone(), Channels::new(adapters), Metrics::default())
 }
 
-fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
+fn bind_request(session: &str, at: ConversationRef, by: &str) -> BindRequest {
     BindRequest {
         session_key: key(session),
         at,
@@ -145,7 +144,6 @@ fn asked(session: &str, at: ConversationRef, by: &str) -> BindRequest {
     }
 }
 
-/// What `/session idle` and `/session max-age` do.
 async fn set_window(
     store: &Store,
     (session, at): (&str, &ConversationRef),
@@ -157,13 +155,12 @@ async fn set_window(
     store.write("binding_window", set).await.unwrap()
 }
 
-async fn sessions_of(store: &Store, names: &[&str]) {
+async fn spawn_sessions(store: &Store, names: &[&str]) {
     for name in names {
         spawn(store, session_row(&key(name)), None).await;
     }
 }
 
-/// All bindings of a session with their end, the ended ones too.
 async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     let sql = format!("SELECT {} FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid", bindings::COLUMNS);
     let key = key(session);
@@ -172,105 +169,106 @@ async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     store.read("rows", read).await.unwrap()
 }
 
-/// Unbinds under a key of its own.
 async fn unbind(service: &SessionBindingService, target: UnbindTarget, why: &str) -> Vec<BindingRow> {
     service.unbind(target, why, IdempotencyKey::mint()).await.unwrap()
 }
 
-/// A hall with this account and these abilities, and a store with these sessions.
-async fn hall_of(
+async fn channel_with(
     can: Capabilities,
     names: &[&str],
-) -> (tempfile::TempDir, Store, Arc<Hall>, SessionBindingService) {
+) -> (tempfile::TempDir, Store, Arc<ParentChannel>, SessionBindingService) {
     let (dir, store) = open();
-    sessions_of(&store, names).await;
-    let hall = Hall::new("a", can);
-    let service = service(&store, &[&hall]);
-    (dir, store, hall, service)
+    spawn_sessions(&store, names).await;
+    let channel = ParentChannel::new("a", can);
+    let service = service(&store, &[&channel]);
+    (dir, store, channel, service)
 }
 
 #[tokio::test]
-async fn a_rebind_keeps_the_windows_and_shows_nothing_old() {
-    let (_dir, store, _hall, service) = hall_of(BOTH, &["1", "2"]).await;
-    let first = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+async fn rebind_keeps_the_timeouts() {
+    let (_dir, store, _channel, service) = channel_with(HERE_AND_CHILD, &["1", "2"]).await;
+    let first = service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
     assert!(first.is_new);
     set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, Some(7_000)).await;
     set_window(&store, ("1", &at("a", "room")), BindingTimeout::MaxAge, Some(90_000)).await;
-    // The same again is the same binding; another session takes its place, with its windows.
-    let again = service.bind(asked("1", at("a", "room"), "bob")).await.unwrap();
+    // A repeated bind is the same binding; another session replaces it and keeps its timeouts.
+    let again = service.bind(bind_request("1", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, false));
-    let second = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
+    let second = service.bind(bind_request("2", at("a", "room"), "bob")).await.unwrap();
     let windows = (second.binding.idle_ms, second.binding.max_age_ms);
     assert_eq!((windows, second.is_new), ((Some(7_000), Some(90_000)), true));
     let before = rows(&store, "1").await;
     assert_eq!(before[0].status, BindingStatus::Ended);
     assert_eq!(before[0].end_reason.as_deref(), Some("bound to another session"));
-    // After an unbind a new binding gets what is configured.
+    // After an unbind, a new binding has the configured timeouts.
     let ended = unbind(&service, UnbindTarget::Conversation(at("a", "room")), "enough").await;
     assert_eq!(ended.len(), 1);
-    let third = service.bind(asked("2", at("a", "room"), "bob")).await.unwrap();
+    let third = service.bind(bind_request("2", at("a", "room"), "bob")).await.unwrap();
     assert_eq!((third.binding.idle_ms, third.binding.max_age_ms), (Some(1_000), None));
 }
 
 #[tokio::test]
-async fn a_session_that_is_bound_late_shows_what_comes_then() {
-    let (_dir, store, _hall, service) = hall_of(BOTH, &["1"]).await;
-    let mut scribe = Scribe::claim(&store, &key("1")).await;
-    scribe.start().await;
-    scribe.say("old").await;
-    scribe.done().await;
-    let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+async fn late_binding_delivers_later_rows_only() {
+    let (_dir, store, _channel, service) = channel_with(HERE_AND_CHILD, &["1"]).await;
+    let mut journal = JournalWriter::claim(&store, &key("1")).await;
+    journal.start().await;
+    journal.append_text("old").await;
+    journal.complete().await;
+    let bound = service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
     let id = bound.binding.binding_id;
-    let told = store.read("checkpoint", move |db| delivery::checkpoint(db, id)).await.unwrap();
-    assert_eq!(told, 3);
+    let saved = store.read("checkpoint", move |db| delivery::checkpoint(db, id)).await.unwrap();
+    assert_eq!(saved, 3);
 }
 
 #[tokio::test]
-async fn what_cannot_be_bound_is_said() {
+async fn impossible_binding_is_refused_with_reason() {
     let (_dir, store) = open();
-    sessions_of(&store, &["1", "2"]).await;
+    spawn_sessions(&store, &["1", "2"]).await;
     execute(&store, "UPDATE acp_sessions SET state = 'closed' WHERE session_key LIKE '%2'").await;
-    let (both, below, none) = (Hall::new("both", BOTH), Hall::new("below", BELOW), Hall::new("none", NONE));
+    let (both, below, none) = (
+        ParentChannel::new("both", HERE_AND_CHILD),
+        ParentChannel::new("below", CHILD_ONLY),
+        ParentChannel::new("none", NO_BINDING),
+    );
     let service = service(&store, &[&both, &below, &none]);
     let here = |account: &str, session| BindRequest {
         placement: Some(Placement::Here),
-        ..asked(session, at(account, "room"), "ann")
+        ..bind_request(session, at(account, "room"), "ann")
     };
     for (request, code, detail) in [
-        (asked("1", at("elsewhere", "room"), "ann"), "ACP_CHANNEL_UNAVAILABLE", None),
-        (asked("1", at("none", "room"), "ann"), "USAGE", Some("PLACEMENT_NOT_POSSIBLE")),
+        (bind_request("1", at("elsewhere", "room"), "ann"), "ACP_CHANNEL_UNAVAILABLE", None),
+        (bind_request("1", at("none", "room"), "ann"), "USAGE", Some("PLACEMENT_NOT_POSSIBLE")),
         (here("below", "1"), "USAGE", Some("PLACEMENT_NOT_POSSIBLE")),
         (here("both", "3"), "NO_SESSION", None),
         (here("both", "2"), "ACP_SESSION_CLOSED", None),
     ] {
-        let what = format!("{request:?}");
+        let case = format!("{request:?}");
         let failure = acp_core::failure::Failure::from(service.bind(request).await.unwrap_err());
-        assert_eq!((failure.code.as_str(), failure.detail_code.as_deref()), (code, detail), "{what}");
+        assert_eq!((failure.code.as_str(), failure.detail_code.as_deref()), (code, detail), "{case}");
         assert!(!failure.message.is_empty());
     }
     assert_eq!(rows(&store, "1").await, []);
-    // Where only a child is possible, it is made without being asked for.
-    let made = service.bind(asked("1", at("below", "room"), "ann")).await.unwrap();
+    // Where only a child is possible, one is created.
+    let made = service.bind(bind_request("1", at("below", "room"), "ann")).await.unwrap();
     assert_eq!(made.binding.conversation.parent_conversation_id.as_deref(), Some("room"));
     assert_eq!(made.binding.conversation.conversation_id, "room/1");
 }
 
-/// The same conversation id under two accounts: two conversations, and no call for one touches the other.
 #[tokio::test]
 async fn accounts_are_isolated() {
     let (_dir, store) = open();
-    sessions_of(&store, &["1", "2"]).await;
-    let (a, b) = (Hall::new("a", BOTH), Hall::new("b", BOTH));
+    spawn_sessions(&store, &["1", "2"]).await;
+    let (a, b) = (ParentChannel::new("a", HERE_AND_CHILD), ParentChannel::new("b", HERE_AND_CHILD));
     let service = service(&store, &[&a, &b]);
     for (account, session) in [("a", "1"), ("b", "2")] {
-        service.bind(asked(session, at(account, "room"), "ann")).await.unwrap();
+        service.bind(bind_request(session, at(account, "room"), "ann")).await.unwrap();
     }
     for (account, session) in [("a", "1"), ("b", "2")] {
         let (found, target) = service.resolve_by_conversation(&at(account, "room")).await.unwrap().unwrap();
         assert_eq!((found.session_key, target), (key(session), BoundSession::Known(SessionState::Idle)));
     }
-    // A session that is bound in both accounts: a window is one account's.
-    service.bind(asked("1", at("b", "other"), "ann")).await.unwrap();
+    // A timeout applies to one account of the session.
+    service.bind(bind_request("1", at("b", "other"), "ann")).await.unwrap();
     let set = set_window(&store, ("1", &at("a", "room")), BindingTimeout::Idle, None).await;
     assert_eq!(set.len(), 1);
     let idle: Vec<_> =
@@ -279,14 +277,14 @@ async fn accounts_are_isolated() {
     unbind(&service, UnbindTarget::Conversation(at("a", "room")), "enough").await;
     assert_eq!(service.resolve_by_conversation(&at("a", "room")).await.unwrap(), None);
     assert!(service.resolve_by_conversation(&at("b", "room")).await.unwrap().is_some());
-    // All of a session at once, in every account.
-    service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+    // Unbinding a session ends its bindings in all accounts.
+    service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
     let ended = unbind(&service, UnbindTarget::Session(key("1")), "done").await;
     let accounts: Vec<_> = ended.iter().map(|row| row.conversation.account_id.as_str()).collect();
     assert_eq!(accounts, ["b", "a"]);
-    // One by its id, and only as the session's own; the same again under its key ends nothing more.
-    let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap().binding.binding_id;
-    service.bind(asked("1", at("b", "room"), "ann")).await.unwrap();
+    // A binding is ended by its id only for its own session, and once per key.
+    let bound = service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap().binding.binding_id;
+    service.bind(bind_request("1", at("b", "room"), "ann")).await.unwrap();
     let foreign = UnbindTarget::Binding(key("2"), bound);
     assert!(unbind(&service, foreign, "done").await.is_empty());
     let once = IdempotencyKey::mint();
@@ -299,12 +297,12 @@ async fn accounts_are_isolated() {
 }
 
 #[tokio::test]
-async fn all_bindings_of_a_session_in_the_account_get_a_window() {
-    let (_dir, store, _hall, service) = hall_of(BOTH, &["1"]).await;
+async fn timeout_applies_to_all_bindings_of_session_in_account() {
+    let (_dir, store, _channel, service) = channel_with(HERE_AND_CHILD, &["1"]).await;
     let room = at("a", "room");
     assert_eq!(set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5)).await, []);
-    service.bind(asked("1", room.clone(), "ann")).await.unwrap();
-    service.bind(asked("1", at("a", "second"), "ann")).await.unwrap();
+    service.bind(bind_request("1", room.clone(), "ann")).await.unwrap();
+    service.bind(bind_request("1", at("a", "second"), "ann")).await.unwrap();
     execute(&store, "UPDATE acp_bindings SET bound_at = 1, last_activity_at = 1").await;
     let set = set_window(&store, ("1", &room), BindingTimeout::Idle, Some(5_000)).await;
     assert_eq!(set, rows(&store, "1").await, "the reply equals the stored rows");
@@ -316,13 +314,12 @@ async fn all_bindings_of_a_session_in_the_account_get_a_window() {
     assert!(off.iter().all(|row| row.idle_ms.is_none() && row.max_age_ms == Some(9_000)));
 }
 
-/// The same key has one effect, and its first answer.
 #[tokio::test]
-async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
-    let (_dir, _store, _hall, service) = hall_of(BOTH, &["1", "2"]).await;
-    let request = asked("1", at("a", "room"), "ann");
+async fn bind_and_unbind_run_once_per_key() {
+    let (_dir, _store, _channel, service) = channel_with(HERE_AND_CHILD, &["1", "2"]).await;
+    let request = bind_request("1", at("a", "room"), "ann");
     let first = service.bind(request.clone()).await.unwrap();
-    service.bind(asked("2", at("a", "room"), "ann")).await.unwrap();
+    service.bind(bind_request("2", at("a", "room"), "ann")).await.unwrap();
     let again = service.bind(request).await.unwrap();
     assert_eq!((again.binding.binding_id, again.is_new), (first.binding.binding_id, true));
     let bound = service.resolve_by_conversation(&at("a", "room")).await.unwrap().unwrap();
@@ -330,14 +327,14 @@ async fn a_bind_and_an_unbind_are_done_once_under_their_key() {
     let once = IdempotencyKey::mint();
     let unbind = || service.unbind(UnbindTarget::Conversation(at("a", "room")), "enough", once.clone());
     let ended = unbind().await.unwrap();
-    service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+    service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
     assert_eq!(unbind().await.unwrap(), ended);
     assert!(service.resolve_by_conversation(&at("a", "room")).await.unwrap().is_some());
 }
 
-/// A touch is on the disk when it returns, so that a stop right after it loses nothing; and time never runs back.
+/// A touch is durable when it returns, and never moves time backward.
 #[tokio::test]
-async fn a_touch_survives_a_stop() {
+async fn touch_survives_restart() {
     let (dir, store) = open();
     let row = binding_row(&key("1"), &at("a", "room"));
     spawn(&store, session_row(&key("1")), Some(row.clone())).await;
@@ -350,8 +347,8 @@ async fn a_touch_survives_a_stop() {
     assert_eq!(rows(&store, "1").await[0].last_activity_at_ms, 9_000);
 }
 
-/// Makes what no transaction leaves behind: bindings whose session is not there.
-#[expect(clippy::disallowed_methods, reason = "the store would not let it be written")]
+/// Makes states that no transaction leaves, such as bindings without a session.
+#[expect(clippy::disallowed_methods, reason = "the store refuses such rows")]
 fn damage(dir: &std::path::Path, sql: &str) {
     let db = rusqlite::Connection::open(dir.join("gateway.db")).unwrap();
     db.pragma_update(None, "foreign_keys", false).unwrap();
@@ -359,14 +356,14 @@ fn damage(dir: &std::path::Path, sql: &str) {
 }
 
 #[tokio::test]
-async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
+async fn start_removes_stale_bindings_and_keeps_uncertain_ones() {
     let (dir, store) = open();
     let names = ["gone", "closed", "due", "odd", "error", "idle"];
     for name in names {
         spawn(&store, session_row(&key(name)), Some(binding_row(&key(name), &at("a", name)))).await;
     }
-    let mut scribe = Scribe::claim(&store, &key("due")).await;
-    scribe.start().await;
+    let mut journal = JournalWriter::claim(&store, &key("due")).await;
+    journal.start().await;
     store.close().await;
     damage(
         dir.path(),
@@ -376,8 +373,8 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
          UPDATE acp_bindings SET session_key = 'agent:demo:acp:nowhere' WHERE session_key = 'agent:demo:acp:gone';",
     );
     let store = Store::open(dir.path(), acp_store::Durability::Normal).unwrap();
-    let hall = Hall::new("a", BOTH);
-    let service = service(&store, &[&hall]);
+    let channel = ParentChannel::new("a", HERE_AND_CHILD);
+    let service = service(&store, &[&channel]);
     let found = service.reconcile().await.unwrap();
     assert_eq!(found, ReconcileCounts { kept: 4, removed: 2, ..ReconcileCounts::default() });
     for (name, session, reason) in [
@@ -396,50 +393,54 @@ async fn a_start_removes_what_leads_nowhere_and_keeps_what_is_uncertain() {
     let text = service.metrics.render();
     let series = "acp_stale_binding_removals_total{channel=\"hall\",when=\"start\"} 2";
     assert!(text.contains(series), "{text}");
-    // Nothing more is found, and a store that cannot be read ends nothing.
+    // A second run finds nothing; an unreadable store ends nothing.
     assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts { kept: 4, ..ReconcileCounts::default() });
     store.close().await;
     assert!(matches!(service.reconcile().await, Err(BindingError::Store(_))));
 }
 
-/// H13: whatever the crash came between, there is one conversation in the end, and it is the bound one.
+/// H13: after a crash at any step, exactly one conversation is created and bound.
 #[tokio::test]
-async fn a_conversation_is_made_once_whatever_happens_meanwhile() {
-    for fates in [vec![], vec![Fate::NotNow], vec![Fate::Lost], vec![Fate::Lost, Fate::Lost, Fate::NotNow]] {
+async fn conversation_is_created_once_despite_faults() {
+    for results in [
+        vec![],
+        vec![ChildResult::NotNow],
+        vec![ChildResult::Lost],
+        vec![ChildResult::Lost, ChildResult::Lost, ChildResult::NotNow],
+    ] {
         let (_dir, store) = open();
-        sessions_of(&store, &["1"]).await;
-        let hall = Hall::new("a", BELOW);
-        let count = fates.len();
-        hall.then(fates);
-        let first = service(&store, &[&hall]).bind(asked("1", at("a", "room"), "ann")).await;
+        spawn_sessions(&store, &["1"]).await;
+        let channel = ParentChannel::new("a", CHILD_ONLY);
+        let count = results.len();
+        channel.then(results);
+        let first = service(&store, &[&channel]).bind(bind_request("1", at("a", "room"), "ann")).await;
         for _ in 1..count {
-            // Each time another process, which knows only what is stored.
-            let found = service(&store, &[&hall]).reconcile().await.unwrap();
+            // Each attempt is made by a new process that knows only stored rows.
+            let found = service(&store, &[&channel]).reconcile().await.unwrap();
             assert_eq!(found.unfinished, 1);
         }
         if count > 0 {
             let failure = acp_core::failure::Failure::from(first.unwrap_err());
             assert_eq!(failure.detail_code.as_deref(), Some("CONVERSATION_PENDING"));
             assert_eq!(rows(&store, "1").await[0].status, BindingStatus::Pending);
-            // Asked for again, it is the same one.
-            let again = service(&store, &[&hall]).bind(asked("1", at("a", "room"), "ann")).await.unwrap();
+            let again =
+                service(&store, &[&channel]).bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
             assert_eq!(again.binding.status, BindingStatus::Active);
         }
         let bound = &rows(&store, "1").await;
         assert_eq!(bound.len(), 1);
         assert_eq!(bound[0].status, BindingStatus::Active);
-        let children = hall.children();
+        let children = channel.children();
         let [(parent, child, starter)] = children.as_slice() else { panic!("{children:?}") };
         assert_eq!((parent.as_str(), child), ("room", &bound[0].conversation.conversation_id));
         assert!(starter.contains("agent:demo:acp:1"), "{starter}");
-        assert_eq!(service(&store, &[&hall]).reconcile().await.unwrap().kept, 1);
+        assert_eq!(service(&store, &[&channel]).reconcile().await.unwrap().kept, 1);
     }
 }
 
-/// A crash after the channel's answer and before the binding is active: the conversation is found again.
 #[tokio::test]
-async fn a_crash_before_the_activation_is_gone_on_from() {
-    let (_dir, store, hall, service) = hall_of(BELOW, &[]).await;
+async fn crash_before_activation_is_recovered() {
+    let (_dir, store, channel, service) = channel_with(CHILD_ONLY, &[]).await;
     let pending = bindings::into_pending(binding_row(&key("1"), &at("a", "room")));
     spawn(&store, session_row(&key("1")), Some(pending.clone())).await;
     let made = service.create_conversation(pending.binding_id).await.unwrap();
@@ -447,34 +448,34 @@ async fn a_crash_before_the_activation_is_gone_on_from() {
     assert_eq!(service.reconcile().await.unwrap().finished, 1);
     let rows = rows(&store, "1").await;
     assert_eq!(rows[0].conversation, made.binding.conversation);
-    assert_eq!(hall.children().len(), 1);
+    assert_eq!(channel.children().len(), 1);
 }
 
 #[tokio::test]
-async fn what_cannot_be_made_is_over_and_said() {
-    let (_dir, store, hall, service) = hall_of(BELOW, &["1", "2"]).await;
-    hall.then([Fate::Refused]);
-    let refused = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap_err();
+async fn refused_conversation_ends_the_binding_with_reason() {
+    let (_dir, store, channel, service) = channel_with(CHILD_ONLY, &["1", "2"]).await;
+    channel.then([ChildResult::Refused]);
+    let refused = service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap_err();
     assert!(matches!(refused, BindingError::NotMade { .. }), "{refused:?}");
     let row = &rows(&store, "1").await[0];
-    assert_eq!(row.end_reason.as_deref(), Some("spawn-failed: as the test wants it"));
-    // A session that is closed before its conversation is there takes the binding along.
-    hall.then([Fate::NotNow]);
-    service.bind(asked("2", at("a", "room"), "ann")).await.unwrap_err();
-    Scribe::claim(&store, &key("2")).await.close().await;
+    assert_eq!(row.end_reason.as_deref(), Some("spawn-failed: as scripted"));
+    // Closing the session ends the pending binding.
+    channel.then([ChildResult::NotNow]);
+    service.bind(bind_request("2", at("a", "room"), "ann")).await.unwrap_err();
+    JournalWriter::claim(&store, &key("2")).await.close().await;
     assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts::default());
-    assert_eq!(hall.children(), []);
+    assert_eq!(channel.children(), []);
 }
 
-/// The built-in channel makes conversations too: named after the starter, which both of them show, once.
+/// The console creates child conversations, named in the starter, which both conversations show once.
 #[tokio::test]
-async fn the_console_makes_conversations_below_others() {
+async fn console_creates_child_conversations() {
     let (_dir, store) = open();
-    sessions_of(&store, &["1"]).await;
+    spawn_sessions(&store, &["1"]).await;
     let console = Arc::new(crate::channel::console::Console::new(store.clone())) as Arc<dyn ChannelAdapter>;
     let service = SessionBindingService::new(store.clone(), Channels::new([console]), Metrics::default());
     let request =
-        BindRequest { placement: Some(Placement::Child), ..asked("1", conversation("room"), "ann") };
+        BindRequest { placement: Some(Placement::Child), ..bind_request("1", conversation("room"), "ann") };
     let bound = service.bind(request.clone()).await.unwrap();
     assert_eq!(service.bind(request).await.unwrap().binding.binding_id, bound.binding.binding_id);
     execute(&store, "UPDATE acp_bindings SET status = 'pending', thread_id = 'pending:x'").await;
@@ -491,37 +492,36 @@ async fn the_console_makes_conversations_below_others() {
         rows.into_iter().map(|row| row.text).collect::<Vec<_>>()
     };
     assert_eq!(shown("room").await, [format!("agent:demo:acp:1 is bound to the conversation {name}.")]);
-    let told = shown(&name).await;
-    assert!(told.len() == 1 && told[0].starts_with("demo is bound here"), "{told:?}");
+    let saved = shown(&name).await;
+    assert!(saved.len() == 1 && saved[0].starts_with("demo is bound here"), "{saved:?}");
 }
 
 #[tokio::test]
-async fn channels_are_asked_eight_things_at_once_at_most() {
-    let (_dir, store, hall, service) = hall_of(BELOW, &[]).await;
+async fn channel_requests_are_limited_to_eight_at_once() {
+    let (_dir, store, channel, service) = channel_with(CHILD_ONLY, &[]).await;
     for n in 0..20 {
         let name = format!("s{n}");
         let pending = bindings::into_pending(binding_row(&key(&name), &at("a", &name)));
         spawn(&store, session_row(&key(&name)), Some(pending)).await;
     }
-    hall.open.send_replace(false);
-    let opens = async {
-        eventually("eight", || async { (hall.busy.lock().unwrap().0 == 8).then_some(()) }).await;
-        hall.open.send_replace(true);
+    channel.open.send_replace(false);
+    let release = async {
+        eventually("eight calls", || async { (channel.busy.lock().unwrap().0 == 8).then_some(()) }).await;
+        channel.open.send_replace(true);
     };
-    let (found, ()) = tokio::join!(service.reconcile(), opens);
+    let (found, ()) = tokio::join!(service.reconcile(), release);
     assert_eq!(found.unwrap().finished, 20);
-    let busy = *hall.busy.lock().unwrap();
+    let busy = *channel.busy.lock().unwrap();
     assert_eq!(busy, (0, 8), "no call is in progress, and there were never more than 8");
 }
 
-/// What the router decides is counted with its reason, and follows the adapters that are there.
 #[tokio::test]
-async fn a_route_is_counted_and_follows_the_adapters() {
+async fn routes_are_counted_and_follow_the_adapters() {
     let (_dir, store) = open();
     let room = at("a", "room");
     spawn(&store, session_row(&key("1")), Some(binding_row(&key("1"), &room))).await;
-    let hall = Hall::new("a", BOTH);
-    let adapter = Arc::clone(&hall) as Arc<dyn ChannelAdapter>;
+    let channel = ParentChannel::new("a", HERE_AND_CHILD);
+    let adapter = Arc::clone(&channel) as Arc<dyn ChannelAdapter>;
     let channels = Channels::default();
     let metrics = Metrics::default();
     let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
@@ -533,7 +533,7 @@ async fn a_route_is_counted_and_follows_the_adapters() {
     assert_eq!(both().await, [("refused", "adapter-unavailable"); 2]);
     channels.register(Arc::clone(&adapter)).unwrap();
     assert_eq!(both().await, [("bound", "active-binding"), ("bound", "requester-match")]);
-    // Asked from elsewhere it is not sent there, and not to the bound one by way of a guess either.
+    // A prompt from an unbound conversation is answered neither there nor in the bound one.
     let elsewhere = router.resolve(&key("1"), Some(&at("a", "lobby"))).await.unwrap();
     assert!(matches!(elsewhere, Route::Refused { .. }), "{elsewhere:?}");
     assert!(channels.unregister(&adapter));

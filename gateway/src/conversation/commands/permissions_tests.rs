@@ -17,12 +17,12 @@ fn options_are_picked_by_kind_number_or_id() {
     let always = [option("a", "allow_always"), option("r", "reject_always")];
     let shifted = [option("2", "allow_always"), option("1", "reject_once"), option("7", "allow_once")];
     let by = |text: &str| PermissionChoice::Option(text.to_owned());
-    for (what, options, verdict, want) in [
+    for (case, options, verdict, want) in [
         ("once before always", &both[..], PermissionChoice::Allow, Some("y")),
         ("always when there is no once", &always[..], PermissionChoice::Allow, Some("a")),
         ("deny", &both[..], PermissionChoice::Deny, Some("n")),
-        ("deny for ever", &always[..], PermissionChoice::Deny, Some("r")),
-        ("nothing that refuses", &both[..2], PermissionChoice::Deny, None),
+        ("permanent deny", &always[..], PermissionChoice::Deny, Some("r")),
+        ("no rejecting option", &both[..2], PermissionChoice::Deny, None),
         ("number", &both[..], by("2"), Some("y")),
         ("a position before an id that is a number", &both[..], by("1"), Some("a")),
         ("numbers as ids, shifted", &shifted[..], by("2"), Some("1")),
@@ -31,15 +31,15 @@ fn options_are_picked_by_kind_number_or_id() {
         ("id", &both[..], by("n"), Some("n")),
         ("number zero", &both[..], by("0"), None),
         ("number too high", &both[..], by("5"), None),
-        ("nothing", &both[..0], PermissionChoice::Allow, None),
+        ("no options", &both[..0], PermissionChoice::Allow, None),
     ] {
         let picked = pick_option(options, &verdict, true).ok();
-        assert_eq!(picked.map(|option| option.id.as_str()), want, "{what}");
+        assert_eq!(picked.map(|option| option.id.as_str()), want, "{case}");
     }
 }
 
 #[test]
-fn permissions_are_picked_by_id_or_because_there_is_one() {
+fn permission_is_picked_by_id_or_if_unique() {
     let rows = [pending(1), pending(12)];
     let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
     let pick = |rows: &[PermissionRow], wanted: Option<&str>| {
@@ -49,7 +49,7 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
     assert_eq!(pick(&rows, Some(&id(1))), Ok(1));
     assert_eq!(pick(&rows, Some(&id(12))), Ok(12));
     assert_eq!(pick(&rows[1..], Some("01890a5d")), Ok(12));
-    // By what people read of it, which is another one for each.
+    // Short ids differ between permissions.
     assert_eq!(pick(&rows, Some(&short_id(&id(12)))), Ok(12));
     assert!(pick(&rows[..1], Some(&short_id(&id(12)))).unwrap_err().starts_with("No pending"), "H4");
     assert_eq!(pick(&[], None), Err("The agent waits for no permission.".to_owned()));
@@ -57,9 +57,9 @@ fn permissions_are_picked_by_id_or_because_there_is_one() {
     assert!(pick(&rows, Some("x")).unwrap_err().starts_with("No pending permission has that id."));
 }
 
-/// H4: the name of a settled permission may be the start of the name of one that waits.
+/// H4: the id of a settled permission may be a prefix of the id of a pending one.
 #[test]
-fn a_whole_id_never_means_another_permission() {
+fn full_id_never_matches_another_permission() {
     let id = |at: u64| format!("01890a5d-ac96-774b-bcce-b302099a8057:{at}");
     let picked = pick_permission(&[pending(12)], Some(&id(1))).map(|row| row.request.at);
     assert!(picked.unwrap_err().starts_with("No pending permission has that id."));
@@ -68,7 +68,7 @@ fn a_whole_id_never_means_another_permission() {
 }
 
 #[test]
-fn lists_say_the_numbers_to_answer_with() {
+fn pending_list_has_option_numbers() {
     let id = short_id("01890a5d-ac96-774b-bcce-b302099a8057:1");
     let want = format!(
         "The agent waits for permission:\n- Write (id {id})\n  1. Option y (allow once)\n  2. Option n \
@@ -76,21 +76,21 @@ fn lists_say_the_numbers_to_answer_with() {
     );
     assert_eq!(pending_text(&[pending(1)], true), want);
     assert_eq!(pending_text(&[], true), "The agent waits for no permission.");
-    // A bare title is followed by what the call would do.
+    // A bare title is followed by the details of the call.
     let mut bare = pending(1);
     bare.request.params =
         r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
-    let said = pending_text(&[bare], true);
+    let text = pending_text(&[bare], true);
     let want = format!("The agent waits for permission:\n- Write (id {id})\n  rm -rf build\n  1. ");
-    assert!(said.starts_with(&want), "{said}");
-    // What an agent calls things changes nothing of the list.
+    assert!(text.starts_with(&want), "{text}");
+    // Names from the agent cannot change the structure of the list.
     let mut hostile = pending(1);
     let options = vec![PermissionOption {
         id: "y".to_owned(),
         name: "**x** @everyone\n  2. <https://a.b>".to_owned(),
         kind: "allow_once".to_owned(),
     }];
-    let told = pick_option(&options, &PermissionChoice::Option("7".to_owned()), true);
+    let refused = pick_option(&options, &PermissionChoice::Option("7".to_owned()), true);
     hostile.request.what = AgentRequestKind::Permission {
         title: "`Write`\n- Read".to_owned(),
         tool_kind: None,
@@ -105,5 +105,5 @@ fn lists_say_the_numbers_to_answer_with() {
     }
     let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";
     let want = format!("The agent offers no such option. Use /acp answer with one of: 1. {name}.");
-    assert_eq!(told.unwrap_err(), want);
+    assert_eq!(refused.unwrap_err(), want);
 }

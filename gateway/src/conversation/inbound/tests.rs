@@ -8,7 +8,7 @@ use crate::conversation::inbound::reply::PriorReply;
 use crate::session::manager::{CancelResult, PromptAccepted, SessionStatus, SpawnRequest, SpawnResult};
 use crate::session::service::ServiceFuture;
 use crate::tests::{
-    Scribe, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
+    JournalWriter, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
 };
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
@@ -30,22 +30,22 @@ use tokio_util::sync::CancellationToken;
 mod bindings;
 mod changes;
 mod commands;
-mod configured;
 mod diagnostics;
 mod fake;
-mod keep;
-mod several;
-mod untold;
+mod pending_replies;
+mod reservations;
+mod shared_conversations;
+mod static_bindings;
 
-use fake::Fake;
+use fake::FakeService;
 
-fn inlet(store: &Store, fake: &Arc<Fake>) -> InboundService {
-    inlet_of(store, fake, [Arc::new(Console::new(store.clone())) as _])
+fn service(store: &Store, fake: &Arc<FakeService>) -> InboundService {
+    service_with(store, fake, [Arc::new(Console::new(store.clone())) as _])
 }
 
-fn inlet_of<const N: usize>(
+fn service_with<const N: usize>(
     store: &Store,
-    fake: &Arc<Fake>,
+    fake: &Arc<FakeService>,
     channels: [Arc<dyn ChannelAdapter>; N],
 ) -> InboundService {
     InboundService::new(store.clone(), Channels::new(channels), Arc::clone(fake) as _, Metrics::default())
@@ -68,127 +68,126 @@ fn key() -> SessionKey {
     SessionKey::parse("agent:demo:acp:1").unwrap()
 }
 
-/// Nothing is bound and nothing configured.
-fn bare_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
+fn unbound_service() -> (tempfile::TempDir, Store, Arc<FakeService>, InboundService) {
     let (dir, store) = open();
-    let fake = Fake::new(&store);
-    let inlet = inlet(&store, &fake);
-    (dir, store, fake, inlet)
+    let fake = FakeService::new(&store);
+    let service = service(&store, &fake);
+    (dir, store, fake, service)
 }
 
-async fn bound_ground() -> (tempfile::TempDir, Store, Arc<Fake>, InboundService) {
-    let ground = bare_ground();
-    spawn(&ground.1, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
-    ground
+async fn bound_service() -> (tempfile::TempDir, Store, Arc<FakeService>, InboundService) {
+    let fixture = unbound_service();
+    spawn(&fixture.1, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
+    fixture
 }
 
-/// What the gateway said in the conversation, of this kind.
-async fn shown_as(store: &Store, kind: &str) -> Vec<String> {
+/// Returns the texts of this kind that the gateway sent to the conversation.
+async fn shown_of_kind(store: &Store, kind: &str) -> Vec<String> {
     shown(store).await.into_iter().filter(|line| line.0 == kind).map(|line| line.1).collect()
 }
 
-/// What a message is answered, or why it is refused.
-async fn outcome_text(inlet: &InboundService, message: Inbound) -> String {
-    inlet.accept(message).await.unwrap().text().into_owned()
+async fn outcome_text(service: &InboundService, message: Inbound) -> String {
+    service.accept(message).await.unwrap().text().into_owned()
 }
 
 fn not_bound() -> String {
     error_message(&Failure::of(Code::NotBound))
 }
 
-async fn nothing_is_left(store: &Store) {
+async fn wait_all_settled(store: &Store) {
     eventually("all replies are sent", || async {
-        let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
-        left.is_empty().then_some(())
+        let unsettled = store.read("unsettled", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
+        unsettled.is_empty().then_some(())
     })
     .await;
 }
 
 #[tokio::test]
 async fn repeated_message_is_one_prompt() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
-    let first = inlet.accept(message("m1", "hello")).await.unwrap();
+    let (_dir, store, fake, service) = bound_service().await;
+    let first = service.accept(message("m1", "hello")).await.unwrap();
     let Outcome::Prompted { session_key, queued_behind: 0, text, .. } = &first else { panic!("{first:?}") };
     assert_eq!((session_key, text.as_str()), (&key(), ""));
-    let (one, two) = tokio::join!(inlet.accept(message("m1", "hello")), inlet.accept(message("m1", "hello")));
+    let (one, two) =
+        tokio::join!(service.accept(message("m1", "hello")), service.accept(message("m1", "hello")));
     assert_eq!((one.unwrap(), two.unwrap()), (first.clone(), first));
-    let other = inlet.accept(message("m1", "something else")).await.unwrap_err();
+    let other = service.accept(message("m1", "other text")).await.unwrap_err();
     assert_eq!(other.code, Code::IdempotencyConflict);
-    let second = inlet.accept(message("m2", "more")).await.unwrap();
+    let second = service.accept(message("m2", "more")).await.unwrap();
     assert_eq!(second.text(), "The agent is busy: queued behind 1.");
-    assert_eq!(fake.said().len(), 2);
+    assert_eq!(fake.prompt_texts().len(), 2);
     let want = [line("person", "hello"), line("person", "more"), line("notice", &second.text())];
     assert_eq!(shown(&store).await, want);
 }
 
 #[tokio::test]
 async fn restart_between_any_steps_gives_same_outcome() {
-    let whole = [
+    let expected = [
         line("person", "hello"),
         line("person", "queued"),
         line("notice", "The agent is busy: queued behind 1."),
     ];
-    for crash in ["committed", "prompted", "recorded", "told"] {
-        let (_dir, store, fake, inlet) = bound_ground().await;
-        inlet.accept(message("m1", "hello")).await.unwrap();
-        // What the process before did of the second message, up to its crash.
-        let inner = &inlet.inner;
-        let said = message("m2", "queued");
-        inner.commit(&said).await.unwrap();
+    for crash in ["committed", "prompted", "recorded", "replied"] {
+        let (_dir, store, fake, service) = bound_service().await;
+        service.accept(message("m1", "hello")).await.unwrap();
+        // Steps of the earlier process for the second message, up to its crash.
+        let inner = &service.inner;
+        let inbound = message("m2", "queued");
+        inner.commit(&inbound).await.unwrap();
         if crash != "committed" {
-            let outcome = inner.execute(&said, Vec::new()).await.unwrap();
+            let outcome = inner.execute(&inbound, Vec::new()).await.unwrap();
             if crash != "prompted" {
-                let (kept, recorded) = (said.clone(), outcome.clone());
-                store.write("record", move |tx| inbox::record(tx, &kept, &recorded, false)).await.unwrap();
+                let (saved, recorded) = (inbound.clone(), outcome.clone());
+                store.write("record", move |tx| inbox::record(tx, &saved, &recorded, false)).await.unwrap();
             }
-            if crash == "told" {
-                inner.send_reply(&said, &outcome, 0, PriorReply::NotSent).await.unwrap();
+            if crash == "replied" {
+                inner.send_reply(&inbound, &outcome, 0, PriorReply::NotSent).await.unwrap();
             }
         }
-        let again = super::tests::inlet(&store, &fake);
-        assert_eq!(again.resume().await.unwrap(), 1, "{crash}");
-        assert_eq!(again.resume().await.unwrap(), 0, "{crash}");
-        assert_eq!(shown(&store).await, whole, "{crash}");
-        assert_eq!(fake.said().len(), 2, "{crash}");
+        let restarted = super::tests::service(&store, &fake);
+        assert_eq!(restarted.resume().await.unwrap(), 1, "{crash}");
+        assert_eq!(restarted.resume().await.unwrap(), 0, "{crash}");
+        assert_eq!(shown(&store).await, expected, "{crash}");
+        assert_eq!(fake.prompt_texts().len(), 2, "{crash}");
     }
 }
 
 #[tokio::test]
 async fn unroutable_message_is_answered_with_error() {
-    let (_dir, store, fake, inlet) = bare_ground();
-    let refused = inlet.accept(message("m1", "hello")).await.unwrap();
+    let (_dir, store, fake, service) = unbound_service();
+    let refused = service.accept(message("m1", "hello")).await.unwrap();
     let want = Outcome::Refused { failure: Failure::of(Code::NotBound), reason: "no-binding".to_owned() };
     assert_eq!(refused, want);
-    // A binding whose session is closed cannot be written; one whose session cannot be read as it should, can.
+    // The binding of a session that was closed meanwhile is stale.
     spawn(&store, session_row(&key()), Some(binding_row(&key(), &conversation("c")))).await;
     execute(&store, "UPDATE acp_sessions SET state = 'closed'").await;
-    let refused = inlet.accept(message("m2", "hello")).await.unwrap();
+    let refused = service.accept(message("m2", "hello")).await.unwrap();
     let Outcome::Refused { failure, reason } = &refused else { panic!("{refused:?}") };
     assert_eq!((failure.code, reason.as_str()), (Code::StaleBinding, "session-closed"));
     assert!(failure.message.contains("ACP_STALE_BINDING"), "{failure}");
-    assert_eq!(fake.said(), Vec::<String>::new());
-    assert_eq!(shown_as(&store, "error").await, [not_bound(), refused.text().into_owned()]);
+    assert_eq!(fake.prompt_texts(), Vec::<String>::new());
+    assert_eq!(shown_of_kind(&store, "error").await, [not_bound(), refused.text().into_owned()]);
 }
 
 #[tokio::test]
 async fn failed_claim_is_released_and_retried() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
+    let (_dir, store, fake, service) = bound_service().await;
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
-    let failure = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    let failure = service.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(failure.code, Code::StoreUnavailable);
-    assert_eq!(inlet.resume().await.unwrap(), 1);
-    assert_eq!(fake.said(), vec!["hello".to_owned()]);
-    // Any other refusal is an outcome, and stays one.
+    assert_eq!(service.resume().await.unwrap(), 1);
+    assert_eq!(fake.prompt_texts(), vec!["hello".to_owned()]);
+    // Any other refusal is a final outcome.
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::LimitReached));
-    let refused = inlet.accept(message("m2", "more")).await.unwrap();
-    assert_eq!(inlet.accept(message("m2", "more")).await.unwrap(), refused);
-    assert_eq!(fake.said().len(), 1);
-    assert_eq!(shown_as(&store, "error").await, [error_message(&Failure::of(Code::LimitReached))]);
+    let refused = service.accept(message("m2", "more")).await.unwrap();
+    assert_eq!(service.accept(message("m2", "more")).await.unwrap(), refused);
+    assert_eq!(fake.prompt_texts().len(), 1);
+    assert_eq!(shown_of_kind(&store, "error").await, [error_message(&Failure::of(Code::LimitReached))]);
 }
 
 #[tokio::test]
 async fn invalid_messages_are_refused() {
-    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let (_dir, store, _fake, service) = bound_service().await;
     let long = "x".repeat(TEXT_BYTES_MAX + 1);
     for (inbound, code) in [
         (message("", "x"), Code::Usage),
@@ -196,40 +195,40 @@ async fn invalid_messages_are_refused() {
         (message("m", " \n"), Code::Usage),
         (message("m", &long), Code::LimitReached),
     ] {
-        assert_eq!(inlet.accept(inbound).await.unwrap_err().code, code);
+        assert_eq!(service.accept(inbound).await.unwrap_err().code, code);
     }
     assert_eq!(shown(&store).await, []);
 }
 
-/// A full disk lets a message into the inbox and no further: it is taken up again by itself when there is room.
+/// With a full disk, a message is stored in the inbox, and is processed without a restart once there is room.
 #[tokio::test]
 async fn message_blocked_by_store_is_retried_without_restart() {
-    let (_dir, store, fake, inlet) = bound_ground().await;
+    let (_dir, store, fake, service) = bound_service().await;
     let stop = CancellationToken::new();
-    let keeping = tokio::spawn(inlet.clone().run_retries(stop.clone()));
+    let retries = tokio::spawn(service.clone().run_retries(stop.clone()));
     *fake.fails.lock().unwrap() = Some(Failure::of(Code::StoreUnavailable));
-    let refused = inlet.accept(message("m1", "hello")).await.unwrap_err();
+    let refused = service.accept(message("m1", "hello")).await.unwrap_err();
     assert_eq!(refused.code, Code::StoreUnavailable);
-    assert_eq!(fake.said().len(), 0);
-    eventually("the message arrives", || async { (fake.said() == ["hello"]).then_some(()) }).await;
-    nothing_is_left(&store).await;
+    assert_eq!(fake.prompt_texts().len(), 0);
+    eventually("the message arrives", || async { (fake.prompt_texts() == ["hello"]).then_some(()) }).await;
+    wait_all_settled(&store).await;
     stop.cancel();
-    keeping.await.unwrap();
-    assert_eq!(fake.said(), ["hello"], "once");
+    retries.await.unwrap();
+    assert_eq!(fake.prompt_texts(), ["hello"], "once");
 }
 
 #[tokio::test]
 async fn stale_bindings_and_full_queues_are_counted() {
-    let (_dir, store, _fake, inlet) = bound_ground().await;
+    let (_dir, store, _fake, service) = bound_service().await;
     execute(&store, "UPDATE acp_sessions SET state = 'closed'").await;
     for id in ["1", "2"] {
-        let outcome = inlet.accept(message(id, "hello")).await.unwrap();
+        let outcome = service.accept(message(id, "hello")).await.unwrap();
         assert!(matches!(outcome, Outcome::Refused { .. }), "{outcome:?}");
     }
-    let places = inlet.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
-    assert_eq!(inlet.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
-    drop(places);
-    let text = inlet.inner.metrics.render();
+    let permits = service.inner.permits.acquire_many(u32::try_from(IN_PROGRESS_MAX).unwrap()).await.unwrap();
+    assert_eq!(service.accept(message("3", "hello")).await.unwrap_err().code, Code::LimitReached);
+    drop(permits);
+    let text = service.inner.metrics.render();
     for series in [
         "acp_stale_binding_detections_total{channel=\"console\"} 2",
         "acp_mailbox_rejections_total{queue=\"inbox\"} 1",

@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::runtime::agent_host::terminal::tests::Fake;
+use crate::runtime::agent_host::terminal::tests::FakeSupervisor;
 use acp_core::backend::AgentRequest;
 use acp_core::rows::RequestState;
 use acp_shared::ids::{AgentName, SessionKey};
@@ -11,7 +11,7 @@ const CWD: &str = "/project";
 
 struct Session {
     agent: LeaseId,
-    fake: Arc<Fake>,
+    fake: Arc<FakeSupervisor>,
 }
 
 impl Session {
@@ -20,12 +20,13 @@ impl Session {
     }
 
     fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
-        let ask = AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
+        let request =
+            AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row = AgentRequestRow {
             lease_id: self.agent,
             session_key,
-            request: ask,
+            request: request,
             state: RequestState::Started,
             intent,
         };
@@ -54,7 +55,7 @@ fn create(command: &str) -> AgentRequestKind {
 }
 
 #[tokio::test]
-async fn files_are_served() {
+async fn file_requests_are_served() {
     let session = Session::new();
     let (path, content) = ("/project/a".to_owned(), "one\ntwo\n".to_owned());
     let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.clone() };
@@ -67,30 +68,30 @@ async fn files_are_served() {
     assert_eq!(session.serve(outside, false).await.unwrap_err().code, INVALID_PARAMS);
 }
 
-/// H3: a write that an earlier gateway began is answered by what stands in the file.
+/// H3: a write begun by an earlier gateway is answered from the file's content.
 #[tokio::test]
-async fn a_write_of_an_earlier_gateway_is_never_done_again() {
+async fn write_of_earlier_gateway_is_not_repeated() {
     let session = Session::new();
     let disk = &session.fake.disk;
     let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
-    for (there, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
+    for (content, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
         *disk.files.lock().unwrap() =
-            there.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();
-        assert_eq!(session.serve(write.clone(), true).await.is_ok(), is_ok, "{there:?}");
-        assert_eq!(disk.files.lock().unwrap().get("/project/a").map(String::as_str), there);
+            content.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();
+        assert_eq!(session.serve(write.clone(), true).await.is_ok(), is_ok, "{content:?}");
+        assert_eq!(disk.files.lock().unwrap().get("/project/a").map(String::as_str), content);
     }
     assert_eq!(*disk.writes.lock().unwrap(), 0);
 }
 
 #[tokio::test]
-async fn terminals_are_served_to_the_agent_that_made_them() {
+async fn terminals_belong_to_their_agent() {
     let session = Session::new();
     let made = session.serve(create("make"), false).await.unwrap();
     let terminal_id = made["terminalId"].as_str().unwrap().to_owned();
     let output = AgentRequestKind::TerminalOutput { terminal_id: terminal_id.clone() };
     assert_eq!(session.serve(output.clone(), false).await.unwrap()["truncated"], false);
-    let stranger = Session { fake: Arc::clone(&session.fake), ..Session::new() };
-    assert_eq!(stranger.serve(output.clone(), false).await.unwrap_err().code, acp_core::jsonrpc::NOT_FOUND);
+    let other = Session { fake: Arc::clone(&session.fake), ..Session::new() };
+    assert_eq!(other.serve(output.clone(), false).await.unwrap_err().code, acp_core::jsonrpc::NOT_FOUND);
     let kill = AgentRequestKind::TerminalKill { terminal_id: terminal_id.clone() };
     session.serve(kill, false).await.unwrap();
     let wait = AgentRequestKind::TerminalWait { terminal_id: terminal_id.clone() };
@@ -100,7 +101,7 @@ async fn terminals_are_served_to_the_agent_that_made_them() {
 }
 
 #[tokio::test]
-async fn a_terminal_that_is_asked_for_again_is_the_same_one() {
+async fn repeated_terminal_request_returns_same_terminal() {
     let session = Session::new();
     let id = LeaseId::mint();
     for again in [false, true] {
@@ -113,22 +114,21 @@ async fn a_terminal_that_is_asked_for_again_is_the_same_one() {
 }
 
 #[tokio::test]
-async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
+async fn unavailable_supervisor_is_awaited_for_limited_time() {
     let session = Session::new();
-    for (away_for, served) in [(3, true), (u32::MAX, false)] {
-        session.fake.away_for.store(away_for, std::sync::atomic::Ordering::Relaxed);
+    for (unavailable_calls, served) in [(3, true), (u32::MAX, false)] {
+        session.fake.unavailable_calls.store(unavailable_calls, std::sync::atomic::Ordering::Relaxed);
         let job = session.job(create("make"), Some(LeaseId::mint().to_string()), false);
         assert_eq!(serve_within(&session.fake, job, 4 * RETRY_MS).await.is_ok(), served);
     }
 }
 
-/// What a person stopped while the supervisor was away is not done once it is back.
 #[tokio::test]
-async fn what_is_recalled_before_it_is_sent_is_never_done() {
+async fn request_recalled_before_sending_is_not_executed() {
     let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
     for what in [write, create("make")] {
         let session = Session::new();
-        session.fake.away_for.store(3, Ordering::Relaxed);
+        session.fake.unavailable_calls.store(3, Ordering::Relaxed);
         let job = session.job(what, Some(LeaseId::mint().to_string()), false);
         let recalled = Arc::clone(&job.recalled);
         let served = serve_within(&session.fake, job, 100 * RETRY_MS);
@@ -143,9 +143,8 @@ async fn what_is_recalled_before_it_is_sent_is_never_done() {
     }
 }
 
-/// A write that may have been begun is answered by what stands in the file, also when it is recalled.
 #[tokio::test]
-async fn what_is_recalled_after_it_was_begun_is_looked_at() {
+async fn recalled_write_in_progress_is_inspected() {
     let session = Session::new();
     session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
     let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };

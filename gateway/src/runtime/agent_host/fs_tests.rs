@@ -1,23 +1,23 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::runtime::agent_host::terminal::tests::Fake;
+use crate::runtime::agent_host::terminal::tests::FakeSupervisor;
 use acp_shared::protocol::Refusal;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 const ROOT: &str = "/project";
 
-/// Files in memory. Each queued fate befalls one write.
+/// Files in memory. Each queued fault applies to one write.
 #[derive(Default)]
-pub(crate) struct Disk {
+pub(crate) struct FakeDisk {
     pub(crate) files: Mutex<BTreeMap<String, String>>,
     pub(crate) writes: Mutex<u32>,
-    fates: Mutex<VecDeque<(bool, Fate)>>,
+    write_faults: Mutex<VecDeque<(bool, WriteFault)>>,
 }
 
-type Fate = Result<FilesError, CallError>;
+type WriteFault = Result<FilesError, CallError>;
 
-impl Disk {
+impl FakeDisk {
     pub(crate) fn answer(&self, request: FilesRequest) -> Result<Reply, CallError> {
         let (root, mut files) = (request.roots[0].clone(), self.files.lock().unwrap());
         let beneath = |path: &str| path.starts_with(&root);
@@ -31,23 +31,23 @@ impl Disk {
                 files.get(&path).cloned().map(FilesReply::Text).ok_or(FilesError::NotFound)
             }
             FilesOp::Write { path, content } => {
-                let fate = self.fates.lock().unwrap().pop_front();
-                if fate.as_ref().is_none_or(|(is_done, _)| *is_done) {
+                let fault = self.write_faults.lock().unwrap().pop_front();
+                if fault.as_ref().is_none_or(|(is_done, _)| *is_done) {
                     *self.writes.lock().unwrap() += 1;
                     files.insert(path, String::from_utf8(content).unwrap());
                 }
-                match fate {
+                match fault {
                     None => Ok(FilesReply::Written),
-                    Some((_, fate)) => Err(fate?),
+                    Some((_, fault)) => Err(fault?),
                 }
             }
             FilesOp::Inspect { path, .. } => {
                 let text = files.get(&path).cloned();
-                let is_there = text.is_some();
+                let exists = text.is_some();
                 Ok(FilesReply::Inspected(Inspection {
                     canonical: Some(path),
-                    exists: is_there,
-                    is_regular: is_there,
+                    exists: exists,
+                    is_regular: exists,
                     size: text.as_ref().map_or(0, |text| text.len() as u64),
                     sha256: text.as_deref().map(sha256),
                     text,
@@ -72,20 +72,20 @@ fn code(result: Result<String, TerminalError>) -> Option<i64> {
     }
 }
 
-/// H3: a write whose answer is lost is settled by what is in the file, and asked for once.
+/// H3: a write with a lost response is settled by the file's content, and sent once.
 #[tokio::test]
-async fn a_write_without_an_answer_is_inspected_and_never_repeated() {
+async fn write_with_lost_response_is_inspected_and_not_repeated() {
     let busy = || CallError::Refused(Refusal::new(RefusalCode::Busy, "later"));
-    for (name, is_done, fate, want) in [
-        ("lost answer, done", true, Err(CallError::Disconnected), Some(true)),
-        ("lost answer, not done", false, Err(CallError::Disconnected), Some(false)),
+    for (name, is_done, fault, want) in [
+        ("lost response, done", true, Err(CallError::Disconnected), Some(true)),
+        ("lost response, not done", false, Err(CallError::Disconnected), Some(false)),
         ("helper killed, done", true, Ok(FilesError::Interrupted), Some(true)),
         ("deadline, not done", false, Ok(FilesError::TimedOut { within_ms: 1 }), Some(false)),
         ("refused before it began", false, Err(busy()), Some(true)),
         ("denied", false, Ok(FilesError::Denied), Some(false)),
     ] {
-        let fake = Arc::new(Fake::default());
-        fake.disk.fates.lock().unwrap().push_back((is_done, fate));
+        let fake = Arc::new(FakeSupervisor::default());
+        fake.disk.write_faults.lock().unwrap().push_back((is_done, fault));
         let mut is_uncertain = false;
         let mut result = Err(TerminalError::Unavailable);
         for _ in 0..3 {
@@ -104,11 +104,10 @@ async fn a_write_without_an_answer_is_inspected_and_never_repeated() {
     }
 }
 
-/// Nothing is sent while the supervisor is away, so nothing is uncertain then.
 #[tokio::test]
-async fn a_write_that_is_not_sent_stays_certain() {
-    let fake = Arc::new(Fake::default());
-    fake.away_for.store(1, std::sync::atomic::Ordering::Relaxed);
+async fn unsent_write_is_not_uncertain() {
+    let fake = Arc::new(FakeSupervisor::default());
+    fake.unavailable_calls.store(1, std::sync::atomic::Ordering::Relaxed);
     let mut is_uncertain = false;
     let result = write(&fake, project(), ("/project/a", "new"), &mut is_uncertain).await;
     assert!(matches!(result, Err(TerminalError::Unavailable)) && !is_uncertain);
@@ -116,8 +115,8 @@ async fn a_write_that_is_not_sent_stays_certain() {
 }
 
 #[tokio::test]
-async fn failures_have_the_codes_of_the_protocol() {
-    let fake = Arc::new(Fake::default());
+async fn failures_map_to_protocol_codes() {
+    let fake = Arc::new(FakeSupervisor::default());
     assert_eq!(code(read(&fake, project(), "/project/none", (None, None)).await), Some(NOT_FOUND));
     assert_eq!(code(read(&fake, project(), "/etc/passwd", (None, None)).await), Some(INVALID_PARAMS));
     for (failure, want) in [
@@ -130,14 +129,13 @@ async fn failures_have_the_codes_of_the_protocol() {
     ] {
         assert_eq!(code(Err(failed(&failure, "/p"))), Some(want), "{failure}");
     }
-    let TerminalError::Rpc(told) = failed(&FilesError::NotFound, &"p".repeat(1000)) else { panic!() };
-    assert_eq!(told.message, format!("{}: no such file", "p".repeat(PATH_SHOWN_MAX)));
+    let TerminalError::Rpc(error) = failed(&FilesError::NotFound, &"p".repeat(1000)) else { panic!() };
+    assert_eq!(error.message, format!("{}: no such file", "p".repeat(PATH_SHOWN_MAX)));
 }
 
-/// Files that a question about a write is about.
 #[tokio::test]
-async fn the_target_of_a_write_is_inspected() {
-    let fake = Arc::new(Fake::default());
+async fn write_target_is_inspected() {
+    let fake = Arc::new(FakeSupervisor::default());
     fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "old".to_owned());
     for (path, content, is_same, old) in [
         ("/project/a", "new", false, FileContent::Text("old".to_owned())),

@@ -1,6 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
-use crate::runtime::agent_host::fs::tests::Disk;
+use crate::runtime::agent_host::fs::tests::FakeDisk;
 use crate::tests::lease_info;
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::{LeaseInfo, LeaseState, Refusal};
@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// A supervisor in memory: remembers what it was asked, answers as the protocol says.
 #[derive(Default)]
-pub(crate) struct Fake {
-    asked: Mutex<Vec<String>>,
+pub(crate) struct FakeSupervisor {
+    requests: Mutex<Vec<String>>,
     pub(crate) terminals: Mutex<BTreeMap<LeaseId, Terminal>>,
-    /// So many calls are not answered.
-    pub(crate) away_for: AtomicU32,
-    pub(crate) disk: Disk,
+    /// Number of calls that fail as disconnected.
+    pub(crate) unavailable_calls: AtomicU32,
+    pub(crate) disk: FakeDisk,
 }
 
 #[derive(Default, Clone)]
@@ -26,22 +25,22 @@ pub(crate) struct Terminal {
     lease: Option<LeaseInfo>,
 }
 
-impl Fake {
-    fn is_away(&self) -> bool {
+impl FakeSupervisor {
+    fn is_unavailable(&self) -> bool {
         let less = |n: u32| n.checked_sub(1);
-        self.away_for.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+        self.unavailable_calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     fn answer(&self, request: Request) -> Result<Reply, CallError> {
-        let mut asked = self.asked.lock().unwrap();
+        let mut requests = self.requests.lock().unwrap();
         let mut terminals = self.terminals.lock().unwrap();
         let unknown = || CallError::Refused(Refusal::new(RefusalCode::LeaseUnknown, "no such lease"));
-        if self.is_away() {
+        if self.is_unavailable() {
             return Err(CallError::Disconnected);
         }
         match request {
             Request::Spawn(spawn) => {
-                asked.push(format!("spawn {:?} in {}", spawn.argv, spawn.cwd));
+                requests.push(format!("spawn {:?} in {}", spawn.argv, spawn.cwd));
                 terminals.entry(spawn.lease_id).or_default().lease = Some(lease_info(&spawn));
                 Ok(Reply::Spawned(lease_info(&spawn)))
             }
@@ -51,13 +50,13 @@ impl Fake {
                 Ok(Reply::Tail(Tail { bytes, truncated, exit }))
             }
             Request::CloseLease { lease_id, reason } => {
-                asked.push(format!("close: {reason}"));
+                requests.push(format!("close: {reason}"));
                 let terminal = terminals.get_mut(&lease_id).ok_or_else(unknown)?;
                 terminal.exit.get_or_insert(ExitStatus::Signaled(15));
                 Ok(Reply::Closing { state: LeaseState::Closing })
             }
             Request::Release { lease_id } => {
-                asked.push("release".to_owned());
+                requests.push("release".to_owned());
                 terminals.remove(&lease_id).map(|_| Reply::Done).ok_or_else(unknown)
             }
             Request::ListLeases { .. } => {
@@ -69,9 +68,9 @@ impl Fake {
     }
 }
 
-impl SupervisorCalls for Arc<Fake> {
+impl SupervisorCalls for Arc<FakeSupervisor> {
     fn is_connected(&self) -> bool {
-        !self.is_away()
+        !self.is_unavailable()
     }
 
     async fn call(&self, request: Request) -> Result<Reply, CallError> {
@@ -79,23 +78,23 @@ impl SupervisorCalls for Arc<Fake> {
     }
 
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
-        if self.is_away() {
+        if self.is_unavailable() {
             return Err(CallError::Disconnected);
         }
         Ok(self.terminals.lock().unwrap().get(&lease_id).and_then(|terminal| terminal.exit))
     }
 }
 
-fn spawned(command: &TerminalCommand<'_>) -> Result<Spawn, RpcError> {
+fn spawn_request(command: &TerminalCommand<'_>) -> Result<Spawn, RpcError> {
     let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-    let place = TerminalContext {
+    let context = TerminalContext {
         parent_lease_id: LeaseId::mint(),
         session_key: &key,
         roots: vec!["/p".to_owned()],
         cwd: "/p/sub".to_owned(),
         env: &[("PATH".to_owned(), "/bin".to_owned()), ("A".to_owned(), "1".to_owned())],
     };
-    spawn_of(LeaseId::mint(), place, command)
+    spawn_of(LeaseId::mint(), context, command)
 }
 
 fn command<'a>(command: &'a str, args: &'a [String]) -> TerminalCommand<'a> {
@@ -103,10 +102,10 @@ fn command<'a>(command: &'a str, args: &'a [String]) -> TerminalCommand<'a> {
 }
 
 #[test]
-fn a_command_becomes_a_lease_under_the_agents() {
+fn terminal_command_becomes_child_lease() {
     let (args, env) = (["-l".to_owned()], [("A".to_owned(), "2".to_owned())]);
     let wanted = TerminalCommand { env: &env, output_bytes_max: Some(5), ..command("ls", &args) };
-    let spawn = spawned(&wanted).unwrap();
+    let spawn = spawn_request(&wanted).unwrap();
     assert_eq!(
         (spawn.argv, spawn.cwd.as_str(), spawn.roots),
         (vec!["ls".to_owned(), "-l".to_owned()], "/p/sub", vec!["/p".to_owned()])
@@ -115,13 +114,13 @@ fn a_command_becomes_a_lease_under_the_agents() {
     assert!(matches!(spawn.kind, LeaseKind::Terminal { output_bytes_max: 5, .. }));
     let huge = TerminalCommand { output_bytes_max: Some(u64::MAX), ..command("ls", &[]) };
     assert!(matches!(
-        spawned(&huge).unwrap().kind,
+        spawn_request(&huge).unwrap().kind,
         LeaseKind::Terminal { output_bytes_max: OUTPUT_BYTES_MAX, .. }
     ));
 }
 
 #[test]
-fn a_line_without_arguments_goes_to_a_shell_and_a_program_does_not() {
+fn command_line_without_arguments_runs_in_shell() {
     let one = ["a b".to_owned()];
     let shell = |line: &str| vec!["/bin/sh".to_owned(), "-c".to_owned(), line.to_owned()];
     for (command, args, want) in [
@@ -139,16 +138,16 @@ fn a_line_without_arguments_goes_to_a_shell_and_a_program_does_not() {
 }
 
 #[test]
-fn a_variable_that_cannot_be_set_is_refused() {
+fn invalid_variable_is_refused() {
     let bad = [("A=B".to_owned(), String::new())];
-    let spawn = spawned(&TerminalCommand { env: &bad, ..command("ls", &[]) });
+    let spawn = spawn_request(&TerminalCommand { env: &bad, ..command("ls", &[]) });
     assert_eq!(spawn.unwrap_err().code, INVALID_PARAMS);
 }
 
 #[tokio::test]
-async fn the_life_of_a_terminal() {
-    let fake = Arc::new(Fake::default());
-    let spawn = spawned(&command("make", &[])).unwrap();
+async fn terminal_requests_can_be_repeated() {
+    let fake = Arc::new(FakeSupervisor::default());
+    let spawn = spawn_request(&command("make", &[])).unwrap();
     let id = spawn.lease_id;
     let created = create(&fake, spawn.clone()).await.unwrap();
     assert_eq!(created, format!(r#"{{"terminalId":"{id}"}}"#));
@@ -163,15 +162,16 @@ async fn the_life_of_a_terminal() {
     assert_eq!(release(&fake, id).await.unwrap(), "{}");
     assert_eq!(release(&fake, id).await.unwrap(), "{}", "after a crash");
     assert!(matches!(output(&fake, id).await, Err(TerminalError::Rpc(error)) if error.code == NOT_FOUND));
-    let asked = fake.asked.lock().unwrap().clone();
+    let requests = fake.requests.lock().unwrap().clone();
     let make = "spawn [\"make\"] in /p/sub";
     let close = "close: terminal/release";
-    assert_eq!(asked, [make, make, "close: terminal/kill", close, "release", close, "release"]);
+    assert_eq!(requests, [make, make, "close: terminal/kill", close, "release", close, "release"]);
 }
 
 #[tokio::test]
-async fn a_supervisor_that_is_away_is_no_answer_for_the_agent() {
-    let fake = Arc::new(Fake { away_for: AtomicU32::new(u32::MAX), ..Fake::default() });
+async fn unavailable_supervisor_is_not_reported_to_agent() {
+    let fake =
+        Arc::new(FakeSupervisor { unavailable_calls: AtomicU32::new(u32::MAX), ..FakeSupervisor::default() });
     let id = LeaseId::mint();
     for result in [
         output(&fake, id).await,
@@ -184,17 +184,17 @@ async fn a_supervisor_that_is_away_is_no_answer_for_the_agent() {
 }
 
 #[test]
-fn only_this_sessions_terminals_are_found() {
-    let (mine, other) = (LeaseId::mint(), LeaseId::mint());
-    let allowed = BTreeSet::from([mine]);
-    assert_eq!(find(&mine.to_string(), &allowed), Ok(mine));
-    for id in [other.to_string(), String::new(), "1".to_owned(), mine.to_string().to_uppercase()] {
+fn terminals_of_other_sessions_are_not_found() {
+    let (own, other) = (LeaseId::mint(), LeaseId::mint());
+    let allowed = BTreeSet::from([own]);
+    assert_eq!(find(&own.to_string(), &allowed), Ok(own));
+    for id in [other.to_string(), String::new(), "1".to_owned(), own.to_string().to_uppercase()] {
         assert_eq!(find(&id, &allowed), Err(no_terminal()), "{id}");
     }
 }
 
 #[test]
-fn output_is_text_and_never_half_a_character() {
+fn output_omits_partial_characters() {
     let exited = Some(ExitStatus::Exited(0));
     for (bytes, truncated, exit, want) in [
         (&b"plain"[..], false, None, "plain"),
@@ -211,7 +211,7 @@ fn output_is_text_and_never_half_a_character() {
 }
 
 #[test]
-fn every_end_has_a_shape() {
+fn exit_status_maps_to_json() {
     for (exit, want) in [
         (Some(ExitStatus::Exited(3)), r#"{"exitCode":3,"signal":null}"#),
         (Some(ExitStatus::Signaled(9)), r#"{"exitCode":null,"signal":"SIGKILL"}"#),

@@ -1,11 +1,11 @@
-//! What an earlier connection to the supervisor answered is no news any more once there is another one. The store and
-//! the connection are moved by hand here, so that an answer comes exactly while the actor waits for a commit.
+//! Replies of an earlier supervisor connection are ignored. The test drives store and connection, so that a
+//! reply arrives while the actor waits for a commit.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use super::tests::{NoAgents, leased};
+use super::tests::{NoAgents, insert_leased_session};
 use super::*;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::tests::{deps, said};
+use crate::tests::{deps, prompt_request};
 use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
 use acp_core::rows::LeaseStatus;
@@ -16,117 +16,115 @@ use acp_store::simulated::{SimStore, SimWriter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// So many turns of the runtime are enough for whatever can go on by itself.
-const TURNS: usize = 200;
+/// Number of yields in which all ready tasks finish.
+const YIELDS: usize = 200;
 
-struct Stage {
+struct Fixture {
     store: Store,
-    pump: SimWriter,
+    writer: SimWriter,
     wire: SimSupervisorConnection,
     lease_id: LeaseId,
     mailbox: mpsc::Sender<ActorRequest>,
-    /// Kept, so that the way stays open.
+    /// Held so that the channel stays open.
     _urgent: mpsc::Sender<ActorRequest>,
     stop: CancellationToken,
 }
 
-/// Lets everybody do what they can without a commit.
-async fn turns() {
-    for _ in 0..TURNS {
+/// Runs all tasks that need no commit.
+async fn yield_all() {
+    for _ in 0..YIELDS {
         tokio::task::yield_now().await;
     }
 }
 
-/// Does what needs the store, and commits whatever is wanted meanwhile.
-async fn committed<T: Send + 'static>(
-    pump: &mut SimWriter,
+/// Runs work that needs the store, and commits its transactions.
+async fn run_committed<T: Send + 'static>(
+    writer: &mut SimWriter,
     work: impl Future<Output = T> + Send + 'static,
 ) -> T {
     let work = tokio::spawn(work);
     while !work.is_finished() {
-        turns().await;
-        let count = pump.waiting().count();
-        pump.commit(count);
+        yield_all().await;
+        let count = writer.waiting().count();
+        writer.commit(count);
     }
     work.await.unwrap()
 }
 
-impl Stage {
-    /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
-    async fn new(hand: &mut SimStore) -> Self {
+impl Fixture {
+    /// Starts an actor whose process is not requested yet, with the supervisor disconnected.
+    async fn new(sim_store: &mut SimStore) -> Self {
         acp_shared::blocking::run_inline_on_this_thread();
-        let (store, mut pump) = hand.start();
+        let (store, mut writer) = sim_store.start();
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
-        let (of, wanted) = (key.clone(), store.clone());
-        // As a crash between the commit and the request leaves it.
-        let intended = async move { leased(&wanted, &of, LeaseStatus::Intended).await };
-        let lease_id = committed(&mut pump, intended).await;
+        let (of, target) = (key.clone(), store.clone());
+        // State after a crash between commit and request.
+        let intended = async move { insert_leased_session(&target, &of, LeaseStatus::Intended).await };
+        let lease_id = run_committed(&mut writer, intended).await;
         let clock = Clock::at(1_700_000_000_000);
         let deps = Deps { clock, ..deps(&store, supervisor, Arc::new(NoAgents)) };
         let stop = deps.stop.clone();
-        let (mailbox, waits) = mpsc::channel(4);
-        let (urgent, hurries) = mpsc::channel(4);
-        let queues = CommandQueues { mailbox: waits, urgent: hurries };
+        let (mailbox, mailbox_commands) = mpsc::channel(4);
+        let (urgent, urgent_commands) = mpsc::channel(4);
+        let queues = CommandQueues { mailbox: mailbox_commands, urgent: urgent_commands };
         tokio::spawn(run(deps, key, queues, LoadRetry::Once));
-        let mut stage = Self { store, pump, wire, lease_id, mailbox, _urgent: urgent, stop };
-        stage.goes_on().await;
-        stage
+        let mut fixture = Self { store, writer, wire, lease_id, mailbox, _urgent: urgent, stop };
+        fixture.settle().await;
+        fixture
     }
 
-    /// Lets everything go on until no commit waits.
-    async fn goes_on(&mut self) {
-        turns().await;
-        while self.pump.waiting().next().is_some() {
-            self.pump.commit(1);
-            turns().await;
+    /// Commits until no transaction waits.
+    async fn settle(&mut self) {
+        yield_all().await;
+        while self.writer.waiting().next().is_some() {
+            self.writer.commit(1);
+            yield_all().await;
         }
     }
 
-    /// The one request that the supervisor has now, which asks for the process.
-    fn asked_to_spawn(&mut self) -> u64 {
-        let asked: Vec<(u64, Request)> = std::iter::from_fn(|| self.wire.take()).collect();
-        let [(id, Request::Spawn(spawn))] = asked.as_slice() else { panic!("{asked:?}") };
+    fn take_spawn_request(&mut self) -> u64 {
+        let requests: Vec<(u64, Request)> = std::iter::from_fn(|| self.wire.take()).collect();
+        let [(id, Request::Spawn(spawn))] = requests.as_slice() else { panic!("{requests:?}") };
         assert_eq!(spawn.lease_id, self.lease_id);
         *id
     }
 
-    /// Something is wanted of the actor that it must commit, and that waits.
-    async fn commit_waits(&mut self) {
-        let request = said("hello");
+    async fn start_waiting_commit(&mut self) {
+        let request = prompt_request("hello");
         let (reply, _) = tokio::sync::oneshot::channel();
         let (run_id, key) = (RunId::mint(), IdempotencyKey::mint());
         let command = ActorCommand::Prompt { run_id, request, key, caps: None };
         self.mailbox.try_send(ActorRequest { command, keyed: None, reply }).ok().unwrap();
-        turns().await;
-        assert_eq!(self.pump.waiting().count(), 1, "the actor waits for its commit");
+        yield_all().await;
+        assert_eq!(self.writer.waiting().count(), 1, "the actor waits for its commit");
     }
 }
 
-/// I8: a start is refused, and the actor has not heard of it when the connection is made anew: it asks again there. If
-/// it then took the refusal for the answer to that, the process that starts now would be nobody's.
+/// I8: a spawn is refused on a connection that breaks before the actor handles the refusal, and is repeated
+/// on the next one. The old refusal must not end the new process.
 #[tokio::test(start_paused = true)]
-async fn what_an_earlier_connection_answered_is_no_news() {
+async fn reply_of_earlier_connection_is_ignored() {
     let dir = tempfile::tempdir().unwrap();
-    let mut hand = SimStore::new(dir.path().to_owned());
-    let mut stage = Stage::new(&mut hand).await;
-    stage.wire.up("supervisor");
-    stage.goes_on().await;
-    let first = stage.asked_to_spawn();
+    let mut sim_store = SimStore::new(dir.path().to_owned());
+    let mut fixture = Fixture::new(&mut sim_store).await;
+    fixture.wire.up("supervisor");
+    fixture.settle().await;
+    let first = fixture.take_spawn_request();
 
-    stage.commit_waits().await;
-    stage.wire.reply(first, Err(Refusal::new(RefusalCode::SpawnFailed, "no such program")));
-    stage.wire.down();
-    stage.wire.up("supervisor");
-    stage.goes_on().await;
+    fixture.start_waiting_commit().await;
+    fixture.wire.reply(first, Err(Refusal::new(RefusalCode::SpawnFailed, "no such program")));
+    fixture.wire.down();
+    fixture.wire.up("supervisor");
+    fixture.settle().await;
 
-    let second = stage.asked_to_spawn();
-    stage.wire.reply(second, Ok(Reply::Done));
-    stage.goes_on().await;
-    let (_, request) = stage.wire.take().unwrap();
+    let second = fixture.take_spawn_request();
+    fixture.wire.reply(second, Ok(Reply::Done));
+    fixture.settle().await;
+    let (_, request) = fixture.wire.take().unwrap();
     assert!(matches!(request, Request::Attach { .. }), "the started process is used: {request:?}");
-    let lease_id = stage.lease_id;
-    let used = stage.store.leases_in_use().await.unwrap();
+    let lease_id = fixture.lease_id;
+    let used = fixture.store.leases_in_use().await.unwrap();
     assert_eq!(used.iter().map(|row| row.lease_id).collect::<Vec<_>>(), [lease_id]);
-    stage.stop.cancel();
+    fixture.stop.cancel();
 }

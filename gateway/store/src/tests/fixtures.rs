@@ -1,4 +1,4 @@
-//! Rows to test with.
+//! Rows for tests.
 
 use crate::bindings::new_row;
 use crate::{Durability, GroupBounds, SpawnTx, Store, StoreError};
@@ -23,12 +23,11 @@ use tempfile::TempDir;
 
 pub(super) const SESSIONS_MAX: u64 = 1_000;
 
-/// A store whose commits hold what is ready, however slow the machine is.
+/// Opens a store that commits all queued transactions as one group, on machines of any speed.
 pub(super) fn open() -> (TempDir, Store) {
     open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() })
 }
 
-/// A store with bounds of its own for one commit.
 pub(super) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
@@ -113,7 +112,7 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
     LeaseRow { link_state: "{}".into(), ..LeaseRow::new(spawn) }
 }
 
-pub(super) fn ask(at: u64, run_id: Option<RunId>) -> AgentRequest {
+pub(super) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
     AgentRequest {
         at,
         run_id,
@@ -127,7 +126,7 @@ pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRe
     AgentRequestRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        request: ask(at, None),
+        request: agent_request(at, None),
         state,
         intent: Some("abc".into()),
     }
@@ -137,7 +136,7 @@ pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> P
     PermissionRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
-        request: ask(at, Some(RunId::mint())),
+        request: agent_request(at, Some(RunId::mint())),
         state,
         option_id: None,
         resolved_by: None,
@@ -165,7 +164,7 @@ pub(super) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
     Write::Event { session_seq, run, kind: EventKind::AgentMessage, payload, extra: None }
 }
 
-pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
+pub(super) fn spawn_tx(session: SessionRow) -> SpawnTx {
     SpawnTx {
         session,
         binding: None,
@@ -176,13 +175,12 @@ pub(super) fn spawn_of(session: SessionRow) -> SpawnTx {
     }
 }
 
-pub(super) async fn spawned(store: &Store, name: &str) -> SessionRow {
+pub(super) async fn insert_session(store: &Store, name: &str) -> SessionRow {
     let row = session(name);
-    store.spawn_session(spawn_of(row.clone())).await.unwrap();
+    store.spawn_session(spawn_tx(row.clone())).await.unwrap();
     row
 }
 
-/// How many rows a table has.
 pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
     store
         .read("count", move |db| {

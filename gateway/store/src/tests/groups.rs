@@ -1,15 +1,15 @@
-//! Group commit, and what one failing transaction does to the others (H19).
+//! Group commit, and isolation of failing transactions (H19).
 
-use super::fixtures::{count, event, key, open, open_with, spawned};
+use super::fixtures::{count, event, insert_session, key, open, open_with};
 use crate::{GroupBounds, Store, StoreError, Tx, meta};
 use acp_core::event::EventKind;
 use acp_core::writes::{ActorFence, Write};
 use futures_util::future::join_all;
 use std::sync::mpsc::sync_channel;
 
-/// Holds the writer up in a first transaction until everything in `work` is queued, then ends it with `end`.
-/// Returns what became of the first one, and of the work.
-async fn behind_a_first<T>(
+/// Blocks the writer in a first transaction until everything in `work` is queued, then ends it with `end`.
+/// Returns the results of the first transaction and of the work.
+async fn run_behind_first<T>(
     store: &Store,
     end: fn(&Tx<'_>) -> Result<(), StoreError>,
     work: impl Future<Output = T>,
@@ -20,28 +20,27 @@ async fn behind_a_first<T>(
         end(tx)
     }));
     let mut work = Box::pin(work);
-    // Polls each once, in this order, which queues them.
+    // Polling each once queues them in this order.
     tokio::select! {
         biased;
-        _ = &mut first => panic!("the writer did not wait"),
-        _ = &mut work => panic!("the work was done before the writer got to it"),
+        _ = &mut first => panic!("the first transaction was not blocked"),
+        _ = &mut work => panic!("the work ended before the first transaction"),
         () = std::future::ready(()) => {}
     }
     go.send(()).unwrap();
     tokio::join!(first, work)
 }
 
-/// The same, where the first one must succeed.
-async fn queued_behind<T>(store: &Store, work: impl Future<Output = T>) -> T {
-    let (first, done) = behind_a_first(store, |_| Ok(()), work).await;
+/// Queues work behind a successful first transaction.
+async fn run_queued<T>(store: &Store, work: impl Future<Output = T>) -> T {
+    let (first, done) = run_behind_first(store, |_| Ok(()), work).await;
     first.unwrap();
     done
 }
 
-/// Writes a row, and fails.
 fn refuse(tx: &Tx<'_>, name: &str) -> Result<(), StoreError> {
     meta::set(tx, name, "x")?;
-    Err(StoreError::Refused("on purpose"))
+    Err(StoreError::Refused("intended"))
 }
 
 async fn put(store: &Store, name: String) -> Result<(), StoreError> {
@@ -53,7 +52,7 @@ async fn concurrent_writes_share_a_commit() {
     let (_dir, store) = open();
     let before = store.counts();
     let writes = join_all((0..50).map(|n| put(&store, format!("k{n}"))));
-    for result in queued_behind(&store, writes).await {
+    for result in run_queued(&store, writes).await {
         result.unwrap();
     }
     let after = store.counts();
@@ -66,19 +65,18 @@ async fn groups_are_bounded_by_count_and_size() {
     let (_dir, store) = open();
     let before = store.counts();
     let writes = join_all((0..600).map(|n| put(&store, format!("k{n}"))));
-    queued_behind(&store, writes).await;
+    run_queued(&store, writes).await;
     let after = store.counts();
-    assert_eq!(after.groups - before.groups, 3, "601 transactions, 256 at most in a group");
+    assert_eq!(after.groups - before.groups, 3, "601 transactions, at most 256 in a group");
     let big = join_all((0..4).map(|_| store.write_sized("big", 5 << 20, |_| Ok(()))));
-    queued_behind(&store, big).await;
+    run_queued(&store, big).await;
     assert_eq!(store.counts().groups - after.groups, 2, "every second transaction reaches 8 MiB");
 }
 
-/// Bounds are no quotas: what is alone is committed alone, and answered then.
 #[tokio::test]
 async fn lone_write_is_committed_at_once() {
     let (_dir, store) = open_with(GroupBounds { events_max: 10_000, open_ms: 600_000 });
-    let row = spawned(&store, "alone").await;
+    let row = insert_session(&store, "alone").await;
     let (_, fence) = store.claim(row.session_key).await.unwrap();
     let before = store.counts();
     let commit = store.commit(fence, vec![event(1, None)]);
@@ -86,24 +84,23 @@ async fn lone_write_is_committed_at_once() {
     assert_eq!(store.counts().groups - before.groups, 1);
 }
 
-/// The journal's own rows are what counts.
 #[tokio::test]
 async fn journal_events_count_towards_group_limit() {
-    // Two events of each of four sessions.
+    // Two events for each of four sessions.
     for (events_max, want) in [(4, 2), (3, 2), (2, 4), (1, 4), (1_000, 1)] {
         let (_dir, store) = open_with(GroupBounds { events_max, open_ms: 600_000 });
         let mut fences = Vec::new();
         for name in ["a", "b", "c", "d"] {
-            let row = spawned(&store, name).await;
+            let row = insert_session(&store, name).await;
             fences.push(store.claim(row.session_key).await.unwrap().1);
         }
         let before = store.counts();
         let commits =
             fences.into_iter().map(|fence| store.commit(fence, vec![event(1, None), event(2, None)]));
-        for done in queued_behind(&store, join_all(commits)).await {
+        for done in run_queued(&store, join_all(commits)).await {
             done.unwrap();
         }
-        // The transaction before them appends nothing.
+        // The first transaction appends no events.
         assert_eq!(store.counts().groups - before.groups, want, "{events_max} events in a commit");
     }
 }
@@ -130,25 +127,25 @@ async fn commit_group_closes_at_time_limit() {
     }
 }
 
-/// The first of a group has no savepoint of its own; what it did is undone all the same, and the rest is committed.
+/// The first transaction of a group has no savepoint. Its failure is rolled back, and the rest is committed.
 #[tokio::test]
 async fn failure_of_first_write_keeps_others_committed() {
     let (_dir, store) = open();
     let before = store.counts();
     let rest = async {
-        let again = store.write("again", |tx| refuse(tx, "again"));
-        tokio::join!(put(&store, "second".into()), again, put(&store, "last".into()))
+        let third = store.write("third", |tx| refuse(tx, "third"));
+        tokio::join!(put(&store, "second".into()), third, put(&store, "last".into()))
     };
-    let (first, (second, again, last)) = behind_a_first(&store, |tx| refuse(tx, "first"), rest).await;
+    let (first, (second, third, last)) = run_behind_first(&store, |tx| refuse(tx, "first"), rest).await;
     assert!(matches!(first, Err(StoreError::Refused(_))), "{first:?}");
-    assert!(matches!(again, Err(StoreError::Refused(_))), "{again:?}");
+    assert!(matches!(third, Err(StoreError::Refused(_))), "{third:?}");
     second.unwrap();
     last.unwrap();
     let after = store.counts();
     assert_eq!((after.groups - before.groups, after.rolled_back - before.rolled_back), (1, 2));
-    for (name, there) in [("first", false), ("second", true), ("again", false), ("last", true)] {
+    for (name, is_committed) in [("first", false), ("second", true), ("third", false), ("last", true)] {
         let kept = store.read("kept", move |db| meta::get(db, name)).await.unwrap();
-        assert_eq!(kept.is_some(), there, "{name}");
+        assert_eq!(kept.is_some(), is_committed, "{name}");
     }
 }
 
@@ -167,13 +164,13 @@ async fn failure_of_one_write_keeps_others_committed() {
             }),
             store.write("panic", |tx| {
                 meta::set(tx, "panic", "x")?;
-                assert!(tx.is_autocommit(), "a panic on purpose");
+                assert!(tx.is_autocommit(), "intended panic");
                 Ok(())
             }),
             put(&store, "after".into()),
         )
     };
-    let (one, bad, worse, panicked, two) = queued_behind(&store, writes).await;
+    let (one, bad, worse, panicked, two) = run_queued(&store, writes).await;
     one.unwrap();
     two.unwrap();
     assert!(matches!(bad, Err(StoreError::Refused(_))), "{bad:?}");
@@ -183,36 +180,36 @@ async fn failure_of_one_write_keeps_others_committed() {
     assert_eq!(after.groups - before.groups, 1);
     assert_eq!(after.rolled_back - before.rolled_back, 3);
     let kept = async |name: &'static str| store.read("kept", move |db| meta::get(db, name)).await.unwrap();
-    for (name, there) in
+    for (name, is_committed) in
         [("before", true), ("bad", false), ("worse", false), ("panic", false), ("after", true)]
     {
-        assert_eq!(kept(name).await.is_some(), there, "{name}");
+        assert_eq!(kept(name).await.is_some(), is_committed, "{name}");
     }
 }
 
 #[tokio::test]
 async fn failed_group_commit_acknowledges_nothing() {
     let (_dir, store) = open();
-    let spoil = store.write("spoil", |tx| {
-        // A deferred constraint is the one thing that fails at COMMIT itself.
+    let break_commit = store.write("break commit", |tx| {
+        // Only deferred constraints fail at COMMIT.
         tx.pragma_update(None, "defer_foreign_keys", true)?;
         let row =
             "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, updated_at) VALUES ('none', 0, 0)";
         Ok(tx.execute_batch(row)?)
     });
-    let writes = async { tokio::join!(put(&store, "with it".into()), spoil) };
+    let writes = async { tokio::join!(put(&store, "same group".into()), break_commit) };
     let before = store.counts();
-    let (first, (other, spoiled)) = behind_a_first(&store, |_| Ok(()), writes).await;
-    assert!(first.is_err() && other.is_err() && spoiled.is_err(), "{first:?} {other:?} {spoiled:?}");
+    let (first, (other, broken)) = run_behind_first(&store, |_| Ok(()), writes).await;
+    assert!(first.is_err() && other.is_err() && broken.is_err(), "{first:?} {other:?} {broken:?}");
     assert_eq!(store.counts().groups_lost - before.groups_lost, 1);
-    assert_eq!(store.read("kept", |db| meta::get(db, "with it")).await.unwrap(), None);
+    assert_eq!(store.read("kept", |db| meta::get(db, "same group")).await.unwrap(), None);
     put(&store, "next".into()).await.unwrap();
 }
 
 #[tokio::test]
 async fn full_disk_is_reported_and_recovered() {
     let (_dir, store) = open();
-    let row = spawned(&store, "s").await;
+    let row = insert_session(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let limit = async |pages: i64| {
         store
@@ -239,11 +236,11 @@ async fn full_disk_is_reported_and_recovered() {
             Ok(()) => last += 1,
             Err(error) => break error,
         }
-        assert!(last < 100, "it never became full");
+        assert!(last < 100, "the database never became full");
     };
     assert!(matches!(error, StoreError::Full), "{error:?}");
     assert!(last > 0);
-    // A small transaction beside one that does not fit is committed, or said to be lost; never neither.
+    // A small transaction queued with one that does not fit is either committed or reported as lost.
     let (small, large_result) = tokio::join!(
         store.write("small", |tx| meta::set(tx, "small", "x")),
         store.commit(fence.clone(), vec![large(last + 1)])
@@ -260,7 +257,7 @@ async fn full_disk_is_reported_and_recovered() {
 #[tokio::test]
 async fn watchers_are_notified_of_commits_only() {
     let (_dir, store) = open();
-    let row = spawned(&store, "s").await;
+    let row = insert_session(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let mut seen = store.watch(&row.session_key);
     let mut any = store.committed();
@@ -280,7 +277,7 @@ async fn panicking_read_affects_only_itself() {
     let (_dir, store) = open();
     for _ in 0..20 {
         let result = store.read("panic", |db| -> Result<(), StoreError> {
-            assert!(db.is_autocommit(), "a panic on purpose");
+            assert!(db.is_autocommit(), "intended panic");
             Ok(())
         });
         assert!(matches!(result.await, Err(StoreError::Panicked { name: "panic" })));

@@ -1,8 +1,8 @@
-//! What the store refuses.
+//! Writes that the store refuses.
 
 use super::fixtures::{
-    SESSIONS_MAX, binding, count, event, key, lease, open, outbox, permission, request, run, session,
-    spawn_of, spawned,
+    SESSIONS_MAX, binding, count, event, insert_session, key, lease, open, outbox, permission, request, run,
+    session, spawn_tx,
 };
 use crate::{SpawnTx, Store, StoreError};
 use acp_core::event::EventKind;
@@ -14,7 +14,7 @@ use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, SessionLimits, Write};
 use acp_shared::ids::IdempotencyKey;
 
-fn caps(sessions_max: u64) -> SessionLimits {
+fn limits(sessions_max: u64) -> SessionLimits {
     SessionLimits { sessions_max, account: None }
 }
 
@@ -39,8 +39,8 @@ fn constraint(result: Result<(), StoreError>) -> String {
     }
 }
 
-async fn claimed(store: &Store, name: &str) -> (SessionRow, ActorFence) {
-    let row = spawned(store, name).await;
+async fn claim_new_session(store: &Store, name: &str) -> (SessionRow, ActorFence) {
+    let row = insert_session(store, name).await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     (row, fence)
 }
@@ -48,7 +48,7 @@ async fn claimed(store: &Store, name: &str) -> (SessionRow, ActorFence) {
 #[tokio::test]
 async fn superseded_actor_cannot_write() {
     let (_dir, store) = open();
-    let (row, old) = claimed(&store, "s").await;
+    let (row, old) = claim_new_session(&store, "s").await;
     let (_, new) = store.claim(row.session_key.clone()).await.unwrap();
     let refused = store.commit(old, vec![event(1, None)]).await;
     assert!(matches!(refused, Err(StoreError::Superseded { .. })), "{refused:?}");
@@ -68,7 +68,7 @@ async fn writes_to_missing_session_are_refused() {
 #[tokio::test]
 async fn journal_numbers_must_be_consecutive() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let first = run(&row.session_key, RunState::Running);
     let commit = async |writes| store.commit(fence.clone(), writes).await;
     commit(vec![event(1, Some((first.run_id, 1))), Write::Run(Box::new(first.clone())), event(2, None)])
@@ -77,16 +77,16 @@ async fn journal_numbers_must_be_consecutive() {
     for (name, writes, want) in [
         ("a gap", vec![event(4, None)], (3, 4)),
         ("a repetition", vec![event(2, None)], (3, 2)),
-        ("a gap after a right one", vec![event(3, None), event(5, None)], (4, 5)),
+        ("a gap after a valid event", vec![event(3, None), event(5, None)], (4, 5)),
         ("a gap in the run", vec![event(3, Some((first.run_id, 3)))], (2, 3)),
         ("a repetition in the run", vec![event(3, Some((first.run_id, 1)))], (2, 1)),
         (
-            "a session row that counts otherwise",
+            "a session row with another number",
             vec![event(3, None), Write::Session(Box::new(SessionRow { last_session_seq: 4, ..row.clone() }))],
             (3, 4),
         ),
         (
-            "a run row that counts otherwise",
+            "a run row with another number",
             vec![event(3, None), Write::Run(Box::new(RunRow { last_seq: 7, ..first.clone() }))],
             (1, 7),
         ),
@@ -102,8 +102,8 @@ async fn journal_numbers_must_be_consecutive() {
 #[tokio::test]
 async fn rows_of_another_session_are_refused() {
     let (_dir, store) = open();
-    let (mine, fence) = claimed(&store, "mine").await;
-    let (other, other_fence) = claimed(&store, "other").await;
+    let (mine, fence) = claim_new_session(&store, "mine").await;
+    let (other, other_fence) = claim_new_session(&store, "other").await;
     let (foreign_run, foreign) = (run(&other.session_key, RunState::Queued), lease(&other.session_key));
     let rows = vec![Write::Run(Box::new(foreign_run.clone())), Write::NewLease(Box::new(foreign.clone()))];
     store.commit(other_fence, rows).await.unwrap();
@@ -133,7 +133,7 @@ async fn rows_of_another_session_are_refused() {
 #[tokio::test]
 async fn journal_is_append_only() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     store.commit(fence, vec![event(1, None)]).await.unwrap();
     for sql in [
         "UPDATE acp_events SET payload_json = '{}'",
@@ -151,7 +151,7 @@ async fn journal_is_append_only() {
 #[tokio::test]
 async fn one_prompt_runs_at_a_time_with_concurrent_steers() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let commit =
         async |row: &RunRow| store.commit(fence.clone(), vec![Write::Run(Box::new(row.clone()))]).await;
     let first = run(&row.session_key, RunState::Running);
@@ -170,7 +170,7 @@ async fn closed_session_has_no_bindings_and_stays_closed() {
     let (_dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
-    let spawn = SpawnTx { binding: Some(bound), ..spawn_of(row.clone()) };
+    let spawn = SpawnTx { binding: Some(bound), ..spawn_tx(row.clone()) };
     store.spawn_session(spawn).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let closed = Write::Session(Box::new(SessionRow { state: SessionState::Closed, ..row.clone() }));
@@ -188,17 +188,17 @@ async fn closed_session_has_no_bindings_and_stays_closed() {
 async fn spawn_is_all_or_nothing() {
     let (_dir, store) = open();
     let row = session("first");
-    let asked = IdempotencyKey::mint();
+    let idempotency_key = IdempotencyKey::mint();
     let spawn = SpawnTx {
         binding: Some(binding(&row.session_key, "room", BindingStatus::Active)),
         run: Some(run(&row.session_key, RunState::Queued)),
         events: vec![(EventKind::Prompt, "{}".into())],
-        idempotency: Some(("spawn".into(), asked.clone(), "f".into(), "{}".into())),
-        caps: caps(2),
-        ..spawn_of(row)
+        idempotency: Some(("spawn".into(), idempotency_key.clone(), "f".into(), "{}".into())),
+        caps: limits(2),
+        ..spawn_tx(row)
     };
     store.spawn_session(spawn.clone()).await.unwrap();
-    let again = |name: &str, conversation: &str| {
+    let spawn_second = |name: &str, conversation: &str| {
         let row = session(name);
         SpawnTx {
             binding: Some(binding(&row.session_key, conversation, BindingStatus::Active)),
@@ -208,16 +208,16 @@ async fn spawn_is_all_or_nothing() {
             ..spawn.clone()
         }
     };
-    let same_key = SpawnTx { idempotency: spawn.idempotency.clone(), ..again("second", "hall") };
+    let same_key = SpawnTx { idempotency: spawn.idempotency.clone(), ..spawn_second("second", "hall") };
     let result = store.spawn_session(same_key).await;
     assert!(matches!(result, Err(StoreError::KeyTaken { .. })), "{result:?}");
-    let result = store.spawn_session(again("second", "room")).await;
+    let result = store.spawn_session(spawn_second("second", "room")).await;
     assert!(matches!(result, Err(StoreError::ConversationBound)), "{result:?}");
-    let mut same_label = again("second", "hall");
+    let mut same_label = spawn_second("second", "hall");
     same_label.session.label.clone_from(&spawn.session.label);
     let result = store.spawn_session(same_label.clone()).await;
     assert!(matches!(result, Err(StoreError::LabelTaken { .. })), "{result:?}");
-    let result = store.spawn_session(SpawnTx { caps: caps(1), ..again("second", "hall") }).await;
+    let result = store.spawn_session(SpawnTx { caps: limits(1), ..spawn_second("second", "hall") }).await;
     assert!(
         matches!(result, Err(StoreError::LimitReached { sessions_max: 1, account: false })),
         "{result:?}"
@@ -227,22 +227,25 @@ async fn spawn_is_all_or_nothing() {
     {
         assert_eq!(count(&store, table).await, rows, "{table}");
     }
-    store.spawn_session(again("second", "hall")).await.unwrap();
-    assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(("f".into(), "{}".into())));
+    store.spawn_session(spawn_second("second", "hall")).await.unwrap();
+    assert_eq!(
+        store.remembered("spawn".into(), idempotency_key).await.unwrap(),
+        Some(("f".into(), "{}".into()))
+    );
 }
 
-/// Closed sessions, and those in error without a process, take no place; one in error whose process lives does.
+/// Closed sessions do not count, and sessions in error count only with a live process.
 #[tokio::test]
 async fn dead_sessions_do_not_count_towards_limit() {
     let (_dir, store) = open();
     let fits = async |name: &str, sessions_max| {
-        store.spawn_session(SpawnTx { caps: caps(sessions_max), ..spawn_of(session(name)) }).await
+        store.spawn_session(SpawnTx { caps: limits(sessions_max), ..spawn_tx(session(name)) }).await
     };
-    let (row, fence) = claimed(&store, "one").await;
+    let (row, fence) = claim_new_session(&store, "one").await;
     let write = async |row: &SessionRow| {
         store.commit(fence.clone(), vec![Write::Session(Box::new(row.clone()))]).await.unwrap();
     };
-    assert!(matches!(fits("two", 1).await, Err(StoreError::LimitReached { .. })), "it is idle");
+    assert!(matches!(fits("two", 1).await, Err(StoreError::LimitReached { .. })), "an idle session counts");
     let broken = SessionRow { state: SessionState::Error, ..row.clone() };
     write(&broken).await;
     fits("two", 1).await.unwrap();
@@ -250,7 +253,7 @@ async fn dead_sessions_do_not_count_towards_limit() {
     store.commit(fence.clone(), vec![Write::NewLease(Box::new(held.clone()))]).await.unwrap();
     assert!(
         matches!(fits("three", 2).await, Err(StoreError::LimitReached { .. })),
-        "its process may be alive"
+        "its process may be running"
     );
     let ended = Write::LeaseStatus { lease_id: held.lease_id, usage: LeaseStatus::Ended };
     store.commit(fence.clone(), vec![ended]).await.unwrap();
@@ -263,11 +266,11 @@ async fn dead_sessions_do_not_count_towards_limit() {
 #[tokio::test]
 async fn idempotency_key_has_one_answer_until_expiry() {
     let (_dir, store) = open();
-    let (_, fence) = claimed(&store, "s").await;
-    let asked = IdempotencyKey::mint();
+    let (_, fence) = claim_new_session(&store, "s").await;
+    let idempotency_key = IdempotencyKey::mint();
     let answer = |result: &str| Write::Idempotency {
         scope: "prompt:s".into(),
-        key: asked.clone(),
+        key: idempotency_key.clone(),
         fingerprint: "f".into(),
         result: result.into(),
     };
@@ -275,9 +278,9 @@ async fn idempotency_key_has_one_answer_until_expiry() {
     let second = store.commit(fence.clone(), vec![event(1, None), answer("2")]).await;
     assert!(matches!(second, Err(StoreError::KeyTaken { .. })), "{second:?}");
     assert_eq!(count(&store, "acp_events").await, 0);
-    let remembered = async || store.remembered("prompt:s".into(), asked.clone()).await.unwrap();
+    let remembered = async || store.remembered("prompt:s".into(), idempotency_key.clone()).await.unwrap();
     assert_eq!(remembered().await, Some(("f".into(), "1".into())));
-    assert_eq!(store.remembered("other".into(), asked.clone()).await.unwrap(), None);
+    assert_eq!(store.remembered("other".into(), idempotency_key.clone()).await.unwrap(), None);
     assert_eq!(store.expire_answers(1, 100).await.unwrap(), 0);
     assert_eq!(store.expire_answers(crate::now_ms() + 1, 100).await.unwrap(), 1);
     assert_eq!(remembered().await, None);
@@ -286,7 +289,7 @@ async fn idempotency_key_has_one_answer_until_expiry() {
 #[tokio::test]
 async fn permission_is_settled_once_and_only_while_agent_lives() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let held = lease(&row.session_key);
     let commit = async |writes| store.commit(fence.clone(), writes).await;
     let (one, two) =
@@ -319,7 +322,7 @@ async fn permission_is_settled_once_and_only_while_agent_lives() {
 #[tokio::test]
 async fn answered_request_stays_answered() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let held = lease(&row.session_key);
     let put = |state| Write::Request(Box::new(request(&held, 7, state)));
     let writes = vec![Write::NewLease(Box::new(held.clone())), put(RequestState::Started)];
@@ -333,7 +336,7 @@ async fn answered_request_stays_answered() {
 #[tokio::test]
 async fn session_has_one_agent_lease_at_a_time() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let (first, second) = (lease(&row.session_key), lease(&row.session_key));
     let commit = async |writes| store.commit(fence.clone(), writes).await;
     commit(vec![Write::NewLease(Box::new(first.clone()))]).await.unwrap();
@@ -348,7 +351,7 @@ async fn session_has_one_agent_lease_at_a_time() {
 #[tokio::test]
 async fn lease_stream_offsets_never_decrease() {
     let (_dir, store) = open();
-    let (row, fence) = claimed(&store, "s").await;
+    let (row, fence) = claim_new_session(&store, "s").await;
     let held = lease(&row.session_key);
     let run_id = run(&row.session_key, RunState::Queued).run_id;
     let commit = async |writes| store.commit(fence.clone(), writes).await;
@@ -381,28 +384,27 @@ async fn lease_stream_offsets_never_decrease() {
     assert_eq!((kept, hash.len()), (None, 32));
 }
 
-/// A label names one open session; that of a closed one may be given again.
 #[tokio::test]
 async fn labels_are_unique_among_open_sessions() {
     let (_dir, store) = open();
     let named = |name: &str| SessionRow { label: Some("work".to_owned()), ..session(name) };
-    store.spawn_session(spawn_of(named("one"))).await.unwrap();
-    let result = store.spawn_session(spawn_of(named("two"))).await;
+    store.spawn_session(spawn_tx(named("one"))).await.unwrap();
+    let result = store.spawn_session(spawn_tx(named("two"))).await;
     assert!(matches!(&result, Err(StoreError::LabelTaken { label }) if label == "work"), "{result:?}");
     let (snapshot, fence) = store.claim(key("one")).await.unwrap();
     let closed = SessionRow { state: SessionState::Closed, ..snapshot.session };
     store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
-    store.spawn_session(spawn_of(named("two"))).await.unwrap();
+    store.spawn_session(spawn_tx(named("two"))).await.unwrap();
 }
 
-/// A binding that ran out ends with its session's transaction, unless somebody spoke through it meanwhile.
+/// An expired binding ends in its session's transaction, unless it was used since the sweep read it.
 #[tokio::test]
 async fn activity_during_the_sweep_keeps_a_binding() {
     let (_dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
     let (id, seen_ms) = (bound.binding_id, bound.last_activity_at_ms);
-    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row.clone()) }).await.unwrap();
+    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_tx(row.clone()) }).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let used_ms = seen_ms + 1;
     store.commit(fence.clone(), vec![Write::TouchBindings { at_ms: used_ms }]).await.unwrap();
@@ -413,21 +415,21 @@ async fn activity_during_the_sweep_keeps_a_binding() {
     };
     let refused = store.commit(fence.clone(), vec![event(1, None), expire(seen_ms)]).await;
     assert!(matches!(refused, Err(StoreError::UsedMeanwhile)), "{refused:?}");
-    assert_eq!(count(&store, "acp_events").await, 0, "nothing of it was written");
+    assert_eq!(count(&store, "acp_events").await, 0, "the whole transaction is rolled back");
     store.commit(fence, vec![event(1, None), expire(used_ms)]).await.unwrap();
     let key = row.session_key;
     let left = store.read("bindings", move |db| crate::bindings::of_session(db, &key)).await.unwrap();
     assert_eq!(left, []);
 }
 
-/// D8: what the windows depend on is in the database, so that a kill loses none of it.
+/// D8: expiry times are in the database and survive a kill.
 #[tokio::test]
 async fn activity_time_survives_reopen() {
     let (dir, store) = open();
     let row = session("s");
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
     let at_ms = bound.last_activity_at_ms + 77;
-    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row.clone()) }).await.unwrap();
+    store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_tx(row.clone()) }).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     store.commit(fence, vec![Write::TouchBindings { at_ms }]).await.unwrap();
     store.close().await;
@@ -436,7 +438,7 @@ async fn activity_time_survives_reopen() {
     assert_eq!(subject.bindings[0].last_activity_at_ms, at_ms);
 }
 
-/// Only what some window concerns is looked at: its own, or a configured one.
+/// Selects sessions to which some timeout applies: an own one or a configured one.
 #[tokio::test]
 async fn sessions_with_timeouts_are_found() {
     use acp_core::timeouts::Timeouts;
@@ -445,10 +447,10 @@ async fn sessions_with_timeouts_are_found() {
         let row = SessionRow { state: SessionState::Idle, ..session(name) };
         let mut bound = binding(&row.session_key, name, BindingStatus::Active);
         (bound.idle_ms, bound.max_age_ms) = (idle_ms, None);
-        store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_of(row) }).await.unwrap();
+        store.spawn_session(SpawnTx { binding: Some(bound), ..spawn_tx(row) }).await.unwrap();
     }
     let running = SessionRow { state: SessionState::Running, ..session("running") };
-    store.spawn_session(spawn_of(running)).await.unwrap();
+    store.spawn_session(spawn_tx(running)).await.unwrap();
     let none = Timeouts::default();
     for (windows, want) in [
         (none, vec!["own"]),
@@ -460,21 +462,20 @@ async fn sessions_with_timeouts_are_found() {
             .await
             .unwrap()
             .into_iter()
-            .map(|mortal| mortal.session_key.as_str().rsplit(':').next().unwrap_or_default().to_owned())
+            .map(|candidate| candidate.session_key.as_str().rsplit(':').next().unwrap_or_default().to_owned())
             .collect();
         found.sort();
         assert_eq!(found, want, "{windows:?}");
     }
 }
 
-/// Lists leave out what was deleted, and only that.
 #[tokio::test]
 async fn deleted_sessions_are_not_listed() {
     use acp_core::session::Ending;
     let (_dir, store) = open();
     for ending in Ending::ALL {
         let row = session(ending.as_str());
-        store.spawn_session(spawn_of(row.clone())).await.unwrap();
+        store.spawn_session(spawn_tx(row.clone())).await.unwrap();
         let (snapshot, fence) = store.claim(row.session_key).await.unwrap();
         let closed = SessionRow { state: SessionState::Closed, ending: Some(ending), ..snapshot.session };
         store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
@@ -489,7 +490,7 @@ async fn lists_are_filtered_and_bounded() {
     let (_dir, store) = open();
     for n in 0..5_u64 {
         let row = SessionRow { last_activity_at_ms: n, ..session(&format!("s{n}")) };
-        store.spawn_session(SpawnTx { caps: caps(SESSIONS_MAX), ..spawn_of(row) }).await.unwrap();
+        store.spawn_session(SpawnTx { caps: limits(SESSIONS_MAX), ..spawn_tx(row) }).await.unwrap();
     }
     let (last, fence) = store.claim(key("s4")).await.unwrap();
     let closed = SessionRow { state: SessionState::Closed, ..last.session };

@@ -1,7 +1,7 @@
-//! Random commits of several sessions at once, some of them wrong: the invariants hold, and a wrong one changes
-//! nothing for the others.
+//! Random commits of several sessions, some invalid: the invariants hold, and invalid commits affect no
+//! others.
 
-use super::fixtures::{event, key, run, spawned};
+use super::fixtures::{event, insert_session, key, run};
 use crate::{Durability, Store, StoreError, meta};
 use acp_core::rows::RunRow;
 use acp_core::run::RunState;
@@ -49,7 +49,7 @@ fn op() -> impl Strategy<Value = Op> {
     )
 }
 
-/// What the journal of one session should be.
+/// Expected journal of one session.
 struct Model {
     fence: ActorFence,
     run: RunRow,
@@ -60,15 +60,15 @@ struct Model {
 
 impl Model {
     async fn new(store: &Store, name: &str) -> Self {
-        let row = spawned(store, name).await;
+        let row = insert_session(store, name).await;
         let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
         let run = run(&row.session_key, RunState::Running);
         store.commit(fence.clone(), vec![Write::Run(Box::new(run.clone()))]).await.unwrap();
         Self { fence, run, last: 0, run_last: 0, journal: Vec::new() }
     }
 
-    /// The writes of a right step; the model goes on with them.
-    fn right(&mut self, op: Op) -> Vec<Write> {
+    /// Returns the writes of a valid step and applies them to the model.
+    fn valid_writes(&mut self, op: Op) -> Vec<Write> {
         let mut writes = Vec::new();
         if op.next_run {
             let ended = RunRow { state: RunState::Completed, last_seq: self.run_last, ..self.run.clone() };
@@ -89,32 +89,33 @@ impl Model {
         writes
     }
 
-    /// The writes of a wrong step.
-    fn wrong(&self, fault: Fault) -> Vec<Write> {
-        let right = event(self.last + 1, Some((self.run.run_id, self.run_last + 1)));
+    fn invalid_writes(&self, fault: Fault) -> Vec<Write> {
+        let valid_event = event(self.last + 1, Some((self.run.run_id, self.run_last + 1)));
         match fault {
-            Fault::SessionGap => vec![right, event(self.last + 3, None)],
-            Fault::RunGap => vec![right, event(self.last + 2, Some((self.run.run_id, self.run_last + 3)))],
+            Fault::SessionGap => vec![valid_event, event(self.last + 3, None)],
+            Fault::RunGap => {
+                vec![valid_event, event(self.last + 2, Some((self.run.run_id, self.run_last + 3)))]
+            }
             Fault::SecondRunning => {
                 let second = run(&self.fence.session_key, RunState::Running);
-                vec![right, Write::Run(Box::new(second))]
+                vec![valid_event, Write::Run(Box::new(second))]
             }
-            Fault::Stale | Fault::None | Fault::Panic | Fault::Error => vec![right],
+            Fault::Stale | Fault::None | Fault::Panic | Fault::Error => vec![valid_event],
         }
     }
 }
 
-async fn spoil(store: &Store, panics: bool) -> Result<(), StoreError> {
+async fn fail(store: &Store, panics: bool) -> Result<(), StoreError> {
     store
-        .write("spoil", move |tx| {
-            meta::set(tx, "spoiled", "x")?;
-            assert!(!panics, "a panic on purpose");
-            Err(StoreError::Refused("on purpose"))
+        .write("fail", move |tx| {
+            meta::set(tx, "failed", "x")?;
+            assert!(!panics, "intended panic");
+            Err(StoreError::Refused("intended"))
         })
         .await
 }
 
-async fn play(waves: Vec<Vec<Op>>) {
+async fn run_waves(waves: Vec<Vec<Op>>) {
     let dir = tempfile::tempdir().unwrap();
     let store = Store::open(dir.path(), Durability::Normal).unwrap();
     let mut models = Vec::new();
@@ -127,15 +128,15 @@ async fn play(waves: Vec<Vec<Op>>) {
             let model = &mut models[op.session];
             let mut fence = model.fence.clone();
             let step = match op.fault {
-                Fault::None => store.commit(fence, model.right(op)).boxed(),
-                Fault::Panic => spoil(&store, true).boxed(),
-                Fault::Error => spoil(&store, false).boxed(),
+                Fault::None => store.commit(fence, model.valid_writes(op)).boxed(),
+                Fault::Panic => fail(&store, true).boxed(),
+                Fault::Error => fail(&store, false).boxed(),
                 Fault::Stale => {
                     fence.epoch -= 1;
-                    store.commit(fence, model.wrong(op.fault)).boxed()
+                    store.commit(fence, model.invalid_writes(op.fault)).boxed()
                 }
                 Fault::SessionGap | Fault::RunGap | Fault::SecondRunning => {
-                    store.commit(fence, model.wrong(op.fault)).boxed()
+                    store.commit(fence, model.invalid_writes(op.fault)).boxed()
                 }
             };
             let want = matches!(op.fault, Fault::None);
@@ -146,7 +147,7 @@ async fn play(waves: Vec<Vec<Op>>) {
     for (n, model) in models.iter().enumerate() {
         check(&store, &key(&format!("s{n}")), model).await;
     }
-    assert_eq!(store.read("spoiled", |db| meta::get(db, "spoiled")).await.unwrap(), None);
+    assert_eq!(store.read("failed", |db| meta::get(db, "failed")).await.unwrap(), None);
     store.close().await;
 }
 
@@ -154,7 +155,7 @@ async fn check(store: &Store, session: &SessionKey, model: &Model) {
     let events = store.events_after(session.clone(), 0, 100_000, usize::MAX).await.unwrap();
     let got: Vec<_> = events.iter().map(|e| (e.run_id.map(|id| id.to_string()), e.seq)).collect();
     assert_eq!(got, model.journal);
-    // I3, from the rows themselves.
+    // I3, checked on the rows.
     let mut per_run = HashMap::new();
     for (want, event) in (1..).zip(&events) {
         assert_eq!(event.session_seq, want);
@@ -166,7 +167,7 @@ async fn check(store: &Store, session: &SessionKey, model: &Model) {
     }
     let row = store.session(session.clone()).await.unwrap().unwrap();
     assert_eq!(row.last_session_seq, model.last);
-    // I2, and the numbers of the runs.
+    // I2, and the last number of each run.
     let runs = store.runs(session.clone(), 100_000).await.unwrap();
     assert_eq!(runs.iter().filter(|run| run.state == RunState::Running).count(), 1);
     for run in runs {
@@ -181,6 +182,6 @@ proptest! {
     fn invariants_hold_for_interleaved_commits(
         waves in prop::collection::vec(prop::collection::vec(op(), 1..16), 1..8)
     ) {
-        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(play(waves));
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(run_waves(waves));
     }
 }

@@ -1,6 +1,6 @@
-//! Opening a state directory, and who may.
+//! Opening a state directory: locks, copies and versions.
 
-use super::fixtures::{event, lease, open, run, session, spawn_of};
+use super::fixtures::{event, lease, open, run, session, spawn_tx};
 use crate::identity::adopt;
 use crate::schema::DB_FILE;
 use crate::{Durability, Store, StoreError};
@@ -45,7 +45,7 @@ async fn files_are_private() {
         assert_eq!(mode, 0o600, "{:?}", entry.file_name());
         seen += 1;
     }
-    assert!(seen >= 3, "lock, database and log, but {seen}");
+    assert!(seen >= 3, "expected lock, database and log, found {seen} files");
     store.close().await;
 }
 
@@ -65,7 +65,7 @@ async fn identity_is_stable_and_epoch_counts_starts() {
 async fn copy_is_refused_until_adopted() {
     let (dir, store) = open();
     let row = session("s");
-    store.spawn_session(spawn_of(row.clone())).await.unwrap();
+    store.spawn_session(spawn_tx(row.clone())).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let held = lease(&row.session_key);
     let running = run(&row.session_key, RunState::Running);
@@ -80,21 +80,21 @@ async fn copy_is_refused_until_adopted() {
     let original = store.identity().clone();
     store.close().await;
 
-    let twin = tempfile::tempdir().unwrap();
-    copy(dir.path(), twin.path());
-    match Store::open(twin.path(), Durability::Full) {
+    let copied = tempfile::tempdir().unwrap();
+    copy(dir.path(), copied.path());
+    match Store::open(copied.path(), Durability::Full) {
         Err(error @ StoreError::Cloned { .. }) => assert!(error.to_string().contains("adopt"), "{error}"),
         other => panic!("{other:?}"),
     }
-    let fresh = adopt(twin.path()).unwrap();
-    let store = Store::open(twin.path(), Durability::Full).unwrap();
+    let fresh = adopt(copied.path()).unwrap();
+    let store = Store::open(copied.path(), Durability::Full).unwrap();
     assert_eq!(store.identity().instance_id, fresh);
     assert_ne!(fresh, original.instance_id);
     assert_eq!(store.leases_in_use().await.unwrap(), []);
     let (snapshot, _) = store.claim(row.session_key.clone()).await.unwrap();
     assert_eq!(snapshot.session.lease_id, None);
     assert_eq!(snapshot.session.gateway_instance_id, fresh);
-    assert_eq!(snapshot.runs.len(), 1, "the run is still there, for its actor to end");
+    assert_eq!(snapshot.runs.len(), 1, "the run is left for its actor to end");
     store.close().await;
 
     let store = Store::open(dir.path(), Durability::Full).unwrap();
@@ -120,11 +120,11 @@ async fn open_refuses_newer_database() {
 #[tokio::test]
 async fn closed_store_refuses_calls_on_every_clone() {
     let (_dir, store) = open();
-    let twin = store.clone();
+    let copied = store.clone();
     store.close().await;
-    assert!(matches!(twin.write("late", |_| Ok(())).await, Err(StoreError::Closed)));
-    assert!(matches!(twin.read("late", |_| Ok(())).await, Err(StoreError::Closed)));
-    twin.close().await;
+    assert!(matches!(copied.write("late", |_| Ok(())).await, Err(StoreError::Closed)));
+    assert!(matches!(copied.read("late", |_| Ok(())).await, Err(StoreError::Closed)));
+    copied.close().await;
 }
 
 #[tokio::test]
@@ -132,9 +132,9 @@ async fn durability_sets_synchronous_pragma() {
     for (durability, want) in [(Durability::Full, 2_i64), (Durability::Normal, 1)] {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), durability).unwrap();
-        let look = |tx: &crate::Tx<'_>| -> Result<i64, StoreError> {
+        let read_pragma = |tx: &crate::Tx<'_>| -> Result<i64, StoreError> {
             Ok(tx.pragma_query_value(None, "synchronous", |row| row.get(0))?)
         };
-        assert_eq!(store.write("look", look).await.unwrap(), want, "{durability:?}");
+        assert_eq!(store.write("look", read_pragma).await.unwrap(), want, "{durability:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What commits wrote, `claim` and the reads give back.
+//! Rows that `claim` and reads return after a commit.
 
 use super::fixtures::{
     SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
@@ -19,13 +19,13 @@ async fn claim_returns_exactly_what_was_committed() {
     let first = run(&row.session_key, RunState::Queued);
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
     let answer = ("f".to_owned(), "{\"ok\":true}".to_owned());
-    let asked = IdempotencyKey::mint();
+    let idempotency_key = IdempotencyKey::mint();
     let spawn = SpawnTx {
         session: row.clone(),
         binding: Some(bound.clone()),
         run: Some(first.clone()),
         events: vec![(EventKind::Prompt, "{\"text\":\"hi\"}".into())],
-        idempotency: Some(("spawn".into(), asked.clone(), answer.0.clone(), answer.1.clone())),
+        idempotency: Some(("spawn".into(), idempotency_key.clone(), answer.0.clone(), answer.1.clone())),
         caps: acp_core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     };
     store.spawn_session(spawn).await.unwrap();
@@ -119,13 +119,13 @@ async fn claim_returns_exactly_what_was_committed() {
         last_activity_at_ms: row.last_activity_at_ms,
     };
     assert_eq!(store.found_sessions().await.unwrap(), [found]);
-    assert_eq!(store.remembered("spawn".into(), asked).await.unwrap(), Some(answer));
+    assert_eq!(store.remembered("spawn".into(), idempotency_key).await.unwrap(), Some(answer));
     let key = row.session_key.clone();
     assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);
     let events = store.events_after(row.session_key.clone(), 1, 100, usize::MAX).await.unwrap();
-    let plain = |event: &EventRow| (event.session_seq, event.run_id, event.seq, event.payload.clone());
+    let columns = |event: &EventRow| (event.session_seq, event.run_id, event.seq, event.payload.clone());
     assert_eq!(
-        events.iter().map(plain).collect::<Vec<_>>(),
+        events.iter().map(columns).collect::<Vec<_>>(),
         [(2, Some(running.run_id), Some(2), "{\"n\":2}".to_owned()), (3, None, None, "{\"n\":3}".to_owned())]
     );
     store.close().await;
@@ -134,14 +134,14 @@ async fn claim_returns_exactly_what_was_committed() {
 #[tokio::test]
 async fn extra_members_of_a_notification_are_kept() {
     let (_dir, store) = open();
-    let row = super::fixtures::spawned(&store, "s").await;
+    let row = super::fixtures::insert_session(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let extra = r#"{"_meta":{"n":1e2}}"#;
-    let with = |session_seq, extra: Option<&str>| {
+    let plan_event = |session_seq, extra: Option<&str>| {
         let (kind, payload) = (EventKind::Plan, "{}".to_owned());
         Write::Event { session_seq, run: None, kind, payload, extra: extra.map(str::to_owned) }
     };
-    store.commit(fence, vec![with(1, Some(extra)), with(2, None)]).await.unwrap();
+    store.commit(fence, vec![plan_event(1, Some(extra)), plan_event(2, None)]).await.unwrap();
     let events = store.events_after(row.session_key, 0, 9, usize::MAX).await.unwrap();
     let kept: Vec<Option<&str>> = events.iter().map(|event| event.extra.as_deref()).collect();
     assert_eq!(kept, [Some(extra), None]);
@@ -150,7 +150,7 @@ async fn extra_members_of_a_notification_are_kept() {
 #[tokio::test]
 async fn event_pages_are_bounded_by_rows_and_bytes() {
     let (_dir, store) = open();
-    let row = super::fixtures::spawned(&store, "s").await;
+    let row = super::fixtures::insert_session(&store, "s").await;
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     store.commit(fence, (1..=20).map(|n| event(n, None)).collect()).await.unwrap();
     let numbers = async |after, rows, bytes| -> Vec<u64> {
@@ -159,8 +159,8 @@ async fn event_pages_are_bounded_by_rows_and_bytes() {
     };
     assert_eq!(numbers(0, 3, usize::MAX).await, [1, 2, 3]);
     assert_eq!(numbers(17, 100, usize::MAX).await, [18, 19, 20]);
-    assert_eq!(numbers(0, 100, 0).await, [1], "one row always comes");
-    // Payloads of the first nine are seven bytes long.
+    assert_eq!(numbers(0, 100, 0).await, [1], "at least one row is returned");
+    // The first nine payloads are seven bytes long.
     assert_eq!(numbers(0, 100, 8).await, [1, 2]);
     assert_eq!(numbers(20, 100, 100).await, [0_u64; 0]);
     assert_eq!(count(&store, "acp_events").await, 20);

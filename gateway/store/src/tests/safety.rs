@@ -1,6 +1,6 @@
-//! Damage, loss, backups and their return.
+//! Damage, loss, backup and restore.
 
-use super::fixtures::{binding, open, run, session, spawn_of};
+use super::fixtures::{binding, open, run, session, spawn_tx};
 use crate::backup::backup;
 use crate::inbox::{self, Inbound};
 use crate::restore::{finish, restore};
@@ -18,12 +18,11 @@ fn reopen(dir: &Path) -> Result<Store, StoreError> {
     Store::open(dir, Durability::Full)
 }
 
-/// A closed store with one session and a run that waits.
-async fn closed() -> (tempfile::TempDir, SessionRow) {
+async fn closed_store() -> (tempfile::TempDir, SessionRow) {
     let (dir, store) = open();
     let row = session("s");
     let waiting = run(&row.session_key, RunState::Queued);
-    store.spawn_session(SpawnTx { run: Some(waiting), ..spawn_of(row.clone()) }).await.unwrap();
+    store.spawn_session(SpawnTx { run: Some(waiting), ..spawn_tx(row.clone()) }).await.unwrap();
     store.close().await;
     (dir, row)
 }
@@ -37,12 +36,12 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-#[expect(clippy::disallowed_methods, reason = "what another program would do")]
+#[expect(clippy::disallowed_methods, reason = "acts as another program")]
 fn raw(path: &Path) -> Connection {
     Connection::open(path).unwrap()
 }
 
-fn still(_: u64, _: u64) {}
+fn no_progress(_: u64, _: u64) {}
 
 #[tokio::test]
 async fn damaged_file_is_refused_with_next_step_and_unchanged() {
@@ -60,7 +59,7 @@ async fn damaged_file_is_refused_with_next_step_and_unchanged() {
     };
     let empty: fn(&Path) = |path| std::fs::write(path, b"").unwrap();
     for (name, damage) in [("garbage", garbage), ("pages", page), ("cut", cut), ("empty", empty)] {
-        let (dir, _) = closed().await;
+        let (dir, _) = closed_store().await;
         let path = dir.path().join(DB_FILE);
         damage(&path);
         let before = std::fs::read(&path).unwrap();
@@ -73,12 +72,12 @@ async fn damaged_file_is_refused_with_next_step_and_unchanged() {
             }
             other => panic!("{name}: {other:?}"),
         }
-        assert_eq!(std::fs::read(&path).unwrap(), before, "{name}: nothing was changed");
+        assert_eq!(std::fs::read(&path).unwrap(), before, "{name}: the file is unchanged");
         let report = check::check_database(dir.path(), true);
-        assert!(!report.is_ok_and(|report| report.ok), "{name}: the check finds it too");
+        assert!(!report.is_ok_and(|report| report.ok), "{name}: the check reports the damage");
         let to = dir.path().join("copy");
         assert!(
-            backup(dir.path(), &to, false, &mut still).is_err(),
+            backup(dir.path(), &to, false, &mut no_progress).is_err(),
             "{name}: a damaged file is not a backup"
         );
         assert!(!to.exists());
@@ -90,14 +89,14 @@ async fn salvage_lists_readable_sessions_of_damaged_file() {
     let (dir, store) = open();
     for n in 0..400 {
         let row = SessionRow { cwd: format!("/{}", "w".repeat(300)), ..session(&format!("s{n:03}")) };
-        store.spawn_session(spawn_of(row)).await.unwrap();
+        store.spawn_session(spawn_tx(row)).await.unwrap();
     }
     store.close().await;
     let whole = salvage::salvage(dir.path()).unwrap();
     assert_eq!((whole.sessions.len(), whole.unread.len()), (400, 0));
     let keys: Vec<&str> = whole.sessions.iter().map(|saved| saved.session_key.as_str()).collect();
-    assert!(keys.is_sorted(), "in order of creation");
-    // One page in the middle of the table.
+    assert!(keys.is_sorted(), "sessions are in order of creation");
+    // Damages one page in the middle of the table.
     let path = dir.path().join(DB_FILE);
     let bytes = std::fs::read(&path).unwrap();
     let of_s200 = |page: &&[u8]| {
@@ -109,7 +108,7 @@ async fn salvage_lists_readable_sessions_of_damaged_file() {
     assert!(matches!(reopen(dir.path()), Err(StoreError::Damaged { .. })));
     let before = std::fs::read(&path).unwrap();
     let left = salvage::salvage(dir.path()).unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), before, "it only reads");
+    assert_eq!(std::fs::read(&path).unwrap(), before, "salvage does not write");
     assert_eq!(left.unread.len(), 1, "{:?}", left.unread);
     assert!(left.unread[0].contains("acp_sessions"), "{:?}", left.unread);
     assert!(left.sessions.len() > 350 && left.sessions.len() < 400, "{}", left.sessions.len());
@@ -117,7 +116,7 @@ async fn salvage_lists_readable_sessions_of_damaged_file() {
         left.sessions.iter().any(|saved| whole.sessions.contains(saved) && saved.session_key.contains(key))
     };
     assert!(has("s000") && has("s399") && !has("s200"), "both sides of the damaged page");
-    // Nothing at all can be read.
+    // An unreadable file has no sessions.
     std::fs::write(&path, vec![7; 8192]).unwrap();
     let nothing = salvage::salvage(dir.path()).unwrap();
     assert_eq!((nothing.sessions.len(), nothing.unread.len()), (0, 1), "{nothing:?}");
@@ -129,7 +128,7 @@ async fn salvage_lists_readable_sessions_of_damaged_file() {
 async fn damage_found_by_write_stops_writes_but_not_reads() {
     let (dir, store) = open();
     let row = SessionRow { cwd: "/wwwwwwww".to_owned(), ..session("s") };
-    store.spawn_session(spawn_of(row)).await.unwrap();
+    store.spawn_session(spawn_tx(row)).await.unwrap();
     store.close().await;
     let store = reopen(dir.path()).unwrap();
     let path = dir.path().join(DB_FILE);
@@ -142,20 +141,20 @@ async fn damage_found_by_write_stops_writes_but_not_reads() {
     }
     let touch = |sql: &'static str| {
         store.write("touch", move |tx| {
-            // What was read at the start is still in memory.
+            // Pages read at the start are cached.
             tx.execute_batch("PRAGMA shrink_memory")?;
             Ok(tx.execute(sql, [])?)
         })
     };
     let elsewhere = "INSERT INTO acp_meta (key, value) VALUES (hex(randomblob(8)), 'x')";
     assert_eq!(touch(elsewhere).await.unwrap(), 1);
-    let met = touch("UPDATE acp_sessions SET updated_at = 0").await;
-    assert!(matches!(met, Err(StoreError::Damaged { .. })), "{met:?}");
+    let failed = touch("UPDATE acp_sessions SET updated_at = 0").await;
+    assert!(matches!(failed, Err(StoreError::Damaged { .. })), "{failed:?}");
     let mut health = store.health();
     assert_eq!(*health.borrow_and_update(), StoreHealth::Damaged);
-    let well = health.wait_for(|health| *health == StoreHealth::Well);
-    let well = tokio::time::timeout(Duration::from_secs(1), well).await;
-    assert!(well.is_err(), "it does not recover by itself");
+    let recovered = health.wait_for(|health| *health == StoreHealth::Well);
+    let recovered = tokio::time::timeout(Duration::from_secs(1), recovered).await;
+    assert!(recovered.is_err(), "damage is permanent");
     let refused = touch(elsewhere).await;
     assert!(
         matches!(refused, Err(StoreError::Damaged { .. })),
@@ -174,7 +173,7 @@ async fn salvage_refuses_newer_database_and_names_conversations() {
     let (dir, store) = open();
     let row = session("s");
     let binding = binding(&row.session_key, "thread", BindingStatus::Active);
-    store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_of(row) }).await.unwrap();
+    store.spawn_session(SpawnTx { binding: Some(binding), ..spawn_tx(row) }).await.unwrap();
     store.close().await;
     let found = salvage::salvage(dir.path()).unwrap();
     assert!(found.sessions[0].bound[0].ends_with(" thread"), "{found:?}");
@@ -185,22 +184,22 @@ async fn salvage_refuses_newer_database_and_names_conversations() {
 
 #[tokio::test]
 async fn missing_database_is_not_replaced_by_new_one() {
-    let (dir, _) = closed().await;
+    let (dir, _) = closed_store().await;
     let path = dir.path().join(DB_FILE);
-    let aside = dir.path().join("elsewhere");
-    std::fs::rename(&path, &aside).unwrap();
+    let moved = dir.path().join("elsewhere");
+    std::fs::rename(&path, &moved).unwrap();
     match reopen(dir.path()) {
         Err(StoreError::Missing { .. }) => {}
         other => panic!("{other:?}"),
     }
     assert!(!path.exists(), "no database was created");
-    std::fs::rename(&aside, &path).unwrap();
+    std::fs::rename(&moved, &path).unwrap();
     reopen(dir.path()).unwrap().close().await;
 }
 
 #[tokio::test]
 async fn database_without_wal_and_tables_is_not_treated_as_new() {
-    let (dir, _) = closed().await;
+    let (dir, _) = closed_store().await;
     let path = dir.path().join(DB_FILE);
     std::fs::remove_file(&path).unwrap();
     raw(&path).execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE t (a); DROP TABLE t").unwrap();
@@ -225,14 +224,14 @@ async fn writes_to_removed_file_are_not_acknowledged() {
     for name in [DB_FILE, "gateway.db-wal"] {
         let (dir, store) = open();
         store.write("before", |tx| crate::meta::set(tx, "a", "1")).await.unwrap();
-        let (path, aside) = (dir.path().join(name), dir.path().join("aside"));
-        std::fs::rename(&path, &aside).unwrap();
+        let (path, moved) = (dir.path().join(name), dir.path().join("moved"));
+        std::fs::rename(&path, &moved).unwrap();
         let lost = store.write("lost", |tx| crate::meta::set(tx, "a", "2")).await;
         assert!(matches!(lost, Err(StoreError::Gone { .. })), "{name}: {lost:?}");
         let mut health = store.health();
         assert_eq!(*health.borrow_and_update(), StoreHealth::Gone);
-        std::fs::rename(&aside, &path).unwrap();
-        // Without any traffic.
+        std::fs::rename(&moved, &path).unwrap();
+        // Recovery needs no writes.
         health.wait_for(|health| *health == StoreHealth::Well).await.unwrap();
         let kept = store.read("kept", |db| crate::meta::get(db, "a")).await.unwrap();
         assert_eq!(kept.as_deref(), Some("1"), "{name}");
@@ -271,7 +270,7 @@ async fn full_database_refuses_writes_until_there_is_room() {
 async fn backup_under_load_is_consistent_and_private() {
     let (dir, store) = open();
     let row = session("s");
-    store.spawn_session(spawn_of(row.clone())).await.unwrap();
+    store.spawn_session(spawn_tx(row.clone())).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let last = store.session(row.session_key.clone()).await.unwrap().unwrap().last_session_seq;
     let writer = {
@@ -285,47 +284,48 @@ async fn backup_under_load_is_consistent_and_private() {
     };
     let (from, to) = (dir.path().to_owned(), dir.path().join("backup"));
     let target = to.clone();
-    let made = tokio::task::spawn_blocking(move || backup(&from, &target, false, &mut still)).await.unwrap();
+    let made =
+        tokio::task::spawn_blocking(move || backup(&from, &target, false, &mut no_progress)).await.unwrap();
     let made = made.unwrap();
     assert_eq!(made.broken, Vec::<String>::new());
     assert_eq!(std::fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
     writer.await.unwrap();
     assert!(names(dir.path()).iter().all(|name| !name.contains("part")), "{:?}", names(dir.path()));
-    assert!(matches!(backup(dir.path(), &to, false, &mut still), Err(StoreError::Exists { .. })));
-    // A device that was named by mistake is not replaced by a file.
+    assert!(matches!(backup(dir.path(), &to, false, &mut no_progress), Err(StoreError::Exists { .. })));
+    // A device given as target is not replaced by a file.
     let device = dir.path().join("device");
     rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-    assert!(matches!(backup(dir.path(), &device, true, &mut still), Err(StoreError::File { .. })));
+    assert!(matches!(backup(dir.path(), &device, true, &mut no_progress), Err(StoreError::File { .. })));
     assert!(!std::fs::symlink_metadata(&device).unwrap().is_file());
-    backup(dir.path(), &to, true, &mut still).unwrap();
+    backup(dir.path(), &to, true, &mut no_progress).unwrap();
     store.close().await;
     let copied = raw(&to);
     assert_eq!(check::pages(&copied, false).unwrap(), Vec::<String>::new());
     assert!(check::rules(&copied).unwrap().iter().all(|rule| rule.broken.is_empty()));
     let rows: i64 = copied.query_row("SELECT count(*) FROM acp_events", [], |row| row.get(0)).unwrap();
-    assert_eq!(rows, i64::try_from(last).unwrap() + 400, "the second one was made after the load");
+    assert_eq!(rows, i64::try_from(last).unwrap() + 400, "the second backup has all events");
 }
 
 #[tokio::test]
 async fn restored_database_repeats_no_effect() {
-    let (dir, row) = closed().await;
+    let (dir, row) = closed_store().await;
     let store = reopen(dir.path()).unwrap();
     let at = ConversationRef::new("console", "default", "c");
-    let said = Inbound::new(at, "m".into(), "ann".into(), "do it".into());
-    let kept = said.clone();
-    store.write("said", move |tx| inbox::insert(tx, &kept)).await.unwrap();
+    let message = Inbound::new(at, "m".into(), "ann".into(), "do it".into());
+    let kept = message.clone();
+    store.write("message", move |tx| inbox::insert(tx, &kept)).await.unwrap();
     let file = dir.path().join("backup");
-    backup(dir.path(), &file, false, &mut still).unwrap();
+    backup(dir.path(), &file, false, &mut no_progress).unwrap();
     store.write("later", |tx| crate::meta::set(tx, "later", "1")).await.unwrap();
     let epoch = store.identity().epoch;
-    assert!(matches!(restore(dir.path(), &file, &mut still), Err(StoreError::Locked { .. })));
+    assert!(matches!(restore(dir.path(), &file, &mut no_progress), Err(StoreError::Locked { .. })));
     store.close().await;
 
-    let done = restore(dir.path(), &file, &mut still).unwrap();
+    let done = restore(dir.path(), &file, &mut no_progress).unwrap();
     assert_eq!((done.uncertain, done.moved), (2, None), "a run and a message");
-    let aside = raw(&done.kept.unwrap());
+    let moved = raw(&done.kept.unwrap());
     let later = "SELECT value FROM acp_meta WHERE key = 'later'";
-    assert_eq!(aside.query_row(later, [], |row| row.get::<_, String>(0)).unwrap(), "1");
+    assert_eq!(moved.query_row(later, [], |row| row.get::<_, String>(0)).unwrap(), "1");
 
     let store = reopen(dir.path()).unwrap();
     assert_eq!(store.identity().epoch, epoch + 1, "no epoch is used twice");
@@ -343,19 +343,19 @@ async fn restored_database_repeats_no_effect() {
 
 #[tokio::test]
 async fn invalid_backup_is_not_restored() {
-    let (dir, _) = closed().await;
+    let (dir, _) = closed_store().await;
     let before = std::fs::read(dir.path().join(DB_FILE)).unwrap();
     let other = tempfile::tempdir().unwrap();
     let file = |name: &str| other.path().join(name);
     std::fs::write(file("garbage"), vec![1; 9000]).unwrap();
     std::fs::write(file("empty"), b"").unwrap();
     raw(&file("foreign")).execute_batch("CREATE TABLE t (a)").unwrap();
-    backup(dir.path(), &file("newer"), false, &mut still).unwrap();
+    backup(dir.path(), &file("newer"), false, &mut no_progress).unwrap();
     raw(&file("newer")).pragma_update(None, "user_version", 99).unwrap();
-    backup(dir.path(), &file("torn"), false, &mut still).unwrap();
+    backup(dir.path(), &file("torn"), false, &mut no_progress).unwrap();
     raw(&file("torn")).execute_batch("UPDATE acp_sessions SET last_session_seq = 77").unwrap();
-    type Right = fn(&StoreError) -> bool;
-    let cases: [(PathBuf, Right); 7] = [
+    type Expected = fn(&StoreError) -> bool;
+    let cases: [(PathBuf, Expected); 7] = [
         (file("garbage"), |error| matches!(error, StoreError::NotABackup { .. })),
         (file("empty"), |error| matches!(error, StoreError::NotABackup { .. })),
         (file("foreign"), |error| matches!(error, StoreError::Foreign { .. })),
@@ -364,9 +364,9 @@ async fn invalid_backup_is_not_restored() {
         (file("missing"), |error| matches!(error, StoreError::File { .. })),
         (dir.path().join(DB_FILE), |error| matches!(error, StoreError::NotABackup { .. })),
     ];
-    for (path, is_right) in cases {
-        match restore(dir.path(), &path, &mut still) {
-            Err(error) => assert!(is_right(&error), "{}: {error:?}", path.display()),
+    for (path, is_expected) in cases {
+        match restore(dir.path(), &path, &mut no_progress) {
+            Err(error) => assert!(is_expected(&error), "{}: {error:?}", path.display()),
             Ok(done) => panic!("{}: {done:?}", path.display()),
         }
         assert_eq!(std::fs::read(dir.path().join(DB_FILE)).unwrap(), before, "{}", path.display());
@@ -377,12 +377,12 @@ async fn invalid_backup_is_not_restored() {
 
 #[tokio::test]
 async fn interrupted_restore_is_finished_at_next_start() {
-    // A crash after each step of the swap: nothing yet, the second names, the log gone.
+    // Crash after each step of the swap: none, hard links made, log removed.
     for steps in 0..3 {
-        let (dir, row) = closed().await;
+        let (dir, row) = closed_store().await;
         let path = |name: &str| dir.path().join(name);
-        backup(dir.path(), &path("gateway.db.restoring-5"), false, &mut still).unwrap();
-        std::fs::write(path("gateway.db-wal"), b"log of the old one").unwrap();
+        backup(dir.path(), &path("gateway.db.restoring-5"), false, &mut no_progress).unwrap();
+        std::fs::write(path("gateway.db-wal"), b"log of the old database").unwrap();
         if steps > 0 {
             std::fs::hard_link(path(DB_FILE), path("gateway.db.replaced-5")).unwrap();
             std::fs::hard_link(path("gateway.db-wal"), path("gateway.db.replaced-5-wal")).unwrap();
@@ -399,7 +399,7 @@ async fn interrupted_restore_is_finished_at_next_start() {
         );
         assert_eq!(
             std::fs::read(path("gateway.db.replaced-5-wal")).unwrap(),
-            b"log of the old one",
+            b"log of the old database",
             "{steps}"
         );
         assert_eq!(finish(dir.path()).unwrap(), None);

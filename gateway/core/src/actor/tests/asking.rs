@@ -1,6 +1,6 @@
 //! Certainty that the agent asks before it acts: kept, and reported where the permission mode promises more.
 
-use super::cases::{prompt, ready};
+use super::decisions::{prompt, ready};
 use super::world::World;
 use super::*;
 use crate::backend::AskGuarantee;
@@ -12,20 +12,20 @@ fn reports(world: &World) -> usize {
 }
 
 #[test]
-fn an_agent_that_may_not_ask_is_reported_once_and_before_the_first_turn() {
+fn unensured_asking_is_reported_once_before_first_turn() {
     let mut world = ready();
-    world.say("Kunknown\n");
+    world.emit("Kunknown\n");
     assert_eq!((reports(&world), world.rows.session.options.asking), (1, Some(AskGuarantee::Unknown)));
     world.restart();
-    world.say("Kunknown\n");
+    world.emit("Kunknown\n");
     prompt(&mut world, "Thello").unwrap();
     assert_eq!(reports(&world), 1, "the state survives a restart");
-    world.say("Kensured\nKunknown\n");
+    world.emit("Kensured\nKunknown\n");
     assert_eq!(reports(&world), 2, "the loss is reported once more");
 }
 
 #[test]
-fn a_permission_mode_that_promises_questions_is_reported_as_well() {
+fn unensured_asking_is_reported_with_modes_that_ask() {
     for (asking, mode, want) in [
         ("unknown", PermissionMode::Ask, 1),
         ("unknown", PermissionMode::ApproveReads, 1),
@@ -36,7 +36,7 @@ fn a_permission_mode_that_promises_questions_is_reported_as_well() {
     ] {
         let mut world = ready();
         world.command(ActorCommand::Set(Setting::Permission(PermissionMode::ApproveAll))).unwrap();
-        world.say(&format!("K{asking}\n"));
+        world.emit(&format!("K{asking}\n"));
         assert_eq!(reports(&world), 0, "approve-all promises no questions: {asking}");
         world.command(ActorCommand::Set(Setting::Permission(mode))).unwrap();
         assert_eq!(reports(&world), want, "{asking} {mode:?}");

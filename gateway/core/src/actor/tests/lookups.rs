@@ -1,6 +1,6 @@
 //! Starts that wait for the look-up of their program and directories.
 
-use super::cases::{code, prompt, ready, run_state};
+use super::decisions::{code, prompt, ready, run_state};
 use super::world::{World, profile, prompt_request};
 use super::*;
 use crate::failure::Failure;
@@ -9,13 +9,13 @@ use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 
 /// Returns an idle session whose next start waits for its look-up, and the run that requires the start.
-fn waiting() -> (World, RunId) {
+fn awaiting_lookup() -> (World, RunId) {
     let mut world = ready();
     let lease = world.rows.session.lease_id.unwrap();
     world.exit(lease, ExitStatus::Exited(0));
     assert!(world.settle());
     assert!(world.actor.as_ref().unwrap().is_quiet());
-    world.inspects_never = true;
+    world.inspections_hang = true;
     let run_id = prompt(&mut world, "prompt a").unwrap();
     assert!(world.actor.as_ref().unwrap().awaits_lookup());
     (world, run_id)
@@ -27,8 +27,8 @@ fn configure(world: &mut World, profile: Result<AgentProfile, Failure>) {
 }
 
 #[test]
-fn no_agent_is_started_before_its_program_was_looked_up() {
-    let (mut world, run_id) = waiting();
+fn agent_starts_only_after_lookup() {
+    let (mut world, run_id) = awaiting_lookup();
     world.input(ActorInput::Lease(LeaseEvent::Connected));
     assert_eq!((world.rows.session.lease_id, run_state(&world, run_id)), (None, RunState::Queued));
     configure(&mut world, Ok(profile()));
@@ -38,9 +38,9 @@ fn no_agent_is_started_before_its_program_was_looked_up() {
 }
 
 #[test]
-fn a_look_up_holds_for_one_start() {
+fn lookup_is_valid_for_one_start() {
     let mut world = ready();
-    world.inspects_never = true;
+    world.inspections_hang = true;
     let lease = world.rows.session.lease_id.unwrap();
     configure(&mut world, Ok(AgentProfile { is_looked_up: true, ..profile() }));
     world.exit(lease, ExitStatus::Exited(0));
@@ -50,8 +50,8 @@ fn a_look_up_holds_for_one_start() {
 }
 
 #[test]
-fn what_waits_fails_when_the_program_is_not_there() {
-    let (mut world, run_id) = waiting();
+fn queued_run_fails_without_program() {
+    let (mut world, run_id) = awaiting_lookup();
     configure(&mut world, Err(Failure::of(Code::AgentNotAllowed)));
     assert_eq!(run_state(&world, run_id), RunState::Failed);
     let error = world.rows.runs.last().unwrap().error.clone().unwrap();
@@ -66,8 +66,8 @@ fn what_waits_fails_when_the_program_is_not_there() {
 }
 
 #[test]
-fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
-    let (mut world, run_id) = waiting();
+fn unanswered_lookup_times_out_unless_cancelled() {
+    let (mut world, run_id) = awaiting_lookup();
     let deadline = world.deadline_ms().unwrap();
     assert_eq!(deadline, world.now_ms + profile().init_ms);
     world.now_ms = deadline;
@@ -76,7 +76,7 @@ fn a_start_that_nobody_looks_up_fails_in_time_and_a_cancelled_one_does_not() {
     let detail = error.detail_code.as_deref();
     assert_eq!((error.code, detail), (Code::BackendUnavailable, Some("NOT_STARTED")));
 
-    let (mut world, run_id) = waiting();
+    let (mut world, run_id) = awaiting_lookup();
     world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
     assert_eq!(run_state(&world, run_id), RunState::Cancelled);
     assert_eq!(world.deadline_ms(), None, "no deadline is armed");

@@ -1,7 +1,7 @@
 //! Every transition of the two state machines, accepted or refused, is reported with `from`, `event` and
 //! `to`.
 
-use super::cases::{opening, prompt, ready, run_state, started};
+use super::decisions::{opening, prompt, ready, run_state, started};
 use super::world::{World, prompt_request};
 use super::*;
 use crate::run::RunEvent;
@@ -15,7 +15,7 @@ fn context() -> StepContext {
 }
 
 #[test]
-fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
+fn session_events_are_accepted_or_refused_and_reported() {
     let mut world = ready();
     let actor = world.actor.as_mut().unwrap();
     for from in SessionState::ALL {
@@ -23,19 +23,19 @@ fn every_pair_of_the_sessions_machine_is_taken_or_refused_and_told() {
             actor.session.state = from;
             let mut out = StepOutput::new(&context(), &actor.session);
             actor.session_event(event, &mut out);
-            let told = match from.on(event) {
+            let reported = match from.on(event) {
                 Some(to) => Transition::Session { from, event, to, code: None },
                 None => Transition::Refused { run_id: None, from: from.as_str(), event: event.as_str() },
             };
-            assert_eq!(out.transitions, [told]);
+            assert_eq!(out.transitions, [reported]);
             assert_eq!(actor.session.state, from.on(event).unwrap_or(from));
-            assert!(out.writes.is_empty() && out.effects.is_empty(), "a transition by itself writes nothing");
+            assert!(out.writes.is_empty() && out.effects.is_empty(), "a transition alone writes nothing");
         }
     }
 }
 
 #[test]
-fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
+fn run_events_are_accepted_or_refused_and_reported() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     let run = world.rows.runs[0].clone();
@@ -58,13 +58,12 @@ fn every_pair_of_the_runs_machine_is_taken_or_refused_and_told() {
     }
 }
 
-/// Returns a session whose agent failed to open it.
 fn faulted() -> World {
     let mut world = opening();
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!((world.rows.session.state, run_state(&world, run)), (SessionState::Error, RunState::Failed));
-    world.deaf = false;
+    world.ignores_input = false;
     world
 }
 
@@ -72,22 +71,21 @@ fn close(world: &mut World) {
     world.close();
 }
 
-/// Sessions that together use every transition.
-fn lives() -> Vec<World> {
+fn sessions_using_every_transition() -> Vec<World> {
     let mut plain = ready();
     prompt(&mut plain, "prompt a").unwrap();
     close(&mut plain);
 
-    let mut again = faulted();
-    prompt(&mut again, "prompt b").unwrap();
-    let mut anew = faulted();
-    anew.command(ActorCommand::NewConversation).unwrap();
-    let mut enough = faulted();
-    close(&mut enough);
+    let mut retried = faulted();
+    prompt(&mut retried, "prompt b").unwrap();
+    let mut renewed = faulted();
+    renewed.command(ActorCommand::NewConversation).unwrap();
+    let mut closed_in_error = faulted();
+    close(&mut closed_in_error);
 
     let mut unopened = opening();
-    let waits = prompt(&mut unopened, "prompt a").unwrap();
-    unopened.command(ActorCommand::Cancel(Some(waits))).unwrap();
+    let queued = prompt(&mut unopened, "prompt a").unwrap();
+    unopened.command(ActorCommand::Cancel(Some(queued))).unwrap();
     close(&mut unopened);
 
     let mut stopped = ready();
@@ -95,28 +93,28 @@ fn lives() -> Vec<World> {
     stopped.command(ActorCommand::Cancel(None)).unwrap();
 
     let mut broken = started(|world| world.limits.line_bytes_max = 64);
-    broken.say(&format!("T{}", "x".repeat(100)));
+    broken.emit(&format!("T{}", "x".repeat(100)));
 
     let mut died = ready();
     prompt(&mut died, "Thello").unwrap();
-    died.end(ExitStatus::Signaled(9));
+    died.end_process(ExitStatus::Signaled(9));
 
     let mut put_back = ready();
-    put_back.stuck = true;
+    put_back.is_input_blocked = true;
     prompt(&mut put_back, "prompt a").unwrap();
-    put_back.stuck = false;
-    put_back.end(ExitStatus::Signaled(9));
+    put_back.is_input_blocked = false;
+    put_back.end_process(ExitStatus::Signaled(9));
 
     let mut steered = ready();
     prompt(&mut steered, "Thello").unwrap();
     let steer = crate::request::PromptRequest { mode: crate::rows::RunMode::Steer, ..prompt_request("left") };
-    let run_id = super::cases::ask(&mut steered, steer).unwrap().run_id;
+    let run_id = super::decisions::submit(&mut steered, steer).unwrap().run_id;
     let session = steered.rows.session.clone();
     let mut out = StepOutput::new(&context(), &session);
     steered.actor.as_mut().unwrap().on_steered(run_id, true, &mut out);
-    steered.moved.extend(out.transitions);
+    steered.transitions.extend(out.transitions);
 
-    vec![plain, again, anew, enough, unopened, stopped, broken, died, put_back, steered]
+    vec![plain, retried, renewed, closed_in_error, unopened, stopped, broken, died, put_back, steered]
 }
 
 /// Transitions that no session uses, because the turn ends first in the same transaction. They are in the
@@ -129,11 +127,11 @@ const NOT_TAKEN: [&str; 4] = [
 ];
 
 #[test]
-fn lives_take_every_edge_and_tell_each() {
+fn sessions_report_every_transition() {
     let (mut sessions, mut runs) = (BTreeSet::new(), BTreeSet::new());
-    for world in lives() {
-        for one in world.moved {
-            match one {
+    for world in sessions_using_every_transition() {
+        for transition in world.transitions {
+            match transition {
                 Transition::Session { from, event, to, .. } => {
                     assert_eq!(from.on(event), Some(to));
                     sessions.insert(format!("{from} {event} {to}"));
@@ -143,8 +141,12 @@ fn lives_take_every_edge_and_tell_each() {
                         assert_eq!(from.on(event), Some(run.to));
                         runs.insert(format!("{from} {event} {}", run.to));
                     }
-                    told => {
-                        assert_eq!((told, run.to), ((None, None), RunState::Queued), "a new run is queued")
+                    reported => {
+                        assert_eq!(
+                            (reported, run.to),
+                            ((None, None), RunState::Queued),
+                            "a new run is queued"
+                        )
                     }
                 },
                 refused @ Transition::Refused { .. } => panic!("{refused:?}"),
@@ -167,18 +169,17 @@ fn lives_take_every_edge_and_tell_each() {
 
 /// `error -> idle`: a new conversation clears the failure, and the next prompt works.
 #[test]
-fn a_new_conversation_puts_a_fault_behind() {
+fn new_conversation_clears_the_error() {
     let mut world = faulted();
     world.command(ActorCommand::NewConversation).unwrap();
     assert_eq!((world.rows.session.state, &world.rows.session.last_error), (SessionState::Idle, &None));
     assert_eq!(world.processes.len(), 1, "no process is started before a prompt");
     let run = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed);
-    // A later failure leads to the error state again.
     let mut world = faulted();
     world.command(ActorCommand::NewConversation).unwrap();
-    world.deaf = true;
+    world.ignores_input = true;
     prompt(&mut world, "prompt b").unwrap();
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(world.rows.session.state, SessionState::Error);
 }

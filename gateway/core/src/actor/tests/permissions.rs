@@ -1,7 +1,7 @@
 //! Adverse cases of permission requests: repeated, late or unrelated answers, outdated questions, and a
 //! gateway killed in between (design §6 "Permissions", §9 H4).
 
-use super::cases::{ask, prompt, ready, ready_with, run_state};
+use super::decisions::{prompt, ready, ready_with, run_state, submit};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -12,7 +12,7 @@ use acp_shared::codes::Code;
 use serde_json::json;
 
 /// Returns a turn that waits for the answer to one question, and the question's id.
-fn asked() -> (World, RunId, String) {
+fn pending_question() -> (World, RunId, String) {
     let mut world = ready();
     let run = prompt(&mut world, "P").unwrap();
     let id = pending(&world);
@@ -35,8 +35,7 @@ fn answer(world: &mut World, id: &str, option: &str) -> Result<(), String> {
 
 const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
 
-/// Answers that the agents received, in order.
-fn heard(world: &World) -> Vec<&'static str> {
+fn answers(world: &World) -> Vec<&'static str> {
     let word = |text: &String| match () {
         () if !text.starts_with("answer") => None,
         () if text.contains("yes") => Some("yes"),
@@ -52,9 +51,9 @@ fn settled(world: &World) -> usize {
 }
 
 #[test]
-fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
+fn first_answer_wins_across_restarts() {
     for (before, between) in [(false, false), (true, false), (false, true), (true, true)] {
-        let (mut world, run, id) = asked();
+        let (mut world, run, id) = pending_question();
         if before {
             world.restart();
             assert_eq!(pending(&world), [id.as_str()], "the same question");
@@ -64,7 +63,7 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
             world.restart();
         }
         assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
-        assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1), "{before} {between}");
+        assert_eq!((answers(&world), settled(&world)), (vec!["no"], 1), "{before} {between}");
         assert_eq!(run_state(&world, run), RunState::Running, "the turn continues");
     }
 }
@@ -72,8 +71,8 @@ fn of_two_answers_the_first_wins_wherever_the_gateway_dies() {
 /// The journal holds the deadline of a question and the name of the chosen option, for display in
 /// conversations.
 #[test]
-fn the_journal_says_until_when_and_with_which_option() {
-    let (mut world, _, id) = asked();
+fn journal_has_deadline_and_chosen_option() {
+    let (mut world, _, id) = pending_question();
     let deadline = world.rows.permissions.values().next().and_then(|row| row.deadline_at_ms);
     answer(&mut world, &id, "yes").unwrap();
     let payload = |of: K| {
@@ -86,91 +85,91 @@ fn the_journal_says_until_when_and_with_which_option() {
 }
 
 #[test]
-fn two_answers_in_one_breath_are_one() {
-    let (mut world, _, id) = asked();
+fn concurrent_answers_count_once() {
+    let (mut world, _, id) = pending_question();
     for option in ["yes", "no"] {
         world.push(answer_command(&id, option));
     }
     assert!(world.settle());
-    assert_eq!((heard(&world), settled(&world)), (vec!["yes"], 1));
+    assert_eq!((answers(&world), settled(&world)), (vec!["yes"], 1));
 }
 
 #[test]
-fn an_option_that_the_agent_did_not_offer_answers_nothing() {
-    let (mut world, _, id) = asked();
+fn unoffered_option_is_refused() {
+    let (mut world, _, id) = pending_question();
     for option in ["", "maybe", "YES", "allow_once", "yes "] {
         let got = answer(&mut world, &id, option);
         assert_eq!(got, Err("PERMISSION_OPTION_UNKNOWN".to_owned()), "{option:?}");
     }
-    assert_eq!((heard(&world), pending(&world)), (vec![], vec![id]));
+    assert_eq!((answers(&world), pending(&world)), (vec![], vec![id]));
 }
 
 #[test]
-fn an_answer_after_the_end_of_what_it_was_for_is_refused() {
+fn late_answer_is_refused() {
     type End = fn(&mut World, RunId);
     let cancel: End = |world, run| {
-        world.deaf = true;
+        world.ignores_input = true;
         world.command(ActorCommand::Cancel(Some(run))).unwrap();
     };
     let close: End = |world, _| {
-        world.unending = true;
+        world.ignores_close = true;
         world.close();
     };
     let die: End = |world, _| {
-        world.end(ExitStatus::Signaled(9));
+        world.end_process(ExitStatus::Signaled(9));
     };
-    let take_time: End = |world, _| {
+    let expire: End = |world, _| {
         world.advance(10_000);
     };
-    let finish: End = |world, _| world.say("D\n");
-    for (what, end, says) in [
+    let finish: End = |world, _| world.emit("D\n");
+    for (case, end, answer_word) in [
         ("cancel", cancel, Some("cancelled")),
         ("close", close, Some("cancelled")),
         // No process is left to receive the answer.
         ("death", die, None),
-        ("deadline", take_time, Some("no")),
+        ("deadline", expire, Some("no")),
         ("end of the turn", finish, Some("cancelled")),
     ] {
-        for again in [false, true] {
-            let (mut world, run, id) = asked();
+        for restarts in [false, true] {
+            let (mut world, run, id) = pending_question();
             end(&mut world, run);
-            if again {
+            if restarts {
                 world.restart();
             }
-            assert_eq!(pending(&world), [] as [String; 0], "{what}");
-            assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()), "{what}");
-            assert_eq!(settled(&world), 1, "{what}");
-            match says {
-                Some(word) => assert_eq!(heard(&world), [word], "{what}"),
-                None => assert!(!heard(&world).contains(&"yes"), "{what}"),
+            assert_eq!(pending(&world), [] as [String; 0], "{case}");
+            assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()), "{case}");
+            assert_eq!(settled(&world), 1, "{case}");
+            match answer_word {
+                Some(word) => assert_eq!(answers(&world), [word], "{case}"),
+                None => assert!(!answers(&world).contains(&"yes"), "{case}"),
             }
         }
     }
 }
 
 #[test]
-fn an_answer_after_the_deadline_is_late_even_when_the_clock_was_not_looked_at_yet() {
-    for again in [false, true] {
-        let (mut world, _, id) = asked();
+fn answer_after_deadline_is_refused_before_the_tick() {
+    for restarts in [false, true] {
+        let (mut world, _, id) = pending_question();
         world.now_ms = world.rows.permissions.values().next().unwrap().deadline_at_ms.unwrap();
-        if again {
+        if restarts {
             world.restart();
         }
         assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
-        assert_eq!((heard(&world), settled(&world)), (vec!["no"], 1));
+        assert_eq!((answers(&world), settled(&world)), (vec!["no"], 1));
     }
 }
 
 #[test]
-fn the_moment_before_the_deadline_is_in_time() {
-    let (mut world, _, id) = asked();
+fn answer_just_before_the_deadline_is_accepted() {
+    let (mut world, _, id) = pending_question();
     world.now_ms = world.rows.permissions.values().next().unwrap().deadline_at_ms.unwrap() - 1;
     assert_eq!(answer(&mut world, &id, "yes"), Ok(()));
-    assert_eq!(heard(&world), ["yes"]);
+    assert_eq!(answers(&world), ["yes"]);
 }
 
 #[test]
-fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
+fn questions_of_stopping_turn_are_cancelled() {
     for mode in [
         PermissionMode::Ask,
         PermissionMode::ApproveAll,
@@ -183,25 +182,25 @@ fn what_is_asked_after_a_stop_is_cancelled_at_once_and_never_approved() {
                 options.non_interactive = NonInteractive::Fail;
             });
             let run = prompt(&mut world, "Thello").unwrap();
-            (world.deaf, world.unending) = (true, true);
+            (world.ignores_input, world.ignores_close) = (true, true);
             if close {
                 world.close();
             } else {
                 world.command(ActorCommand::Cancel(Some(run))).unwrap();
             }
-            world.say("P\n");
+            world.emit("P\n");
             assert_eq!(pending(&world), [] as [String; 0], "{mode:?} {close}");
             // A closed session sends no answer; its agent ends.
             let want: &[&str] = if close { &[] } else { &["cancelled"] };
-            assert_eq!(heard(&world), want, "{mode:?} {close}");
+            assert_eq!(answers(&world), want, "{mode:?} {close}");
         }
     }
 }
 
 #[test]
-fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_read() {
-    let (mut world, _, id) = asked();
-    world.tell_end_and_disconnect(b"Tlast\n", ExitStatus::Signaled(9));
+fn answer_for_ended_process_is_refused_before_the_drain() {
+    let (mut world, _, id) = pending_question();
+    world.report_end_and_disconnect(b"Tlast\n", ExitStatus::Signaled(9));
     assert_eq!(pending(&world), [id.as_str()], "the end is known, but its output is not drained yet");
     assert_eq!(answer(&mut world, &id, "yes"), Err(NOT_PENDING.to_owned()));
     world.input(ActorInput::Lease(LeaseEvent::Connected));
@@ -210,9 +209,9 @@ fn an_answer_for_a_process_that_has_ended_is_refused_before_its_last_words_are_r
 }
 
 #[test]
-fn an_answer_for_the_process_before_does_not_reach_the_next() {
-    let (mut world, run, old) = asked();
-    world.end(ExitStatus::Signaled(9));
+fn answer_for_previous_process_is_refused() {
+    let (mut world, run, old) = pending_question();
+    world.end_process(ExitStatus::Signaled(9));
     assert_eq!(run_state(&world, run), RunState::Failed);
     prompt(&mut world, "P").unwrap();
     let new = pending(&world);
@@ -222,27 +221,27 @@ fn an_answer_for_the_process_before_does_not_reach_the_next() {
     world.restart();
     assert_eq!(answer(&mut world, &old, "yes"), Err(NOT_PENDING.to_owned()));
     assert_eq!(pending(&world), new);
-    assert!(!heard(&world).contains(&"yes"));
+    assert!(!answers(&world).contains(&"yes"));
 }
 
 #[test]
-fn nobody_to_ask_fails_the_run_once_however_often_the_agent_asks() {
+fn repeated_questions_without_approver_fail_the_run_once() {
     let mut world = ready_with(|options| options.non_interactive = NonInteractive::Fail);
-    world.deaf = true;
+    world.ignores_input = true;
     let request = PromptRequest { interactive: false, ..prompt_request("Thello") };
-    let run = ask(&mut world, request).unwrap().run_id;
-    world.say("P\nP\nP\n");
+    let run = submit(&mut world, request).unwrap().run_id;
+    world.emit("P\nP\nP\n");
     assert_eq!(world.rows.session.state, SessionState::Cancelling);
-    world.say("D\n");
+    world.emit("D\n");
     assert_eq!(run_state(&world, run), RunState::Failed);
-    assert_eq!(heard(&world), ["cancelled"; 3]);
+    assert_eq!(answers(&world), ["cancelled"; 3]);
 }
 
 #[test]
-fn a_thousand_questions_are_a_thousand_answers_in_their_order() {
+fn thousand_questions_are_answered_in_order() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
-    world.say(&"P\n".repeat(1_000));
+    world.emit(&"P\n".repeat(1_000));
     let ids = pending(&world);
     assert_eq!(ids.len(), 1_000);
     for id in ids.iter().take(500) {
@@ -251,9 +250,9 @@ fn a_thousand_questions_are_a_thousand_answers_in_their_order() {
     world.restart();
     assert_eq!(pending(&world).len(), 500);
     world.command(ActorCommand::Cancel(Some(run))).unwrap();
-    let said = heard(&world);
-    assert_eq!(said.len(), 1_000);
-    assert!(said.iter().take(500).all(|word| *word == "yes"));
-    assert!(said.iter().skip(500).all(|word| *word == "cancelled"));
+    let received = answers(&world);
+    assert_eq!(received.len(), 1_000);
+    assert!(received.iter().take(500).all(|word| *word == "yes"));
+    assert!(received.iter().skip(500).all(|word| *word == "cancelled"));
     assert_eq!((pending(&world).len(), settled(&world)), (0, 1_000));
 }

@@ -1,6 +1,6 @@
 //! Changes of an agent's own settings: answered after the agent's answer, stored only if the agent took them.
 
-use super::cases::ready;
+use super::decisions::ready;
 use super::*;
 use crate::actor::settings::ANSWER_MS;
 use crate::backend::{BackendStep, OptionChange};
@@ -27,13 +27,12 @@ fn detail(answered: &Result<CommandReply, Failure>) -> Option<&str> {
     answered.as_ref().err().and_then(|failure| failure.detail_code.as_deref())
 }
 
-/// Returns the reply to the last pushed command.
 fn last(world: &World) -> Option<&Result<CommandReply, Failure>> {
     world.replies.iter().find(|(ticket, _)| *ticket == world.next_ticket).map(|(_, answered)| answered)
 }
 
 #[test]
-fn a_change_is_answered_with_the_agents_answer() {
+fn setting_reply_follows_the_agent_answer() {
     let mut world = ready();
     let want = SettingResult { is_applied: true, text: "the agent says yes".to_owned() };
     assert_eq!(result(world.command(mode("plan"))), want);
@@ -46,7 +45,7 @@ fn a_change_is_answered_with_the_agents_answer() {
 }
 
 #[test]
-fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes_it_later() {
+fn unanswered_setting_times_out_and_is_kept_if_accepted_later() {
     let mut world = ready();
     world.push(mode("mute"));
     assert!(world.settle());
@@ -59,35 +58,35 @@ fn a_change_without_an_answer_is_said_to_have_none_and_kept_when_the_agent_takes
     let answered = last(&world).unwrap().clone();
     let want = (Code::Timeout, Some("OPTION_UNANSWERED"));
     assert_eq!((answered.unwrap_err().code, detail(last(&world).unwrap())), want);
-    world.say("Syes\n");
+    world.emit("Syes\n");
     assert_eq!(world.rows.session.options.mode_id.as_deref(), Some("mute"));
 }
 
 #[test]
-fn what_the_agent_answers_after_a_restart_of_the_gateway_is_kept_too() {
+fn setting_answered_after_restart_is_kept() {
     let mut world = ready();
     world.push(mode("mute"));
     assert!(world.settle());
     world.restart();
-    world.say("Syes\n");
+    world.emit("Syes\n");
     assert_eq!(world.rows.session.options.mode_id.as_deref(), Some("mute"));
 }
 
 #[test]
-fn a_change_whose_agent_ends_fails_and_is_not_kept() {
+fn setting_fails_if_the_agent_exits() {
     let mut world = ready();
     world.push(effort("mute"));
     assert!(world.settle());
-    world.end(ExitStatus::Exited(1));
+    world.end_process(ExitStatus::Exited(1));
     assert_eq!(detail(last(&world).unwrap()), Some("AGENT_EXITED"));
     assert_eq!(world.rows.session.options.config, []);
 }
 
 #[test]
-fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_there() {
+fn setting_without_agent_applies_at_next_start_unless_refused() {
     let mut world = ready();
-    world.say("Mplan\n");
-    world.end(ExitStatus::Exited(0));
+    world.emit("Mplan\n");
+    world.end_process(ExitStatus::Exited(0));
     assert_eq!(detail(&world.command(mode("yolo"))), Some("OPTION_REFUSED"), "not one of those reported");
     let waits = result(world.command(effort("low")));
     assert!(!waits.is_applied && waits.text.contains("\"effort\" = \"low\""), "{waits:?}");
@@ -107,7 +106,7 @@ fn without_an_agent_a_change_waits_for_its_next_start_and_is_dropped_if_refused_
 }
 
 #[test]
-fn what_a_preset_sets_is_not_kept_as_a_persons_wish() {
+fn preset_settings_are_not_stored_as_user_choice() {
     let mut world = ready();
     let actor = world.actor.as_mut().unwrap();
     let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };

@@ -1,6 +1,6 @@
 //! In-memory model of database, supervisor and agent for the actor's tests.
 
-use super::letters::{LetterLink, new_session};
+use super::letter_machine::{LetterMachine, new_session};
 use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
@@ -15,7 +15,7 @@ use acp_shared::protocol::{Attached, LeaseState, RefusalCode};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Process as tracked by the supervisor; it outlives the gateway.
+/// Process as tracked by the supervisor, independent of the gateway.
 #[derive(Debug, Default)]
 pub(super) struct Process {
     pub(super) stdout: Vec<u8>,
@@ -36,8 +36,7 @@ pub(super) struct Rows {
     pub(super) permissions: BTreeMap<u64, PermissionRow>,
     pub(super) events: Vec<EventRow>,
     pub(super) keys: Vec<String>,
-    /// Reasons of ended bindings.
-    pub(super) ended: Vec<String>,
+    pub(super) ended_bindings: Vec<String>,
     /// Time of the last update of the bindings.
     pub(super) touched_ms: u64,
 }
@@ -51,43 +50,36 @@ pub(super) struct World {
     pub(super) replies: Vec<(Ticket, Result<CommandReply, Failure>)>,
     pub(super) performed: Vec<(u64, bool)>,
     pub(super) recalled: Vec<u64>,
-    /// Content of files, by canonical path.
     pub(super) disk: BTreeMap<String, String>,
     /// Canonical paths of files that are reached through a link.
     pub(super) links: BTreeMap<String, String>,
     /// True if inspections and look-ups never complete, as after a kill of the gateway.
-    pub(super) inspects_never: bool,
+    pub(super) inspections_hang: bool,
     inputs: VecDeque<ActorInput>,
     /// Prompts whose acceptance is not confirmed: the client sends them again.
     unconfirmed: Vec<(Ticket, RunId, String)>,
     chunks: usize,
-    cut: usize,
+    chunk_bytes: usize,
     fuse: Option<usize>,
     pub(super) next_ticket: Ticket,
-    /// The agent accepts input and ignores it.
-    pub(super) deaf: bool,
+    pub(super) ignores_input: bool,
     /// Input is not accepted, and its confirmations do not arrive.
-    pub(super) stuck: bool,
+    pub(super) is_input_blocked: bool,
     /// Requests to end a process do not arrive: the gateway was killed before, or the end takes long.
-    pub(super) unending: bool,
+    pub(super) ignores_close: bool,
     /// Every attach is answered with a request to wait.
     pub(super) refuse_attach: bool,
-    /// True if the agent was removed from the configuration.
     pub(super) removed: bool,
     /// Response to the next spawns.
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
     /// Parameters with which each process was opened.
-    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
-    /// All transitions of the state machines.
-    pub(super) moved: Vec<Transition>,
-    /// Exits are not reported.
+    pub(super) start_params: Arc<Mutex<Vec<StartSessionParams>>>,
+    pub(super) transitions: Vec<Transition>,
     pub(super) silent_exit: bool,
-    /// Limits and deadlines of the next actor.
     pub(super) limits: ActorLimits,
 }
 
 impl Process {
-    /// Returns the reply to an attach.
     fn attached(&self) -> Attached {
         let stdin = self.stdin.len() as u64;
         Attached {
@@ -127,7 +119,7 @@ impl Default for Rows {
             permissions: BTreeMap::new(),
             events: Vec::new(),
             keys: Vec::new(),
-            ended: Vec::new(),
+            ended_bindings: Vec::new(),
             touched_ms: 0,
         }
     }
@@ -203,8 +195,8 @@ impl Rows {
             }
             Write::Permission(row) => drop(self.permissions.remove(&row.request.at)),
             Write::Idempotency { scope, key, .. } => self.keys.push(format!("{scope}/{key}")),
-            Write::EndBindings { reason } => self.ended.push(reason),
-            Write::ExpireBinding { reason, .. } => self.ended.push(reason),
+            Write::EndBindings { reason } => self.ended_bindings.push(reason),
+            Write::ExpireBinding { reason, .. } => self.ended_bindings.push(reason),
             Write::TouchBindings { at_ms } => self.touched_ms = at_ms,
             Write::Wake(_) => {}
         }
@@ -226,20 +218,21 @@ impl Rows {
 }
 
 impl World {
-    pub(super) fn new(chunks: usize, cut: usize) -> Self {
-        Self { now_ms: 1_000, chunks, cut, ..Self::default() }
+    pub(super) fn new(chunks: usize, chunk_bytes: usize) -> Self {
+        Self { now_ms: 1_000, chunks, chunk_bytes, ..Self::default() }
     }
 
     /// Starts the gateway; it is killed after `fuse` effects.
     pub(super) fn boot(&mut self, fuse: Option<usize>) {
-        let mut link: LetterLink = match &self.rows.lease {
+        let mut machine: LetterMachine = match &self.rows.lease {
             Some(lease) if !lease.link_state.is_empty() => serde_json::from_str(&lease.link_state).unwrap(),
-            _ => LetterLink::default(),
+            _ => LetterMachine::default(),
         };
-        link.ensured = Arc::clone(&self.ensured);
+        machine.start_params = Arc::clone(&self.start_params);
         let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
         let profile = AgentProfile { refused, ..profile() };
-        self.actor = Some(Actor::restore(self.rows.snapshot(), Box::new(link), profile, self.limits.clone()));
+        self.actor =
+            Some(Actor::restore(self.rows.snapshot(), Box::new(machine), profile, self.limits.clone()));
         self.fuse = fuse;
         self.inputs = VecDeque::from([ActorInput::Started, ActorInput::Lease(LeaseEvent::Connected)]);
         for (_, run_id, text) in self.unconfirmed.clone() {
@@ -253,8 +246,7 @@ impl World {
         assert!(self.settle());
     }
 
-    /// Advances the clock to the next deadline.
-    pub(super) fn wait(&mut self) {
+    pub(super) fn advance_to_deadline(&mut self) {
         self.now_ms = self.now_ms.max(self.deadline_ms().unwrap());
         self.input(ActorInput::Tick);
     }
@@ -286,7 +278,6 @@ impl World {
         self.inputs.push_back(ActorInput::Command { ticket, command, keyed: Some(keyed) });
     }
 
-    /// Sends a command and runs until no input is left.
     pub(super) fn command(&mut self, command: ActorCommand) -> Result<CommandReply, Failure> {
         self.next_ticket += 1;
         let ticket = self.next_ticket;
@@ -299,7 +290,6 @@ impl World {
         self.command(ActorCommand::Close(CloseRequest::new("enough"))).unwrap();
     }
 
-    /// Sends a command without waiting for the reply.
     pub(super) fn push(&mut self, command: ActorCommand) {
         self.next_ticket += 1;
         self.inputs.push_back(ActorInput::Command { ticket: self.next_ticket, command, keyed: None });
@@ -313,29 +303,29 @@ impl World {
     /// Runs until no input is left; `false` if the gateway was killed in between.
     pub(super) fn settle(&mut self) -> bool {
         while let Some(input) = self.inputs.pop_front() {
-            if self.answered_before(&input) {
+            if self.is_repeated(&input) {
                 continue;
             }
             let ctx = StepContext { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
             let Some(actor) = &mut self.actor else { return false };
-            if input == ActorInput::LookedUp && !self.inspects_never {
+            if input == ActorInput::LookedUp && !self.inspections_hang {
                 actor.configure(Ok(AgentProfile { is_looked_up: true, ..profile() }), self.limits.clone());
             }
             let StepOutput { writes, effects, transitions, .. } = actor.step(&ctx, input);
-            if self.burn() {
+            if self.consume_fuse() {
                 return false;
             }
             for write in writes {
                 self.rows.apply(write);
             }
-            self.moved.extend(transitions);
+            self.transitions.extend(transitions);
             for act in effects {
-                if self.burn() {
+                if self.consume_fuse() {
                     return false;
                 }
                 self.act(act);
             }
-            let waits = self.actor.as_ref().is_some_and(Actor::awaits_lookup) && !self.inspects_never;
+            let waits = self.actor.as_ref().is_some_and(Actor::awaits_lookup) && !self.inspections_hang;
             let once = waits && !self.inputs.contains(&ActorInput::LookedUp);
             self.inputs.extend(once.then_some(ActorInput::LookedUp));
         }
@@ -343,7 +333,7 @@ impl World {
     }
 
     /// Deduplicates a repeated key, as the driver does.
-    fn answered_before(&mut self, input: &ActorInput) -> bool {
+    fn is_repeated(&mut self, input: &ActorInput) -> bool {
         let ActorInput::Command { ticket, keyed: Some(keyed), .. } = input else { return false };
         let known = self.rows.keys.contains(&format!("{}/{}", keyed.scope, keyed.key));
         if known {
@@ -352,7 +342,7 @@ impl World {
         known
     }
 
-    fn burn(&mut self) -> bool {
+    fn consume_fuse(&mut self) -> bool {
         match &mut self.fuse {
             None => false,
             Some(0) => {
@@ -390,7 +380,7 @@ impl World {
                     process.acked = offset;
                 }
             }
-            ActorEffect::CloseLease { .. } if self.unending => {}
+            ActorEffect::CloseLease { .. } if self.ignores_close => {}
             ActorEffect::CloseLease { lease_id, .. } => {
                 if let Some(process) = self.processes.get_mut(&lease_id)
                     && process.exit.is_none()
@@ -399,7 +389,7 @@ impl World {
                 }
             }
             Release { .. } | Log(_) | LineFault(_) | DropRequest { .. } => {}
-            ActorEffect::Inspect { .. } if self.inspects_never => {}
+            ActorEffect::Inspect { .. } if self.inspections_hang => {}
             ActorEffect::Inspect { row } => {
                 let found = self.inspect(&row);
                 self.inputs.push_back(ActorInput::Inspected { at: row.request.at, found });
@@ -426,7 +416,7 @@ impl World {
         let exit = process.exit;
         self.output(lease_id, from_offset);
         if let Some(status) = exit {
-            self.tell_exit(lease_id, status);
+            self.report_exit(lease_id, status);
         }
     }
 
@@ -434,7 +424,7 @@ impl World {
     fn output(&mut self, lease_id: LeaseId, from_offset: u64) {
         let process = &self.processes[&lease_id];
         let mut offset = from_offset;
-        for piece in process.stdout[usize::try_from(from_offset).unwrap()..].chunks(self.cut) {
+        for piece in process.stdout[usize::try_from(from_offset).unwrap()..].chunks(self.chunk_bytes) {
             let bytes = piece.to_vec();
             let news = LeaseEvent::Output { offset, bytes };
             offset += piece.len() as u64;
@@ -443,7 +433,7 @@ impl World {
     }
 
     fn write(&mut self, lease_id: LeaseId, seq: u64, bytes: &[u8]) {
-        if self.stuck {
+        if self.is_input_blocked {
             return;
         }
         let chunks = self.chunks;
@@ -456,7 +446,7 @@ impl World {
         } else {
             assert_eq!(seq, process.stdin.len() as u64 + 1, "no gap");
             match text.trim_end().split_once(' ').unwrap_or((text.trim_end(), "")) {
-                _ if self.deaf || text.contains("mute") => {}
+                _ if self.ignores_input || text.contains("mute") => {}
                 ("init", _) => process.stdout.extend(b"Rsession-1\n"),
                 ("prompt", prompt) if prompt.starts_with("prompt") => {
                     for n in 0..chunks {
@@ -480,8 +470,7 @@ impl World {
         }
     }
 
-    /// Lets the agent write output without a request.
-    pub(super) fn say(&mut self, text: &str) {
+    pub(super) fn emit(&mut self, text: &str) {
         let lease_id = self.rows.session.lease_id.unwrap();
         let before = self.processes[&lease_id].stdout.len() as u64;
         self.processes.get_mut(&lease_id).unwrap().stdout.extend(text.bytes());
@@ -489,20 +478,18 @@ impl World {
         assert!(self.settle());
     }
 
-    /// Ends the agent's process.
     pub(super) fn exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
         self.processes.get_mut(&lease_id).unwrap().exit = Some(status);
-        self.tell_exit(lease_id, status);
+        self.report_exit(lease_id, status);
     }
 
-    /// Ends the agent's process and runs until no input is left.
-    pub(super) fn end(&mut self, status: ExitStatus) {
+    pub(super) fn end_process(&mut self, status: ExitStatus) {
         self.exit(self.rows.session.lease_id.unwrap(), status);
         assert!(self.settle());
     }
 
     /// Reports the end of the agent's process after its `last` output, which the connection does not deliver.
-    pub(super) fn tell_end_and_disconnect(&mut self, last: &[u8], status: ExitStatus) {
+    pub(super) fn report_end_and_disconnect(&mut self, last: &[u8], status: ExitStatus) {
         let process = self.processes.get_mut(&self.rows.session.lease_id.unwrap()).unwrap();
         process.stdout.extend(last);
         process.exit = Some(status);
@@ -511,7 +498,7 @@ impl World {
         self.input(ActorInput::Disconnected);
     }
 
-    fn tell_exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
+    fn report_exit(&mut self, lease_id: LeaseId, status: ExitStatus) {
         if self.silent_exit {
             return;
         }
@@ -520,13 +507,13 @@ impl World {
         self.inputs.push_back(ActorInput::Lease(LeaseEvent::Exited { status, end_offset, stdin_written }));
     }
 
-    pub(super) fn check(&self, prompts: usize, chunks: usize) {
-        let said = self.rows.events.iter().filter(|event| event.kind == EventKind::AgentMessage);
-        let said: Vec<&str> = said.map(|event| event.payload.as_str()).collect();
+    pub(super) fn assert_delivered_once(&self, prompts: usize, chunks: usize) {
+        let output = self.rows.events.iter().filter(|event| event.kind == EventKind::AgentMessage);
+        let output: Vec<&str> = output.map(|event| event.payload.as_str()).collect();
         let want: Vec<String> = (0..prompts)
             .flat_map(|p| (0..chunks).map(move |n| format!("\"prompt {p} chunk {n}\"")))
             .collect();
-        assert_eq!(said, want, "every chunk once, in order");
+        assert_eq!(output, want, "every chunk once, in order");
         assert!(self.rows.runs.iter().all(|run| run.state == RunState::Completed));
         assert_eq!(self.rows.runs.len(), prompts);
         let stdin = self.stdin();
@@ -544,8 +531,7 @@ impl World {
         self.rows.events.iter().filter(|event| event.kind == kind).count()
     }
 
-    /// Returns how many messages to agents start with a text.
-    pub(super) fn heard_times(&self, start: &str) -> usize {
+    pub(super) fn count_stdin(&self, start: &str) -> usize {
         self.stdin().iter().filter(|text| text.starts_with(start)).count()
     }
 
@@ -560,13 +546,13 @@ impl World {
 
 pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
     let (permission_id, option_id) = (permission_id.to_owned(), option_id.to_owned());
-    ActorCommand::AnswerPermission { permission_id, option_id, by: "somebody".to_owned() }
+    ActorCommand::AnswerPermission { permission_id, option_id, by: "user".to_owned() }
 }
 
 pub(super) fn prompt_request(text: &str) -> PromptRequest {
     PromptRequest {
         text: text.to_owned(),
-        author: "somebody".to_owned(),
+        author: "user".to_owned(),
         interactive: true,
         ..PromptRequest::default()
     }

@@ -7,13 +7,13 @@ const SHOWN_TEXT: &str = "a\\u{1b}[2J\\u{9b}b\\u{202e}c\nd";
 const SHOWN_LINE: &str = "a [2J b\\u{202e}c  d";
 
 #[test]
-fn controls_and_directions_are_shown_in_every_part() {
+fn control_and_direction_characters_are_escaped_in_every_part() {
     let run = run_id(1);
     let mut shown = style();
     shown.tags.extend(["tool_call", "plan", "agent_thought_chunk"].map(|tag| (tag.to_owned(), true)));
     let mut journal = Journal::default();
     journal.push(Some(run), K::AgentThought, json!({"content": {"type": "text", "text": HOSTILE}}));
-    journal.say(run, HOSTILE);
+    journal.append_text(run, HOSTILE);
     journal.push(Some(run), K::ToolCall, json!({"toolCallId": "1", "title": HOSTILE, "kind": "edit"}));
     let plan = json!({"entries": [{"content": HOSTILE, "status": "in_progress"}]});
     journal.push(Some(run), K::Plan, plan);
@@ -33,10 +33,10 @@ fn controls_and_directions_are_shown_in_every_part() {
 }
 
 #[test]
-fn rows_that_cannot_be_read_are_said() {
+fn unreadable_rows_are_reported() {
     let run = run_id(1);
     let mut journal = Journal::default();
-    journal.say(run, "before").say(run, "x").say(run, "after");
+    journal.append_text(run, "before").append_text(run, "x").append_text(run, "after");
     journal.push(None, K::Permission, json!({})).push(None, K::Status, json!({}));
     journal.done(run, "end_turn");
     for at in [1, 3, 4] {

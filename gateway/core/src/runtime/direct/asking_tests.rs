@@ -1,14 +1,14 @@
-//! Certainty of an agent's questions after the opening of its session, and the mode set in place of a refused one.
+//! Guarantee that an agent asks, after its session opens, and the fallback for a refused mode.
 
-use super::open_tests::{Settled, begun, reply, settle};
-use super::tests::ensure;
+use super::open_tests::{Settled, initialized, reply, settle};
+use super::tests::defaults;
 use super::*;
 use crate::backend::AskGuarantee;
 use serde_json::{Value, json};
 
-/// The mode that was wanted, the asking mode, what the agent has and refuses, and how sure its questions are then.
+/// Wanted mode, asking mode, modes of the agent, its refusals, and the resulting guarantee.
 #[test]
-fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
+fn refused_mode_falls_back_to_the_asking_mode() {
     let modes = |current: &str| {
         let known: Vec<Value> = ["ask", "plan", "yolo"].iter().map(|id| json!({ "id": id })).collect();
         json!({ "sessionId": "s", "modes": { "currentModeId": current, "availableModes": known } })
@@ -30,11 +30,11 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
         let want_refused: Vec<OptionChange> =
             want_refused.iter().map(|&mode| OptionChange::Mode(mode.to_owned())).collect();
         let (mode, asking_mode) = (Some(wanted.to_owned()), Some("ask".to_owned()));
-        let input = StartSessionParams { mode, asking_mode, asks, ..ensure() };
-        let (mut link, _) = begun(&input, json!({}));
-        let steps = reply(&mut link, "new", &input, &json!({ "result": result }));
+        let input = StartSessionParams { mode, asking_mode, asks, ..defaults() };
+        let (mut machine, _) = initialized(&input, json!({}));
+        let steps = reply(&mut machine, "new", &input, &json!({ "result": result }));
         let refuse: &[&str] = if refuses { &["session/set_mode"] } else { &[] };
-        let Settled { methods, refused, asking, .. } = settle(&mut link, steps, refuse);
+        let Settled { methods, refused, asking, .. } = settle(&mut machine, steps, refuse);
         let want = (want_sent, want_refused, Some(want));
         assert_eq!((methods, refused, asking), want, "{wanted} {asks} {refuses}");
     }

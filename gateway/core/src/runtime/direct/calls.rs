@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_question_gets_what_its_call_said() {
+    fn bare_request_is_completed_from_its_tool_call() {
         let mut calls = OpenToolCalls::default();
         calls.update(r#"{"toolCallId":"c1","title":"Bash","kind":"execute","rawInput":{}}"#);
         calls.update(r#"{"toolCallId":"c1","rawInput":{"command":"rm -rf build"}}"#);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_is_over_is_forgotten() {
+    fn ended_tool_call_is_removed() {
         for status in ["completed", "failed"] {
             let mut calls = OpenToolCalls::default();
             calls.update(r#"{"toolCallId":"c","title":"t"}"#);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_their_members_are_bounded() {
+    fn tool_calls_and_their_members_are_bounded() {
         let mut calls = OpenToolCalls::default();
         for n in 0..1_000 {
             let text = "x".repeat(MEMBER_BYTES_MAX - 2);

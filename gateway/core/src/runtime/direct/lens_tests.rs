@@ -2,8 +2,8 @@ use super::lens::{error, raw_error, sign_in};
 use serde_json::{Value, json};
 
 #[test]
-fn an_error_says_what_its_data_adds() {
-    for (given, want) in [
+fn error_text_includes_its_data() {
+    for (data, want) in [
         (json!({"code": -32603, "message": "Internal error"}), "Internal error"),
         (
             json!({"code": -32603, "message": "Internal error", "data": "Configuration value not found: GOOSE_PROVIDER"}),
@@ -14,7 +14,7 @@ fn an_error_says_what_its_data_adds() {
         (json!({"message": "no", "data": {"error": {"type": "t", "message": "deep"}}}), "no: deep"),
         (json!({"message": "no", "data": {"b": "two", "a": "one", "n": 1}}), "no: a: one, b: two"),
         (json!({"message": "no", "data": ["first", "second"]}), "no: first"),
-        // Nothing is said twice.
+        // Repeated text is omitted.
         (json!({"message": "no model", "data": "no model"}), "no model"),
         (json!({"message": "no", "data": {"message": "no model"}}), "no model"),
         (json!({"message": "no model", "data": "model"}), "no model"),
@@ -23,17 +23,17 @@ fn an_error_says_what_its_data_adds() {
         (json!({"message": "no", "data": {"message": {"error": {"detail": {"x": "too deep"}}}}}), "no"),
         (json!({}), ""),
         (json!("odd"), ""),
-        // It is one line, and nothing in it acts.
+        // The text is one line without control characters.
         (json!({"message": "a\n[ok]\u{1b}[2J", "data": "b\u{202e}\r\n"}), "a [ok] [2J: b\\u{202e}"),
     ] {
-        assert_eq!(error(&given.to_string()).1, want, "{given}");
+        assert_eq!(error(&data.to_string()).1, want, "{data}");
     }
     let long = error(&json!({"message": "m", "data": "x".repeat(1_000_000)}).to_string()).1;
     assert!(long.chars().count() == 500 && long.starts_with("m: xxx") && long.ends_with('…'), "{long}");
 }
 
 #[test]
-fn an_error_too_large_for_rows_is_kept_without_its_data() {
+fn oversized_error_is_stored_without_its_data() {
     let small = json!({"code": 1, "message": "m", "data": {"a": [1]}});
     assert_eq!(raw_error(&small.to_string()), small);
     let large = json!({"code": 1, "message": "m", "data": {"a": "x".repeat(100_000)}});
@@ -43,7 +43,7 @@ fn an_error_too_large_for_rows_is_kept_without_its_data() {
 }
 
 #[test]
-fn each_way_of_signing_in_is_one_line() {
+fn sign_in_methods_are_one_line_each() {
     let result =
         json!({"authMethods": [{"id": "k", "name": "Key\u{1b}[2J", "description": "a\n- Other: b"}]});
     assert_eq!(sign_in(&result), "- Key [2J: a - Other: b");

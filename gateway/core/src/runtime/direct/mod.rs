@@ -27,17 +27,17 @@ mod asking_tests;
 #[cfg(test)]
 mod cancel_tests;
 #[cfg(test)]
-mod cut_tests;
-#[cfg(test)]
-mod given_tests;
-#[cfg(test)]
-mod halves_tests;
-#[cfg(test)]
 mod lens_tests;
 #[cfg(test)]
 mod open_tests;
 #[cfg(test)]
 mod requests_tests;
+#[cfg(test)]
+mod save_restore_tests;
+#[cfg(test)]
+mod session_params_tests;
+#[cfg(test)]
+mod surrogate_tests;
 #[cfg(test)]
 pub mod tests;
 

@@ -1,4 +1,4 @@
-//! The open session: what real agents were seen to do, and what becomes of it.
+//! The open session: behaviour observed with real agents, and its handling.
 
 use super::*;
 use crate::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
@@ -7,7 +7,6 @@ use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use serde_json::{Value, json};
 
-/// The messages that were sent, as JSON, with what they mean.
 pub(super) fn sent(steps: &[BackendStep]) -> Vec<(Value, InputKind)> {
     steps
         .iter()
@@ -29,39 +28,34 @@ pub(super) fn events(steps: &[BackendStep]) -> Vec<(EventKind, Option<RunId>, St
 }
 
 impl DirectMachine {
-    /// Returns the steps for a message of the agent.
-    pub(super) fn hear(&mut self, message: &Value) -> Vec<BackendStep> {
+    pub(super) fn receive(&mut self, message: &Value) -> Vec<BackendStep> {
         self.stream(9, message.to_string().as_bytes())
     }
 
-    /// Sends a prompt.
     pub(super) fn submit_text(&mut self, run_id: RunId, text: &str) -> Vec<BackendStep> {
         self.submit(&SubmitParams { run_id, text: text.to_owned(), files: None, steer: false })
     }
 
-    /// Answers the request at an offset with an empty result.
     pub(super) fn answer_at(&mut self, at: u64) -> Vec<BackendStep> {
         self.answer(&RequestReply { at, outcome: Ok("{}".to_owned()), is_rejection: false })
     }
 }
 
-/// Result of a turn.
 pub(super) fn turn_result(run_id: RunId, stop_reason: &str) -> Value {
     json!({ "id": format!("prompt:{run_id}"), "result": { "stopReason": stop_reason } })
 }
 
-/// An open session with these abilities.
 pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> DirectMachine {
-    let mut link = DirectMachine::open(None).unwrap();
+    let mut machine = DirectMachine::open(None).unwrap();
     let lease = input.lease_id;
-    link.start_session(input);
-    link.hear(&json!({ "id": format!("init:{lease}"), "result": initialize }));
-    let steps = link.hear(&json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }));
+    machine.start_session(input);
+    machine.receive(&json!({ "id": format!("init:{lease}"), "result": initialize }));
+    let steps = machine.receive(&json!({ "id": format!("new:{lease}"), "result": { "sessionId": "s1" } }));
     assert!(matches!(steps.last(), Some(BackendStep::Ready { .. })), "{steps:?}");
-    link
+    machine
 }
 
-pub(in crate::runtime) fn ensure() -> StartSessionParams {
+pub(in crate::runtime) fn defaults() -> StartSessionParams {
     StartSessionParams {
         lease_id: LeaseId::mint(),
         cwd: "/w".to_owned(),
@@ -77,32 +71,31 @@ pub(in crate::runtime) fn ensure() -> StartSessionParams {
     }
 }
 
-/// An open session with a running turn.
 pub(super) fn running() -> (DirectMachine, RunId) {
-    let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
+    let mut machine = open_with(json!({ "protocolVersion": 1 }), &defaults());
     let run_id = RunId::mint();
-    link.submit_text(run_id, "hi");
-    (link, run_id)
+    machine.submit_text(run_id, "hi");
+    (machine, run_id)
 }
 
 #[test]
-fn a_prompt_is_named_by_its_run_and_its_answer_is_recognised() {
-    let mut link = open_with(json!({ "protocolVersion": 1 }), &ensure());
+fn prompt_id_contains_its_run() {
+    let mut machine = open_with(json!({ "protocolVersion": 1 }), &defaults());
     let run_id = RunId::mint();
-    let steps = link.submit_text(run_id, "\u{1f600} \"x\"\n");
+    let steps = machine.submit_text(run_id, "\u{1f600} \"x\"\n");
     let want = json!({ "jsonrpc": "2.0", "id": format!("prompt:{run_id}"), "method": "session/prompt", "params": {
         "sessionId": "s1", "prompt": [{ "type": "text", "text": "\u{1f600} \"x\"\n" }] } });
     assert_eq!(sent(&steps), [(want, InputKind::Prompt { run_id })]);
-    // The result stays as it came, numbers and unknown members included.
+    // The result is kept verbatim, numbers and unknown members included.
     let result = r#"{"stopReason":"made_up","usage":{"totalTokens":1e3},"x":12345678901234567890123}"#;
     let line = format!(r#"{{"id":"prompt:{run_id}","result":{result}}}"#);
     let done = BackendStep::TurnDone { run_id, stop_reason: "made_up".into(), result: result.into() };
-    assert_eq!(link.stream(9, line.as_bytes()), [done]);
+    assert_eq!(machine.stream(9, line.as_bytes()), [done]);
 }
 
 #[test]
-fn updates_are_journaled_as_they_came() {
-    let (mut link, run_id) = running();
+fn updates_are_journaled_verbatim() {
+    let (mut machine, run_id) = running();
     let table = [
         ("agent_message_chunk", EventKind::AgentMessage),
         ("agent_thought_chunk", EventKind::AgentThought),
@@ -117,16 +110,16 @@ fn updates_are_journaled_as_they_came() {
         let update = format!(r#"{{ "n":1e2,"sessionUpdate":"{variant}" ,"n":12345678901234567890123}}"#);
         let line =
             format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#);
-        assert_eq!(events(&link.stream(9, line.as_bytes())), [(kind, Some(run_id), update)]);
+        assert_eq!(events(&machine.stream(9, line.as_bytes())), [(kind, Some(run_id), update)]);
     }
-    // An update that is no object is kept too.
-    let steps = link.stream(9, br#"{"method":"session/update","params":{"update":7}}"#);
+    // An update that is not an object is kept too.
+    let steps = machine.stream(9, br#"{"method":"session/update","params":{"update":7}}"#);
     assert_eq!(events(&steps), [(EventKind::Update, Some(run_id), "7".to_owned())]);
 }
 
 #[test]
 fn other_members_of_an_update_are_journaled_as_received() {
-    let (mut link, run_id) = running();
+    let (mut machine, run_id) = running();
     let update = r#"{"sessionUpdate":"tool_call","toolCallId":"t"}"#;
     for (rest, extra) in [
         ("", None),
@@ -141,55 +134,55 @@ fn other_members_of_an_update_are_journaled_as_received() {
             payload: update.to_owned(),
             extra: extra.map(str::to_owned),
         };
-        assert!(link.stream(9, line.as_bytes()).contains(&BackendStep::Event(event)), "{rest}");
+        assert!(machine.stream(9, line.as_bytes()).contains(&BackendStep::Event(event)), "{rest}");
     }
 }
 
 #[test]
-fn an_update_of_another_session_is_noted_and_not_shown() {
-    let (mut link, run_id) = running();
+fn update_of_another_session_is_logged_and_not_shown() {
+    let (mut machine, run_id) = running();
     let params = r#"{"sessionId":"other","update":{"sessionUpdate":"agent_message_chunk"}}"#;
-    let steps = link.stream(9, format!(r#"{{"method":"session/update","params":{params}}}"#).as_bytes());
+    let steps = machine.stream(9, format!(r#"{{"method":"session/update","params":{params}}}"#).as_bytes());
     assert!(matches!(steps.first(), Some(BackendStep::Log(_))));
     let payload = format!(r#"{{"method":"session/update","params":{params}}}"#);
     assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
 }
 
 #[test]
-fn a_line_of_560_kb_is_a_line() {
-    let (mut link, _) = running();
+fn line_of_560_kb_is_processed_without_state() {
+    let (mut machine, _) = running();
     let update =
         format!(r#"{{"sessionUpdate":"available_commands_update","x":"{}"}}"#, "c".repeat(560 * 1024));
     let line = format!(r#"{{"method":"session/update","params":{{"sessionId":"s1","update":{update}}}}}"#);
-    let before = link.save().len();
-    let steps = link.stream(9, line.as_bytes());
+    let before = machine.save().len();
+    let steps = machine.stream(9, line.as_bytes());
     assert!(matches!(&steps[..], [BackendStep::Event(event)] if event.payload == update));
-    assert_eq!(link.save().len(), before, "nothing of it is kept");
+    assert_eq!(machine.save().len(), before, "nothing of it is kept");
 }
 
 #[test]
-fn request_ids_are_given_back_as_they_were() {
+fn request_ids_are_returned_verbatim() {
     for id in ["0", "\"0\"", "null", "-1", "1.50", "\"8f0e\\u002d1\"", "1e2", "12345678901234567890123"] {
-        let (mut link, run_id) = running();
+        let (mut machine, run_id) = running();
         let params = r#"{"options":[]}"#;
         let line = format!(r#"{{"id":{id},"method":"session/request_permission","params":{params}}}"#);
-        let steps = link.stream(77, line.as_bytes());
+        let steps = machine.stream(77, line.as_bytes());
         let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
         let method = "session/request_permission".to_owned();
         let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
         assert_eq!(steps, [BackendStep::Request(ask)]);
-        // Also by a gateway that was started anew in between.
-        let mut link = DirectMachine::open(Some(&link.save())).unwrap();
+        // Also after a restart of the gateway.
+        let mut machine = DirectMachine::open(Some(&machine.save())).unwrap();
         let selected = permission::selected_result("y");
         let want = format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"result\":{selected}}}\n");
-        let steps = link.answer(&RequestReply { at: 77, outcome: Ok(selected), is_rejection: false });
+        let steps = machine.answer(&RequestReply { at: 77, outcome: Ok(selected), is_rejection: false });
         let [BackendStep::Send { bytes, kind }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!((bytes.as_slice(), *kind), (want.as_bytes(), InputKind::Answer { at: 77 }));
     }
 }
 
 #[test]
-fn a_permission_says_what_it_is_about_as_well_as_it_can() {
+fn permission_title_falls_back_to_available_text() {
     for (params, title, kind) in [
         (json!({ "toolCall": { "title": "Write a.txt", "kind": "edit" } }), "Write a.txt", Some("edit")),
         (json!({}), "a tool call", None),
@@ -219,9 +212,8 @@ fn a_permission_says_what_it_is_about_as_well_as_it_can() {
     assert_eq!(options, [option("a", "A", "allow_once"), option("b", "b", "")]);
 }
 
-/// The row and every surface number the same options.
 #[test]
-fn options_are_one_list_for_the_row_and_for_every_surface() {
+fn permission_options_have_one_numbering() {
     let option = |id: Value, kind: &str| json!({ "optionId": id, "name": kind, "kind": kind });
     let (all, no) = (|id: Value| option(id, "allow_always"), |id: Value| option(id, "reject_once"));
     let shifted = vec![all(json!(7)), json!(3), all(json!(" ")), no(json!("n")), all(json!("a"))];
@@ -231,10 +223,10 @@ fn options_are_one_list_for_the_row_and_for_every_surface() {
         (vec![no(json!("x")), all(json!("x"))], None),
         (vec![json!({ "optionId": "x", "name": 7, "kind": ["allow_once"] })], Some(vec![""])),
     ] {
-        let (mut link, _) = running();
+        let (mut machine, _) = running();
         let line =
             json!({ "id": 0, "method": "session/request_permission", "params": { "options": options } });
-        let steps = link.stream(10, line.to_string().as_bytes());
+        let steps = machine.stream(10, line.to_string().as_bytes());
         let Some(kinds) = kinds else {
             assert_eq!(sent(&steps)[0].0["error"]["code"], -32602);
             assert!(!steps.iter().any(|step| matches!(step, BackendStep::Request(_))));
@@ -257,7 +249,7 @@ fn options_are_one_list_for_the_row_and_for_every_surface() {
 }
 
 #[test]
-fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
+fn only_offered_requests_are_forwarded() {
     let (path, terminal) = (|| "/a".to_owned(), json!({ "terminalId": "t" }));
     let terminal_id = || "t".to_owned();
     let create = json!({ "command": "ls", "args": ["-l"], "env": [{ "name": "A", "value": "1" }], "cwd": "/w",
@@ -284,50 +276,50 @@ fn what_was_offered_is_asked_and_everything_else_is_answered_at_once() {
     ];
     for (method, params, want) in &offered {
         let line = json!({ "id": 0, "method": method, "params": params }).to_string();
-        let (mut link, _) = running();
-        let steps = link.stream(5, line.as_bytes());
+        let (mut machine, _) = running();
+        let steps = machine.stream(5, line.as_bytes());
         let [BackendStep::Request(ask)] = &steps[..] else { panic!("{method}: {steps:?}") };
         assert_eq!(ask.what, *want, "{method}");
-        // Not offered: answered at once, nothing is kept of it.
+        // Requests that were not offered are answered at once, without stored state.
         let client_fs = crate::config::ClientFs::None;
-        let input = StartSessionParams { client_fs, offer_terminal: false, ..ensure() };
-        let mut link = open_with(json!({}), &input);
-        let before = link.clone();
-        let steps = link.stream(5, line.as_bytes());
+        let input = StartSessionParams { client_fs, offer_terminal: false, ..defaults() };
+        let mut machine = open_with(json!({}), &input);
+        let before = machine.clone();
+        let steps = machine.stream(5, line.as_bytes());
         let [(reply, InputKind::Answer { at: 5 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)), "{method}");
-        assert_eq!(link, before);
-        // Without its params: said, not guessed.
-        let (mut link, _) = running();
-        let steps = link.hear(&json!({ "id": "u", "method": method, "params": {} }));
+        assert_eq!(machine, before);
+        // A request without its parameters is refused.
+        let (mut machine, _) = running();
+        let steps = machine.receive(&json!({ "id": "u", "method": method, "params": {} }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32602, "{method}");
     }
 }
 
 #[test]
-fn unknown_requests_are_refused_and_kept_with_or_without_a_prefix() {
+fn unknown_requests_are_refused_and_journaled() {
     for method in ["craft/drainMidTurnQueue", "_x/y", "elicitation/create", "session/new", "mcp/message"] {
-        let (mut link, run_id) = running();
+        let (mut machine, run_id) = running();
         let line = format!(r#"{{"id":0,"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
-        let steps = link.stream(3, line.as_bytes());
+        let steps = machine.stream(3, line.as_bytes());
         let payload = format!(r#"{{"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
         assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
         let [(reply, InputKind::Answer { at: 3 })] = &sent(&steps)[..] else { panic!("{steps:?}") };
         assert_eq!((&reply["id"], &reply["error"]["code"]), (&json!(0), &json!(-32601)));
     }
-    let (mut link, run_id) = running();
-    let steps = link.stream(3, br#"{"method":"qwen/notify/session/mode-update"}"#);
+    let (mut machine, run_id) = running();
+    let steps = machine.stream(3, br#"{"method":"qwen/notify/session/mode-update"}"#);
     let payload = r#"{"method":"qwen/notify/session/mode-update"}"#.to_owned();
     assert_eq!(events(&steps), [(EventKind::Extension, Some(run_id), payload)]);
 }
 
 #[test]
-fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
-    let (mut link, run_id) = running();
-    link.cancel(run_id);
-    link.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
-    link.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
-    let steps = link.stream(30, turn_result(run_id, "cancelled").to_string().as_bytes());
+fn turn_end_withdraws_and_cancels_permission_requests() {
+    let (mut machine, run_id) = running();
+    machine.cancel(run_id);
+    machine.stream(10, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
+    machine.stream(20, br#"{"id":1,"method":"terminal/wait_for_exit","params":{"terminalId":"t"}}"#);
+    let steps = machine.stream(30, turn_result(run_id, "cancelled").to_string().as_bytes());
     use BackendStep::{RequestWithdrawn, Send, TurnDone};
     let [RequestWithdrawn { at: 10 }, Send { bytes, .. }, TurnDone { .. }] = &steps[..] else {
         panic!("{steps:?}")
@@ -335,40 +327,40 @@ fn the_end_of_a_turn_takes_its_questions_back_and_still_answers_them() {
     let reply: Value = serde_json::from_slice(bytes).unwrap();
     let want = json!({ "jsonrpc": "2.0", "id": 0, "result": { "outcome": { "outcome": "cancelled" } } });
     assert_eq!(reply, want);
-    // A wait for a terminal is no question to a person: it outlives the turn.
-    assert_eq!(sent(&link.answer_at(20)).len(), 1);
+    // A wait for a terminal outlives the turn.
+    assert_eq!(sent(&machine.answer_at(20)).len(), 1);
 }
 
 #[test]
-fn the_agent_can_take_a_question_back() {
-    for (id, asked_as) in [("0", "0"), ("\"a\"", "\"\\u0061\"")] {
-        let (mut link, _) = running();
+fn agent_can_withdraw_a_request() {
+    for (id, cancelled_id) in [("0", "0"), ("\"a\"", "\"\\u0061\"")] {
+        let (mut machine, _) = running();
         let line = format!(r#"{{"id":{id},"method":"session/request_permission","params":{{}}}}"#);
-        link.stream(10, line.as_bytes());
-        let back = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{asked_as}}}}}"#);
-        let steps = link.stream(20, back.as_bytes());
+        machine.stream(10, line.as_bytes());
+        let back = format!(r#"{{"method":"$/cancel_request","params":{{"requestId":{cancelled_id}}}}}"#);
+        let steps = machine.stream(20, back.as_bytes());
         assert_eq!(steps.first(), Some(&BackendStep::RequestWithdrawn { at: 10 }));
         assert_eq!(sent(&steps)[0].0["error"]["code"], -32800);
-        assert!(sent(&link.answer_at(10)).is_empty());
-        assert!(sent(&link.stream(30, back.as_bytes())).is_empty(), "once");
+        assert!(sent(&machine.answer_at(10)).is_empty());
+        assert!(sent(&machine.stream(30, back.as_bytes())).is_empty(), "once");
     }
 }
 
 #[test]
 fn open_requests_are_bounded() {
-    let (mut link, _) = running();
+    let (mut machine, _) = running();
     for at in 0..1_000_u64 {
-        link.stream(at, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
+        machine.stream(at, br#"{"id":0,"method":"session/request_permission","params":{}}"#);
     }
-    assert!(link.save().len() < 32 * 1024, "{}", link.save().len());
+    assert!(machine.save().len() < 32 * 1024, "{}", machine.save().len());
     let long =
         format!(r#"{{"id":"{}","method":"fs/read_text_file","params":{{"path":"/"}}}}"#, "x".repeat(2_000));
-    let (mut link, _) = running();
-    assert_eq!(sent(&link.stream(1, long.as_bytes()))[0].0["error"]["code"], -32603);
+    let (mut machine, _) = running();
+    assert_eq!(sent(&machine.stream(1, long.as_bytes()))[0].0["error"]["code"], -32603);
 }
 
 #[test]
-fn a_turn_fails_as_the_agent_says() {
+fn turn_error_maps_to_failure_code() {
     for (error, code, detail) in [
         (json!({ "code": -32603, "message": "Internal error", "data": {} }), Code::TurnFailed, "AGENT_ERROR"),
         (json!({ "code": 400, "message": "bad" }), Code::TurnFailed, "AGENT_ERROR"),
@@ -376,8 +368,8 @@ fn a_turn_fails_as_the_agent_says() {
         (json!("just text"), Code::TurnFailed, "AGENT_ERROR"),
         (json!({ "code": -32000, "message": "Log in first" }), Code::AuthRequired, "AUTH_REQUIRED"),
     ] {
-        let (mut link, run_id) = running();
-        let steps = link.hear(&json!({ "id": format!("prompt:{run_id}"), "error": error }));
+        let (mut machine, run_id) = running();
+        let steps = machine.receive(&json!({ "id": format!("prompt:{run_id}"), "error": error }));
         let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
         let got = (*run, failure.code, failure.detail_code.as_deref());
         assert_eq!(got, (run_id, code, Some(detail)), "{error}");
@@ -386,16 +378,16 @@ fn a_turn_fails_as_the_agent_says() {
 }
 
 #[test]
-fn an_error_after_a_cancel_is_the_cancel() {
+fn error_after_cancel_counts_as_cancelled() {
     for (cancelled, code, done) in [(true, -32603, true), (true, -32800, true), (false, -32603, false)] {
-        let (mut link, run_id) = running();
+        let (mut machine, run_id) = running();
         if cancelled {
-            let steps = link.cancel(run_id);
+            let steps = machine.cancel(run_id);
             let want =
                 json!({ "jsonrpc": "2.0", "method": "session/cancel", "params": { "sessionId": "s1" } });
             assert_eq!(sent(&steps), [(want, InputKind::Cancel { run_id })]);
         }
-        let steps = link.hear(&json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }));
+        let steps = machine.receive(&json!({ "id": format!("prompt:{run_id}"), "error": { "code": code } }));
         let is_done = matches!(&steps[..], [BackendStep::TurnDone { stop_reason, result, .. }]
             if stop_reason == "cancelled" && lens::value(result)["_meta"]["acp-host"]["error"]["code"] == code);
         assert_eq!(is_done, done, "{steps:?}");
@@ -403,8 +395,8 @@ fn an_error_after_a_cancel_is_the_cancel() {
 }
 
 #[test]
-fn orphans_and_foreign_lines_are_noted_and_not_more() {
-    let (mut link, run_id) = running();
+fn unmatched_lines_are_logged_without_effect() {
+    let (mut machine, run_id) = running();
     let (other_run, other_lease) = (RunId::mint(), LeaseId::mint());
     for line in [
         r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}"#.to_owned(),
@@ -414,23 +406,23 @@ fn orphans_and_foreign_lines_are_noted_and_not_more() {
         format!(r#"{{"id":"init:{other_lease}","result":{{}}}}"#),
         r#"{"id":"prompt","result":{}}"#.to_owned(),
     ] {
-        let before = link.clone();
-        let steps = link.stream(9, line.as_bytes());
+        let before = machine.clone();
+        let steps = machine.stream(9, line.as_bytes());
         assert!(matches!(&steps[..], [BackendStep::Log(_)]), "{line}: {steps:?}");
-        assert_eq!(link, before);
+        assert_eq!(machine, before);
     }
-    let mut notes = 0;
+    let mut count = 0;
     for _ in 0..1_000 {
-        let steps = link.stream(9, b"npm warn: something");
+        let steps = machine.stream(9, b"npm warn: something");
         let status = (EventKind::Status, Some(run_id));
-        notes += events(&steps).iter().filter(|(kind, run, _)| (*kind, *run) == status).count();
+        count += events(&steps).iter().filter(|(kind, run, _)| (*kind, *run) == status).count();
         assert!(!steps.iter().any(|step| matches!(step, BackendStep::Failed(_))));
     }
-    assert_eq!(notes, 10, "reported at 1, 2, 4 … 512");
+    assert_eq!(count, 10, "reported at 1, 2, 4 … 512");
 }
 
 #[test]
-fn only_an_agent_that_says_so_is_steered() {
+fn steering_requires_agent_support() {
     let capable = json!({ "protocolVersion": 1, "_meta": { "steering": { "supported": true } } });
     for (initialize, can) in [
         (capable.clone(), true),
@@ -438,10 +430,10 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "_meta": { "steering": { "supported": "yes" } } }), false),
         (json!({}), false),
     ] {
-        let mut link = open_with(initialize, &ensure());
-        assert!(!link.can_steer(), "no turn is running");
-        link.submit_text(RunId::mint(), "a");
-        assert_eq!(link.can_steer(), can);
+        let mut machine = open_with(initialize, &defaults());
+        assert!(!machine.can_steer(), "no turn is running");
+        machine.submit_text(RunId::mint(), "a");
+        assert_eq!(machine.can_steer(), can);
     }
     for (mut answer, taken) in [
         (json!({ "result": { "outcome": "injected" } }), true),
@@ -450,51 +442,57 @@ fn only_an_agent_that_says_so_is_steered() {
         (json!({ "result": {} }), false),
         (json!({ "error": { "code": -32601 } }), false),
     ] {
-        let mut link = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &ensure());
-        link.submit_text(RunId::mint(), "a");
+        let mut machine = open_with(json!({ "_meta": { "steering": { "supported": true } } }), &defaults());
+        machine.submit_text(RunId::mint(), "a");
         let run_id = RunId::mint();
-        let steps = link.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
-        let [(request, InputKind::Steer { run_id: meant })] = &sent(&steps)[..] else { panic!("{steps:?}") };
-        assert_eq!((*meant, &request["method"]), (run_id, &json!("_session/steering")));
+        let steps = machine.submit(&SubmitParams { run_id, text: "b".into(), files: None, steer: true });
+        let [(request, InputKind::Steer { run_id: steered_run })] = &sent(&steps)[..] else {
+            panic!("{steps:?}")
+        };
+        assert_eq!((*steered_run, &request["method"]), (run_id, &json!("_session/steering")));
         assert_eq!(request["params"]["prompt"][0]["text"], "b");
         answer["id"] = request["id"].clone();
-        assert_eq!(link.hear(&answer).last(), Some(&BackendStep::Steered { run_id, taken }), "{answer}");
-        assert_eq!(link.hear(&answer).len(), 1, "once");
+        assert_eq!(
+            machine.receive(&answer).last(),
+            Some(&BackendStep::Steered { run_id, taken }),
+            "{answer}"
+        );
+        assert_eq!(machine.receive(&answer).len(), 1, "once");
     }
 }
 
 #[test]
-fn a_conversation_is_closed_or_forgotten_where_there_is_a_word_for_it() {
+fn close_uses_the_supported_method() {
     use CloseMode::{Close, Discard};
-    for (abilities, goodbye, can_discard, method) in [
+    for (session_capabilities, close_mode, can_discard, method) in [
         (json!({ "delete": {}, "close": {} }), Discard, true, Some("session/delete")),
         (json!({ "close": {} }), Discard, false, Some("session/close")),
         (json!({ "close": {} }), Close, false, Some("session/close")),
         (json!({}), Discard, false, None),
         (json!({}), Close, false, None),
     ] {
-        let capabilities = json!({ "agentCapabilities": { "sessionCapabilities": abilities } });
-        let mut link = open_with(capabilities, &ensure());
-        assert_eq!(link.can_discard(), can_discard);
-        let mut steps = link.close(goodbye);
+        let capabilities = json!({ "agentCapabilities": { "sessionCapabilities": session_capabilities } });
+        let mut machine = open_with(capabilities, &defaults());
+        assert_eq!(machine.can_discard(), can_discard);
+        let mut steps = machine.close(close_mode);
         if let Some(method) = method {
             let (request, _) = sent(&steps).remove(0);
             assert_eq!(request["method"], method);
-            steps = link.hear(&json!({ "id": request["id"], "result": {} }));
+            steps = machine.receive(&json!({ "id": request["id"], "result": {} }));
         }
-        assert_eq!(steps, [BackendStep::CloseAnswered], "{goodbye:?} {method:?}");
+        assert_eq!(steps, [BackendStep::CloseAnswered], "{close_mode:?} {method:?}");
     }
 }
 
 #[test]
-fn the_last_word_waits_for_the_running_turn() {
-    let mut link =
-        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &ensure());
+fn close_waits_for_the_running_turn() {
+    let mut machine =
+        open_with(json!({ "agentCapabilities": { "sessionCapabilities": { "delete": {} } } }), &defaults());
     let run_id = RunId::mint();
-    let prompt = sent(&link.submit_text(run_id, "a"));
-    link.cancel(run_id);
-    assert!(link.close(CloseMode::Discard).is_empty(), "the turn first");
-    let steps = link.hear(&json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }));
+    let prompt = sent(&machine.submit_text(run_id, "a"));
+    machine.cancel(run_id);
+    assert!(machine.close(CloseMode::Discard).is_empty(), "the turn first");
+    let steps = machine.receive(&json!({ "id": prompt[0].0["id"], "result": { "stopReason": "cancelled" } }));
     assert_eq!(sent(&steps)[0].0["method"], "session/delete");
     assert!(matches!(steps[0], BackendStep::TurnDone { .. }), "{steps:?}");
 }

@@ -23,7 +23,7 @@ fn take(buckets: &mut Buckets, now: u64, route: &'static str, channel: u64) -> B
 }
 
 #[test]
-fn before_the_first_answer_requests_go_one_at_a_time() {
+fn requests_of_unknown_bucket_are_serialized() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "post", 1);
     assert_eq!(availability(&mut buckets, 1, "post", 1), AfterResponse);
@@ -44,7 +44,7 @@ fn before_the_first_answer_requests_go_one_at_a_time() {
 }
 
 #[test]
-fn kinds_that_share_a_bucket_share_what_is_left() {
+fn routes_of_one_bucket_share_its_budget() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "edit", 1);
     buckets.record_response(ms(10), &first, Some(&budget(2, 1, 1000)), true);
@@ -57,7 +57,7 @@ fn kinds_that_share_a_bucket_share_what_is_left() {
 }
 
 #[test]
-fn kinds_without_a_budget_go_as_they_come() {
+fn routes_without_bucket_are_unlimited_until_refused() {
     let mut buckets = Buckets::default();
     let failed = take(&mut buckets, 0, "callback", 1);
     // An error without rate-limit headers does not make the route unlimited.
@@ -73,7 +73,7 @@ fn kinds_without_a_budget_go_as_they_come() {
 }
 
 #[test]
-fn a_refusal_closes_the_bucket_for_as_long_as_it_says() {
+fn rate_limited_bucket_waits_for_retry_after() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "post", 1);
     buckets.record_response(ms(10), &first, Some(&budget(5, 4, 1000)), true);
@@ -84,7 +84,7 @@ fn a_refusal_closes_the_bucket_for_as_long_as_it_says() {
 }
 
 #[test]
-fn what_nobody_answered_counts_and_stops_nothing_for_ever() {
+fn lost_request_counts_until_its_window_ends() {
     let mut buckets = Buckets::default();
     let first = take(&mut buckets, 0, "post", 1);
     buckets.record_lost(ms(10), &first);
@@ -101,7 +101,7 @@ fn what_nobody_answered_counts_and_stops_nothing_for_ever() {
 }
 
 #[test]
-fn idle_buckets_are_forgotten() {
+fn idle_buckets_are_removed() {
     let mut buckets = Buckets::default();
     for channel in 0..20_000 {
         let permit = take(&mut buckets, channel * 10, "post", channel);
@@ -131,11 +131,10 @@ impl Server {
     }
 }
 
-/// Request in flight: times of its arrival at the server and of its response.
 #[derive(Debug)]
-struct Flight {
-    reaches: u64,
-    answers: u64,
+struct InFlight {
+    arrives_at: u64,
+    answered_at: u64,
     lost: bool,
     permit: BucketPermit,
     budget: Option<BucketState>,
@@ -143,40 +142,45 @@ struct Flight {
 }
 
 #[derive(Debug, Clone)]
-struct Try {
+struct Attempt {
     pause: u64,
-    there: u64,
-    back: u64,
+    request_delay: u64,
+    response_delay: u64,
     lost: bool,
 }
 
-fn tries() -> impl Strategy<Value = Vec<Try>> {
+fn attempts() -> impl Strategy<Value = Vec<Attempt>> {
     let one = (
         prop_oneof![Just(0), 0..50_u64, 0..1500_u64],
         prop_oneof![1..5_u64, 1..400_u64, 1..3000_u64],
         prop_oneof![1..5_u64, 1..400_u64, 1..3000_u64],
         prop::bool::weighted(0.1),
     );
-    let one = one.prop_map(|(pause, there, back, lost)| Try { pause, there, back, lost });
+    let one = one.prop_map(|(pause, request_delay, response_delay, lost)| Attempt {
+        pause,
+        request_delay,
+        response_delay,
+        lost,
+    });
     prop::collection::vec(one, 1..120)
 }
 
 /// Advances the time to `until`: requests arrive at the server, and responses arrive, each at its time.
 fn pass_time(
-    flights: &mut Vec<Flight>,
+    flights: &mut Vec<InFlight>,
     server: &mut Server,
     buckets: &mut Buckets,
     until: u64,
 ) -> Result<(), String> {
     loop {
-        let next = |flight: &Flight| if flight.counted { flight.answers } else { flight.reaches };
+        let next = |flight: &InFlight| if flight.counted { flight.answered_at } else { flight.arrives_at };
         let Some(at) = (0..flights.len()).min_by_key(|at| next(&flights[*at])) else { return Ok(()) };
         let now = next(&flights[at]);
         if now > until {
             return Ok(());
         }
         if !flights[at].counted {
-            let left = server.count(now).ok_or(format!("one too many at {now}"))?;
+            let left = server.count(now).ok_or(format!("limit exceeded at {now}"))?;
             flights[at].budget = Some(left);
             flights[at].counted = true;
             continue;
@@ -196,14 +200,14 @@ proptest! {
     /// For any order, delay and loss of requests and responses, no request exceeds the limit, and all
     /// requests are sent in the end.
     #[test]
-    fn no_request_is_one_too_many(limit in 1_u32..8, window in 100_u64..6000, tries in tries()) {
+    fn requests_never_exceed_the_limit(limit in 1_u32..8, window in 100_u64..6000, attempts in attempts()) {
         let mut server = Server { limit, window, used: 0, ends: 0 };
         let mut buckets = Buckets::default();
         let mut flights = Vec::new();
         let (mut now, major) = (0, MajorParam::Channel(1));
         // Nothing is known about the window at first, so the first request always gets a response.
-        for (number, try_) in tries.iter().enumerate() {
-            now += try_.pause;
+        for (number, attempt) in attempts.iter().enumerate() {
+            now += attempt.pause;
             let mut waits = 0;
             loop {
                 pass_time(&mut flights, &mut server, &mut buckets, now).map_err(TestCaseError::fail)?;
@@ -211,7 +215,7 @@ proptest! {
                     Now => break,
                     At(until) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
                     AfterResponse => {
-                        let next = flights.iter().map(|f| f.answers).min();
+                        let next = flights.iter().map(|f| f.answered_at).min();
                         next.ok_or_else(|| TestCaseError::fail("waits without a request in flight"))?
                     }
                 };
@@ -219,16 +223,16 @@ proptest! {
                 prop_assert!(waits < 1000, "the request is never sent");
             }
             let permit = buckets.acquire(ms(now), "post", &major);
-            let (reaches, answers) = (now + try_.there, now + try_.there + try_.back);
-            let lost = try_.lost && number > 0;
-            flights.push(Flight { reaches, answers, lost, permit, budget: None, counted: false });
+            let (arrives_at, answered_at) = (now + attempt.request_delay, now + attempt.request_delay + attempt.response_delay);
+            let lost = attempt.lost && number > 0;
+            flights.push(InFlight { arrives_at, answered_at, lost, permit, budget: None, counted: false });
         }
         pass_time(&mut flights, &mut server, &mut buckets, u64::MAX).map_err(TestCaseError::fail)?;
     }
 
     /// Requests in sequence use the whole limit: no window is left half used.
     #[test]
-    fn a_budget_is_used_in_full(limit in 1_u32..8, window in 1000_u64..6000, delay in 1_u64..40) {
+    fn sequential_requests_use_the_whole_limit(limit in 1_u32..8, window in 1000_u64..6000, delay in 1_u64..40) {
         let mut server = Server { limit, window, used: 0, ends: 0 };
         let mut buckets = Buckets::default();
         let (mut now, mut sent, major) = (0, 0, MajorParam::Channel(1));
@@ -251,29 +255,29 @@ proptest! {
 
     /// For any delay of requests, no second on the server's side has more requests than the limit.
     #[test]
-    fn the_global_budget_holds_in_any_second(places in 1_u32..10, tries in tries()) {
-        let mut global = GlobalLimit::new(places, ms(1000));
-        let (mut now, mut reached, mut answers) = (0, Vec::new(), Vec::new());
-        for try_ in &tries {
-            now += try_.pause;
+    fn global_limit_holds_in_any_second(limit in 1_u32..10, attempts in attempts()) {
+        let mut global = GlobalLimit::new(limit, ms(1000));
+        let (mut now, mut arrivals, mut answered_at) = (0, Vec::new(), Vec::new());
+        for attempt in &attempts {
+            now += attempt.pause;
             loop {
-                answers.sort_unstable();
-                while answers.first().is_some_and(|at| *at <= now) {
-                    global.complete(ms(answers.remove(0)));
+                answered_at.sort_unstable();
+                while answered_at.first().is_some_and(|at| *at <= now) {
+                    global.complete(ms(answered_at.remove(0)));
                 }
                 now = match global.required_wait(ms(now)) {
                     None => break,
                     Some(Some(until)) => now.max(u64::try_from(until.as_millis()).unwrap_or(now)),
-                    Some(None) => answers.first().copied().unwrap_or(now),
+                    Some(None) => answered_at.first().copied().unwrap_or(now),
                 };
             }
             global.acquire();
-            reached.push(now + try_.there);
-            answers.push(now + try_.there + try_.back);
+            arrivals.push(now + attempt.request_delay);
+            answered_at.push(now + attempt.request_delay + attempt.response_delay);
         }
-        reached.sort_unstable();
-        let most = usize::try_from(places).unwrap_or(0);
-        for pair in reached.windows(most + 1) {
+        arrivals.sort_unstable();
+        let most = usize::try_from(limit).unwrap_or(0);
+        for pair in arrivals.windows(most + 1) {
             prop_assert!(pair[most] - pair[0] >= 1000, "{pair:?}");
         }
     }

@@ -5,21 +5,20 @@ use crate::core::event::{GivenOption, SlashCommand, Value, samples};
 use proptest::prelude::*;
 
 fn spec(name: &str, arguments: CommandArguments) -> SlashCommandSpec {
-    SlashCommandSpec { name: name.to_owned(), description: format!("what {name} does"), arguments }
+    SlashCommandSpec { name: name.to_owned(), description: format!("{name} command"), arguments }
 }
 
 fn param(name: &str, position: OptionPosition) -> CommandOption {
     let kind = OptionKind::Text { max: 200, suggest: false };
     CommandOption {
         name: name.to_owned(),
-        description: format!("its {name}"),
+        description: format!("{name} option"),
         kind,
         required: false,
         position,
     }
 }
 
-/// Commands that use every kind and position of option.
 fn tree() -> Vec<SlashCommandSpec> {
     let choice = |text: &str| (text.to_owned(), text.to_owned());
     let spawn = vec![
@@ -69,8 +68,8 @@ fn given(name: &str, value: Value) -> GivenOption {
     GivenOption { name: name.to_owned(), value, focused: false }
 }
 
-fn text(name: &str, text: &str) -> GivenOption {
-    given(name, Value::Text(text.to_owned()))
+fn text(name: &str, value: &str) -> GivenOption {
+    given(name, Value::Text(value.to_owned()))
 }
 
 fn command(name: &str, options: Vec<GivenOption>) -> SlashCommand {
@@ -82,7 +81,7 @@ fn acp(verb: &str, options: Vec<GivenOption>) -> SlashCommand {
 }
 
 #[test]
-fn what_is_registered() {
+fn registration_has_every_kind_of_option() {
     let json = registration(&tree()).expect("good");
     let acp = &json[0];
     assert_eq!((&acp["type"], &acp["name"], &acp["contexts"]), (&json!(1), &json!("acp"), &json!([0, 1])));
@@ -99,7 +98,7 @@ fn what_is_registered() {
 }
 
 #[test]
-fn what_discord_would_refuse_is_refused_before() {
+fn out_of_bounds_commands_are_rejected() {
     let options = |params: Vec<CommandOption>| vec![spec("acp", CommandArguments::Options(params))];
     let many = |n: usize| (0..n).map(|i| param(&format!("p{i}"), OptionPosition::Flag)).collect::<Vec<_>>();
     let choices = |n: usize, len: usize| {
@@ -143,9 +142,9 @@ fn what_discord_would_refuse_is_refused_before() {
         ("group of groups", deep(3), false),
         ("3 verbs full", heavy(3), true),
         ("4 verbs full", heavy(4), false),
-        ("twice", [named("a"), named("a")].concat(), false),
+        ("duplicate command", [named("a"), named("a")].concat(), false),
         (
-            "option twice",
+            "duplicate option",
             options(vec![param("p", OptionPosition::Flag), param("p", OptionPosition::Word(0))]),
             false,
         ),
@@ -154,17 +153,17 @@ fn what_discord_would_refuse_is_refused_before() {
         ("required first", options(vec![required.clone(), param("p", OptionPosition::Flag)]), true),
         ("required last", options(vec![param("p", OptionPosition::Flag), required]), false),
         (
-            "one place",
+            "same position",
             options(vec![param("p", OptionPosition::Word(1)), param("q", OptionPosition::Word(1))]),
             false,
         ),
         (
-            "two rests",
+            "two remainders",
             options(vec![param("p", OptionPosition::Remainder), param("q", OptionPosition::Remainder)]),
             false,
         ),
         (
-            "yes as a word",
+            "boolean as a word",
             options(vec![CommandOption { kind: OptionKind::Bool, ..param("p", OptionPosition::Word(0)) }]),
             false,
         ),
@@ -176,7 +175,7 @@ fn what_discord_would_refuse_is_refused_before() {
 }
 
 #[test]
-fn what_was_chosen_is_a_line() {
+fn chosen_options_become_a_command_line() {
     let all = vec![
         text("label", "my thing"),
         text("thread", "here"),
@@ -208,7 +207,7 @@ fn what_was_chosen_is_a_line() {
 }
 
 #[test]
-fn a_command_of_another_version_is_refused() {
+fn command_of_another_version_is_rejected() {
     for command in [
         command("old", Vec::new()),
         command("acp", Vec::new()),
@@ -224,21 +223,20 @@ fn a_command_of_another_version_is_refused() {
 }
 
 #[test]
-fn the_token_of_an_interaction_is_never_printed() {
+fn debug_output_redacts_interaction_token() {
     let printed = format!("{:?}", acp("spawn", Vec::new()));
     assert!(!printed.contains("hunter2") && printed.contains("***"), "{printed}");
 }
 
 /// Parsed line as its handler sees it: words, flags with values, and the rest as typed.
 #[derive(Debug, Default, PartialEq)]
-struct Typed {
+struct ParsedLine {
     words: Vec<String>,
     flags: Vec<(String, String)>,
     rest: String,
 }
 
-/// Returns the next word and the rest of the text.
-fn word(text: &str) -> Option<(String, &str)> {
+fn next_word(text: &str) -> Option<(String, &str)> {
     let text = text.trim_start();
     let (mut out, mut quote, mut chars) = (None::<String>, None, text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -260,20 +258,20 @@ fn word(text: &str) -> Option<(String, &str)> {
     Some((out?, ""))
 }
 
-/// Parses a line. Flags outside of `switches` have a value. `texts`: a free text follows the flags.
-fn typed(line: &str, switches: &[&str], texts: bool) -> Typed {
-    let mut out = Typed::default();
+/// Parses a line. Flags outside of `switches` have a value. `has_text`: a free text follows the flags.
+fn parse_line(line: &str, switches: &[&str], has_text: bool) -> ParsedLine {
+    let mut out = ParsedLine::default();
     let mut rest = line;
     let mut over = false;
-    while !texts || rest.trim_start().starts_with('-') {
-        let Some((next, after)) = word(rest) else { break };
+    while !has_text || rest.trim_start().starts_with('-') {
+        let Some((next, after)) = next_word(rest) else { break };
         let is_flag = next.starts_with("--") && !over;
         rest = after;
         match next.strip_prefix("--").filter(|_| is_flag) {
             None => out.words.push(next),
             Some("") => {
                 over = true;
-                if texts {
+                if has_text {
                     break;
                 }
             }
@@ -282,7 +280,7 @@ fn typed(line: &str, switches: &[&str], texts: bool) -> Typed {
                     Some((name, value)) => (name, value.to_owned()),
                     None if switches.contains(&flag) => (flag, String::new()),
                     None => {
-                        let (value, after) = word(rest).expect("a value");
+                        let (value, after) = next_word(rest).expect("a value");
                         assert!(!value.starts_with("--"), "{line}");
                         rest = after;
                         (flag, value)
@@ -308,7 +306,7 @@ fn value() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn words_and_flags_are_read_as_they_were_given(
+    fn words_and_flags_round_trip(
         agent in value(), label in value(), discard: bool, count in proptest::option::of(0_i64..9),
     ) {
         let mut options = vec![
@@ -316,22 +314,22 @@ proptest! {
         ];
         options.extend(count.map(|count| given("count", Value::Integer(count))));
         let line = super::line(&tree(), &acp("spawn", options)).expect("known");
-        let read = typed(line.strip_prefix("/acp spawn").expect("verb"), &["discard"], false);
+        let read = parse_line(line.strip_prefix("/acp spawn").expect("verb"), &["discard"], false);
         let words: Vec<String> = Some(agent).filter(|agent| !agent.is_empty()).into_iter().collect();
         let mut flags = Vec::new();
         flags.extend(Some(("label".to_owned(), label)).filter(|(_, label)| !label.is_empty()));
         flags.extend(discard.then(|| ("discard".to_owned(), String::new())));
         flags.extend(count.map(|count| ("count".to_owned(), count.to_string())));
-        prop_assert_eq!(read, Typed { words, flags, rest: String::new() }, "{}", line);
+        prop_assert_eq!(read, ParsedLine { words, flags, rest: String::new() }, "{}", line);
     }
 
     #[test]
-    fn a_text_is_left_as_it_was_typed(session in value(), said in value()) {
-        let options = vec![text("text", &said), text("session", &session)];
+    fn free_text_round_trips(session in value(), prompt in value()) {
+        let options = vec![text("text", &prompt), text("session", &session)];
         let line = super::line(&tree(), &acp("steer", options)).expect("known");
-        let read = typed(line.strip_prefix("/acp steer").expect("verb"), &[], true);
+        let read = parse_line(line.strip_prefix("/acp steer").expect("verb"), &[], true);
         let flags = Some(("session".to_owned(), session)).filter(|(_, session)| !session.is_empty());
-        let expected = Typed { words: Vec::new(), flags: flags.into_iter().collect(), rest: said.trim().to_owned() };
+        let expected = ParsedLine { words: Vec::new(), flags: flags.into_iter().collect(), rest: prompt.trim().to_owned() };
         prop_assert_eq!(read, expected, "{}", line);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use serde_json::json;
 
-fn one(kind: &str, data: &Json) -> Event {
+fn decode_one(kind: &str, data: &Json) -> Event {
     match event(kind, data) {
         Ok(DecodedEvent::Events(mut events)) if events.len() == 1 => events.remove(0),
         other => panic!("{kind}: {other:?}"),
@@ -14,7 +14,7 @@ fn user(id: u64, name: &str) -> User {
     User { id: Snowflake(id), name: name.to_owned(), display_name: None, bot: false }
 }
 
-fn written() -> Json {
+fn message_json() -> Json {
     json!({
         "id": "100", "channel_id": "10", "guild_id": "5", "type": 19, "content": "look", "flags": 4,
         "author": { "id": "9", "username": "ann", "global_name": "Ann", "bot": false },
@@ -34,7 +34,7 @@ fn written() -> Json {
 }
 
 #[test]
-fn a_message_with_everything() {
+fn message_with_all_fields_is_decoded() {
     let author = User { display_name: Some("A.".to_owned()), ..user(9, "ann") };
     let file = |name: &str, url: &str, size, mime: Option<&str>| Attachment {
         name: name.to_owned(),
@@ -60,15 +60,15 @@ fn a_message_with_everything() {
         buttons: vec!["acp1:/acp help".to_owned()],
     };
     assert!(expected.mentions(Snowflake(1)) && !expected.mentions(Snowflake(9)));
-    assert_eq!(one("MESSAGE_CREATE", &written()), Event::Message(Box::new(expected)));
+    assert_eq!(decode_one("MESSAGE_CREATE", &message_json()), Event::Message(Box::new(expected)));
 }
 
 #[test]
-fn only_what_is_used_must_be_there() {
-    let whole = message(&written()).expect("whole");
-    for field in written().as_object().expect("object").keys() {
+fn only_used_fields_are_required() {
+    let whole = message(&message_json()).expect("whole");
+    for field in message_json().as_object().expect("object").keys() {
         for gone in [true, false] {
-            let mut data = written();
+            let mut data = message_json();
             if gone {
                 data.as_object_mut().expect("object").remove(field);
             } else {
@@ -84,12 +84,12 @@ fn only_what_is_used_must_be_there() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_repeated() {
-    let mut data = written();
+fn decode_errors_do_not_repeat_content() {
+    let mut data = message_json();
     data["content"] = json!({ "secret": "hunter2" });
-    let mut other = written();
+    let mut other = message_json();
     other["attachments"] = json!("hunter2, expected");
-    let mut third = written();
+    let mut third = message_json();
     third["channel_id"] = json!("hunter2");
     for data in [data, other, third] {
         let DecodeError(why) = message(&data).expect_err("unreadable");
@@ -98,8 +98,8 @@ fn what_cannot_be_read_is_not_repeated() {
 }
 
 #[test]
-fn edits_say_whether_somebody_made_them() {
-    let edit = one(
+fn edits_by_author_are_distinguished_from_previews() {
+    let edit = decode_one(
         "MESSAGE_UPDATE",
         &json!({ "id": "1", "channel_id": "2", "content": "x", "edited_timestamp": "2026-11-22T09:00:00Z",
                  "author": { "id": "9", "username": "ann" } }),
@@ -114,13 +114,13 @@ fn edits_say_whether_somebody_made_them() {
         by_author: true,
     };
     assert_eq!(edit, Event::MessageEdited(expected));
-    let preview = one("MESSAGE_UPDATE", &json!({ "id": "1", "channel_id": "2", "embeds": [{}] }));
+    let preview = decode_one("MESSAGE_UPDATE", &json!({ "id": "1", "channel_id": "2", "embeds": [{}] }));
     let Event::MessageEdited(edit) = preview else { panic!("{preview:?}") };
     assert_eq!((edit.text, edit.by_author), (None, false));
 }
 
 #[test]
-fn deletions_threads_channels_and_guilds() {
+fn events_of_threads_channels_and_guilds_are_decoded() {
     let thread = json!({
         "id": "40", "guild_id": "5", "parent_id": "10", "name": "t", "owner_id": "9", "type": 12,
         "thread_metadata": { "archived": true, "locked": false, "auto_archive_duration": 1440,
@@ -175,14 +175,14 @@ fn deletions_threads_channels_and_guilds() {
         ("GUILD_DELETE", json!({ "id": "5" }), Event::GuildGone { id: Snowflake(5), outage: false }),
         ("RESUMED", json!({ "_trace": [] }), Event::Resumed),
     ] {
-        assert_eq!(one(kind, &data), expected, "{kind}");
+        assert_eq!(decode_one(kind, &data), expected, "{kind}");
     }
     // The archive state is too important to be guessed.
     assert!(event("THREAD_UPDATE", &json!({ "id": "40", "name": "t" })).is_err());
 }
 
 #[test]
-fn a_session_begins() {
+fn ready_event_is_decoded() {
     let data = json!({
         "v": 10, "session_id": "s1", "resume_gateway_url": "wss://x", "shard": [1, 2],
         "user": { "id": "1", "username": "bot", "bot": true }, "application": { "id": "2", "flags": 0 },
@@ -196,7 +196,7 @@ fn a_session_begins() {
         shard: (1, 2),
         guilds: vec![Snowflake(5)],
     };
-    assert_eq!(one("READY", &data), Event::Ready(expected));
+    assert_eq!(decode_one("READY", &data), Event::Ready(expected));
 }
 
 fn interaction(kind: u64, data: Json) -> Json {
@@ -209,7 +209,7 @@ fn interaction(kind: u64, data: Json) -> Json {
     })
 }
 
-fn at() -> Interaction {
+fn expected_interaction() -> Interaction {
     Interaction {
         id: Snowflake(200),
         application: Snowflake(2),
@@ -222,9 +222,8 @@ fn at() -> Interaction {
     }
 }
 
-/// The parent of a channel is a category, the parent of a thread is a channel.
 #[test]
-fn a_channel_in_a_category_is_no_thread() {
+fn channel_in_category_is_not_a_thread() {
     for (channel, parent, is_thread) in [
         (json!({ "id": "40", "type": 11, "parent_id": "10" }), Some(10), Some(true)),
         (json!({ "id": "40", "type": 12, "parent_id": "10" }), Some(10), Some(true)),
@@ -235,7 +234,7 @@ fn a_channel_in_a_category_is_no_thread() {
     ] {
         let mut data = interaction(2, json!({ "id": "300", "name": "acp", "type": 1 }));
         data["channel"] = channel.clone();
-        let Event::Command(command) = one("INTERACTION_CREATE", &data) else { panic!("{channel}") };
+        let Event::Command(command) = decode_one("INTERACTION_CREATE", &data) else { panic!("{channel}") };
         assert_eq!(
             (command.interaction.parent, command.interaction.is_thread),
             (parent.map(Snowflake), is_thread),
@@ -245,7 +244,7 @@ fn a_channel_in_a_category_is_no_thread() {
 }
 
 #[test]
-fn a_slash_command_is_a_tree() {
+fn slash_command_options_are_decoded_as_tree() {
     let data = json!({
         "id": "300", "name": "acp", "type": 1,
         "options": [{ "name": "spawn", "type": 1, "options": [
@@ -255,44 +254,49 @@ fn a_slash_command_is_a_tree() {
             { "name": "who", "type": 6, "value": "9" },
         ] }],
     });
-    let given = |name: &str, value| GivenOption { name: name.to_owned(), value, focused: false };
+    let option = |name: &str, value| GivenOption { name: name.to_owned(), value, focused: false };
     let below = vec![
-        given("agent", Value::Text("claude".to_owned())),
-        given("count", Value::Integer(3)),
-        given("discard", Value::Bool(true)),
-        given("who", Value::Other),
+        option("agent", Value::Text("claude".to_owned())),
+        option("count", Value::Integer(3)),
+        option("discard", Value::Bool(true)),
+        option("who", Value::Other),
     ];
     let expected = SlashCommand {
-        interaction: at(),
+        interaction: expected_interaction(),
         name: "acp".to_owned(),
-        options: vec![given("spawn", Value::Sub(below))],
+        options: vec![option("spawn", Value::Sub(below))],
     };
-    assert_eq!(one("INTERACTION_CREATE", &interaction(2, data)), Event::Command(Box::new(expected)));
+    assert_eq!(decode_one("INTERACTION_CREATE", &interaction(2, data)), Event::Command(Box::new(expected)));
 }
 
 #[test]
-fn what_is_being_typed_is_a_text_whatever_it_will_be() {
+fn focused_option_is_text_for_any_kind() {
     for (kind, value, text) in
         [(3, json!("cl"), "cl"), (4, json!("1"), "1"), (4, json!(12), "12"), (10, json!(""), "")]
     {
-        let option = json!({ "name": "x", "type": kind, "value": value, "focused": true });
-        let event = one("INTERACTION_CREATE", &interaction(4, json!({ "name": "acp", "options": [option] })));
+        let typed = json!({ "name": "x", "type": kind, "value": value, "focused": true });
+        let event =
+            decode_one("INTERACTION_CREATE", &interaction(4, json!({ "name": "acp", "options": [typed] })));
         let Event::Autocomplete(command) = event else { panic!("{event:?}") };
-        let typed = GivenOption { name: "x".to_owned(), value: Value::Text(text.to_owned()), focused: true };
-        assert_eq!(command.options, [typed], "{kind}");
+        let expected =
+            GivenOption { name: "x".to_owned(), value: Value::Text(text.to_owned()), focused: true };
+        assert_eq!(command.options, [expected], "{kind}");
     }
 }
 
 #[test]
-fn a_click_names_its_button_and_message() {
+fn click_has_custom_id_and_message() {
     let click = interaction(3, json!({ "custom_id": "acp1:/acp cancel", "component_type": 2 }));
-    let expected =
-        Click { interaction: at(), custom_id: "acp1:/acp cancel".to_owned(), message: Snowflake(100) };
-    assert_eq!(one("INTERACTION_CREATE", &click), Event::Click(Box::new(expected)));
+    let expected = Click {
+        interaction: expected_interaction(),
+        custom_id: "acp1:/acp cancel".to_owned(),
+        message: Snowflake(100),
+    };
+    assert_eq!(decode_one("INTERACTION_CREATE", &click), Event::Click(Box::new(expected)));
 }
 
 #[test]
-fn an_interaction_needs_only_what_its_answer_needs() {
+fn interaction_requires_only_fields_of_its_response() {
     let whole = || interaction(3, json!({ "custom_id": "x" }));
     for field in whole().as_object().expect("object").keys() {
         let mut data = whole();
@@ -305,7 +309,7 @@ fn an_interaction_needs_only_what_its_answer_needs() {
     let mut direct = whole();
     direct["member"] = Json::Null;
     direct["user"] = json!({ "id": "9", "username": "ann" });
-    let Event::Click(click) = one("INTERACTION_CREATE", &direct) else { panic!("no click") };
+    let Event::Click(click) = decode_one("INTERACTION_CREATE", &direct) else { panic!("no click") };
     assert_eq!(click.interaction.member.user.id, Snowflake(9));
     // A form, which the bot never opens, and a kind of a future API version.
     for kind in [5, 6] {
@@ -314,7 +318,7 @@ fn an_interaction_needs_only_what_its_answer_needs() {
 }
 
 #[test]
-fn kinds_are_ours_known_or_unknown() {
+fn event_kinds_are_handled_ignored_or_unknown() {
     for kind in IGNORED {
         assert_eq!(event(kind, &Json::Null), Ok(DecodedEvent::Ignored), "{kind}");
     }

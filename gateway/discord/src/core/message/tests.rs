@@ -13,14 +13,15 @@ fn file(name: &str, bytes: usize) -> FileUpload {
     }
 }
 
-fn new(body: MessageBody) -> NewMessage {
+fn new_message(body: MessageBody) -> NewMessage {
     NewMessage { nonce: "n".to_owned(), body }
 }
 
 #[test]
-fn a_new_message_is_as_discord_takes_it() {
+fn new_message_payload_matches_documentation() {
     let files = vec![file("a.md", 3)];
-    let message = new(MessageBody { files, flags: EPHEMERAL, ..MessageBody::text("hello @everyone") });
+    let message =
+        new_message(MessageBody { files, flags: EPHEMERAL, ..MessageBody::text("hello @everyone") });
     let expected = json!({
         "content": "hello @everyone",
         "embeds": [],
@@ -35,7 +36,7 @@ fn a_new_message_is_as_discord_takes_it() {
 }
 
 #[test]
-fn an_edit_says_all_that_the_message_shows() {
+fn edit_payload_replaces_all_content() {
     let expected = json!({
         "content": "x",
         "embeds": [],
@@ -46,7 +47,7 @@ fn an_edit_says_all_that_the_message_shows() {
 }
 
 #[test]
-fn what_discord_refuses_is_not_asked() {
+fn out_of_bounds_payloads_are_rejected() {
     let over = |limit, actual| Err(ValidationError::OutOfBounds(OutOfBounds { limit, actual }));
     let with = |files: Vec<FileUpload>| MessageBody { files, ..MessageBody::text("x") };
     let mib = 1024 * 1024;
@@ -67,13 +68,15 @@ fn what_discord_refuses_is_not_asked() {
             )),
         ),
     ] {
-        assert_eq!(new(body.clone()).payload().map(|_| ()), expected, "{row}");
+        assert_eq!(new_message(body.clone()).payload().map(|_| ()), expected, "{row}");
         assert_eq!(body.edit().map(|_| ()), expected, "{row}");
         assert_eq!(body.webhook(None).map(|_| ()), expected, "{row}");
     }
     assert!(with(vec![file("a", 9 * mib); 3]).edit().is_err());
     for nonce in ["", &"n".repeat(26)] {
-        assert!(NewMessage { nonce: nonce.to_owned(), ..new(MessageBody::text("x")) }.payload().is_err());
+        assert!(
+            NewMessage { nonce: nonce.to_owned(), ..new_message(MessageBody::text("x")) }.payload().is_err()
+        );
     }
     for name in ["", "Clyde", "my discord bot", &"n".repeat(81)] {
         assert!(MessageBody::text("x").webhook(Some(name)).is_err(), "{name}");
@@ -81,7 +84,7 @@ fn what_discord_refuses_is_not_asked() {
 }
 
 #[test]
-fn first_answers_are_as_discord_takes_them() {
+fn callback_payloads_match_documentation() {
     let text = MessageBody::text("x").edit().map(|payload| payload.json).unwrap_or_default();
     let choice = |name: &str| (name.to_owned(), "v".to_owned());
     for (callback, expected) in [
@@ -100,13 +103,12 @@ fn first_answers_are_as_discord_takes_them() {
 }
 
 proptest! {
-    /// No message of any kind and content notifies anyone.
     #[test]
-    fn nobody_is_notified(content in "\\PC{1,60}", flags in 0_u64..8192) {
+    fn payloads_disable_mentions(content in "\\PC{1,60}", flags in 0_u64..8192) {
         let body = MessageBody { flags, ..MessageBody::text(format!("@everyone {content}")) };
         let callback = Callback::Message(body.clone()).payload().map(|payload| payload.json["data"].clone());
         let bodies = [
-            new(body.clone()).payload().map(|payload| payload.json),
+            new_message(body.clone()).payload().map(|payload| payload.json),
             body.edit().map(|payload| payload.json),
             body.webhook(None).map(|payload| payload.json),
             callback,

@@ -12,7 +12,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-fn job(channel: u64, priority: Priority, sequence: Option<Sequence>) -> ScheduledRequest<u8> {
+fn request(channel: u64, priority: Priority, sequence: Option<Sequence>) -> ScheduledRequest<u8> {
     ScheduledRequest {
         channel: Some(Snowflake(channel)),
         priority,
@@ -22,8 +22,8 @@ fn job(channel: u64, priority: Priority, sequence: Option<Sequence>) -> Schedule
     }
 }
 
-fn add(schedule: &mut Schedule<u8>, job: ScheduledRequest<u8>) -> (Ticket, Option<Ticket>) {
-    schedule.add(job).unwrap_or_else(|full| panic!("{full:?}"))
+fn add(schedule: &mut Schedule<u8>, request: ScheduledRequest<u8>) -> (Ticket, Option<Ticket>) {
+    schedule.add(request).unwrap_or_else(|full| panic!("{full:?}"))
 }
 
 fn edit(message: u64) -> Option<Sequence> {
@@ -41,10 +41,10 @@ fn starts(schedule: &mut Schedule<u8>) -> Vec<Ticket> {
 }
 
 #[test]
-fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
+fn durable_requests_of_a_channel_start_first_and_serially() {
     let mut schedule = Schedule::new(100);
     let kinds = [Typing, Card, Final, Notice, Permission, Final];
-    let tickets = kinds.map(|priority| add(&mut schedule, job(1, priority, None)).0);
+    let tickets = kinds.map(|priority| add(&mut schedule, request(1, priority, None)).0);
     let mut order = Vec::new();
     loop {
         let started = starts(&mut schedule);
@@ -52,7 +52,7 @@ fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
         order.push(tickets.iter().position(|t| t == ticket).unwrap_or(99));
         // A best-effort request starts together with the last durable one.
         order.extend(
-            started.iter().skip(1).map(|beside| tickets.iter().position(|t| t == beside).unwrap_or(99)),
+            started.iter().skip(1).map(|other| tickets.iter().position(|t| t == other).unwrap_or(99)),
         );
         assert_eq!(started.len(), if order.len() == 5 { 2 } else { 1 }, "{order:?}");
         started.iter().for_each(|ticket| schedule.done(*ticket));
@@ -63,17 +63,17 @@ fn in_a_channel_what_is_owed_goes_first_and_one_by_one() {
 
 /// If only one request at a time is possible, a backfill check comes last.
 #[test]
-fn a_look_goes_when_nothing_else_does() {
+fn backfill_checks_have_lowest_priority() {
     let mut schedule = Schedule::new(100);
-    let look = add(&mut schedule, ScheduledRequest { channel: None, ..job(1, Look, None) }).0;
-    let tickets = [Typing, Card, Notice].map(|priority| add(&mut schedule, job(2, priority, None)).0);
+    let look = add(&mut schedule, ScheduledRequest { channel: None, ..request(1, Look, None) }).0;
+    let tickets = [Typing, Card, Notice].map(|priority| add(&mut schedule, request(2, priority, None)).0);
     let mut order = Vec::new();
     for _ in 0..4 {
         let mut has_room = true;
-        let ask = |_: &u8| {
+        let admit = |_: &u8| {
             if std::mem::take(&mut has_room) { StartDecision::Go(()) } else { StartDecision::Wait(None) }
         };
-        let decisions = schedule.step(ms(0), ask).decisions;
+        let decisions = schedule.step(ms(0), admit).decisions;
         for (ticket, _) in decisions {
             order.push(ticket);
             schedule.done(ticket);
@@ -84,24 +84,24 @@ fn a_look_goes_when_nothing_else_does() {
 }
 
 #[test]
-fn a_final_does_not_wait_for_a_card_that_is_under_way() {
+fn final_does_not_wait_for_card_in_flight() {
     let mut schedule = Schedule::new(100);
-    let card = add(&mut schedule, job(1, Card, edit(7))).0;
+    let card = add(&mut schedule, request(1, Card, edit(7))).0;
     assert_eq!(starts(&mut schedule), [card]);
-    let last = add(&mut schedule, job(1, Final, None)).0;
-    let typing = add(&mut schedule, job(1, Typing, None)).0;
-    let elsewhere = add(&mut schedule, job(2, Final, None)).0;
+    let last = add(&mut schedule, request(1, Final, None)).0;
+    let typing = add(&mut schedule, request(1, Typing, None)).0;
+    let elsewhere = add(&mut schedule, request(2, Final, None)).0;
     assert_eq!(starts(&mut schedule), [last, elsewhere]);
     schedule.done(card);
     assert_eq!(starts(&mut schedule), [typing]);
 }
 
 #[test]
-fn nothing_best_effort_uses_up_what_is_owed_something() {
+fn best_effort_requests_leave_budget_for_durable_ones() {
     let mut schedule = Schedule::new(100);
-    let last = add(&mut schedule, job(1, Final, None)).0;
-    let card = add(&mut schedule, ScheduledRequest { params: 1, ..job(1, Card, None) }).0;
-    let other = add(&mut schedule, ScheduledRequest { params: 1, ..job(2, Card, None) }).0;
+    let last = add(&mut schedule, request(1, Final, None)).0;
+    let card = add(&mut schedule, ScheduledRequest { params: 1, ..request(1, Card, None) }).0;
+    let other = add(&mut schedule, ScheduledRequest { params: 1, ..request(2, Card, None) }).0;
     let step = schedule.step(ms(0), |params| {
         if *params == 0 { StartDecision::Wait(Some(ms(500))) } else { StartDecision::Go(()) }
     });
@@ -114,24 +114,24 @@ fn nothing_best_effort_uses_up_what_is_owed_something() {
 }
 
 #[test]
-fn a_newer_edit_takes_the_place_of_one_that_waits() {
+fn newer_edit_supersedes_queued_edit() {
     let mut schedule = Schedule::new(3);
-    let first = add(&mut schedule, job(1, Card, edit(7))).0;
+    let first = add(&mut schedule, request(1, Card, edit(7))).0;
     assert_eq!(starts(&mut schedule), [first]);
-    let second = add(&mut schedule, job(1, Card, edit(7))).0;
-    let other = add(&mut schedule, job(1, Card, edit(8))).0;
-    let (third, gone) = add(&mut schedule, job(1, Card, edit(7)));
-    assert_eq!(gone, Some(second));
+    let second = add(&mut schedule, request(1, Card, edit(7))).0;
+    let other = add(&mut schedule, request(1, Card, edit(8))).0;
+    let (third, superseded) = add(&mut schedule, request(1, Card, edit(7)));
+    assert_eq!(superseded, Some(second));
     // The new request has the best priority of all it replaced, and the position of the first.
-    let (fourth, gone) = add(&mut schedule, job(1, Reaction, edit(7)));
-    assert_eq!(gone, Some(third));
+    let (fourth, superseded) = add(&mut schedule, request(1, Reaction, edit(7)));
+    assert_eq!(superseded, Some(third));
     schedule.done(first);
     assert_eq!(starts(&mut schedule), [fourth]);
     schedule.done(fourth);
     assert_eq!(starts(&mut schedule), [other]);
     // Reactions do not supersede each other: each is sent, in order.
     let reactions = Some(Sequence::Reactions(Snowflake(7)));
-    let [add_one, remove] = [0, 1].map(|_| add(&mut schedule, job(1, Reaction, reactions)));
+    let [add_one, remove] = [0, 1].map(|_| add(&mut schedule, request(1, Reaction, reactions)));
     assert_eq!((add_one.1, remove.1), (None, None));
     schedule.done(other);
     assert_eq!(starts(&mut schedule), [add_one.0]);
@@ -140,22 +140,25 @@ fn a_newer_edit_takes_the_place_of_one_that_waits() {
 }
 
 #[test]
-fn who_would_wait_too_long_is_told_so_at_once() {
+fn requests_beyond_their_deadline_give_up_at_once() {
     let mut schedule = Schedule::new(2);
-    let patient = add(&mut schedule, ScheduledRequest { params: 1, ..job(1, Final, None) }).0;
+    let patient = add(&mut schedule, ScheduledRequest { params: 1, ..request(1, Final, None) }).0;
     let hasty =
-        add(&mut schedule, ScheduledRequest { give_up_at: ms(400), params: 1, ..job(2, Card, None) }).0;
-    assert!(schedule.add(job(3, Final, None)).is_err());
-    let ask = |_: &u8| StartDecision::<()>::Wait(Some(ms(5000)));
+        add(&mut schedule, ScheduledRequest { give_up_at: ms(400), params: 1, ..request(2, Card, None) }).0;
+    assert!(schedule.add(request(3, Final, None)).is_err());
+    let admit = |_: &u8| StartDecision::<()>::Wait(Some(ms(5000)));
     let gave_up = (hasty, ScheduleDecision::GiveUp { retry_after: ms(5000) });
-    assert_eq!(schedule.step(ms(0), ask), ScheduleStep { decisions: vec![gave_up], wake_at: Some(ms(5000)) });
+    assert_eq!(
+        schedule.step(ms(0), admit),
+        ScheduleStep { decisions: vec![gave_up], wake_at: Some(ms(5000)) }
+    );
     // The time of the next response is unknown, so the request waits until its deadline.
     let step = schedule.step(ms(5000), |_| StartDecision::<()>::Wait(None));
     assert_eq!(step, ScheduleStep { decisions: vec![], wake_at: Some(ms(10_000)) });
     let step = schedule.step(ms(10_000), |_| StartDecision::<()>::Wait(None));
     assert_eq!(step.decisions, [(patient, ScheduleDecision::GiveUp { retry_after: super::WAIT_UNKNOWN })]);
     assert_eq!((schedule.waiting(), schedule.in_flight()), (0, 0));
-    let never = add(&mut schedule, job(1, Final, None)).0;
+    let never = add(&mut schedule, request(1, Final, None)).0;
     assert_eq!(
         schedule.step(ms(0), |_| StartDecision::<()>::Never).decisions,
         [(never, ScheduleDecision::Never)]
@@ -163,41 +166,40 @@ fn who_would_wait_too_long_is_told_so_at_once() {
 }
 
 #[test]
-fn one_that_was_refused_waits_where_it_stood() {
+fn requeued_request_keeps_its_position() {
     let mut schedule = Schedule::new(100);
-    let first = add(&mut schedule, job(1, Final, None)).0;
+    let first = add(&mut schedule, request(1, Final, None)).0;
     assert_eq!(starts(&mut schedule), [first]);
-    let second = add(&mut schedule, job(1, Final, None)).0;
+    let second = add(&mut schedule, request(1, Final, None)).0;
     assert!(schedule.requeue(first, ms(10_000)));
     assert_eq!(starts(&mut schedule), [first]);
     schedule.done(first);
     assert_eq!(starts(&mut schedule), [second]);
     schedule.done(second);
     // A refused edit is superseded by a newer one that waits.
-    let old = add(&mut schedule, job(1, Card, edit(7))).0;
+    let old = add(&mut schedule, request(1, Card, edit(7))).0;
     assert_eq!(starts(&mut schedule), [old]);
-    let new = add(&mut schedule, job(1, Card, edit(7))).0;
+    let new = add(&mut schedule, request(1, Card, edit(7))).0;
     assert!(!schedule.requeue(old, ms(10_000)));
     assert_eq!(starts(&mut schedule), [new]);
 }
 
-/// Action on a schedule.
 #[derive(Debug, Clone)]
-enum Act {
+enum Action {
     Add {
         channel: u64,
         priority: Priority,
         message: Option<u64>,
         bucket: u8,
     },
-    /// A request in flight ends; `which` selects it.
+    /// A request in flight ends; `index` selects it.
     End {
-        which: usize,
-        again: bool,
+        index: usize,
+        requeue: bool,
     },
     /// The caller of a waiting request goes away.
     Drop {
-        which: usize,
+        index: usize,
     },
     /// A rate limit opens or closes.
     Bucket {
@@ -206,7 +208,7 @@ enum Act {
     },
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
+fn actions() -> impl Strategy<Value = Vec<Action>> {
     let priority = prop_oneof![
         Just(Permission),
         Just(Final),
@@ -217,124 +219,130 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         Just(Look)
     ];
     let add = (0..3_u64, priority, prop::option::of(0..3_u64), 0..4_u8);
-    let act = prop_oneof![
-        5 => add.prop_map(|(channel, priority, message, bucket)| Act::Add { channel, priority, message, bucket }),
-        3 => (0..10_usize, prop::bool::weighted(0.2)).prop_map(|(which, again)| Act::End { which, again }),
-        1 => (0..10_usize).prop_map(|which| Act::Drop { which }),
-        1 => (0..4_u8, any::<bool>()).prop_map(|(bucket, open)| Act::Bucket { bucket, open }),
+    let action = prop_oneof![
+        5 => add.prop_map(|(channel, priority, message, bucket)| Action::Add { channel, priority, message, bucket }),
+        3 => (0..10_usize, prop::bool::weighted(0.2)).prop_map(|(index, requeue)| Action::End { index, requeue }),
+        1 => (0..10_usize).prop_map(|index| Action::Drop { index }),
+        1 => (0..4_u8, any::<bool>()).prop_map(|(bucket, open)| Action::Bucket { bucket, open }),
     ];
-    prop::collection::vec(act, 1..80)
+    prop::collection::vec(action, 1..80)
 }
 
 /// Observer's view: waiting requests and requests in flight.
 #[derive(Default)]
-struct Seen {
+struct Observer {
     waiting: BTreeMap<Ticket, ScheduledRequest<u8>>,
     in_flight: BTreeMap<Ticket, ScheduledRequest<u8>>,
     closed: BTreeSet<u8>,
 }
 
-impl Seen {
+impl Observer {
     fn started(&mut self, ticket: Ticket) -> Result<(), TestCaseError> {
-        let job = self.waiting.remove(&ticket);
-        let job = job.ok_or_else(|| TestCaseError::fail("started and did not wait"))?;
-        prop_assert!(!self.closed.contains(&job.params), "its budget is exhausted");
-        let durable = job.priority.is_durable();
+        let request = self.waiting.remove(&ticket);
+        let request = request.ok_or_else(|| TestCaseError::fail("started without waiting"))?;
+        prop_assert!(!self.closed.contains(&request.params), "started while its rate limit is closed");
+        let durable = request.priority.is_durable();
         for other in self.in_flight.values() {
-            let two = other.channel == job.channel && other.priority.is_durable() == durable;
-            prop_assert!(!two, "two writers of a kind: {job:?} {other:?}");
-            prop_assert!(other.sequence.is_none() || other.sequence != job.sequence, "overtakes {other:?}");
+            let two = other.channel == request.channel && other.priority.is_durable() == durable;
+            prop_assert!(!two, "two concurrent requests of a class: {request:?} {other:?}");
+            prop_assert!(
+                other.sequence.is_none() || other.sequence != request.sequence,
+                "starts before {other:?} ends"
+            );
         }
-        let owed = |other: &ScheduledRequest<u8>| other.channel == job.channel && other.priority.is_durable();
+        let is_durable =
+            |other: &ScheduledRequest<u8>| other.channel == request.channel && other.priority.is_durable();
         for (position, other) in &self.waiting {
-            prop_assert!(durable || !owed(other), "{job:?} goes before {other:?}, which is owed");
-            let earlier = *position < ticket && other.priority == job.priority && durable && owed(other);
+            prop_assert!(durable || !is_durable(other), "{request:?} starts before durable {other:?}");
+            let earlier =
+                *position < ticket && other.priority == request.priority && durable && is_durable(other);
             // A request that replaced another one has an earlier position than its number says.
-            prop_assert!(!earlier || job.sequence.is_some(), "{job:?} overtakes {other:?}");
+            prop_assert!(!earlier || request.sequence.is_some(), "{request:?} starts before {other:?}");
         }
-        self.in_flight.insert(ticket, job);
+        self.in_flight.insert(ticket, request);
         Ok(())
     }
 
-    fn nth(of: &BTreeMap<Ticket, ScheduledRequest<u8>>, which: usize) -> Option<Ticket> {
-        of.keys().nth(which.checked_rem(of.len())?).copied()
+    fn nth(of: &BTreeMap<Ticket, ScheduledRequest<u8>>, index: usize) -> Option<Ticket> {
+        of.keys().nth(index.checked_rem(of.len())?).copied()
     }
 }
 
-fn run(acts: Vec<Act>) -> Result<(), TestCaseError> {
+fn run(actions: Vec<Action>) -> Result<(), TestCaseError> {
     let mut schedule = Schedule::new(1000);
-    let mut seen = Seen::default();
-    for act in acts {
-        match act {
-            Act::Add { channel, priority, message, bucket } => {
+    let mut observer = Observer::default();
+    for action in actions {
+        match action {
+            Action::Add { channel, priority, message, bucket } => {
                 let sequence = match priority {
                     Reaction => message.map(|message| Sequence::Reactions(Snowflake(message))),
                     Typing => Some(Sequence::Typing(Snowflake(channel))),
                     _ => message.and_then(edit),
                 };
-                let job = ScheduledRequest { params: bucket, ..job(channel, priority, sequence) };
-                let (ticket, gone) = add(&mut schedule, job.clone());
-                let older = gone.and_then(|gone| seen.waiting.remove(&gone));
-                prop_assert_eq!(older.is_some(), gone.is_some());
+                let request = ScheduledRequest { params: bucket, ..request(channel, priority, sequence) };
+                let (ticket, superseded) = add(&mut schedule, request.clone());
+                let older = superseded.and_then(|superseded| observer.waiting.remove(&superseded));
+                prop_assert_eq!(older.is_some(), superseded.is_some());
                 let priority = older.map_or(priority, |older| older.priority.min(priority));
-                seen.waiting.insert(ticket, ScheduledRequest { priority, ..job });
+                observer.waiting.insert(ticket, ScheduledRequest { priority, ..request });
             }
-            Act::End { which, again } => {
-                let Some(ticket) = Seen::nth(&seen.in_flight, which) else { continue };
-                let job = seen.in_flight.remove(&ticket);
-                if again && schedule.requeue(ticket, ms(10_000)) {
-                    seen.waiting.extend(job.map(|job| (ticket, job)));
-                } else if !again {
+            Action::End { index, requeue } => {
+                let Some(ticket) = Observer::nth(&observer.in_flight, index) else { continue };
+                let request = observer.in_flight.remove(&ticket);
+                if requeue && schedule.requeue(ticket, ms(10_000)) {
+                    observer.waiting.extend(request.map(|request| (ticket, request)));
+                } else if !requeue {
                     schedule.done(ticket);
                 }
             }
-            Act::Drop { which } => {
-                let Some(ticket) = Seen::nth(&seen.waiting, which) else { continue };
-                seen.waiting.remove(&ticket);
+            Action::Drop { index } => {
+                let Some(ticket) = Observer::nth(&observer.waiting, index) else { continue };
+                observer.waiting.remove(&ticket);
                 schedule.done(ticket);
             }
-            Act::Bucket { bucket, open } => {
+            Action::Bucket { bucket, open } => {
                 if open {
-                    seen.closed.remove(&bucket)
+                    observer.closed.remove(&bucket)
                 } else {
-                    seen.closed.insert(bucket)
+                    observer.closed.insert(bucket)
                 };
             }
         }
-        let closed = seen.closed.clone();
-        let ask = |bucket: &u8| {
+        let closed = observer.closed.clone();
+        let admit = |bucket: &u8| {
             if closed.contains(bucket) { StartDecision::Wait(None) } else { StartDecision::Go(()) }
         };
-        for (ticket, decision) in schedule.step(ms(0), ask).decisions {
+        for (ticket, decision) in schedule.step(ms(0), admit).decisions {
             prop_assert_eq!(decision, ScheduleDecision::Start(()));
-            seen.started(ticket)?;
+            observer.started(ticket)?;
         }
         prop_assert_eq!(
             (schedule.waiting(), schedule.in_flight()),
-            (seen.waiting.len(), seen.in_flight.len())
+            (observer.waiting.len(), observer.in_flight.len())
         );
         for (message, channel) in (0..3).flat_map(|m| (0..3).map(move |c| (m, c))) {
             for sequence in [Sequence::Edit(Snowflake(message)), Sequence::Typing(Snowflake(channel))] {
-                let waits = seen.waiting.values().filter(|job| job.sequence == Some(sequence)).count();
-                prop_assert!(waits <= 1, "{waits} wait as {sequence:?}");
+                let waits =
+                    observer.waiting.values().filter(|request| request.sequence == Some(sequence)).count();
+                prop_assert!(waits <= 1, "{waits} requests wait in {sequence:?}");
             }
         }
     }
     // With open rate limits, all requests start in the end.
     loop {
-        for ticket in std::mem::take(&mut seen.in_flight).into_keys() {
+        for ticket in std::mem::take(&mut observer.in_flight).into_keys() {
             schedule.done(ticket);
         }
-        seen.closed.clear();
+        observer.closed.clear();
         let decisions = schedule.step(ms(0), |_| StartDecision::Go(())).decisions;
         if decisions.is_empty() {
             break;
         }
         for (ticket, _) in decisions {
-            seen.started(ticket)?;
+            observer.started(ticket)?;
         }
     }
-    prop_assert!(seen.waiting.is_empty(), "never started: {:?}", seen.waiting);
+    prop_assert!(observer.waiting.is_empty(), "never started: {:?}", observer.waiting);
     Ok(())
 }
 
@@ -343,7 +351,7 @@ proptest! {
 
     /// The invariants at the top of the module, for any order of actions.
     #[test]
-    fn the_laws_hold(acts in acts()) {
-        run(acts)?;
+    fn scheduler_invariants_hold(actions in actions()) {
+        run(actions)?;
     }
 }

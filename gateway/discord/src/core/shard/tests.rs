@@ -6,11 +6,11 @@ use super::*;
 use crate::core::event::Event;
 use serde_json::json;
 
-const ANSWER_MS: u64 = 30_000;
+const READY_TIMEOUT_MS: u64 = 30_000;
 const INTERVAL: u64 = 40_000;
 
 fn shard() -> Shard {
-    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), ANSWER_MS)
+    Shard::new(0, BaseUrl::parse("http://127.0.0.1:1").expect("base"), READY_TIMEOUT_MS)
 }
 
 fn hello() -> Frame {
@@ -40,7 +40,7 @@ fn identify() -> Vec<Output> {
     vec![Output::Send(OutgoingPayload::Identify)]
 }
 
-fn beat(seq: Option<u64>) -> Vec<Output> {
+fn heartbeat(seq: Option<u64>) -> Vec<Output> {
     vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
 }
 
@@ -49,7 +49,7 @@ fn reconnect(close: Option<u16>, why: &str, after_ms: u64, resume: bool, needs_u
 }
 
 /// Shard with a session from its first connection, made at 0 ms; the first heartbeat is due at 20 s.
-fn begun() -> Shard {
+fn ready_shard() -> Shard {
     let mut shard = shard();
     shard.begin_connection(0);
     assert_eq!(shard.frame(0, hello(), 0.5), identify());
@@ -58,8 +58,8 @@ fn begun() -> Shard {
 }
 
 /// The same shard on its second connection, after sending RESUME.
-fn resuming() -> Shard {
-    let mut shard = begun();
+fn resuming_shard() -> Shard {
+    let mut shard = ready_shard();
     assert_eq!(
         shard.connection_ended(1, Disconnect::Broken),
         Ok(reconnect(None, "the connection broke", 0, true, false))
@@ -70,8 +70,8 @@ fn resuming() -> Shard {
 }
 
 #[test]
-fn nothing_is_sent_before_hello() {
-    for mut shard in [shard(), { begun() }] {
+fn connection_sends_nothing_before_hello() {
+    for mut shard in [shard(), { ready_shard() }] {
         shard.begin_connection(0);
         for frame in [Frame::Heartbeat, Frame::Ack, Frame::Unreadable, deleted(2)] {
             assert_eq!(shard.frame(1, frame.clone(), 0.5), [], "{frame:?}");
@@ -87,7 +87,7 @@ fn hello_is_answered_by_identify_or_resume() {
     assert_eq!(first.frame(0, hello(), 0.5), identify());
     // A second HELLO changes nothing.
     assert_eq!((first.frame(0, hello(), 0.9), first.deadline()), (Vec::new(), Some(20_000)));
-    let mut second = begun();
+    let mut second = ready_shard();
     assert_eq!(second.frame(5, deleted(7), 0.5).len(), 2);
     assert!(second.connection_ended(6, Disconnect::Broken).is_ok_and(|lost| lost.resume));
     second.begin_connection(6);
@@ -95,30 +95,30 @@ fn hello_is_answered_by_identify_or_resume() {
 }
 
 #[test]
-fn resume_goes_to_the_address_of_the_session_if_it_is_permitted() {
+fn resume_uses_a_permitted_resume_url() {
     for (url, used) in [
         ("ws://127.0.0.1:2/", Some("ws://127.0.0.1:2")),
         ("wss://gateway.discord.gg", None),
         ("ws://127.0.0.1:2/?token=x", None),
         ("", None),
     ] {
-        let mut shard = begun();
+        let mut shard = ready_shard();
         shard.frame(1, ready(url), 0.0);
         assert_eq!(shard.resume_url(), used, "{url}");
     }
-    let mut lost = begun();
+    let mut lost = ready_shard();
     let refused = lost.connection_ended(1, Disconnect::NotConnected("refused".to_owned()));
     let expected = reconnect(None, "connection failed: refused", 1_000, true, true);
     assert_eq!((refused, lost.resume_url()), (Ok(expected), None), "the first address is tried next");
 }
 
 #[test]
-fn heartbeats_keep_their_interval_and_one_without_an_answer_ends_the_connection() {
-    let mut shard = begun();
+fn heartbeats_keep_interval_and_missing_ack_reconnects() {
+    let mut shard = ready_shard();
     assert_eq!((shard.deadline(), shard.tick(19_999)), (Some(20_000), Vec::new()));
-    assert_eq!((shard.tick(20_000), shard.deadline()), (beat(Some(1)), Some(60_000)));
+    assert_eq!((shard.tick(20_000), shard.deadline()), (heartbeat(Some(1)), Some(60_000)));
     assert_eq!(shard.frame(20_010, Frame::Ack, 0.5), []);
-    assert_eq!(shard.tick(60_000), beat(Some(1)));
+    assert_eq!(shard.tick(60_000), heartbeat(Some(1)));
     let why = "Discord did not answer a heartbeat in time";
     let lost = Output::Reconnect(reconnect(Some(CLOSE_RESUMABLE), why, 0, true, false));
     assert_eq!((shard.tick(100_000), shard.deadline()), (vec![lost], None));
@@ -126,14 +126,14 @@ fn heartbeats_keep_their_interval_and_one_without_an_answer_ends_the_connection(
 }
 
 #[test]
-fn the_first_heartbeat_is_due_after_a_random_part_of_the_interval() {
+fn first_heartbeat_has_jitter() {
     for (interval_ms, chance, due) in [
         (INTERVAL, 0.0, 0),
         (INTERVAL, 0.25, 10_000),
-        (INTERVAL, 7.0, ANSWER_MS),
+        (INTERVAL, 7.0, READY_TIMEOUT_MS),
         (20_000, 7.0, 20_000),
         (0, 0.999, 99),
-        (u64::MAX, 0.999, ANSWER_MS),
+        (u64::MAX, 0.999, READY_TIMEOUT_MS),
     ] {
         let mut shard = shard();
         shard.begin_connection(0);
@@ -143,19 +143,19 @@ fn the_first_heartbeat_is_due_after_a_random_part_of_the_interval() {
 }
 
 #[test]
-fn a_heartbeat_that_is_asked_for_is_sent_at_once_and_leaves_the_schedule() {
-    let mut shard = begun();
-    assert_eq!((shard.frame(5, Frame::Heartbeat, 0.5), shard.deadline()), (beat(Some(1)), Some(20_000)));
+fn requested_heartbeat_is_immediate_and_keeps_schedule() {
+    let mut shard = ready_shard();
+    assert_eq!((shard.frame(5, Frame::Heartbeat, 0.5), shard.deadline()), (heartbeat(Some(1)), Some(20_000)));
     // At most one per second: Discord permits 120 payloads a minute.
     assert_eq!(shard.frame(1_004, Frame::Heartbeat, 0.5), []);
-    assert_eq!(shard.frame(1_005, Frame::Heartbeat, 0.5), beat(Some(1)));
+    assert_eq!(shard.frame(1_005, Frame::Heartbeat, 0.5), heartbeat(Some(1)));
     // None of them was acknowledged.
-    assert_eq!(shard.tick(20_000), beat(Some(1)));
+    assert_eq!(shard.tick(20_000), heartbeat(Some(1)));
 }
 
 #[test]
-fn a_connection_without_hello_is_ended_and_the_session_kept() {
-    let mut shard = resuming();
+fn missing_hello_reconnects_and_keeps_the_session() {
+    let mut shard = resuming_shard();
     assert_eq!(shard.connection_ended(2, Disconnect::Broken).map(|lost| lost.resume), Ok(true));
     shard.begin_connection(10);
     assert_eq!((shard.deadline(), shard.tick(15_009)), (Some(15_010), Vec::new()));
@@ -165,8 +165,8 @@ fn a_connection_without_hello_is_ended_and_the_session_kept() {
 }
 
 #[test]
-fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified() {
-    for mut shard in [shard(), resuming()] {
+fn missing_ready_or_resumed_starts_a_new_session() {
+    for mut shard in [shard(), resuming_shard()] {
         shard.begin_connection(100);
         shard.frame(100, hello(), 0.5);
         // Neither events nor acknowledged heartbeats count as READY or RESUMED.
@@ -182,7 +182,7 @@ fn a_connection_without_ready_or_resumed_is_ended_and_a_new_session_identified()
 }
 
 #[test]
-fn an_unreadable_ready_is_no_answer() {
+fn unreadable_ready_starts_no_session() {
     let mut shard = shard();
     shard.begin_connection(0);
     shard.frame(0, hello(), 1.0);
@@ -192,7 +192,7 @@ fn an_unreadable_ready_is_no_answer() {
 }
 
 #[test]
-fn requests_of_the_service_to_reconnect() {
+fn reconnect_and_invalid_session_are_obeyed() {
     let asked = "Discord asked for a reconnect";
     let again = "Discord asked to resume the session";
     let over = "Discord ended the session";
@@ -203,7 +203,7 @@ fn requests_of_the_service_to_reconnect() {
         (invalid(true), 1.0, reconnect(Some(CLOSE_RESUMABLE), again, 5_000, true, false)),
         (invalid(false), 0.5, reconnect(Some(CLOSE_NORMAL), over, 3_000, false, true)),
     ] {
-        assert_eq!(begun().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
+        assert_eq!(ready_shard().frame(1, frame.clone(), chance), [Output::Reconnect(expected)], "{frame:?}");
     }
     // There is no session to resume.
     let mut first = shard();
@@ -213,7 +213,7 @@ fn requests_of_the_service_to_reconnect() {
 }
 
 #[test]
-fn the_end_of_a_connection_decides_what_follows() {
+fn close_code_decides_resume_identify_or_stop() {
     for (end, resume) in [
         (Disconnect::Broken, Some(true)),
         (Disconnect::Closed(1000), Some(true)),
@@ -235,7 +235,7 @@ fn the_end_of_a_connection_decides_what_follows() {
         (Disconnect::Closed(4014), None),
         (Disconnect::TooLarge, Some(false)),
     ] {
-        let ended = begun().connection_ended(1, end.clone());
+        let ended = ready_shard().connection_ended(1, end.clone());
         assert_eq!(
             ended.as_ref().ok().map(|lost| (lost.resume, lost.after_ms)),
             resume.map(|r| (r, 0)),
@@ -243,13 +243,16 @@ fn the_end_of_a_connection_decides_what_follows() {
         );
     }
     let lost = reconnect(None, "the session timed out (code 4009)", 0, false, true);
-    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
-    assert_eq!(begun().connection_ended(1, Disconnect::Closed(4014)).err(), close_codes::fatal_error(4014));
+    assert_eq!(ready_shard().connection_ended(1, Disconnect::Closed(4009)), Ok(lost));
+    assert_eq!(
+        ready_shard().connection_ended(1, Disconnect::Closed(4014)).err(),
+        close_codes::fatal_error(4014)
+    );
 }
 
 #[test]
-fn a_session_that_answers_no_resume_is_given_up() {
-    let mut shard = resuming();
+fn session_is_dropped_after_unanswered_resumes() {
+    let mut shard = resuming_shard();
     for resume in [true, true, false] {
         let lost = shard.connection_ended(2, Disconnect::Closed(4000));
         assert_eq!(lost.map(|lost| lost.resume), Ok(resume));
@@ -259,8 +262,8 @@ fn a_session_that_answers_no_resume_is_given_up() {
 }
 
 #[test]
-fn connections_that_end_at_once_are_made_ever_slower() {
-    let mut shard = begun();
+fn short_connections_back_off() {
+    let mut shard = ready_shard();
     let pauses: Vec<u64> = (0..8)
         .map(|at| {
             shard.begin_connection(at);
@@ -271,8 +274,8 @@ fn connections_that_end_at_once_are_made_ever_slower() {
 }
 
 #[test]
-fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
-    let mut shard = begun();
+fn skipped_sequence_numbers_report_gap_before_event() {
+    let mut shard = ready_shard();
     let gaps = |outputs: &[Output]| -> Vec<u64> {
         let gap = |output: &Output| if let Output::Gap(lost) = output { Some(*lost) } else { None };
         outputs.iter().filter_map(gap).collect()
@@ -294,8 +297,8 @@ fn sequence_numbers_that_jump_are_a_gap_before_the_event() {
 }
 
 #[test]
-fn a_resumed_session_goes_on() {
-    let mut shard = resuming();
+fn resumed_session_passes_events() {
+    let mut shard = resuming_shard();
     assert_eq!(shard.frame(2, deleted(2), 0.5).len(), 1);
     let resumed =
         Output::Event { kind: "RESUMED".to_owned(), read: Ok(DecodedEvent::Events(vec![Event::Resumed])) };
@@ -304,14 +307,14 @@ fn a_resumed_session_goes_on() {
 }
 
 #[test]
-fn a_new_session_begins_its_own_numbers() {
-    let mut shard = resuming();
+fn new_session_resets_the_sequence() {
+    let mut shard = resuming_shard();
     shard.frame(2, deleted(900), 0.5);
     shard.frame(3, Frame::InvalidSession { resumable: false }, 0.5);
     shard.begin_connection(4);
     assert_eq!(shard.frame(4, hello(), 0.0), identify());
-    assert_eq!(shard.tick(4), beat(None));
+    assert_eq!(shard.tick(4), heartbeat(None));
     shard.frame(5, Frame::Ack, 0.5);
     assert_eq!(shard.frame(6, ready("ws://127.0.0.1:2"), 0.5).len(), 1);
-    assert_eq!(shard.tick(INTERVAL + 4), beat(Some(1)));
+    assert_eq!(shard.tick(INTERVAL + 4), heartbeat(Some(1)));
 }

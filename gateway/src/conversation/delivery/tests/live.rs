@@ -1,4 +1,4 @@
-//! Live cards: kept while a turn runs, never in the way of what is owed, and the carrier of nothing.
+//! Status cards: updated during a turn, without delaying or replacing durable messages.
 
 use super::*;
 use crate::channel::{EditOutcome, Signal};
@@ -9,46 +9,45 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 pub(super) const LIVE: &str = "[acp.stream]\ndelivery_mode = \"live\"\nmin_interval_ms = 1\n";
 const TOOLS: &str = "tag_visibility = { tool_call = true, tool_call_update = true }\n";
 
-/// A channel whose messages can be looked at, and changed if it can do that.
+/// Channel that records messages, and edits them if enabled.
 #[derive(Default)]
-pub(super) struct Board {
+pub(super) struct FakeChannel {
     pub(super) can_edit: bool,
-    /// How many buttons a message has at most.
+    /// Maximum number of buttons of a message.
     pub(super) buttons: usize,
     pub(super) messages: Mutex<Vec<Outgoing>>,
-    /// What it was shown beside them, where it shows such things.
+    /// Recorded signals, if the channel supports them.
     pub(super) signals: Option<Mutex<Vec<Signal>>>,
-    /// How long a message can be changed.
+    /// Time in which a message can be edited.
     pub(super) edit_window_ms: Option<u64>,
-    /// How many edits fail from now on.
+    /// Number of edits that fail from now on.
     pub(super) failures: AtomicU32,
-    /// Edits have no end from now on.
+    /// Edits hang from now on.
     pub(super) is_stuck: AtomicBool,
     /// Number of edits from now on that a rate limit refuses for an hour.
     pub(super) limits: AtomicU32,
-    /// What is there is not changed any more from now on, for good.
+    /// Edits are refused for good from now on.
     pub(super) is_fixed: AtomicBool,
-    /// Sending waits from now on until somebody takes that back.
+    /// Sends wait while this is set.
     pub(super) is_slow: AtomicBool,
-    /// The answer to what is sent is lost from now on.
+    /// Responses to sends are lost from now on.
     pub(super) is_lost: AtomicBool,
     pub(super) edits: AtomicU32,
     pub(super) stuck: tokio::sync::Notify,
 }
 
-impl Board {
+impl FakeChannel {
     pub(super) fn new(can_edit: bool) -> Arc<Self> {
         Arc::new(Self { can_edit, buttons: if can_edit { 25 } else { 0 }, ..Self::default() })
     }
 
-    /// Kinds and texts, in the order of the conversation.
     pub(super) fn shown(&self) -> Vec<(PartKind, String)> {
         let messages = self.messages.lock().unwrap();
         messages.iter().map(|message| (message.kind, message.text.clone())).collect()
     }
 
-    /// The number of a message, new or not.
-    fn take(&self, message: &Outgoing) -> usize {
+    /// Returns the index of a message, new or known.
+    fn record(&self, message: &Outgoing) -> usize {
         assert!(self.properties().limit.fits(&message.text), "too long: {message:?}");
         let mut messages = self.messages.lock().unwrap();
         let at = messages.iter().position(|known| known.nonce == message.nonce);
@@ -58,7 +57,6 @@ impl Board {
         })
     }
 
-    /// The commands of the buttons of each message.
     pub(super) fn buttons(&self) -> Vec<Vec<String>> {
         let messages = self.messages.lock().unwrap();
         let of = |message: &Outgoing| message.actions.iter().map(|action| action.command.clone()).collect();
@@ -67,18 +65,18 @@ impl Board {
 
     pub(super) async fn until(
         &self,
-        what: &str,
-        is: impl Fn(&[(PartKind, String)]) -> bool,
+        description: &str,
+        condition: impl Fn(&[(PartKind, String)]) -> bool,
     ) -> Vec<(PartKind, String)> {
-        eventually(what, || async {
+        eventually(description, || async {
             let shown = self.shown();
-            is(&shown).then_some(shown)
+            condition(&shown).then_some(shown)
         })
         .await
     }
 }
 
-impl ChannelAdapter for Board {
+impl ChannelAdapter for FakeChannel {
     fn id(&self) -> &'static str {
         "console"
     }
@@ -98,7 +96,7 @@ impl ChannelAdapter for Board {
             while self.is_slow.load(Ordering::SeqCst) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            let at = self.take(message);
+            let at = self.record(message);
             if self.is_lost.load(Ordering::SeqCst) {
                 std::future::pending::<()>().await;
             }
@@ -163,62 +161,60 @@ pub(super) fn card(text: &str) -> (PartKind, String) {
     (PartKind::Card, text.to_owned())
 }
 
-pub(super) fn last(text: &str) -> (PartKind, String) {
+pub(super) fn final_message(text: &str) -> (PartKind, String) {
     (PartKind::Final, text.to_owned())
 }
 
-/// A bound session whose turn has begun, and what journals for it.
-pub(super) async fn begun() -> (tempfile::TempDir, Store, Scribe) {
-    let (dir, store, _, mut scribe) = bound().await;
-    scribe.start().await;
-    (dir, store, scribe)
+pub(super) async fn started_turn() -> (tempfile::TempDir, Store, JournalWriter) {
+    let (dir, store, _, mut journal) = bound().await;
+    journal.start().await;
+    (dir, store, journal)
 }
 
-/// A turn whose card is shown, on a channel that can edit it.
-pub(super) async fn with_card() -> (tempfile::TempDir, Store, Scribe, Arc<Board>, Driver) {
-    let (dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    let driver = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
-    (dir, store, scribe, board, driver)
+/// Starts a turn with a shown card, on a channel that can edit messages.
+pub(super) async fn with_card() -> (tempfile::TempDir, Store, JournalWriter, Arc<FakeChannel>, Driver) {
+    let (dir, store, mut journal) = started_turn().await;
+    let channel = FakeChannel::new(true);
+    let driver = drive(&store, &channel, LIVE);
+    journal.append_text("One. ").await;
+    channel.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    (dir, store, journal, channel, driver)
 }
 
 #[tokio::test]
 async fn card_is_edited_in_place_and_folded_above_answer() {
-    let (_dir, _store, mut scribe, board, driver) = with_card().await;
-    scribe.say("Two. ").await;
-    scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
+    let (_dir, _store, mut journal, channel, driver) = with_card().await;
+    journal.append_text("Two. ").await;
+    journal.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
     let text = "Working: 1 tool call (1 read)\n\nOne. Two.";
-    board.until("the card to change", |shown| shown == [card(text)]).await;
-    scribe.done().await;
-    let answer = last("One. Two.\n\n[1 tool call (1 read)]");
+    channel.until("the card to change", |shown| shown == [card(text)]).await;
+    journal.complete().await;
+    let answer = final_message("One. Two.\n\n[1 tool call (1 read)]");
     let folded = card("Done: 1 tool call (1 read)");
-    board.until("the answer", |shown| shown == [folded.clone(), answer.clone()]).await;
-    // The next turn has a card of its own, below.
-    scribe.start().await;
-    scribe.say("Three. ").await;
+    channel.until("the answer", |shown| shown == [folded.clone(), answer.clone()]).await;
+    // The next turn has a separate card below.
+    journal.start().await;
+    journal.append_text("Three. ").await;
     let next = card("Working\n\nThree.");
-    board.until("the next card", |shown| shown == [folded.clone(), answer.clone(), next.clone()]).await;
-    scribe.event(EventKind::Status, json!({"status": "x", "text": "Look here."})).await;
-    board.until("a notice beside it", |shown| shown.len() == 4).await;
+    channel.until("the next card", |shown| shown == [folded.clone(), answer.clone(), next.clone()]).await;
+    journal.event(EventKind::Status, json!({"status": "x", "text": "Look here."})).await;
+    channel.until("a notice below", |shown| shown.len() == 4).await;
     driver.stop().await;
 }
 
-/// The same on the real console; in `final_only` there is none.
 #[tokio::test]
 async fn console_has_cards_in_live_mode_only() {
     for (text, want) in [
         (LIVE, vec![("card".to_owned(), "Done".to_owned()), ("final".to_owned(), "One.".to_owned())]),
         ("", vec![("final".to_owned(), "One.".to_owned())]),
     ] {
-        let (_dir, store, mut scribe) = begun().await;
+        let (_dir, store, mut journal) = started_turn().await;
         let driver = on_console(&store, text);
-        scribe.say("One. ").await;
+        journal.append_text("One. ").await;
         if want.len() == 2 {
             assert_eq!(caught_up(&store, "c", 1).await, ["Working\n\nOne."]);
         }
-        scribe.done().await;
+        journal.complete().await;
         eventually("the turn to be delivered", || async {
             let mut rows = store.read("shown", |db| console::after(db, "c", 0, 10)).await.unwrap();
             rows.sort_by_key(|row| row.id);
@@ -230,142 +226,142 @@ async fn console_has_cards_in_live_mode_only() {
     }
 }
 
-/// A change that the channel will not have: nothing more is shown while the turn runs, and the card that is there says
-/// how it ended, and has no button any more.
+/// After a refused edit, the card shows no progress, but still the end of the turn, without buttons.
 #[tokio::test]
 async fn card_with_refused_edit_still_shows_end() {
-    let (_dir, _store, mut scribe, board, driver) = with_card().await;
-    board.is_fixed.store(true, Ordering::SeqCst);
-    scribe.say("Two. ").await;
-    eventually("a refusal", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
-    board.is_fixed.store(false, Ordering::SeqCst);
-    scribe.done().await;
-    board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
-    assert_eq!(board.buttons(), [Vec::<String>::new(), Vec::new()]);
+    let (_dir, _store, mut journal, channel, driver) = with_card().await;
+    channel.is_fixed.store(true, Ordering::SeqCst);
+    journal.append_text("Two. ").await;
+    eventually("a refusal", || async { (channel.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
+    channel.is_fixed.store(false, Ordering::SeqCst);
+    journal.complete().await;
+    channel.until("the end", |shown| shown == [card("Done"), final_message("One. Two.")]).await;
+    assert_eq!(channel.buttons(), [Vec::<String>::new(), Vec::new()]);
     driver.stop().await;
 }
 
-/// H20: durable messages pass a card that is stuck, in their own order.
+/// H20: durable messages pass a stuck card, in order.
 #[tokio::test]
 async fn durable_messages_pass_a_stuck_card() {
-    let (_dir, _store, mut scribe, board, driver) = with_card().await;
-    board.is_stuck.store(true, Ordering::SeqCst);
-    scribe.say("Two. ").await;
-    board.stuck.notified().await;
-    let asked = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
-    scribe.event(EventKind::Permission, asked).await;
-    board.until("the question", |shown| shown.len() == 2 && shown[1].0 == PartKind::Permission).await;
-    board.stuck.notified().await;
-    scribe
+    let (_dir, _store, mut journal, channel, driver) = with_card().await;
+    channel.is_stuck.store(true, Ordering::SeqCst);
+    journal.append_text("Two. ").await;
+    channel.stuck.notified().await;
+    let permission = json!({"permission_id": "p", "params": {"toolCall": {"title": "Write"}, "options": []}});
+    journal.event(EventKind::Permission, permission).await;
+    channel.until("the question", |shown| shown.len() == 2 && shown[1].0 == PartKind::Permission).await;
+    channel.stuck.notified().await;
+    journal
         .event(EventKind::PermissionSettled, json!({"permission_id": "p", "option_id": "y", "by": "ann"}))
         .await;
-    scribe.done().await;
-    let shown = board.until("the answer", |shown| shown.len() == 3).await;
+    journal.complete().await;
+    let shown = channel.until("the answer", |shown| shown.len() == 3).await;
     let kinds: Vec<PartKind> = shown.iter().map(|(kind, _)| *kind).collect();
     assert_eq!(kinds, [PartKind::Card, PartKind::Permission, PartKind::Final]);
     assert_eq!(shown[0].1, "Working\n\nOne.");
-    // The gateway's end does not wait for it either.
+    // Shutdown does not wait for the card either.
     driver.stop().await;
 }
 
 #[tokio::test]
 async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(false);
-    let driver = drive(&store, &board, &format!("{LIVE}{TOOLS}"));
-    scribe.say("One. ").await;
-    scribe.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
-    board.until("the line", |shown| shown == [card("[read] t")]).await;
-    scribe.say("Two.").await;
-    scribe.done().await;
-    let answer = last("One. \n\n[read] t\n\nTwo.\n\n[1 tool call (1 read)]");
-    board.until("the answer", |shown| shown == [card("[read] t"), answer.clone()]).await;
+    let (_dir, store, mut journal) = started_turn().await;
+    let channel = FakeChannel::new(false);
+    let driver = drive(&store, &channel, &format!("{LIVE}{TOOLS}"));
+    journal.append_text("One. ").await;
+    journal.event(EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})).await;
+    channel.until("the line", |shown| shown == [card("[read] t")]).await;
+    journal.append_text("Two.").await;
+    journal.complete().await;
+    let answer = final_message("One. \n\n[read] t\n\nTwo.\n\n[1 tool call (1 read)]");
+    channel.until("the answer", |shown| shown == [card("[read] t"), answer.clone()]).await;
     driver.stop().await;
-    assert_eq!(board.edits.load(Ordering::SeqCst), 0);
+    assert_eq!(channel.edits.load(Ordering::SeqCst), 0);
 }
 
-/// A driver that dies leaves a card; the next one goes on with it, or folds it when the turn is over.
+/// After a crash, the card is continued, or folded if the turn is over.
 #[tokio::test]
 async fn card_continues_after_crash() {
-    let (_dir, store, mut scribe, board, driver) = with_card().await;
+    let (_dir, store, mut journal, channel, driver) = with_card().await;
     eventually("the card to be stored", || async {
         let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
-        let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
-        (look.open.len() == 1).then_some(())
+        let cards = store.read("cards", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
+        (cards.open.len() == 1).then_some(())
     })
     .await;
     driver.kill().await;
-    scribe.say("Two. ").await;
-    let driver = drive(&store, &board, LIVE);
-    board.until("the card to go on", |shown| shown == [card("Working\n\nOne. Two.")]).await;
+    journal.append_text("Two. ").await;
+    let driver = drive(&store, &channel, LIVE);
+    channel.until("the updated card", |shown| shown == [card("Working\n\nOne. Two.")]).await;
     driver.kill().await;
-    scribe.done().await;
-    // Cards are switched off meanwhile: this one is folded all the same.
-    let driver = drive(&store, &board, "");
-    board.until("the end", |shown| shown == [card("Done"), last("One. Two.")]).await;
+    journal.complete().await;
+    // Cards are disabled meanwhile; the old one is folded all the same.
+    let driver = drive(&store, &channel, "");
+    channel.until("the end", |shown| shown == [card("Done"), final_message("One. Two.")]).await;
     driver.stop().await;
 }
 
-/// A channel that is away at that moment costs nobody the truth: what says that a turn goes on is tried again.
+/// A fold that fails while the channel is unavailable is retried.
 #[tokio::test]
 async fn card_with_failed_fold_is_folded_later() {
     for is_restarted in [false, true] {
-        let (_dir, store, mut scribe, board, mut driver) = with_card().await;
-        board.failures.store(u32::MAX, Ordering::SeqCst);
-        scribe.done().await;
-        board.until("the answer", |shown| shown == [card("Working\n\nOne."), last("One.")]).await;
-        eventually("the attempt", || async { (board.edits.load(Ordering::SeqCst) > 0).then_some(()) }).await;
+        let (_dir, store, mut journal, channel, mut driver) = with_card().await;
+        channel.failures.store(u32::MAX, Ordering::SeqCst);
+        journal.complete().await;
+        channel.until("the answer", |shown| shown == [card("Working\n\nOne."), final_message("One.")]).await;
+        eventually("the attempt", || async { (channel.edits.load(Ordering::SeqCst) > 0).then_some(()) })
+            .await;
         if is_restarted {
             driver.stop().await;
-            driver = drive(&store, &board, LIVE);
+            driver = drive(&store, &channel, LIVE);
         }
-        board.failures.store(0, Ordering::SeqCst);
-        board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
+        channel.failures.store(0, Ordering::SeqCst);
+        channel.until("the end", |shown| shown == [card("Done"), final_message("One.")]).await;
         driver.stop().await;
     }
 }
 
-/// The gateway dies between the sending of a card and the row that says where it is; the turn ends meanwhile.
+/// A crash after sending a card and before recording its id; the turn ends meanwhile.
 #[tokio::test]
 async fn card_without_recorded_id_is_found_and_folded() {
-    let (_dir, store, mut scribe) = begun().await;
-    let board = Board::new(true);
-    board.is_lost.store(true, Ordering::SeqCst);
-    let driver = drive(&store, &board, LIVE);
-    scribe.say("One. ").await;
-    board.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
+    let (_dir, store, mut journal) = started_turn().await;
+    let channel = FakeChannel::new(true);
+    channel.is_lost.store(true, Ordering::SeqCst);
+    let driver = drive(&store, &channel, LIVE);
+    journal.append_text("One. ").await;
+    channel.until("the card", |shown| shown == [card("Working\n\nOne.")]).await;
     driver.kill().await;
-    scribe.done().await;
-    board.is_lost.store(false, Ordering::SeqCst);
-    let driver = drive(&store, &board, LIVE);
-    board.until("the end", |shown| shown == [card("Done"), last("One.")]).await;
+    journal.complete().await;
+    channel.is_lost.store(false, Ordering::SeqCst);
+    let driver = drive(&store, &channel, LIVE);
+    channel.until("the end", |shown| shown == [card("Done"), final_message("One.")]).await;
     driver.stop().await;
 }
 
 #[tokio::test]
 async fn unbinding_folds_open_card() {
-    let (_dir, store, _scribe, board, driver) = with_card().await;
+    let (_dir, store, _journal, channel, driver) = with_card().await;
     let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
-    board.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
+    channel.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
     driver.stop().await;
 }
 
-/// C8: the turn is over long before the channel takes anything, and all of it arrives.
+/// C8: the turn ends before the channel accepts any message; all of them arrive.
 #[tokio::test]
 async fn slow_channel_loses_nothing_after_end_of_turn() {
     for text in [LIVE, LONG] {
-        let (_dir, store, _, mut scribe) = bound().await;
-        let board = Board::new(true);
-        board.is_slow.store(true, Ordering::SeqCst);
-        let driver = drive(&store, &board, text);
-        two_turns(&mut scribe).await;
+        let (_dir, store, _, mut journal) = bound().await;
+        let channel = FakeChannel::new(true);
+        channel.is_slow.store(true, Ordering::SeqCst);
+        let driver = drive(&store, &channel, text);
+        two_turns(&mut journal).await;
         eventually("delivery to begin", || async { (!states(&store).await.is_empty()).then_some(()) }).await;
-        scribe.close().await;
-        board.is_slow.store(false, Ordering::SeqCst);
-        nothing_is_owed(&store).await;
+        journal.close().await;
+        channel.is_slow.store(false, Ordering::SeqCst);
+        no_pending_parts(&store).await;
         driver.stop().await;
-        let finals: Vec<String> = board
+        let finals: Vec<String> = channel
             .shown()
             .into_iter()
             .filter(|(kind, _)| *kind == PartKind::Final)

@@ -1,4 +1,4 @@
-//! Which bindings a scan reads.
+//! Bindings read by a scan.
 
 use super::*;
 use acp_core::rows::Verbosity;
@@ -23,7 +23,7 @@ async fn scan_reads_bindings_of_changed_sessions_only() {
     assert_eq!(read(&mut scope, &store, &cursors).await, ["a", "b"], "both are new");
     assert_eq!(read(&mut scope, &store, &cursors).await, [""; 0], "nothing changed");
 
-    Scribe::claim(&store, &keys[0]).await.turn("x").await;
+    JournalWriter::claim(&store, &keys[0]).await.turn("x").await;
     assert_eq!(read(&mut scope, &store, &cursors).await, ["a"], "rows were journaled");
 
     let of = keys[1].clone();
@@ -65,7 +65,7 @@ async fn failed_scan_is_repeated_over_all_bindings() {
     let (mut scope, cursors) = (ScanScope::default(), BindingCursors::new());
     assert_eq!(read(&mut scope, &store, &cursors).await, [""; 0]);
     store
-        .write("mend", |tx| Ok(tx.execute_batch("ALTER TABLE broken RENAME TO acp_bindings")?))
+        .write("repair", |tx| Ok(tx.execute_batch("ALTER TABLE broken RENAME TO acp_bindings")?))
         .await
         .unwrap();
     assert_eq!(read(&mut scope, &store, &cursors).await, ["c"]);

@@ -1,5 +1,5 @@
-//! What the gateway says of itself in a conversation.
-use super::commands::{answer, keyed, sessions};
+//! Diagnostic commands in a conversation.
+use super::commands::{key_of, reply_to, session_of_id};
 use super::*;
 use acp_core::agent_settings::Choices;
 use acp_core::api::{BackendView, StoreView, SupervisorView};
@@ -53,14 +53,13 @@ fn agent(name: &str, installed: bool, default: bool) -> AgentView {
     }
 }
 
-/// The answers that people and scripts read, whole: stable, and without what must not be shown.
 #[tokio::test]
 async fn diagnostics_are_stable_and_contain_no_secrets() {
     let (_dir, store) = open();
     let info = r#"{"protocolVersion":1,"agentInfo":{"name":"Demo","version":"1.2"},"agentCapabilities":{"loadSession":true,
         "promptCapabilities":{"image":false,"audio":true},"sessionCapabilities":{"close":{},"_meta":{"key":"hunter2"}}},
         "authMethods":[{"id":"k","name":"hunter2"}]}"#;
-    let mut row = sessions(1, "first");
+    let mut row = session_of_id(1, "first");
     row.last_activity_at_ms = 1_782_259_200_000;
     row.agent_session_id = Some("their-1".to_owned());
     row.agent_info = Some(info.to_owned());
@@ -69,18 +68,18 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
     row.options.agent.modes = Some(Choices { current: Some("ask".to_owned()), values });
     row.options.timeout_s = Some(90);
     row.last_error = Some(Failure::new(Code::TurnFailed, "It\nfailed\u{7}."));
-    spawn(&store, row, Some(binding_row(&keyed(1), &conversation("c")))).await;
-    spawn(&store, sessions(2, ""), None).await;
-    let mut fake = Fake::new(&store);
+    spawn(&store, row, Some(binding_row(&key_of(1), &conversation("c")))).await;
+    spawn(&store, session_of_id(2, ""), None).await;
+    let mut fake = FakeService::new(&store);
     let inner = Arc::get_mut(&mut fake).unwrap();
     inner.agents = vec![agent("demo", true, true), agent("codex", false, false)];
     *inner.status.lock().unwrap() = Some(status());
-    let inlet = inlet(&store, &fake);
-    let mut said = String::new();
+    let service = service(&store, &fake);
+    let mut output = String::new();
     for text in ["/acp sessions", "/acp status", "/agents", "/acp doctor", "/acp install"] {
-        said.push_str(&format!("> {text}\n{}\n", answer(&inlet, text).await));
+        output.push_str(&format!("> {text}\n{}\n", reply_to(&service, text).await));
     }
-    insta::assert_snapshot!(said, @r#"
+    insta::assert_snapshot!(output, @r#"
     > /acp sessions
     Sessions, most recently used first (* is this conversation's):
     * first (persistent, idle, direct, bound to console/c) agent:demo:acp:1; last error ACP_TURN_FAILED
@@ -116,14 +115,14 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
        - codex: npm install -g it
     3. /acp doctor checks the gateway, /agents lists the agents that can be started.
     "#);
-    let mut down = status();
-    down.supervisor.connected = false;
-    down.backends.clear();
-    down.store.as_mut().unwrap().health = "full".to_owned();
-    down.store.as_mut().unwrap().stale_bindings = 3;
-    down.store.as_mut().unwrap().still = vec!["session k: hunter2".to_owned()];
-    *fake.status.lock().unwrap() = Some(down);
-    let doctor = answer(&inlet, "/acp doctor").await;
+    let mut unhealthy = status();
+    unhealthy.supervisor.connected = false;
+    unhealthy.backends.clear();
+    unhealthy.store.as_mut().unwrap().health = "full".to_owned();
+    unhealthy.store.as_mut().unwrap().stale_bindings = 3;
+    unhealthy.store.as_mut().unwrap().still = vec!["session k: hunter2".to_owned()];
+    *fake.status.lock().unwrap() = Some(unhealthy);
+    let doctor = reply_to(&service, "/acp doctor").await;
     insta::assert_snapshot!(doctor, @r#"
     acp-gateway 0.1.0 is not healthy.
     - ok: policy: prompts are permitted
@@ -140,12 +139,15 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
     Next: /unfocus in those conversations.
     Next: ask the operator to run `acp-gateway doctor`, which names them.
     "#);
-    let mut unwell = status();
-    unwell.backends[0].ok = false;
-    *fake.status.lock().unwrap() = Some(unwell);
-    let sick = answer(&inlet, "/acp doctor").await;
-    assert!(sick.contains("- WRONG: backend direct does not work\n"), "{sick}");
+    let mut broken_backend = status();
+    broken_backend.backends[0].ok = false;
+    *fake.status.lock().unwrap() = Some(broken_backend);
+    let backend_report = reply_to(&service, "/acp doctor").await;
+    assert!(backend_report.contains("- WRONG: backend direct does not work\n"), "{backend_report}");
     let step = "\nNext: ask the operator to run `acp-gateway doctor`.";
-    assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
-    assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
+    assert!(backend_report.ends_with(step) && !backend_report.contains("/acp install"), "{backend_report}");
+    assert!(
+        !format!("{output}{doctor}{backend_report}").contains("hunter2"),
+        "{output}{doctor}{backend_report}"
+    );
 }

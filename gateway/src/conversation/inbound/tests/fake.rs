@@ -1,12 +1,11 @@
-//! The gateway behind the inlet, as far as it is asked.
+//! Fake service behind the inbound service.
 use super::*;
 
-/// Acts as the manager does towards its callers: durable spawns, and one answer per key.
-pub(super) struct Fake {
+/// Fake session manager: durable spawns, and one effect per idempotency key.
+pub(super) struct FakeService {
     pub(super) store: Store,
-    /// What was done besides prompts, each once per key.
+    /// Effects other than prompts, each once per key.
     pub(super) done: StdMutex<Vec<(String, String)>>,
-    /// What the agent waits for.
     pub(super) pending: StdMutex<Vec<PermissionRow>>,
     pub(super) status: StdMutex<Option<StatusView>>,
     pub(super) agents: Vec<AgentView>,
@@ -14,12 +13,11 @@ pub(super) struct Fake {
     pub(super) cancels: StdMutex<Vec<SessionKey>>,
     pub(super) unbinds_stale: std::sync::atomic::AtomicBool,
     pub(super) fails: StdMutex<Option<Failure>>,
-    /// What becomes of changes to what waits.
     pub(super) queued_now: StdMutex<QueueEditResult>,
     pub(super) config: StdMutex<Arc<LoadedConfig>>,
 }
 
-impl Fake {
+impl FakeService {
     pub(super) fn new(store: &Store) -> Arc<Self> {
         Arc::new(Self {
             store: store.clone(),
@@ -36,37 +34,35 @@ impl Fake {
         })
     }
 
-    /// Notes something that is done once per key; whether it is the first time.
-    pub(super) fn once(&self, what: &str, key: &IdempotencyKey) -> bool {
+    pub(super) fn once(&self, effect: &str, key: &IdempotencyKey) -> bool {
         let mut done = self.done.lock().unwrap();
         if let Some((_, before)) = done.iter().find(|(before, _)| before == key.as_str()) {
-            assert_eq!(before, what, "an idempotency key has one use");
+            assert_eq!(before, effect, "an idempotency key has one use");
             return false;
         }
-        done.push((key.as_str().to_owned(), what.to_owned()));
+        done.push((key.as_str().to_owned(), effect.to_owned()));
         true
     }
 
-    /// What was done besides prompts.
     pub(super) fn effects(&self) -> Vec<String> {
-        self.done.lock().unwrap().iter().map(|(_, what)| what.clone()).collect()
+        self.done.lock().unwrap().iter().map(|(_, effect)| effect.clone()).collect()
     }
 
-    pub(super) fn said(&self) -> Vec<String> {
+    pub(super) fn prompt_texts(&self) -> Vec<String> {
         self.prompts.lock().unwrap().values().map(|(request, _)| request.text.clone()).collect()
     }
 }
 
 fn unused<'a, T: 'a>() -> ServiceFuture<'a, T> {
-    Box::pin(async { Err(Failure::new(Code::Runtime, "not asked for in these tests")) })
+    Box::pin(async { Err(Failure::new(Code::Runtime, "not used in these tests")) })
 }
 
-fn now<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
+fn session_status<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> {
     let (session_key, state) = (session.clone(), SessionState::Idle);
     Box::pin(async move { Ok(SessionStatus { session_key, state, discarded: None, setting: None }) })
 }
 
-impl Service for Fake {
+impl Service for FakeService {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         Box::pin(async move {
             let session_key = match &request.configured {
@@ -123,10 +119,10 @@ impl Service for Fake {
         change: QueueEdit,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, QueueEditResult> {
-        let now = *self.queued_now.lock().unwrap();
-        let done = self.fails.lock().unwrap().clone().map_or(Ok(now), Err);
+        let session_status = *self.queued_now.lock().unwrap();
+        let done = self.fails.lock().unwrap().clone().map_or(Ok(session_status), Err);
         if done.is_ok() {
-            self.once(&format!("queued {session} {run} {change:?} {now:?}"), &key);
+            self.once(&format!("queued {session} {run} {change:?} {session_status:?}"), &key);
         }
         Box::pin(async move { done })
     }
@@ -142,7 +138,7 @@ impl Service for Fake {
                 return Err(failure);
             }
             if self.once(&format!("{} {session} {}", request.ending.as_str(), request.discard), &key) {
-                Scribe::claim(&self.store, session).await.close().await;
+                JournalWriter::claim(&self.store, session).await.close().await;
             }
             let discarded = request.discard.then_some(false);
             let (session_key, state) = (session.clone(), SessionState::Closed);
@@ -156,7 +152,7 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("new {session}"), &key);
-        now(session)
+        session_status(session)
     }
 
     fn set<'a>(
@@ -166,7 +162,7 @@ impl Service for Fake {
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
         self.once(&format!("set {session} {setting:?}"), &key);
-        now(session)
+        session_status(session)
     }
 
     fn answer_permission<'a>(
@@ -202,7 +198,7 @@ impl Service for Fake {
     }
 
     fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async { Ok(self.store.read("circumstances", acp_store::gauges::session_activity).await?) })
+        Box::pin(async { Ok(self.store.read("activity", acp_store::gauges::session_activity).await?) })
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
@@ -273,13 +269,13 @@ impl Service for Fake {
     }
 }
 
-/// A channel where people talk about other things too, and that hears what it says itself.
+/// Channel that also carries unrelated messages and receives its own.
 #[derive(Default)]
-pub(super) struct Party {
-    pub(super) said: StdMutex<Vec<String>>,
+pub(super) struct GroupChannel {
+    pub(super) sent: StdMutex<Vec<String>>,
 }
 
-impl ChannelAdapter for Party {
+impl ChannelAdapter for GroupChannel {
     fn id(&self) -> &'static str {
         "party"
     }
@@ -290,9 +286,9 @@ impl ChannelAdapter for Party {
 
     fn send<'a>(&'a self, _: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         Box::pin(async {
-            let mut said = self.said.lock().unwrap();
-            said.push(message.text.clone());
-            SendOutcome::Sent { message_id: format!("party-{}", said.len()) }
+            let mut sent = self.sent.lock().unwrap();
+            sent.push(message.text.clone());
+            SendOutcome::Sent { message_id: format!("party-{}", sent.len()) }
         })
     }
 
@@ -301,10 +297,10 @@ impl ChannelAdapter for Party {
     }
 }
 
-pub(super) fn at_party(id: &str) -> ConversationRef {
+pub(super) fn group_conversation(id: &str) -> ConversationRef {
     ConversationRef { channel: "party".to_owned(), ..conversation(id) }
 }
 
-pub(super) fn party(id: &str, text: &str) -> Inbound {
-    Inbound { conversation: at_party("c"), ..message(id, text) }
+pub(super) fn group_message(id: &str, text: &str) -> Inbound {
+    Inbound { conversation: group_conversation("c"), ..message(id, text) }
 }

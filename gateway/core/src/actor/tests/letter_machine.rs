@@ -14,15 +14,14 @@ use std::sync::{Arc, Mutex};
 
 /// Backend whose protocol has one letter per line.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
-pub(super) struct LetterLink {
+pub(super) struct LetterMachine {
     running: Option<RunId>,
     pub(super) asked: Vec<u64>,
-    goodbye: Option<CloseMode>,
-    /// Option changes without an answer.
+    close_mode: Option<CloseMode>,
     sets: Vec<OptionChange>,
     /// Parameters with which each process was opened.
     #[serde(skip)]
-    pub(super) ensured: Arc<Mutex<Vec<StartSessionParams>>>,
+    pub(super) start_params: Arc<Mutex<Vec<StartSessionParams>>>,
 }
 
 impl Default for ActorLimits {
@@ -66,10 +65,10 @@ fn send(text: String, kind: InputKind) -> BackendStep {
     BackendStep::Send { bytes: format!("{text}\n").into_bytes(), kind }
 }
 
-impl BackendMachine for LetterLink {
+impl BackendMachine for LetterMachine {
     fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
-        *self = Self { ensured: Arc::clone(&self.ensured), ..Self::default() };
-        self.ensured.lock().unwrap().push(input.clone());
+        *self = Self { start_params: Arc::clone(&self.start_params), ..Self::default() };
+        self.start_params.lock().unwrap().push(input.clone());
         vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]
     }
     fn submit(&mut self, input: &SubmitParams) -> Vec<BackendStep> {
@@ -107,8 +106,8 @@ impl BackendMachine for LetterLink {
                 let stop_reason = if reason.is_empty() { "end_turn" } else { reason }.to_owned();
                 let result = format!("{{\"stopReason\":\"{stop_reason}\"}}");
                 let mut steps = vec![BackendStep::TurnDone { run_id: run_id.unwrap(), stop_reason, result }];
-                if let Some(goodbye) = self.goodbye.take() {
-                    steps.extend(self.close(goodbye));
+                if let Some(close_mode) = self.close_mode.take() {
+                    steps.extend(self.close(close_mode));
                 }
                 steps
             }
@@ -126,8 +125,8 @@ impl BackendMachine for LetterLink {
             ("K", word) => vec![BackendStep::AskGuarantee(serde_json::from_value(word.into()).unwrap())],
             ("P", call) => {
                 self.asked.push(at);
-                let given: serde_json::Value = serde_json::from_str(call).unwrap_or_default();
-                let tool_kind = given["kind"].as_str().unwrap_or("edit").to_owned();
+                let call_json: serde_json::Value = serde_json::from_str(call).unwrap_or_default();
+                let tool_kind = call_json["kind"].as_str().unwrap_or("edit").to_owned();
                 let option = |id: &str, kind: &str| PermissionOption {
                     id: id.to_owned(),
                     name: id.to_owned(),
@@ -181,12 +180,12 @@ impl BackendMachine for LetterLink {
         self.sets.push(option.clone());
         vec![send(format!("set {option:?}"), InputKind::Control)]
     }
-    fn close(&mut self, goodbye: CloseMode) -> Vec<BackendStep> {
+    fn close(&mut self, close_mode: CloseMode) -> Vec<BackendStep> {
         if self.running.is_some() {
-            self.goodbye = Some(goodbye);
+            self.close_mode = Some(close_mode);
             return Vec::new();
         }
-        match goodbye {
+        match close_mode {
             CloseMode::Close => vec![BackendStep::CloseAnswered],
             CloseMode::Discard => vec![send("discard".to_owned(), InputKind::Control)],
         }

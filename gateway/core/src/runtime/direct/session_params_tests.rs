@@ -1,7 +1,7 @@
-//! MCP servers, directories and file requests that an agent is given when its session opens.
+//! MCP servers, directories and file requests offered to an agent when its session opens.
 
-use super::open_tests::{begun, failure, reply, statuses};
-use super::tests::{ensure, sent};
+use super::open_tests::{failure, initialized, reply, statuses_of};
+use super::tests::{defaults, sent};
 use super::*;
 use serde_json::{Value, json};
 
@@ -14,26 +14,25 @@ fn servers() -> Vec<crate::config::McpServer> {
     serde_json::from_value(list).unwrap()
 }
 
-/// `new`, `resume`, and `load` after a refused `resume` carry the same servers and directories; what the agent does not
-/// advertise is left out and said.
+/// `new`, `resume` and the `load` after a refused `resume` have the same servers and directories.
 #[test]
-fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken() {
+fn supported_servers_and_directories_are_in_every_open_request() {
     let stdio = json!({ "name": "files", "command": "/bin/mcp", "args": ["-v"],
         "env": [{ "name": "TOKEN", "value": "secret-of-files" }] });
     let http = json!({ "type": "http", "name": "web", "url": "https://h/x",
         "headers": [{ "name": "A", "value": "b" }] });
     let sse = json!({ "type": "sse", "name": "old", "url": "https://h/y", "headers": [] });
-    let ways = json!({ "resume": {}, "additionalDirectories": {} });
-    for (capabilities, want, directories, said) in [
+    let session_capabilities = json!({ "resume": {}, "additionalDirectories": {} });
+    for (capabilities, want, directories, reports) in [
         (json!({ "loadSession": true }), json!([stdio]), Value::Null, 3),
         (
-            json!({ "loadSession": true, "mcpCapabilities": { "http": true, "sse": true }, "sessionCapabilities": ways }),
+            json!({ "loadSession": true, "mcpCapabilities": { "http": true, "sse": true }, "sessionCapabilities": session_capabilities }),
             json!([stdio, http, sse]),
             json!(["/more"]),
             0,
         ),
         (
-            json!({ "loadSession": true, "mcpCapabilities": { "http": true, "sse": false }, "sessionCapabilities": ways }),
+            json!({ "loadSession": true, "mcpCapabilities": { "http": true, "sse": false }, "sessionCapabilities": session_capabilities }),
             json!([stdio, http]),
             json!(["/more"]),
             1,
@@ -44,10 +43,10 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
                 resume,
                 mcp_servers: servers(),
                 additional_directories: vec!["/more".to_owned()],
-                ..ensure()
+                ..defaults()
             };
-            let (mut link, mut steps) = begun(&input, json!({ "agentCapabilities": capabilities }));
-            assert_eq!(statuses(&steps).len(), said, "{capabilities}");
+            let (mut machine, mut steps) = initialized(&input, json!({ "agentCapabilities": capabilities }));
+            assert_eq!(statuses_of(&steps).len(), reports, "{capabilities}");
             loop {
                 let (request, _) = sent(&steps).remove(0);
                 let params = &request["params"];
@@ -57,41 +56,45 @@ fn servers_and_directories_go_into_new_resume_and_load_as_far_as_they_are_taken(
                 if request["method"] != "session/resume" {
                     break;
                 }
-                // The machine is the same after a restart of the gateway.
-                link = DirectMachine::open(Some(&link.save())).unwrap();
-                steps =
-                    reply(&mut link, "resume", &input, &json!({ "error": { "code": -1, "message": "no" } }));
+                // The machine is restored, as after a restart of the gateway.
+                machine = DirectMachine::open(Some(&machine.save())).unwrap();
+                steps = reply(
+                    &mut machine,
+                    "resume",
+                    &input,
+                    &json!({ "error": { "code": -1, "message": "no" } }),
+                );
             }
         }
     }
 }
 
 #[test]
-fn secrets_that_an_agent_repeats_in_an_error_are_not_shown() {
+fn secrets_repeated_in_errors_are_hidden() {
     for resume in [None, Some("old".to_owned())] {
-        let input = StartSessionParams { resume, mcp_servers: servers(), ..ensure() };
+        let input = StartSessionParams { resume, mcp_servers: servers(), ..defaults() };
         let load = json!({ "agentCapabilities": { "loadSession": true } });
-        let (mut link, _) = begun(&input, load);
-        let what = if input.resume.is_some() { "load" } else { "new" };
+        let (mut machine, _) = initialized(&input, load);
+        let method = if input.resume.is_some() { "load" } else { "new" };
         let error =
             json!({ "code": -32602, "message": "bad secret-of-files", "data": { "env": "secret-of-files" } });
-        let steps = reply(&mut link, what, &input, &json!({ "error": error }));
+        let steps = reply(&mut machine, method, &input, &json!({ "error": error }));
         let shown = format!("{:?}", failure(&steps));
         assert!(shown.contains("bad ***") && !shown.contains("secret-of-files"), "{shown}");
     }
 }
 
 #[test]
-fn an_open_session_keeps_no_server_in_its_state() {
-    let input = StartSessionParams { mcp_servers: servers(), ..ensure() };
-    let (mut link, _) = begun(&input, json!({}));
-    assert!(link.save().contains("secret-of-files"));
-    reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
-    assert!(!link.save().contains("secret-of-files"), "{}", link.save());
+fn state_of_open_session_has_no_servers() {
+    let input = StartSessionParams { mcp_servers: servers(), ..defaults() };
+    let (mut machine, _) = initialized(&input, json!({}));
+    assert!(machine.save().contains("secret-of-files"));
+    reply(&mut machine, "new", &input, &json!({ "result": { "sessionId": "s" } }));
+    assert!(!machine.save().contains("secret-of-files"), "{}", machine.save());
 }
 
 #[test]
-fn file_requests_are_offered_one_by_one() {
+fn file_capabilities_are_offered_separately() {
     use crate::config::ClientFs;
     let requests = [
         ("fs/read_text_file", json!({ "path": "/a" })),
@@ -103,27 +106,27 @@ fn file_requests_are_offered_one_by_one() {
         (ClientFs::Write, [false, true]),
         (ClientFs::Both, [true, true]),
     ] {
-        let input = StartSessionParams { client_fs, ..ensure() };
-        let mut link = DirectMachine::open(None).unwrap();
-        let (hello, _) = sent(&link.start_session(&input)).remove(0);
+        let input = StartSessionParams { client_fs, ..defaults() };
+        let mut machine = DirectMachine::open(None).unwrap();
+        let (hello, _) = sent(&machine.start_session(&input)).remove(0);
         let want = json!({ "readTextFile": offered[0], "writeTextFile": offered[1] });
         assert_eq!(hello["params"]["clientCapabilities"]["fs"], want);
-        reply(&mut link, "init", &input, &json!({ "result": {} }));
-        reply(&mut link, "new", &input, &json!({ "result": { "sessionId": "s" } }));
+        reply(&mut machine, "init", &input, &json!({ "result": {} }));
+        reply(&mut machine, "new", &input, &json!({ "result": { "sessionId": "s" } }));
         for ((method, params), offered) in requests.iter().zip(offered) {
             let line = json!({ "id": 1, "method": method, "params": params }).to_string();
-            let steps = link.stream(5, line.as_bytes());
-            let is_asked = steps.iter().any(|step| matches!(step, BackendStep::Request(_)));
-            assert_eq!(is_asked, offered, "{client_fs:?} {method}");
+            let steps = machine.stream(5, line.as_bytes());
+            let is_forwarded = steps.iter().any(|step| matches!(step, BackendStep::Request(_)));
+            assert_eq!(is_forwarded, offered, "{client_fs:?} {method}");
         }
     }
 }
 
 #[test]
-fn a_state_of_version_0_1_is_read() {
-    let link = super::tests::open_with(json!({}), &ensure());
+fn state_of_version_0_1_is_readable() {
+    let machine = super::tests::open_with(json!({}), &defaults());
     for (old, want) in [("true", r#""client_fs":"both""#), ("false", r#""client_fs":"none""#)] {
-        let saved = link.save().replace(r#""client_fs":"both""#, &format!(r#""offer_fs":{old}"#));
+        let saved = machine.save().replace(r#""client_fs":"both""#, &format!(r#""offer_fs":{old}"#));
         assert!(saved.contains("offer_fs"));
         assert!(DirectMachine::open(Some(&saved)).unwrap().save().contains(want));
     }

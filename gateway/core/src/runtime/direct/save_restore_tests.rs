@@ -1,12 +1,12 @@
-//! A machine that is saved and opened again is the same machine, wherever it is cut.
+//! A machine restored from its saved state behaves the same, at any position.
 
 use super::*;
 use acp_shared::ids::LeaseId;
 use proptest::prelude::*;
 
-/// One thing that can happen to a link; runs and leases are taken from small pools, so that they meet.
+/// Input of a machine. Runs and leases come from small pools, so that inputs refer to each other.
 #[derive(Debug, Clone)]
-enum Happens {
+enum Input {
     Ensure {
         lease: usize,
         resume: bool,
@@ -17,9 +17,9 @@ enum Happens {
         steer: bool,
     },
     Line(Vec<u8>),
-    /// The agent answers the request that was sent this many messages ago.
+    /// Response to the request sent this many messages ago.
     Reply {
-        back: usize,
+        index: usize,
         ok: bool,
         body: usize,
     },
@@ -59,77 +59,77 @@ const LINES: [&str; 12] = [
     "not json at all",
 ];
 
-fn happens() -> impl Strategy<Value = Happens> {
+fn any_input() -> impl Strategy<Value = Input> {
     prop_oneof![
-        1 => (0..2_usize, any::<bool>(), any::<bool>()).prop_map(|(lease, resume, mode)| Happens::Ensure { lease, resume, mode }),
-        3 => (0..3_usize, any::<bool>()).prop_map(|(run, steer)| Happens::Submit { run, steer }),
-        6 => (0..LINES.len()).prop_map(|i| Happens::Line(LINES[i].into())),
-        1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Happens::Line),
-        8 => (0..3_usize, prop::bool::weighted(0.85), 0..BODIES.len()).prop_map(|(back, ok, body)| Happens::Reply { back, ok, body }),
-        2 => (0..40_u64, any::<bool>()).prop_map(|(at, ok)| Happens::Answer { at, ok }),
-        1 => (0..3_usize).prop_map(Happens::Cancel),
-        1 => Just(Happens::Option),
-        1 => Just(Happens::Close),
-        1 => Just(Happens::Probe),
+        1 => (0..2_usize, any::<bool>(), any::<bool>()).prop_map(|(lease, resume, mode)| Input::Ensure { lease, resume, mode }),
+        3 => (0..3_usize, any::<bool>()).prop_map(|(run, steer)| Input::Submit { run, steer }),
+        6 => (0..LINES.len()).prop_map(|i| Input::Line(LINES[i].into())),
+        1 => prop::collection::vec(any::<u8>(), 0..40).prop_map(Input::Line),
+        8 => (0..3_usize, prop::bool::weighted(0.85), 0..BODIES.len()).prop_map(|(index, ok, body)| Input::Reply { index, ok, body }),
+        2 => (0..40_u64, any::<bool>()).prop_map(|(at, ok)| Input::Answer { at, ok }),
+        1 => (0..3_usize).prop_map(Input::Cancel),
+        1 => Just(Input::Option),
+        1 => Just(Input::Close),
+        1 => Just(Input::Probe),
     ]
 }
 
-/// A handshake first in most cases, so that the rest meets an open session.
-fn script() -> impl Strategy<Value = Vec<Happens>> {
-    let open = |body| Happens::Reply { back: 0, ok: true, body };
+/// Starts with a handshake in most cases, so that later inputs meet an open session.
+fn script() -> impl Strategy<Value = Vec<Input>> {
+    let open = |body| Input::Reply { index: 0, ok: true, body };
     let start = prop_oneof![
-        3 => Just(vec![Happens::Ensure { lease: 0, resume: false, mode: false }, open(2), open(4)]),
-        2 => Just(vec![Happens::Ensure { lease: 0, resume: true, mode: false }, open(3), open(1)]),
+        3 => Just(vec![Input::Ensure { lease: 0, resume: false, mode: false }, open(2), open(4)]),
+        2 => Just(vec![Input::Ensure { lease: 0, resume: true, mode: false }, open(3), open(1)]),
         1 => Just(Vec::new()),
     ];
-    (start, prop::collection::vec(happens(), 0..40)).prop_map(|(start, rest)| [start, rest].concat())
+    (start, prop::collection::vec(any_input(), 0..40)).prop_map(|(start, rest)| [start, rest].concat())
 }
 
-struct World {
+struct Ids {
     leases: [LeaseId; 2],
     runs: [RunId; 3],
 }
 
 fn step(
-    world: &World,
+    ids: &Ids,
     sent: &[String],
     at: u64,
-    link: &mut dyn BackendMachine,
-    what: &Happens,
+    machine: &mut dyn BackendMachine,
+    input: &Input,
 ) -> Vec<BackendStep> {
-    match what {
-        Happens::Ensure { lease, resume, mode } => link.start_session(&StartSessionParams {
-            lease_id: world.leases[*lease],
+    match input {
+        Input::Ensure { lease, resume, mode } => machine.start_session(&StartSessionParams {
+            lease_id: ids.leases[*lease],
             resume: resume.then(|| "s1".to_owned()),
             mode: mode.then(|| "default".to_owned()),
             options: vec![("a".to_owned(), "b".to_owned())],
             offer_terminal: *lease == 0,
-            ..super::tests::ensure()
+            ..super::tests::defaults()
         }),
-        Happens::Submit { run, steer } => link.submit(&SubmitParams {
-            run_id: world.runs[*run],
+        Input::Submit { run, steer } => machine.submit(&SubmitParams {
+            run_id: ids.runs[*run],
             text: "t".to_owned(),
             files: None,
             steer: *steer,
         }),
-        Happens::Line(line) => link.stream(at, line),
-        Happens::Reply { back, ok, body } => {
-            let Some(id) = sent.iter().rev().nth(*back) else { return Vec::new() };
+        Input::Line(line) => machine.stream(at, line),
+        Input::Reply { index, ok, body } => {
+            let Some(id) = sent.iter().rev().nth(*index) else { return Vec::new() };
             let kind = if *ok { "result" } else { "error" };
-            link.stream(at, format!(r#"{{"id":{id},"{kind}":{}}}"#, BODIES[*body]).as_bytes())
+            machine.stream(at, format!(r#"{{"id":{id},"{kind}":{}}}"#, BODIES[*body]).as_bytes())
         }
-        Happens::Answer { at, ok } => {
+        Input::Answer { at, ok } => {
             let error = crate::backend::RpcError { code: -1, message: "no".to_owned() };
-            link.answer(&RequestReply {
+            machine.answer(&RequestReply {
                 at: *at,
                 outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) },
                 is_rejection: !ok,
             })
         }
-        Happens::Cancel(run) => link.cancel(world.runs[*run]),
-        Happens::Option => link.set_option(&OptionChange::Mode("default".to_owned())),
-        Happens::Close => link.close(crate::backend::CloseMode::Discard),
-        Happens::Probe => link.probe(),
+        Input::Cancel(run) => machine.cancel(ids.runs[*run]),
+        Input::Option => machine.set_option(&OptionChange::Mode("default".to_owned())),
+        Input::Close => machine.close(crate::backend::CloseMode::Discard),
+        Input::Probe => machine.probe(),
     }
 }
 
@@ -149,49 +149,49 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn wherever_it_is_cut_it_goes_on_the_same(script in script(), cut in 0..45_usize) {
-        let world = World { leases: [(); 2].map(|()| LeaseId::mint()), runs: [(); 3].map(|()| RunId::mint()) };
-        let mut straight = DirectMachine::open(None).unwrap();
-        let mut restored = straight.clone();
+    fn restored_machine_continues_identically(script in script(), cut in 0..45_usize) {
+        let ids = Ids { leases: [(); 2].map(|()| LeaseId::mint()), runs: [(); 3].map(|()| RunId::mint()) };
+        let mut original = DirectMachine::open(None).unwrap();
+        let mut restored = original.clone();
         let mut sent = Vec::new();
-        let (mut begun, mut ended) = (Vec::new(), Vec::new());
-        for (i, what) in script.iter().enumerate() {
+        let (mut started, mut ended) = (Vec::new(), Vec::new());
+        for (i, input) in script.iter().enumerate() {
             if i == cut {
                 restored = DirectMachine::open(Some(&restored.save())).unwrap();
             }
-            let steps = step(&world, &sent, i as u64, &mut straight, what);
-            prop_assert_eq!(&step(&world, &sent, i as u64, &mut restored, what), &steps);
-            prop_assert_eq!(&straight, &restored);
-            // What is saved reads back as exactly what it was, at every step.
-            prop_assert_eq!(&DirectMachine::open(Some(&straight.save())).unwrap(), &straight);
-            prop_assert!(straight.save().len() < 16 * 1024);
+            let steps = step(&ids, &sent, i as u64, &mut original, input);
+            prop_assert_eq!(&step(&ids, &sent, i as u64, &mut restored, input), &steps);
+            prop_assert_eq!(&original, &restored);
+            // The saved state round-trips at every step.
+            prop_assert_eq!(&DirectMachine::open(Some(&original.save())).unwrap(), &original);
+            prop_assert!(original.save().len() < 16 * 1024);
             for step in &steps {
                 match step {
-                    BackendStep::Send { kind: InputKind::Prompt { run_id }, .. } => begun.push(*run_id),
+                    BackendStep::Send { kind: InputKind::Prompt { run_id }, .. } => started.push(*run_id),
                     BackendStep::TurnDone { run_id, .. } => ended.push(*run_id),
                     _ => {}
                 }
             }
-            // A turn ends at most once, and only one that was begun.
-            for run_id in world.runs {
+            // A turn ends at most once, and only after its start.
+            for run_id in ids.runs {
                 let count = |list: &[RunId]| list.iter().filter(|run| **run == run_id).count();
-                prop_assert!(count(&ended) <= count(&begun));
+                prop_assert!(count(&ended) <= count(&started));
             }
             sent.extend(ids_of(&steps));
         }
     }
 
     #[test]
-    fn hostile_lines_never_panic_and_never_end_a_turn(lines in prop::collection::vec(
+    fn hostile_lines_never_end_a_turn(lines in prop::collection::vec(
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..80),
             "[{}\\[\\]\":,a-z0-9 ]{0,80}".prop_map(String::into_bytes),
             ("(id|method|params|result|error)", "(session/update|session/request_permission|fs/read_text_file|initialize|\\$/cancel_request)", "[{}\\[\\]\":,a-z0-9]{0,20}")
                 .prop_map(|(key, method, junk)| format!(r#"{{"id":0,"method":"{method}","params":{{"{key}":"{junk}"}}}}"#).into_bytes()),
         ], 0..20)) {
-        let (mut link, _) = super::tests::running();
+        let (mut machine, _) = super::tests::running();
         for (at, line) in lines.iter().enumerate() {
-            for step in link.stream(at as u64, line) {
+            for step in machine.stream(at as u64, line) {
                 let bad = matches!(step, BackendStep::TurnDone { .. } | BackendStep::TurnFailed { .. } | BackendStep::Failed(_) | BackendStep::Ready { .. });
                 prop_assert!(!bad, "{:?}", step);
             }

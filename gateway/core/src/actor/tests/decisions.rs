@@ -15,7 +15,6 @@ pub(super) fn ready() -> World {
     world
 }
 
-/// Returns the same world with changed settings.
 pub(super) fn ready_with(change: impl FnOnce(&mut crate::rows::SessionOptions)) -> World {
     let mut world = ready();
     change(&mut world.rows.session.options);
@@ -23,14 +22,12 @@ pub(super) fn ready_with(change: impl FnOnce(&mut crate::rows::SessionOptions)) 
     world
 }
 
-/// Returns the same world in a mode without questions.
 pub(super) fn approving() -> World {
     ready_with(|options| options.permission = crate::rows::PermissionMode::ApproveAll)
 }
 
-/// Returns an agent that was started and has not opened its session.
 pub(super) fn opening() -> World {
-    started(|world| world.deaf = true)
+    started(|world| world.ignores_input = true)
 }
 
 /// Returns a gateway that was started in a changed world.
@@ -42,22 +39,21 @@ pub(super) fn started(change: impl FnOnce(&mut World)) -> World {
 }
 
 /// Returns a session whose processes write in pieces of this size.
-pub(super) fn ready_in_pieces(cut: usize) -> World {
-    let mut world = World::new(1, cut);
+pub(super) fn ready_in_pieces(chunk_bytes: usize) -> World {
+    let mut world = World::new(1, chunk_bytes);
     world.restart();
     world
 }
 
-/// Returns a gateway whose supervisor refuses to start agents.
 pub(super) fn refused(code: RefusalCode, retry_after_ms: Option<u64>) -> World {
     started(|world| world.refuse_spawn = Some((code, retry_after_ms)))
 }
 
 pub(super) fn prompt(world: &mut World, text: &str) -> Result<RunId, Failure> {
-    ask(world, prompt_request(text)).map(|accepted| accepted.run_id)
+    submit(world, prompt_request(text)).map(|accepted| accepted.run_id)
 }
 
-pub(super) fn ask(
+pub(super) fn submit(
     world: &mut World,
     request: crate::request::PromptRequest,
 ) -> Result<crate::request::PromptAccepted, Failure> {
@@ -82,7 +78,7 @@ pub(super) fn lease(world: &World) -> acp_shared::ids::LeaseId {
 }
 
 #[test]
-fn a_turn_goes_from_prompt_to_done() {
+fn prompt_runs_to_done() {
     let mut world = ready();
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(world.kinds(), [K::Status, K::Prompt, K::AgentMessage, K::Done]);
@@ -91,24 +87,24 @@ fn a_turn_goes_from_prompt_to_done() {
 }
 
 #[test]
-fn a_cancel_that_the_agent_ignores_ends_its_process() {
+fn ignored_cancel_ends_the_process() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     // The agent stops reading: the cancel is accepted but not answered.
-    world.deaf = true;
+    world.ignores_input = true;
     world.command(ActorCommand::Cancel(None)).unwrap();
     assert_eq!(run_state(&world, run), RunState::Running);
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(run_state(&world, run), RunState::Cancelled);
     assert_eq!(world.rows.session.lease_id, None);
     assert_eq!(world.rows.session.state, SessionState::Idle);
 }
 
 #[test]
-fn an_agent_that_ends_in_a_turn_fails_the_run_and_is_resumed_by_the_next() {
+fn agent_exit_fails_the_run_and_next_prompt_resumes() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
-    world.end(ExitStatus::Signaled(9));
+    world.end_process(ExitStatus::Signaled(9));
     assert_eq!(run_state(&world, run), RunState::Failed);
     assert_eq!(world.rows.session.last_error.clone().unwrap().detail_code.as_deref(), Some("AGENT_EXITED"));
     let next = prompt(&mut world, "prompt b").unwrap();
@@ -117,7 +113,7 @@ fn an_agent_that_ends_in_a_turn_fails_the_run_and_is_resumed_by_the_next() {
 }
 
 #[test]
-fn output_of_a_dead_agent_is_read_to_its_end_before_the_run_fails() {
+fn output_of_dead_agent_is_drained_before_the_run_fails() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
@@ -129,19 +125,19 @@ fn output_of_a_dead_agent_is_read_to_its_end_before_the_run_fails() {
 }
 
 #[test]
-fn an_agent_that_does_not_open_in_time_is_an_error_that_the_next_prompt_tries_again() {
+fn start_timeout_is_an_error_and_next_prompt_retries() {
     let mut world = opening();
     let run = prompt(&mut world, "prompt a").unwrap();
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(world.rows.session.state, SessionState::Error);
     assert_eq!(run_state(&world, run), RunState::Failed);
-    world.deaf = false;
+    world.ignores_input = false;
     let next = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, next), RunState::Completed);
 }
 
 #[test]
-fn a_spawn_that_is_refused_fails_what_waits_with_the_reason() {
+fn refused_spawn_fails_the_session_with_reason() {
     let world = refused(RefusalCode::SpawnFailed, None);
     assert_eq!(world.rows.session.state, SessionState::Error);
     assert_eq!(world.rows.session.lease_id, None);
@@ -151,7 +147,7 @@ fn a_spawn_that_is_refused_fails_what_waits_with_the_reason() {
 }
 
 #[test]
-fn a_spawn_that_must_wait_is_asked_again() {
+fn busy_spawn_is_retried() {
     let mut world = refused(RefusalCode::SessionBusy, Some(300));
     assert_eq!(world.rows.session.state, SessionState::Creating);
     world.refuse_spawn = None;
@@ -160,7 +156,7 @@ fn a_spawn_that_must_wait_is_asked_again() {
 }
 
 #[test]
-fn a_request_of_the_agent_is_performed_answered_once_and_again_after_a_restart() {
+fn agent_request_is_answered_once_and_served_again_after_restart() {
     let mut world = approving();
     prompt(&mut world, "Wtext").unwrap();
     let (at, again) = world.performed[0];
@@ -169,13 +165,13 @@ fn a_request_of_the_agent_is_performed_answered_once_and_again_after_a_restart()
     assert_eq!(world.performed[1], (at, true), "H3: a request that was not answered is served again");
     world.input(ActorInput::RequestDone { at, outcome: Ok("{}".to_owned()) });
     world.input(ActorInput::RequestDone { at, outcome: Ok("{}".to_owned()) });
-    assert_eq!(world.heard_times("answer"), 1);
+    assert_eq!(world.count_stdin("answer"), 1);
     world.restart();
     assert_eq!(world.performed.len(), 2);
 }
 
 #[test]
-fn a_supervisor_that_is_ahead_of_us_means_a_gap_and_the_end_of_the_lease() {
+fn supervisor_ahead_of_database_is_a_gap_and_ends_the_lease() {
     let mut world = ready();
     let id = lease(&world);
     let backup = world.rows.clone();
@@ -188,7 +184,7 @@ fn a_supervisor_that_is_ahead_of_us_means_a_gap_and_the_end_of_the_lease() {
 }
 
 #[test]
-fn a_kill_while_a_lost_state_is_noticed_leaves_no_process_behind() {
+fn kill_during_rollback_detection_leaves_no_process() {
     for fuse in 0..12 {
         let mut world = ready();
         let id = lease(&world);
@@ -207,25 +203,25 @@ fn a_kill_while_a_lost_state_is_noticed_leaves_no_process_behind() {
 }
 
 #[test]
-fn a_line_longer_than_the_ring_is_committed_in_pieces() {
+fn long_line_is_committed_in_pieces() {
     let mut world = ready_in_pieces(10_000);
     let run = prompt(&mut world, "Thello").unwrap();
     let long = "x".repeat(200_000);
     let id = lease(&world);
-    world.say(&format!("T{long}"));
+    world.emit(&format!("T{long}"));
     assert!(world.processes[&id].acked > 100_000, "H2: an unfinished line can be acknowledged");
     world.restart();
-    world.say("\nD\n");
+    world.emit("\nD\n");
     assert_eq!(run_state(&world, run), RunState::Completed);
-    let said = world.rows.events.iter().find(|event| event.payload.len() > 1000).unwrap();
-    assert_eq!(said.payload, long);
+    let event = world.rows.events.iter().find(|row| row.payload.len() > 1000).unwrap();
+    assert_eq!(event.payload, long);
 }
 
 #[test]
-fn a_line_over_the_limit_ends_the_lease_with_a_typed_error() {
+fn line_over_limit_ends_lease_with_typed_error() {
     let mut world = ready_in_pieces(100_000);
     let run = prompt(&mut world, "Thello").unwrap();
-    world.say(&"x".repeat((1 << 20) + 1));
+    world.emit(&"x".repeat((1 << 20) + 1));
     let row = world.run(run);
     assert_eq!(row.error.clone().unwrap().code, Code::ProtocolError);
     assert_eq!(world.rows.session.lease_id, None, "the lease is drained and released");
@@ -234,7 +230,7 @@ fn a_line_over_the_limit_ends_the_lease_with_a_typed_error() {
 /// The remaining output of an ended agent is read only up to the line over the limit, since the rest starts
 /// mid-line.
 #[test]
-fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
+fn output_after_line_over_limit_of_ended_agent_is_not_read() {
     let mut world = ready_in_pieces(100_000);
     prompt(&mut world, "Thello").unwrap();
     let process = world.processes.get_mut(&lease(&world)).unwrap();
@@ -250,11 +246,11 @@ fn nothing_is_read_after_a_line_over_the_limit_of_an_agent_that_has_ended() {
 
 /// A restarted gateway reads no output after the line over the limit, since it would start mid-line.
 #[test]
-fn nothing_is_read_after_a_line_over_the_limit_by_the_next_gateway() {
+fn output_after_line_over_limit_is_not_read_after_restart() {
     let mut world = ready_in_pieces(100_000);
     prompt(&mut world, "Thello").unwrap();
-    world.unending = true;
-    world.say(&"x".repeat((1 << 20) + 1));
+    world.ignores_close = true;
+    world.emit(&"x".repeat((1 << 20) + 1));
     let before = world.kinds();
     let process = world.processes.get_mut(&lease(&world)).unwrap();
     process.stdout.extend(b"half a line\"\nT\"after\"\n");
@@ -263,47 +259,47 @@ fn nothing_is_read_after_a_line_over_the_limit_by_the_next_gateway() {
 }
 
 #[test]
-fn a_prompt_that_provably_never_arrived_is_put_back() {
+fn undelivered_prompt_is_requeued() {
     let mut world = ready();
     let id = lease(&world);
-    world.stuck = true;
+    world.is_input_blocked = true;
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Running);
     world.exit(id, ExitStatus::Signaled(9));
-    world.stuck = false;
+    world.is_input_blocked = false;
     assert!(world.settle());
     assert_eq!(run_state(&world, run), RunState::Completed, "H6");
-    assert_eq!(world.heard_times("prompt prompt a\n"), 1);
+    assert_eq!(world.count_stdin("prompt prompt a\n"), 1);
 }
 
 #[test]
-fn a_prompt_of_unknown_fate_fails_as_uncertain() {
+fn prompt_with_unknown_delivery_is_uncertain() {
     let mut world = ready();
     let id = lease(&world);
-    world.stuck = true;
+    world.is_input_blocked = true;
     let run = prompt(&mut world, "prompt a").unwrap();
     world.processes.remove(&id);
-    world.stuck = false;
+    world.is_input_blocked = false;
     world.input(ActorInput::Lease(LeaseEvent::Unknown));
     let row = world.run(run);
     assert_eq!((row.state, row.error.clone().unwrap().code), (RunState::Failed, Code::Uncertain), "H6");
 }
 
 #[test]
-fn an_idle_agent_is_asked_whether_it_is_there_and_ended_when_it_is_not() {
+fn unresponsive_idle_agent_is_ended_by_probe() {
     let mut world = ready();
     let id = lease(&world);
     for _ in 0..2 {
-        world.wait();
+        world.advance_to_deadline();
     }
-    assert_eq!(world.heard_times("ping\n"), 2);
+    assert_eq!(world.count_stdin("ping\n"), 2);
     assert!(world.processes[&id].exit.is_none());
-    world.deaf = true;
+    world.ignores_input = true;
     for _ in 0..2 {
-        world.wait();
+        world.advance_to_deadline();
     }
     assert_eq!(world.rows.session.lease_id, None);
-    world.deaf = false;
+    world.ignores_input = false;
     let run = prompt(&mut world, "prompt a").unwrap();
     assert_eq!(run_state(&world, run), RunState::Completed, "resumed by the next prompt");
 }

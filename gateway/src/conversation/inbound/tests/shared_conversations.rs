@@ -1,4 +1,4 @@
-//! Several accounts that hear one conversation, and replies beside what is delivered there.
+//! Several accounts in one conversation, and replies next to delivered parts.
 use super::*;
 use acp_core::render::{MessagePart, PartKind};
 use acp_core::rows::BindingRow;
@@ -6,16 +6,16 @@ use acp_store::command_replies;
 use acp_store::delivery::{self, PartState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// One account of a channel where the same conversation is called the same in all of them.
-pub(super) struct Square {
+/// Account of a channel whose accounts share conversation ids.
+pub(super) struct SharedChannel {
     account: &'static str,
-    is_deaf: AtomicBool,
+    is_disconnected: AtomicBool,
     sent: StdMutex<Vec<Outgoing>>,
 }
 
-impl Square {
+impl SharedChannel {
     pub(super) fn new(account: &'static str) -> Arc<Self> {
-        Arc::new(Self { account, is_deaf: AtomicBool::new(false), sent: StdMutex::default() })
+        Arc::new(Self { account, is_disconnected: AtomicBool::new(false), sent: StdMutex::default() })
     }
 
     pub(super) fn texts(&self) -> Vec<String> {
@@ -23,7 +23,7 @@ impl Square {
     }
 }
 
-impl ChannelAdapter for Square {
+impl ChannelAdapter for SharedChannel {
     fn id(&self) -> &'static str {
         "square"
     }
@@ -33,7 +33,7 @@ impl ChannelAdapter for Square {
     }
 
     fn unavailable_reason(&self, _: &ConversationRef) -> Option<String> {
-        self.is_deaf.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
+        self.is_disconnected.load(Ordering::SeqCst).then(|| "it is not connected".to_owned())
     }
 
     fn properties(&self) -> ChannelProperties {
@@ -60,52 +60,53 @@ pub(super) fn at(account: &str) -> ConversationRef {
     ConversationRef { channel: "square".to_owned(), account_id: account.to_owned(), ..conversation("c") }
 }
 
-fn heard(account: &str, id: &str, text: &str) -> Inbound {
+fn inbound_at(account: &str, id: &str, text: &str) -> Inbound {
     Inbound { conversation: at(account), ..message(id, text) }
 }
 
-async fn square() -> (tempfile::TempDir, Store, [Arc<Square>; 2], InboundService, BindingRow) {
+async fn shared_channel() -> (tempfile::TempDir, Store, [Arc<SharedChannel>; 2], InboundService, BindingRow) {
     let (dir, store) = open();
     let binding = binding_row(&key(), &at("b"));
     spawn(&store, session_row(&key()), Some(binding.clone())).await;
-    let both = [Square::new("a"), Square::new("b")];
-    let inlet = inlet_of(&store, &Fake::new(&store), both.clone().map(|one| one as _));
-    (dir, store, both, inlet, binding)
+    let both = [SharedChannel::new("a"), SharedChannel::new("b")];
+    let service = service_with(&store, &FakeService::new(&store), both.clone().map(|account| account as _));
+    (dir, store, both, service, binding)
 }
 
-/// A typed command is done by the bot that works there; where that one does not hear it, whoever hears it says so once,
-/// and nobody does it, also when the other one reads it later.
+/// Only the bound bot executes a command. If it is disconnected, another one refuses the command for good.
 #[tokio::test]
 async fn command_for_unreachable_bot_is_refused_by_other_bot() {
-    let (_dir, store, [a, b], inlet, _) = square().await;
+    let (_dir, store, [a, b], service, _) = shared_channel().await;
     let ignored = Outcome::Ignored { reason: "another-account".to_owned() };
-    assert_eq!(inlet.accept(heard("a", "1", "/acp help")).await.unwrap(), ignored);
-    let Outcome::Command { .. } = inlet.accept(heard("b", "1", "/acp help")).await.unwrap() else { panic!() };
+    assert_eq!(service.accept(inbound_at("a", "1", "/acp help")).await.unwrap(), ignored);
+    let Outcome::Command { .. } = service.accept(inbound_at("b", "1", "/acp help")).await.unwrap() else {
+        panic!()
+    };
     assert_eq!((a.texts().len(), b.texts().len()), (0, 1));
-    // It does not hear.
-    b.is_deaf.store(true, Ordering::SeqCst);
-    let refused = inlet.accept(heard("a", "2", "/acp help")).await.unwrap();
+    // Account b is not connected.
+    b.is_disconnected.store(true, Ordering::SeqCst);
+    let refused = service.accept(inbound_at("a", "2", "/acp help")).await.unwrap();
     let Outcome::Refused { failure, .. } = &refused else { panic!("{refused:?}") };
     let code = (failure.code, failure.detail_code.as_deref());
     assert_eq!(code, (Code::ChannelUnavailable, Some("ACCOUNT_DEAF")));
     for part in ["\"b\"", "it is not connected", "Nothing was done", "Next: ", "doctor"] {
         assert!(a.texts()[0].contains(part), "{part}: {:?}", a.texts());
     }
-    assert_eq!(inlet.accept(heard("a", "2", "/acp help")).await.unwrap(), refused);
-    // What a process before took of it, up to its crash, ends the same way, whoever hears it by then.
-    inlet.inner.commit(&heard("a", "3", "/acp help")).await.unwrap();
-    b.is_deaf.store(false, Ordering::SeqCst);
-    assert_eq!(inlet.resume().await.unwrap(), 1);
+    assert_eq!(service.accept(inbound_at("a", "2", "/acp help")).await.unwrap(), refused);
+    // A message committed before a crash ends the same way, although account b is back.
+    service.inner.commit(&inbound_at("a", "3", "/acp help")).await.unwrap();
+    b.is_disconnected.store(false, Ordering::SeqCst);
+    assert_eq!(service.resume().await.unwrap(), 1);
     assert_eq!((a.texts().len(), b.texts().len()), (2, 1));
     for id in ["2", "3"] {
-        assert_eq!(inlet.accept(heard("b", id, "/acp help")).await.unwrap(), ignored, "{id}");
+        assert_eq!(service.accept(inbound_at("b", id, "/acp help")).await.unwrap(), ignored, "{id}");
     }
-    // What is no command is the other one's alone: it reads it when it hears again.
-    b.is_deaf.store(true, Ordering::SeqCst);
-    inlet.accept(heard("a", "4", "hello")).await.unwrap();
+    // Other text is left to the bound bot, which reads it later.
+    b.is_disconnected.store(true, Ordering::SeqCst);
+    service.accept(inbound_at("a", "4", "hello")).await.unwrap();
     assert_eq!((a.texts().len(), b.texts().len()), (2, 1));
-    let left = store.read("left", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
-    assert_eq!(left, []);
+    let unsettled = store.read("unsettled", |db| inbox::unsettled_messages(db, 9)).await.unwrap();
+    assert_eq!(unsettled, []);
 }
 
 fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
@@ -121,12 +122,11 @@ fn part(binding: &BindingRow, seq: u64, text: &str) -> MessagePart {
     }
 }
 
-/// A reply is told apart from a part that says the same and may be there or not, and a part from a reply: by what they
-/// show, and by the ids that are known.
+/// Replies and parts with equal texts are distinguished by tags and known ids.
 #[tokio::test]
-async fn replies_and_delivered_parts_are_told_apart() {
+async fn replies_and_delivered_parts_are_distinct() {
     const BUSY: &str = "The agent is busy: queued behind 1.";
-    let (_dir, store, [_, b], inlet, binding) = square().await;
+    let (_dir, store, [_, b], service, binding) = shared_channel().await;
     let plan = |seq: u64| {
         let binding = binding.clone();
         let write = move |tx: &acp_store::Tx<'_>| {
@@ -144,33 +144,33 @@ async fn replies_and_delivered_parts_are_told_apart() {
         store.write("settle", write)
     };
     let others = || store.read("others", |db| command_replies::ids_of_sent_messages(db, &at("b"), 0));
-    inlet.accept(heard("b", "1", "hello")).await.unwrap();
-    // Nobody knows yet whether this part is there: the reply that says the same has a tag.
+    service.accept(inbound_at("b", "1", "hello")).await.unwrap();
+    // The outcome of the part is unknown: a reply with the same text gets a tag.
     assert_eq!(plan(1).await.unwrap(), None);
-    inlet.accept(heard("b", "2", "more")).await.unwrap();
+    service.accept(inbound_at("b", "2", "more")).await.unwrap();
     let shown = b.sent.lock().unwrap().clone();
     assert_eq!(shown[0].text, BUSY);
     assert!(shown[0].tag.is_some(), "{shown:?}");
     assert_eq!(others().await.unwrap(), ["b-1"], "a part is not searched among the replies");
-    // It is there: the next reply knows it by its id, and the other reply.
+    // The part has arrived: the next reply excludes its id and that of the other reply.
     settle(1, "p-1").await.unwrap();
-    inlet.accept(heard("b", "3", "and more")).await.unwrap();
+    service.accept(inbound_at("b", "3", "and more")).await.unwrap();
     let shown = b.sent.lock().unwrap().clone();
     assert_eq!(shown.len(), 2);
     let mut known = shown[1].others.clone();
     known.sort();
     assert_eq!(known, ["b-1", "p-1"]);
-    // A reply of which nobody knows whether it is there: the part that says the same has a tag.
+    // The outcome of a reply is unknown: a part with the same text gets a tag.
     let begin = |nonce: &'static str, text: &'static str| {
         store.write("begin", move |tx| command_replies::begin(tx, &at("b"), (nonce, text), 0))
     };
     let first = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
     let again = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
     assert_eq!(again, first, "the chosen account remains");
-    let one = binding.clone();
+    let account = binding.clone();
     let alone = move |tx: &acp_store::Tx<'_>| {
-        delivery::plan(tx, &one, &[part(&one, 9, "Alone.")])?;
-        Ok(delivery::pending_parts(tx, one.binding_id)?.into_iter().find_map(|row| row.tag))
+        delivery::plan(tx, &account, &[part(&account, 9, "Alone.")])?;
+        Ok(delivery::pending_parts(tx, account.binding_id)?.into_iter().find_map(|row| row.tag))
     };
     assert!(store.write("alone", alone).await.unwrap().is_some());
 }

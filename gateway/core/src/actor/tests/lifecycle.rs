@@ -1,6 +1,6 @@
 //! Beginning, end and timeouts of sessions: the control-plane cases (B and D) that an actor decides.
 
-use super::cases::{ask, code, lease, prompt, ready, refused, run_state, started};
+use super::decisions::{code, lease, prompt, ready, refused, run_state, started, submit};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
 use crate::event::EventKind as K;
@@ -16,7 +16,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
 use acp_shared::protocol::RefusalCode;
 
-fn said(world: &World, status: &str) -> usize {
+fn count_status(world: &World, status: &str) -> usize {
     let text = format!("\"status\":\"{status}\"");
     world.rows.events.iter().filter(|event| event.kind == K::Status && event.payload.contains(&text)).count()
 }
@@ -32,16 +32,16 @@ fn expire(world: &mut World, source: TimeoutKind, binding_id: Option<BindingId>,
 }
 
 #[test]
-fn turns_of_one_session_come_one_after_the_other() {
+fn turns_of_a_session_are_serialized() {
     let mut world = ready();
     let first = prompt(&mut world, "Thello").unwrap();
-    let places: Vec<u64> =
-        (0..3).map(|_| ask(&mut world, prompt_request("prompt x")).unwrap().queued_behind).collect();
-    assert_eq!(places, [1, 2, 3]);
+    let positions: Vec<u64> =
+        (0..3).map(|_| submit(&mut world, prompt_request("prompt x")).unwrap().queued_behind).collect();
+    assert_eq!(positions, [1, 2, 3]);
     let running = world.rows.runs.iter().filter(|run| run.state == RunState::Running).count();
     assert_eq!(running, 1);
     assert_eq!(code(prompt(&mut world, "prompt over the limit of the queue")), Code::LimitReached);
-    world.say("D\n");
+    world.emit("D\n");
     assert_eq!(run_state(&world, first), RunState::Completed);
     assert!(world.rows.runs.iter().all(|run| run.state == RunState::Completed));
     let long = "x".repeat(world.limits.prompt_bytes_max + 1);
@@ -49,23 +49,23 @@ fn turns_of_one_session_come_one_after_the_other() {
 }
 
 #[test]
-fn a_close_waits_for_no_turn() {
+fn close_does_not_wait_for_the_running_turn() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let queued = prompt(&mut world, "prompt b").unwrap();
-    world.deaf = true;
+    world.ignores_input = true;
     world.close();
     assert_eq!(world.rows.session.state, SessionState::Closed, "the session closes at once");
     assert_eq!(world.rows.session.ending, Some(Ending::Closed));
     assert_eq!([run, queued].map(|run| run_state(&world, run)), [RunState::Cancelled; 2]);
-    assert_eq!(world.rows.ended, ["enough"], "its bindings end in the same transaction");
+    assert_eq!(world.rows.ended_bindings, ["enough"], "its bindings end in the same transaction");
     assert!(world.rows.session.lease_id.is_some(), "the agent has a grace period to settle");
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(world.rows.session.lease_id, None, "the process is ended after the grace period");
 }
 
 #[test]
-fn every_ending_is_the_close_transaction() {
+fn every_ending_uses_the_close_transaction() {
     for ending in Ending::ALL {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
@@ -74,14 +74,14 @@ fn every_ending_is_the_close_transaction() {
         assert_eq!(world.rows.session.ending, Some(ending));
         assert_eq!(world.rows.session.state, SessionState::Closed);
         assert_eq!(run_state(&world, run), RunState::Cancelled);
-        assert_eq!(world.rows.ended, ["why"]);
+        assert_eq!(world.rows.ended_bindings, ["why"]);
         assert_eq!(world.kinds().last(), Some(&K::Closed));
         assert_eq!(world.rows.session.lease_id, None);
     }
 }
 
 #[test]
-fn what_was_closed_can_still_be_deleted() {
+fn closed_session_can_be_deleted() {
     let mut world = ready();
     world.close();
     let events = world.rows.events.len();
@@ -92,7 +92,7 @@ fn what_was_closed_can_still_be_deleted() {
 }
 
 #[test]
-fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() {
+fn discard_is_answered_before_the_process_ends() {
     let discard = || CloseRequest { discard: true, ..CloseRequest::new("enough") };
     let discarded = |answer: CommandReply| match answer {
         CommandReply::Session(now) => now.discarded,
@@ -109,31 +109,31 @@ fn a_discarded_conversation_is_forgotten_by_the_agent_before_its_process_ends() 
     }
     // The wait for an unresponsive agent is limited.
     let mut world = ready();
-    world.deaf = true;
+    world.ignores_input = true;
     world.command(ActorCommand::Close(discard())).unwrap();
     assert!(world.rows.session.lease_id.is_some());
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(world.rows.session.lease_id, None);
     // An agent that is not running cannot be asked, and the reply reports this.
     let mut world = ready();
-    world.end(ExitStatus::Exited(0));
+    world.end_process(ExitStatus::Exited(0));
     let answer = world.command(ActorCommand::Close(discard())).unwrap();
     assert_eq!(discarded(answer), Some(false));
 }
 
 #[test]
-fn a_steer_reaches_the_turn_or_says_that_it_waits() {
+fn steer_reaches_the_turn_or_is_queued() {
     let mut world = ready();
     let steer = |text: &str| PromptRequest { mode: RunMode::Steer, ..prompt_request(text) };
-    let alone = ask(&mut world, steer("prompt alone")).unwrap();
+    let alone = submit(&mut world, steer("prompt alone")).unwrap();
     assert!(!alone.steered, "without a running turn, a steer becomes a prompt");
     prompt(&mut world, "Thello").unwrap();
-    assert!(ask(&mut world, steer("left")).unwrap().steered);
+    assert!(submit(&mut world, steer("left")).unwrap().steered);
     assert!(world.stdin().contains(&"steer left\n".to_owned()));
 }
 
 #[test]
-fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
+fn idle_agent_is_ended_and_resumed_by_next_prompt() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -142,17 +142,17 @@ fn an_idle_agent_is_ended_by_time_alone_and_comes_back_with_the_next_prompt() {
     let id = lease(&world);
     let used_ms = world.rows.session.last_activity_at_ms;
     assert_eq!(world.deadline_ms(), Some(used_ms + 30_000));
-    world.wait();
+    world.advance_to_deadline();
     assert!(world.processes[&id].exit.is_some());
     assert_eq!((world.rows.session.lease_id, world.rows.session.state), (None, SessionState::Idle));
-    assert_eq!(said(&world, "agent_rests"), 1);
+    assert_eq!(count_status(&world, "agent_rests"), 1);
     let next = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, next), RunState::Completed);
     assert!(world.stdin().contains(&"init session-1\n".to_owned()), "the same conversation");
 }
 
 #[test]
-fn an_idle_agent_takes_on_another_window_at_once() {
+fn changed_idle_timeout_applies_at_once() {
     let mut world = started(|world| world.limits.probe_ms = 0);
     prompt(&mut world, "prompt a").unwrap();
     let used_ms = world.rows.session.last_activity_at_ms;
@@ -165,7 +165,7 @@ fn an_idle_agent_takes_on_another_window_at_once() {
 }
 
 #[test]
-fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
+fn running_turn_and_unresumable_conversation_keep_the_agent() {
     let mut world = World::new(1, 1000);
     world.limits.runtime_idle_ms = 30_000;
     world.limits.probe_ms = 0;
@@ -174,14 +174,14 @@ fn a_running_turn_and_a_conversation_that_would_be_lost_keep_the_agent() {
     prompt(&mut world, "Thello").unwrap();
     world.advance(500_000);
     assert!(world.rows.session.lease_id.is_some(), "a turn runs");
-    world.say("D\n");
-    world.say("Runresumable\n");
+    world.emit("D\n");
+    world.emit("Runresumable\n");
     world.advance(500_000);
     assert!(world.rows.session.lease_id.is_some(), "a conversation that cannot be resumed keeps its agent");
 }
 
 #[test]
-fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
+fn timed_out_turn_fails_and_the_queue_continues() {
     let mut world = ready();
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
@@ -200,23 +200,23 @@ fn a_turn_that_takes_too_long_fails_and_later_ones_go_on() {
 }
 
 #[test]
-fn a_turn_that_even_its_cancel_does_not_end_loses_its_process() {
+fn timed_out_turn_ignoring_cancel_loses_its_process() {
     let mut world = ready();
     world.command(ActorCommand::Set(Setting::TimeoutS(30))).unwrap();
     let hung = prompt(&mut world, "Thello").unwrap();
-    world.deaf = true;
+    world.ignores_input = true;
     world.advance(30_000);
     assert_eq!(run_state(&world, hung), RunState::Running, "the agent is asked first");
-    world.wait();
+    world.advance_to_deadline();
     assert_eq!(run_state(&world, hung), RunState::Failed);
     assert_eq!(error_of(&world, hung).code, Code::Timeout);
-    world.deaf = false;
+    world.ignores_input = false;
     let next = prompt(&mut world, "prompt b").unwrap();
     assert_eq!(run_state(&world, next), RunState::Completed);
 }
 
 #[test]
-fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
+fn turn_without_reattach_fails_in_bounded_time() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
@@ -227,7 +227,7 @@ fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
     let end_ms = world.now_ms + limit_ms;
     while world.now_ms < end_ms {
         assert_eq!(run_state(&world, run), RunState::Running);
-        world.wait();
+        world.advance_to_deadline();
     }
     assert_eq!(run_state(&world, run), RunState::Failed);
     let failure = error_of(&world, run);
@@ -237,19 +237,19 @@ fn a_turn_whose_agent_is_not_found_again_ends_in_bounded_time() {
 }
 
 #[test]
-fn a_turn_whose_agent_is_found_again_goes_on() {
+fn reattached_turn_continues() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     world.input(ActorInput::Disconnected);
     world.restart();
     world.advance(world.limits.reconcile_ms * 2);
     assert_eq!(run_state(&world, run), RunState::Running);
-    world.say("D\n");
+    world.emit("D\n");
     assert_eq!(run_state(&world, run), RunState::Completed);
 }
 
 #[test]
-fn rows_that_contradict_each_other_are_mended() {
+fn contradictory_rows_are_repaired() {
     let broken = |state: SessionState| {
         let mut world = ready();
         let run = prompt(&mut world, "Thello").unwrap();
@@ -271,25 +271,25 @@ fn rows_that_contradict_each_other_are_mended() {
 }
 
 #[test]
-fn without_a_way_to_resume_nothing_is_begun_anew_unless_a_person_asks() {
+fn unresumable_session_needs_a_request_for_a_new_conversation() {
     // By a command, or with the prompt.
     for by_prompt in [false, true] {
         let mut world = ready();
-        world.say("Runresumable\n");
-        world.end(ExitStatus::Exited(1));
+        world.emit("Runresumable\n");
+        world.end_process(ExitStatus::Exited(1));
         assert_eq!(code(prompt(&mut world, "prompt a")), Code::ResumeUnavailable);
         if !by_prompt {
             world.command(ActorCommand::NewConversation).unwrap();
         }
         let request = PromptRequest { new_conversation: by_prompt, ..prompt_request("prompt b") };
-        let run = ask(&mut world, request).unwrap().run_id;
+        let run = submit(&mut world, request).unwrap().run_id;
         assert_eq!(run_state(&world, run), RunState::Completed);
-        assert_eq!(world.heard_times("init -\n"), 2);
+        assert_eq!(world.count_stdin("init -\n"), 2);
     }
 }
 
 #[test]
-fn options_are_applied_again_to_the_next_process() {
+fn options_are_reapplied_to_the_next_process() {
     let mut world = ready();
     for setting in [
         Setting::Mode("plan".to_owned()),
@@ -300,48 +300,48 @@ fn options_are_applied_again_to_the_next_process() {
     ] {
         world.command(ActorCommand::Set(setting)).unwrap();
     }
-    let told: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
-    assert_eq!(told.len(), 3, "the agent gets only its own settings: {told:?}");
+    let sent: Vec<String> = world.stdin().into_iter().filter(|text| text.starts_with("set")).collect();
+    assert_eq!(sent.len(), 3, "the agent gets only its own settings: {sent:?}");
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Mode("x".repeat(65))))), Code::Usage);
-    world.end(ExitStatus::Exited(0));
+    world.end_process(ExitStatus::Exited(0));
     world.restart();
     prompt(&mut world, "prompt a").unwrap();
-    let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
-    assert_eq!(ensured.mode.as_deref(), Some("plan"));
+    let start_params = world.start_params.lock().unwrap().last().cloned().unwrap();
+    assert_eq!(start_params.mode.as_deref(), Some("plan"));
     let pair = |id: &str, value: &str| (id.to_owned(), value.to_owned());
-    assert_eq!(ensured.options, [pair("model", "big"), pair("effort", "low")]);
+    assert_eq!(start_params.options, [pair("model", "big"), pair("effort", "low")]);
     assert_eq!(world.rows.session.options.permission, PermissionMode::DenyAll);
 }
 
 #[test]
-fn another_directory_starts_the_agent_again_in_its_conversation() {
+fn changed_directory_restarts_agent_in_its_conversation() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Cwd("w".to_owned())))), Code::Usage);
     world.command(ActorCommand::Set(Setting::Cwd("/other".to_owned()))).unwrap();
     assert_eq!(world.rows.session.lease_id, None);
     let run = prompt(&mut world, "Thello").unwrap();
-    let ensured = world.ensured.lock().unwrap().last().cloned().unwrap();
-    assert_eq!((ensured.cwd.as_str(), ensured.resume.as_deref()), ("/other", Some("session-1")));
+    let start_params = world.start_params.lock().unwrap().last().cloned().unwrap();
+    assert_eq!((start_params.cwd.as_str(), start_params.resume.as_deref()), ("/other", Some("session-1")));
     let refused = world.command(ActorCommand::Set(Setting::Cwd("/w".to_owned()))).unwrap_err();
     assert_eq!(refused.detail_code.as_deref(), Some("TURN_RUNS"));
     world.command(ActorCommand::Cancel(Some(run))).unwrap();
-    world.say("Runresumable\n");
+    world.emit("Runresumable\n");
     assert_eq!(code(world.command(ActorCommand::Set(Setting::Defaults))), Code::ResumeUnavailable);
 }
 
 #[test]
-fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
+fn one_shot_session_ends_with_its_run() {
     for (script, state) in [("prompt a", RunState::Completed), ("Thello", RunState::Failed)] {
         let mut world = started(|world| world.rows.session.mode = SessionMode::Oneshot);
         let run = prompt(&mut world, script).unwrap();
         if state == RunState::Failed {
-            world.end(ExitStatus::Signaled(9));
+            world.end_process(ExitStatus::Signaled(9));
         }
         assert_eq!(run_state(&world, run), state);
         assert_eq!(world.rows.session.state, SessionState::Closed);
         assert_eq!(world.rows.session.lease_id, None);
-        assert_eq!(world.heard_times("init"), 1);
+        assert_eq!(world.count_stdin("init"), 1);
         assert_eq!(code(prompt(&mut world, "prompt b")), Code::SessionClosed);
     }
     let mut world = World::new(1, 1000);
@@ -353,11 +353,11 @@ fn a_one_shot_session_opens_one_conversation_and_ends_with_its_run() {
 }
 
 #[test]
-fn what_is_closed_stays_closed_after_a_restart() {
+fn closed_session_stays_closed_after_restart() {
     let mut world = ready();
-    world.unending = true;
+    world.ignores_close = true;
     world.close();
-    world.unending = false;
+    world.ignores_close = false;
     world.restart();
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.lease_id, None, "the end of the process is requested again");
@@ -365,33 +365,33 @@ fn what_is_closed_stays_closed_after_a_restart() {
 }
 
 #[test]
-fn a_session_that_ran_out_is_closed_with_the_reason() {
+fn expired_session_is_closed_with_reason() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     expire(&mut world, TimeoutKind::Session, None, true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     assert_eq!(world.rows.session.ending, Some(Ending::Expired));
-    assert_eq!(world.rows.ended, ["session unused for 1m, the session timeout"]);
+    assert_eq!(world.rows.ended_bindings, ["session unused for 1m, the session timeout"]);
     assert_eq!(world.rows.session.lease_id, None, "its agent ends with it");
 }
 
 #[test]
-fn the_last_binding_takes_its_session_along_and_another_does_not() {
+fn expiry_of_the_last_binding_closes_the_session() {
     let id = BindingId::mint();
     let mut world = ready();
     expire(&mut world, TimeoutKind::BindingIdle, Some(id), false);
     assert_eq!(world.rows.session.state, SessionState::Idle);
-    assert_eq!(said(&world, "unbound"), 1);
+    assert_eq!(count_status(&world, "unbound"), 1);
     let notice = world.rows.events.last().unwrap().payload.clone();
     assert!(notice.contains(&id.to_string()) && notice.contains("the idle timeout"), "{notice}");
     expire(&mut world, TimeoutKind::BindingMaxAge, Some(id), true);
     assert_eq!(world.rows.session.state, SessionState::Closed);
     let why = "bound here for 1m, the maximum age";
-    assert_eq!(world.rows.ended.last().map(String::as_str), Some(why));
+    assert_eq!(world.rows.ended_bindings.last().map(String::as_str), Some(why));
 }
 
 #[test]
-fn what_was_used_meanwhile_does_not_run_out() {
+fn activity_prevents_expiry() {
     let mut world = ready();
     prompt(&mut world, "prompt a").unwrap();
     let expiry = Expiry { at_ms: 0, source: TimeoutKind::Session, window_ms: 1, binding_id: None };
@@ -401,28 +401,28 @@ fn what_was_used_meanwhile_does_not_run_out() {
 }
 
 #[test]
-fn what_runs_or_waits_does_not_run_out() {
+fn busy_session_does_not_expire() {
     let mut world = ready();
     prompt(&mut world, "Thello").unwrap();
     expire(&mut world, TimeoutKind::Session, None, true);
     expire(&mut world, TimeoutKind::BindingIdle, Some(BindingId::mint()), true);
     assert_eq!(world.rows.session.state, SessionState::Running);
-    assert!(world.rows.ended.is_empty());
+    assert!(world.rows.ended_bindings.is_empty());
 }
 
 #[test]
-fn a_prompt_and_the_end_of_a_turn_touch_the_bindings_in_their_transaction() {
+fn prompt_and_turn_end_touch_bindings_in_their_transaction() {
     let mut world = ready();
     world.now_ms = 50_000;
     prompt(&mut world, "Thello").unwrap();
     assert_eq!(world.rows.touched_ms, 50_000);
     world.now_ms = 60_000;
-    world.say("D\n");
+    world.emit("D\n");
     assert_eq!(world.rows.touched_ms, 60_000);
 }
 
 #[test]
-fn an_answer_to_a_permission_is_remembered_under_its_key() {
+fn permission_answer_is_recorded_under_its_key() {
     let mut world = ready();
     prompt(&mut world, "P").unwrap();
     let permission_id = world.rows.permissions.values().next().unwrap().permission_id();
@@ -435,25 +435,25 @@ fn an_answer_to_a_permission_is_remembered_under_its_key() {
 }
 
 #[test]
-fn a_start_that_is_held_back_is_said_once_and_is_not_the_agents_time() {
+fn delayed_start_is_reported_once_and_has_no_start_timeout() {
     for code in [RefusalCode::CrashLoop, RefusalCode::QuotaExceeded] {
         let mut world = refused(code, Some(60_000));
         for _ in 0..3 {
-            assert_eq!(said(&world, "agent_waits"), 1, "{code:?}: once for each lease");
+            assert_eq!(count_status(&world, "agent_waits"), 1, "{code:?}: once for each lease");
             assert_eq!(world.rows.session.state, SessionState::Creating);
-            world.wait();
+            world.advance_to_deadline();
         }
         let notice = world.rows.events.iter().find(|event| event.kind == K::Status).unwrap();
         let payload = &notice.payload;
         assert!(payload.contains("60000") && payload.contains(code.as_str()), "{payload}");
         world.refuse_spawn = None;
-        world.wait();
+        world.advance_to_deadline();
         assert_eq!(world.rows.session.state, SessionState::Idle, "{code:?}");
     }
 }
 
 #[test]
-fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
+fn exit_before_attach_needs_no_exit_event() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let id = lease(&world);
@@ -467,12 +467,12 @@ fn the_end_of_an_agent_that_died_before_the_attach_needs_no_further_news() {
 }
 
 #[test]
-fn every_step_of_a_machine_is_told_with_from_event_and_to() {
+fn transitions_are_reported_with_from_event_and_to() {
     let mut world = ready();
     let run = prompt(&mut world, "prompt a").unwrap();
     world.close();
     let steps: Vec<String> = world
-        .moved
+        .transitions
         .iter()
         .map(|step| match step {
             Transition::Session { from, event, to, .. } => {

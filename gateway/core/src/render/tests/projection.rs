@@ -1,19 +1,18 @@
-//! The cases of delivery that the projection alone decides, by number.
+//! Projection of journal rows to final messages: lines, separators, limits, buttons and footers.
 
 use super::*;
 
-fn shown(tags: &[(&str, bool)]) -> Style {
+fn with_tags(tags: &[(&str, bool)]) -> Style {
     let mut style = style();
-    style.tags.extend(tags.iter().map(|&(tag, shown)| (tag.to_owned(), shown)));
+    style.tags.extend(tags.iter().map(|&(tag, with_tags)| (tag.to_owned(), with_tags)));
     style
 }
 
 fn with_tools() -> Style {
-    shown(&[("tool_call", true), ("tool_call_update", true)])
+    with_tags(&[("tool_call", true), ("tool_call_update", true)])
 }
 
-/// Returns the text of a journal's only final message.
-fn told(style: &Style, build: impl FnOnce(&mut Journal)) -> String {
+fn final_text(style: &Style, build: impl FnOnce(&mut Journal)) -> String {
     let mut journal = Journal::default();
     build(&mut journal);
     let texts = journal.texts_in(style);
@@ -26,7 +25,7 @@ fn call(id: &str, status: &str) -> Value {
 }
 
 #[test]
-fn a_tool_call_is_said_when_it_starts_and_when_it_ends() {
+fn tool_call_is_shown_at_start_and_end() {
     let run = run_id(1);
     let build = |journal: &mut Journal| {
         journal.push(Some(run), K::ToolCall, call("a", "pending"));
@@ -43,19 +42,19 @@ fn a_tool_call_is_said_when_it_starts_and_when_it_ends() {
     let summary = "[2 tool calls (2 read)]";
     let once =
         format!("[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read b: failed\n\n{summary}");
-    assert_eq!(told(&with_tools(), build), once);
+    assert_eq!(final_text(&with_tools(), build), once);
     let each = Style { repeat_suppression: false, ..with_tools() };
     let all = format!(
         "[read] Read a\n[read] Read a\n[read] Read a\n[read] Read b\n[read] Read a: done\n[read] Read a: done\n\
          [read] Read b: failed\n[read] Read b\n\n{summary}"
     );
-    assert_eq!(told(&each, build), all);
+    assert_eq!(final_text(&each, build), all);
 }
 
 #[test]
-fn other_lines_are_not_said_twice_running() {
+fn repeated_lines_are_suppressed() {
     let run = run_id(1);
-    let style = shown(&[("plan", true)]);
+    let style = with_tags(&[("plan", true)]);
     let plan = |status: &str| json!({"entries": [{"content": "Look", "status": status}, {"content": "Write", "status": "pending"}]});
     let build = |journal: &mut Journal| {
         for status in ["in_progress", "in_progress", "completed"] {
@@ -63,31 +62,31 @@ fn other_lines_are_not_said_twice_running() {
         }
         journal.done(run, "end_turn");
     };
-    assert_eq!(told(&style, build), "Plan, 0 of 2 done: Look\nPlan, 1 of 2 done");
+    assert_eq!(final_text(&style, build), "Plan, 0 of 2 done: Look\nPlan, 1 of 2 done");
     let each = Style { repeat_suppression: false, ..style };
-    assert_eq!(told(&each, build).matches("0 of 2").count(), 2);
+    assert_eq!(final_text(&each, build).matches("0 of 2").count(), 2);
 }
 
 #[test]
-fn that_there_is_more_is_said_once() {
+fn truncation_is_noted_once() {
     let run = run_id(1);
     let style = Style { output_chars_max: 10, ..with_tools() };
-    let text = told(&style, |journal| {
-        journal.say(run, "12345678").say(run, "9e\u{301}abc").say(run, "more");
-        journal.tool(run, "a", "read", "completed").say(run, "and more").done(run, "end_turn");
+    let text = final_text(&style, |journal| {
+        journal.append_text(run, "12345678").append_text(run, "9e\u{301}abc").append_text(run, "more");
+        journal.tool(run, "a", "read", "completed").append_text(run, "and more").done(run, "end_turn");
     });
     let notice = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
     let want = format!("123456789\n\n{notice}\n\n[1 tool call (1 read)]");
     assert_eq!(text, want, "a combining accent is not split off");
     let style = Style { output_chars_max: 16, ..style };
-    let text = told(&style, |journal| {
-        journal.say(run, "12345678").say(run, "12345678").done(run, "end_turn");
+    let text = final_text(&style, |journal| {
+        journal.append_text(run, "12345678").append_text(run, "12345678").done(run, "end_turn");
     });
     assert_eq!(text, "1234567812345678", "complete output gets no notice");
 }
 
 #[test]
-fn what_stands_where_a_hidden_tool_call_was() {
+fn hidden_tool_call_leaves_a_separator() {
     let run = run_id(1);
     for (separator, want) in [
         (Separator::None, "Looking.Done."),
@@ -96,37 +95,37 @@ fn what_stands_where_a_hidden_tool_call_was() {
         (Separator::Paragraph, "Looking.\n\nDone."),
     ] {
         let style = Style { separator, ..style() };
-        let text = told(&style, |journal| {
-            journal.tool(run, "0", "read", "completed").say(run, "Looking.");
+        let text = final_text(&style, |journal| {
+            journal.tool(run, "0", "read", "completed").append_text(run, "Looking.");
             journal.tool(run, "a", "read", "completed").tool(run, "b", "read", "completed");
-            journal.say(run, "Done.").done(run, "end_turn");
+            journal.append_text(run, "Done.").done(run, "end_turn");
         });
         assert_eq!(text, format!("{want}\n\n[3 tool calls (3 read)]"), "{separator:?}");
         // Existing separation is not extended, and hidden thoughts separate nothing.
-        let text = told(&style, |journal| {
-            journal.say(run, "One\n\n").tool(run, "a", "read", "completed").say(run, "Two");
+        let text = final_text(&style, |journal| {
+            journal.append_text(run, "One\n\n").tool(run, "a", "read", "completed").append_text(run, "Two");
             journal.push(Some(run), K::AgentThought, json!({"content": {"type": "text", "text": "hm"}}));
-            journal.say(run, "Three").done(run, "end_turn");
+            journal.append_text(run, "Three").done(run, "end_turn");
         });
         assert_eq!(text, "One\n\nTwoThree\n\n[1 tool call (1 read)]", "{separator:?}");
     }
 }
 
 #[test]
-fn only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
+fn only_agent_text_is_shown_by_default() {
     let run = run_id(1);
     let text = |text: &str| json!({"content": {"type": "text", "text": text}});
     let build = |journal: &mut Journal| {
         journal.push(Some(run), K::AgentThought, text("Let me "));
         journal.push(Some(run), K::AgentThought, text("think"));
-        journal.say(run, "Text.").tool(run, "a", "read", "completed");
+        journal.append_text(run, "Text.").tool(run, "a", "read", "completed");
         journal.push(Some(run), K::Plan, json!({"entries": [{"content": "x", "status": "completed"}]}));
         journal.update(run, json!({"sessionUpdate": "usage_update", "used": 5, "size": 10}));
         journal.update(run, json!({"sessionUpdate": "made_up", "text": "new"}));
         journal.done(run, "end_turn");
     };
     let summary = "[1 tool call (1 read)]";
-    assert_eq!(told(&style(), build), format!("Text.\n\nmade_up: new\n\n{summary}"));
+    assert_eq!(final_text(&style(), build), format!("Text.\n\nmade_up: new\n\n{summary}"));
     for (tag, is_shown, want) in [
         ("made_up", false, "Text."),
         ("agent_thought_chunk", true, "> Let me think\n\nText.\n\nmade_up: new"),
@@ -140,12 +139,16 @@ fn only_the_agents_text_is_shown_unless_it_is_said_otherwise() {
             "made_up: new\n\n(Text is not shown here; `acp-gateway sessions history` shows it.)",
         ),
     ] {
-        assert_eq!(told(&shown(&[(tag, is_shown)]), build), format!("{want}\n\n{summary}"), "{tag}");
+        assert_eq!(
+            final_text(&with_tags(&[(tag, is_shown)]), build),
+            format!("{want}\n\n{summary}"),
+            "{tag}"
+        );
     }
 }
 
 #[test]
-fn lines_say_what_there_is_and_are_short() {
+fn update_lines_are_short() {
     let run = run_id(1);
     let style = Style { line_chars_max: 64, ..style() };
     let long = "x".repeat(200);
@@ -169,7 +172,7 @@ fn lines_say_what_there_is_and_are_short() {
         (json!({"sessionUpdate": "notice", "message": long}), &format!("notice: {}…", "x".repeat(55))),
     ] {
         let style = Style { tags: BTreeMap::new(), ..style.clone() };
-        let text = told(&style, |journal| {
+        let text = final_text(&style, |journal| {
             journal.update(run, update.clone()).done(run, "end_turn");
         });
         assert_eq!(text, want, "{update}");
@@ -178,11 +181,11 @@ fn lines_say_what_there_is_and_are_short() {
 
 /// C8: the end of a turn is journaled last and contains the whole turn, whatever was delivered before.
 #[test]
-fn the_final_message_holds_the_whole_turn() {
+fn final_message_has_the_whole_turn() {
     let run = run_id(1);
-    let text = told(&style(), |journal| {
+    let text = final_text(&style(), |journal| {
         for n in 0..500 {
-            journal.say(run, &format!("{n} "));
+            journal.append_text(run, &format!("{n} "));
         }
         journal.done(run, "end_turn");
     });
@@ -190,9 +193,8 @@ fn the_final_message_holds_the_whole_turn() {
     assert_eq!(text, want.trim_end());
 }
 
-/// The buttons are on the last part of a long question.
 #[test]
-fn a_question_has_its_buttons_in_its_last_part() {
+fn question_buttons_are_on_the_last_part() {
     let options: Vec<Value> = (0..3)
         .map(|n| json!({"optionId": n.to_string(), "name": "x".repeat(299), "kind": "allow_once"}))
         .collect();
@@ -209,13 +211,13 @@ fn a_question_has_its_buttons_in_its_last_part() {
 
 /// With a footer, the footer is the last line, and the tool summary is omitted.
 #[test]
-fn an_answer_ends_with_what_is_known_of_its_turn() {
-    let told = |stop: &str, kind: EventKind, markdown: bool| {
+fn answer_ends_with_the_footer() {
+    let final_text = |stop: &str, kind: EventKind, markdown: bool| {
         let style =
             style().with_footer(true).in_channel(ChannelFeatures { markdown, ..ChannelFeatures::default() });
         let mut journal = Journal::default();
         journal
-            .say(run_id(1), "Hello.")
+            .append_text(run_id(1), "Hello.")
             .tool(run_id(1), "a", "read", "completed")
             .update(run_id(1), json!({"sessionUpdate": "usage_update", "used": 38, "size": 100}));
         let mut digest =
@@ -226,20 +228,21 @@ fn an_answer_ends_with_what_is_known_of_its_turn() {
         end.created_at_ms = 3_500;
         render_row(binding(), &style, &end, RenderData::Run(&digest)).remove(0).text
     };
-    assert_eq!(told("end_turn", K::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
+    assert_eq!(final_text("end_turn", K::Done, false), "Hello.\n\ndemo · 2s · 1 tool · ctx 38%");
     // Small print needs no empty line as separation.
-    assert_eq!(told("end_turn", K::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
-    let small = told("cancelled", K::Done, true);
+    assert_eq!(final_text("end_turn", K::Done, true), "Hello.\n-# demo · 2s · 1 tool · ctx 38%");
+    let small = final_text("cancelled", K::Done, true);
     assert!(
         small.ends_with(
             "The turn was cancelled. Send a message to continue.\n-# demo · 2s · 1 tool · ctx 38%"
         ),
         "{small}"
     );
-    let cancelled = told("cancelled", K::Done, false);
+    let cancelled = final_text("cancelled", K::Done, false);
     assert!(cancelled.starts_with("Hello.\n\nThe turn was cancelled."), "{cancelled}");
     assert!(cancelled.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%"), "{cancelled}");
-    let failed = told("", K::Error, false);
-    let is_told = failed.contains("The turn failed") && failed.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%");
-    assert!(is_told, "{failed}");
+    let failed = final_text("", K::Error, false);
+    let is_complete =
+        failed.contains("The turn failed") && failed.ends_with("\n\ndemo · 2s · 1 tool · ctx 38%");
+    assert!(is_complete, "{failed}");
 }
