@@ -23,8 +23,8 @@ use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
-use acp_store::{Durability, SpawnTx, Store, bindings, codec};
-use rusqlite::types::FromSql;
+use acp_store::db::FromValue;
+use acp_store::{Durability, SpawnTx, Store, bindings};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::Path;
@@ -84,12 +84,12 @@ pub(crate) fn open() -> (TempDir, Store) {
 /// Runs SQL: what no transaction of the gateway would leave behind.
 pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     let sql = sql.into();
-    store.write("test", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
+    store.write("test", move |tx| Ok(tx.sqlite().execute_batch(&sql)?)).await.unwrap();
 }
 
 /// The first column of all rows.
-pub(crate) async fn column<T: FromSql + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
-    store.read("test", move |db| codec::all(db, sql, [], |row| Ok(row.get(0)?))).await.unwrap()
+pub(crate) async fn column<T: FromValue + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
+    store.read("test", move |db| db.all(sql, &[], |row| row.only())).await.unwrap()
 }
 
 /// A session's row.

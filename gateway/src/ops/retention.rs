@@ -108,7 +108,7 @@ mod tests {
                 sent_messages::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
                 let date = format!("UPDATE acp_said SET said_at = {at} WHERE message_id = 'm{age}'");
-                tx.execute_batch(&date)?;
+                tx.run(&date, &[])?;
             }
             Ok(())
         };
@@ -118,13 +118,13 @@ mod tests {
             for age in 0..60_u64 {
                 acp_store::command_replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
-                tx.execute_batch(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"))?;
+                tx.run(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"), &[])?;
             }
             Ok(())
         };
         store.write("reply", reply).await.unwrap();
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
-        assert_eq!(column::<i64>(&store, "SELECT count(*) FROM acp_reply").await, [31]);
+        assert_eq!(column::<u64>(&store, "SELECT count(*) FROM acp_reply").await, [31]);
         let own = store.read("own", |db| {
             (0..60)
                 .map(|age| sent_messages::is_own_message(db, &conversation("c"), &format!("m{age}")))
@@ -141,7 +141,7 @@ mod tests {
         let (_dir, store) = open();
         let plan = store.read("plan", |db| {
             let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
-            acp_store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
+            db.all(sql, &[], |row| row.get::<String>("detail"))
         });
         let plan = plan.await.unwrap().join("; ");
         assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");

@@ -455,7 +455,7 @@ async fn a_reset_of_a_configured_session_is_done_in_place() {
     }
     assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
     let told = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%new_conversation%'";
-    assert_eq!(column::<i64>(&world.store, told).await, [1], "only once per key");
+    assert_eq!(column::<u64>(&world.store, told).await, [1], "only once per key");
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);

@@ -235,7 +235,7 @@ async fn a_superseded_actor_is_not_made_again() {
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     let key = world.key.clone();
     let newer = world.store.write("mend and claim", move |tx| {
-        tx.execute_batch("DROP TRIGGER broken")?;
+        tx.sqlite().execute_batch("DROP TRIGGER broken")?;
         acp_store::sessions::next_epoch(tx, &key)
     });
     let newer = newer.await.unwrap();
@@ -355,7 +355,7 @@ async fn a_session_whose_records_cannot_be_read_stands_still_and_is_named() {
     let world = world().await;
     let set = async |text: &'static str| {
         let sql = "UPDATE acp_leases SET spawn_json = CASE ?1 WHEN '' THEN substr(spawn_json, 2) ELSE ?1 || spawn_json END";
-        world.store.write("set", move |tx| Ok(tx.execute(sql, [text]).map(drop)?)).await.unwrap();
+        world.store.write("set", move |tx| Ok(tx.sqlite().execute(sql, [text]).map(drop)?)).await.unwrap();
     };
     // Its JSON begins with one letter too many.
     set("x").await;

@@ -1,4 +1,4 @@
-//! Database of the control plane. No other module names rusqlite.
+//! Database of the control plane. No other package of the gateway names rusqlite.
 //!
 //! One thread writes and commits in groups ([`writer`]); a small pool of connections reads ([`readers`]).
 //! Every change is a named transaction passed to [`Store::write`]; the value that it returns is durable. Each
@@ -12,6 +12,7 @@ pub mod codec;
 pub mod command_queries;
 pub mod command_replies;
 pub mod console;
+pub mod db;
 pub mod delivery;
 pub mod error;
 pub mod events;
@@ -55,12 +56,12 @@ pub use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
+use db::Db;
 use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
 use open_checks::DatabaseFiles;
 use readers::Readers;
-use rusqlite::Connection;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -99,7 +100,7 @@ impl Inner {
         dir: &Path,
         identity: GatewayIdentity,
         readers: Readers,
-        (db, bounds, place, lock): (Connection, GroupBounds, DatabaseFiles, StateLock),
+        (db, bounds, place, lock): (Db, GroupBounds, DatabaseFiles, StateLock),
     ) -> (Self, Writer) {
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
@@ -229,7 +230,7 @@ impl Store {
     pub async fn read<T: Send + 'static>(
         &self,
         name: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.inner.readers.read(name, work).await
     }

@@ -1,11 +1,11 @@
 //! Protection against an empty new database in place of a lost one: detects a database file that is missing
 //! at start or disappears while in use.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::lock::{LOCK_FILE, StateLock};
 use crate::restore;
 use crate::schema::{self, DB_FILE};
-use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -43,9 +43,9 @@ pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::File`]; SQLite errors.
-pub fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), StoreError> {
+pub fn after_open(db: &Db, lock: &mut StateLock) -> Result<(), StoreError> {
     if !lock.has_database() {
-        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(()))?;
     }
     lock.record_database()
 }

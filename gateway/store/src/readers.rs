@@ -1,9 +1,9 @@
 //! Pool of read-only connections. Each read sees one snapshot of the committed data.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::schema::open_reader;
 use acp_shared::blocking;
-use rusqlite::Connection;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,12 +17,12 @@ const READERS_MAX: usize = 4;
 pub struct Readers {
     dir: PathBuf,
     places: Arc<Semaphore>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    idle: Arc<Mutex<Vec<Db>>>,
 }
 
 impl Readers {
     /// Pool for the database in `dir`, with the given open connections.
-    pub fn new(dir: PathBuf, idle: Arc<Mutex<Vec<Connection>>>) -> Self {
+    pub fn new(dir: PathBuf, idle: Arc<Mutex<Vec<Db>>>) -> Self {
         Self { dir, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
     }
 
@@ -33,7 +33,7 @@ impl Readers {
     pub async fn read<T: Send + 'static>(
         &self,
         name: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let idle = Arc::clone(&self.idle);
@@ -42,7 +42,7 @@ impl Readers {
             let pooled = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
             let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
             let result = snapshot(&db, name, work);
-            if db.is_autocommit() && !matches!(result, Err(StoreError::Panicked { .. })) {
+            if !db.is_in_transaction() && !matches!(result, Err(StoreError::Panicked { .. })) {
                 idle.lock().unwrap_or_else(PoisonError::into_inner).push(db);
             }
             drop(place);
@@ -62,12 +62,12 @@ impl Readers {
 }
 
 fn snapshot<T>(
-    db: &Connection,
+    db: &Db,
     name: &'static str,
-    work: impl FnOnce(&Connection) -> Result<T, StoreError>,
+    work: impl FnOnce(&Db) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    db.prepare_cached("BEGIN")?.execute([])?;
+    db.run("BEGIN", &[])?;
     let result = catch_unwind(AssertUnwindSafe(|| work(db))).unwrap_or(Err(StoreError::Panicked { name }));
-    db.prepare_cached("ROLLBACK")?.execute([])?;
+    db.run("ROLLBACK", &[])?;
     result
 }

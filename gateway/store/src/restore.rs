@@ -9,7 +9,7 @@
 //! the next start finishes the restore.
 
 use crate::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
-use crate::codec::{all, atomically, id};
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::inbox::{self, Outcome};
 use crate::lock::StateLock;
@@ -22,7 +22,6 @@ use acp_core::run::{RunEvent, RunState};
 use acp_core::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
-use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -60,7 +59,7 @@ pub fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<
     let uncertain = settle_unknown(&copied)?;
     identity::raise_epoch(&copied, dir)?;
     let moved = identity::location_mismatch(&copied, dir)?;
-    copied.close().map_err(|(_, error)| StoreError::from(error))?;
+    copied.close()?;
     sync(&part.path)?;
     let ready = dir.join(format!("{READY}{}", now_ms()));
     part.rename_to(&ready, false)?;
@@ -151,15 +150,15 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Ends work that may have continued after the backup, so that nothing happens twice. Returns the number of
 /// ended prompts and messages.
-pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
-    atomically(db, || {
+pub(super) fn settle_unknown(db: &Db) -> Result<u64, StoreError> {
+    db.transaction(|| {
         let uncertain = end_waiting(db)?;
         // As after a crash: search before sending. The search includes messages under agents' names, since it
         // is unknown if those were used.
-        db.execute(
+        db.run(
             "UPDATE acp_delivery_part SET state = 'sending', persona_at = coalesce(persona_at, created_at) \
              WHERE state IN ('planned','sending')",
-            [],
+            &[],
         )?;
         Ok(uncertain)
     })
@@ -173,7 +172,7 @@ fn uncertain() -> Failure {
 }
 
 /// Fails queued runs and refuses unprocessed messages, both as uncertain.
-fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
+fn end_waiting(db: &Db) -> Result<u64, StoreError> {
     let mut count = 0;
     let payload = serde_json::to_string(&uncertain())?;
     let tx = Tx::unpublished(db);
@@ -208,7 +207,7 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
     Ok(count)
 }
 
-fn waiting_sessions(db: &Connection) -> Result<Vec<SessionKey>, StoreError> {
+fn waiting_sessions(db: &Db) -> Result<Vec<SessionKey>, StoreError> {
     let sql = "SELECT DISTINCT session_key FROM acp_runs WHERE state = 'queued' ORDER BY session_key";
-    all(db, sql, [], |row| id(row, "session_key"))
+    db.all(sql, &[], |row| row.get("session_key"))
 }

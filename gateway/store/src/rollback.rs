@@ -87,7 +87,7 @@ pub fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
     let db = schema::open_writer(dir, Durability::Full)?;
     let uncertain = restore::settle_unknown(&db)?;
     identity::accept_loss(&db, note.known_epoch)?;
-    db.close().map_err(|(_, error)| StoreError::from(error))?;
+    db.close()?;
     remove_record(dir)?;
     Ok(AcceptedLoss { note, uncertain })
 }

@@ -2,6 +2,7 @@
 //! statements on an in-memory database. The simulation decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "for tests: a failed unwrap is a failed test")]
 
+use crate::db::Db;
 use crate::lock::StateLock;
 use crate::open_checks::DatabaseFiles;
 use crate::readers::Readers;
@@ -48,9 +49,9 @@ fn unique_name() -> String {
 /// In-memory database shared by successive gateways.
 pub struct SimStore {
     dir: PathBuf,
-    template: Connection,
-    db: Option<Connection>,
-    idle: Arc<Mutex<Vec<Connection>>>,
+    template: Db,
+    db: Option<Db>,
+    idle: Arc<Mutex<Vec<Db>>>,
     identity: GatewayIdentity,
 }
 
@@ -69,7 +70,7 @@ impl SimStore {
     pub fn clear(&mut self) {
         let name = unique_name();
         let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
-        let copied = Backup::new(&self.template, &mut db).unwrap().step(-1).unwrap();
+        let copied = Backup::new(self.template.sqlite(), db.sqlite_mut()).unwrap().step(-1).unwrap();
         assert_eq!(copied, StepResult::Done, "the template is copied at once");
         let reader = schema::open_in_memory(&name, Purpose::Read).unwrap();
         self.db = Some(db);
@@ -78,7 +79,7 @@ impl SimStore {
 
     /// Writing connection, available while no gateway runs.
     pub fn db(&self) -> &Connection {
-        self.db.as_ref().unwrap()
+        self.db.as_ref().unwrap().sqlite()
     }
 
     /// Existing temporary directory.
@@ -145,9 +146,9 @@ impl SimWriter {
 
     /// Runs a group like `commit` on a read-only file system.
     pub fn fail(&mut self, count: usize) {
-        self.writer.db.pragma_update(None, "query_only", true).unwrap();
+        self.writer.db.sqlite().pragma_update(None, "query_only", true).unwrap();
         self.commit(count);
-        self.writer.db.pragma_update(None, "query_only", false).unwrap();
+        self.writer.db.sqlite().pragma_update(None, "query_only", false).unwrap();
     }
 
     /// Tests if commits work again.
@@ -157,6 +158,6 @@ impl SimWriter {
 
     /// Writing connection.
     pub fn db(&self) -> &Connection {
-        &self.writer.db
+        self.writer.db.sqlite()
     }
 }

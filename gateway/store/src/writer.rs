@@ -2,6 +2,7 @@
 //! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
 //! COMMIT.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::events;
 use crate::health::{HealthSender, StoreHealth};
@@ -11,7 +12,6 @@ use crate::notify::CommitNotifier;
 use crate::open_checks::DatabaseFiles;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
-use rusqlite::Connection;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +53,7 @@ impl Default for GroupBounds {
 /// Write transaction: a connection, and the notifications to publish after the commit.
 #[derive(Debug)]
 pub struct Tx<'a> {
-    db: &'a Connection,
+    db: &'a Db,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
     /// Sessions whose bindings changed.
@@ -63,15 +63,15 @@ pub struct Tx<'a> {
 }
 
 impl Deref for Tx<'_> {
-    type Target = Connection;
-    fn deref(&self) -> &Connection {
+    type Target = Db;
+    fn deref(&self) -> &Db {
         self.db
     }
 }
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub fn unpublished(db: &'a Connection) -> Self {
+    pub fn unpublished(db: &'a Db) -> Self {
         let (events, rebinds) = (Cell::default(), Cell::default());
         Self { db, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
     }
@@ -206,7 +206,7 @@ pub enum WriterMessage {
 
 /// State of the writer thread.
 pub struct Writer {
-    pub db: Connection,
+    pub db: Db,
     pub queue: Receiver<WriterMessage>,
     pub watches: Arc<CommitNotifier>,
     pub counters: Arc<WriterCounters>,
@@ -285,10 +285,10 @@ impl Writer {
         }
         let Self { db, queue, lock, .. } = self;
         drop(queue);
-        if let Err(error) = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        if let Err(error) = db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(())) {
             tracing::debug!(%error, "final checkpoint failed");
         }
-        if let Err((_, error)) = db.close() {
+        if let Err(error) = db.close() {
             tracing::warn!(%error, "closing the database failed");
         }
         drop(lock);
@@ -376,7 +376,7 @@ impl Writer {
         if matches!(error, StoreError::Damaged { .. }) {
             // Stops writing to a corrupt b-tree: further writes spread the damage.
             group.lost = Some(error);
-        } else if self.db.is_autocommit() {
+        } else if !self.db.is_in_transaction() {
             group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
         } else {
             let undo =
@@ -389,7 +389,7 @@ impl Writer {
     fn settle(&self, group: Group, started: Instant) {
         self.counters.lock().transactions += group.jobs as u64;
         if let Some(error) = &group.lost {
-            if !self.db.is_autocommit()
+            if self.db.is_in_transaction()
                 && let Some(error) = self.step("ROLLBACK")
             {
                 tracing::error!(%error, "rollback of failed transaction group failed");
@@ -432,11 +432,7 @@ impl Writer {
     }
 
     fn step(&self, sql: &'static str) -> Option<StoreError> {
-        let mut statement = match self.db.prepare_cached(sql) {
-            Ok(statement) => statement,
-            Err(error) => return Some(error.into()),
-        };
-        statement.execute([]).err().map(StoreError::from)
+        self.db.run(sql, &[]).err()
     }
 
     /// Tests if writes work again by inserting a large row and deleting it.
@@ -447,7 +443,7 @@ impl Writer {
             .or_else(|| self.step("BEGIN IMMEDIATE"))
             .or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
-        if failed.is_some() && !self.db.is_autocommit() {
+        if failed.is_some() && self.db.is_in_transaction() {
             // Discards the test row.
             let _ = self.step("ROLLBACK");
         }
@@ -460,12 +456,13 @@ impl Writer {
 
     fn checkpoint(&self) {
         let begun = Instant::now();
-        let done = self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        let done = self.db.first("PRAGMA wal_checkpoint(PASSIVE)", &[], |row| {
+            Ok((row.get::<u64>("log")?, row.get::<u64>("checkpointed")?))
         });
         self.counters.lock().checkpoints += 1;
         match done {
-            Ok((pages, moved)) => {
+            Ok(pages) => {
+                let (pages, moved) = pages.unwrap_or_default();
                 tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
             }
             Err(error) => tracing::warn!(%error, "checkpoint failed"),

@@ -70,6 +70,9 @@ const PACKAGES: [(&str, &[&str]); 8] = [
     ("gateway", &["acp_shared", "acp_core", "acp_store", "acp_discord", "acp_demo_agent"]),
 ];
 
+/// Files of the gateway that name the database's engine. All others use `acp_store::db`.
+const ENGINE: [&str; 6] = ["backup", "db", "error", "salvage", "schema", "simulated"];
+
 /// Packages and modules that decide without I/O.
 const PURE: [&str; 3] = ["gateway/core/src/", "gateway/discord/src/core/", "supervisor/src/core/"];
 
@@ -192,8 +195,36 @@ fn packages_name_only_packages_below_them() {
     assert_none("a package names lower packages only (PACKAGES)", &violations);
 }
 
+/// Names of the engine in a file of the gateway outside of [`ENGINE`] and of tests: rusqlite and its connection.
+fn engine_named(source: &Source) -> Vec<String> {
+    let engine = ENGINE.map(|module| format!("gateway/store/src/{module}.rs"));
+    if engine.contains(&source.path) {
+        return Vec::new();
+    }
+    let named = source.named();
+    let paths = named.iter().filter(|named| named.segments.iter().any(|name| name.starts_with("rusqlite")));
+    let calls = (1..).zip(source.text.lines()).filter(|(_, text)| text.contains(".sqlite()"));
+    paths
+        .map(|named| named.line)
+        .chain(calls.map(|(line, _)| line))
+        .filter(|line| !source.is_test(*line))
+        .map(|line| format!("{}:{line}", source.path))
+        .collect()
+}
+
+#[test]
+fn engine_of_the_store_is_named_in_its_own_files_only() {
+    let files = sources(&["gateway/src", "gateway/core/src", "gateway/store/src", "gateway/discord/src"]);
+    let violations: Vec<String> = files.iter().flat_map(engine_named).collect();
+    assert_none("SQL goes through `acp_store::db` outside of the engine's files (ENGINE)", &violations);
+}
+
 #[test]
 fn import_checks_detect_violations() {
+    let engine = |path: &str, text: &str| engine_named(&Source::parse(path, text)).len();
+    assert_eq!(engine("gateway/store/src/runs.rs", "use rusqlite::Row;\nfn f(db: &Db) { db.sqlite(); }"), 2);
+    assert_eq!(engine("gateway/store/src/schema.rs", "use rusqlite::Connection;"), 0);
+    assert_eq!(engine("gateway/src/app.rs", "#[cfg(test)]\nmod tests { use rusqlite::Row; }"), 0);
     let seen = |path: &str, text: &str| upward_imports(&Source::parse(path, text));
     for (path, text, violations) in [
         ("gateway/src/session/task.rs", "use crate::conversation::inbound;", 1),

@@ -126,8 +126,7 @@ async fn shown(store: &Store, id: &str) -> Vec<String> {
 /// What each part of the outbox came to.
 async fn states(store: &Store) -> Vec<String> {
     const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
-    let read = |db: &_| acp_store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
-    store.read("states", read).await.unwrap()
+    store.read("states", |db| db.all(SQL, &[], |row| row.get("state"))).await.unwrap()
 }
 
 async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {

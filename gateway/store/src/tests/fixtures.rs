@@ -187,7 +187,7 @@ pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
     store
         .read("count", move |db| {
             let sql = format!("SELECT count(*) FROM {table}");
-            let rows: i64 = db.query_row(&sql, [], |row| row.get(0))?;
+            let rows: i64 = db.sqlite().query_row(&sql, [], |row| row.get(0))?;
             u64::try_from(rows).map_err(|_| StoreError::Refused("a negative count"))
         })
         .await

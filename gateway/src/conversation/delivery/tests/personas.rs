@@ -3,7 +3,7 @@
 use super::*;
 use acp_store::backup::backup;
 use acp_store::restore::restore;
-use acp_store::{Durability, codec};
+use acp_store::{Durability, params};
 
 /// Who said what: a name, or nobody but the channel.
 type Said = (Option<String>, String);
@@ -35,9 +35,9 @@ async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, Scribe) 
 }
 
 /// As if so much time had gone by since the parts were given to the channel.
-async fn later(store: &Store, ms: i64) {
+async fn later(store: &Store, ms: u64) {
     let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - ?1";
-    store.write("later", move |tx| codec::run(tx, sql, [ms]).map(drop)).await.unwrap();
+    store.write("later", move |tx| tx.run(sql, params![ms]).map(drop)).await.unwrap();
 }
 
 /// The text of an answer is the agent's; what the gateway has to say is not. A label goes before the agent's name.
@@ -115,11 +115,11 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         driver.kill().await;
         // As it is while the part waits for the channel, and while the bot is about to say it.
         let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
-        store.write("waits", move |tx| codec::run(tx, sql, [state]).map(drop)).await.unwrap();
+        store.write("waits", move |tx| tx.run(sql, params![state]).map(drop)).await.unwrap();
         let file = dir.path().join("backup");
         backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
         let planned = "UPDATE acp_delivery_part SET state = 'planned'";
-        store.write("goes", move |tx| codec::run(tx, planned, []).map(drop)).await.unwrap();
+        store.write("goes", move |tx| tx.run(planned, &[]).map(drop)).await.unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         drop(scribe);
         store.close().await;

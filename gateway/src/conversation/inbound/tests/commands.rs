@@ -386,7 +386,7 @@ async fn state_of(
 ) -> (Vec<String>, Vec<String>, Vec<SessionRow>, Vec<BindingRow>) {
     let rows = store.sessions(true, 100).await.unwrap();
     let sql = format!("SELECT {} FROM acp_bindings ORDER BY rowid", bindings::COLUMNS);
-    let bound = store.read("all", move |db| acp_store::codec::all(db, &sql, [], bindings::from_row));
+    let bound = store.read("all", move |db| db.all(&sql, &[], bindings::from_row));
     (fake.effects(), fake.said(), rows, bound.await.unwrap())
 }
 
