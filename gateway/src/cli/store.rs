@@ -7,7 +7,7 @@ use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::check::{self, CheckReport};
 use acp_store::salvage::{self, Salvage};
-use acp_store::{StoreError, backup, restore, rollback};
+use acp_store::{StoreError, backup, offline, restore};
 use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -183,7 +183,7 @@ fn run_restore(dir: &Path, file: &Path, out: &mut Out) -> CliResult {
 }
 
 fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
-    let rollback::AcceptedLoss { note, uncertain } = rollback::accept(dir).map_err(failed)?;
+    let offline::AcceptedLoss { note, uncertain } = offline::accept_loss(dir).map_err(failed)?;
     let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,

@@ -6,7 +6,7 @@ use crate::session::manager::Manager;
 use crate::util::clock::Clock;
 use acp_core::timeouts::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
 use acp_store::Store;
-use acp_store::sessions::ExpiringSession;
+use acp_store::timeouts::ExpiringSession;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@ use crate::codec::conversation;
 use crate::db::{Db, Params, Row, ToValue, named_params, params};
 use crate::error::StoreError;
 use crate::render_settings;
-use crate::{Tx, delivery, sessions};
+use crate::{Tx, checkpoints, sessions};
 use acp_core::binding::{StaleReason, StartupAction, placeholder_conversation, startup_action};
 use acp_core::policy::BindingTimeouts;
 use acp_core::route::BoundSession;
@@ -278,7 +278,7 @@ pub fn of_conversation(db: &Db, at: &ConversationRef) -> Result<Option<BindingRo
 pub fn bind(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     let (_, end) = sessions::marks(tx, &row.session_key)?;
     insert(tx, row)?;
-    delivery::advance(tx, row.binding_id, end, None)
+    checkpoints::advance(tx, row.binding_id, end, None)
 }
 
 /// Sets the time of a binding's last activity after a message through it.

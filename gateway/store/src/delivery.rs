@@ -1,10 +1,11 @@
-//! `acp_delivery_part`, the outbox of messages to conversations, and its checkpoints.
+//! `acp_delivery_part`, the outbox of messages to conversations.
 //!
 //! A part is planned before it is sent, and `sending` until its outcome is known. The outcome is committed
 //! together with the checkpoint. After a crash, planned parts are sent; parts in state `sending` are first
 //! searched for in the conversation.
 
 use crate::bindings;
+use crate::checkpoints;
 use crate::codec::{to_json_opt, words};
 use crate::command_replies;
 use crate::db::{Db, Params, Row, params};
@@ -85,33 +86,6 @@ fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
         persona_at_ms: row.get("persona_at")?,
         created_at_ms: row.get("created_at")?,
     })
-}
-
-/// Journal number up to which a conversation's delivery is complete; 0 at first.
-///
-/// # Errors
-/// SQLite errors.
-pub fn checkpoint(db: &Db, binding_id: BindingId) -> Result<u64, StoreError> {
-    const SQL: &str = "SELECT last_session_seq FROM acp_binding_checkpoint WHERE binding_key = ?1";
-    let found = db.first(SQL, params![binding_id], |row| row.get("last_session_seq"))?;
-    Ok(found.unwrap_or(0))
-}
-
-/// Moves the checkpoint of a conversation forward.
-///
-/// # Errors
-/// SQLite errors.
-pub fn advance(
-    db: &Db,
-    binding_id: BindingId,
-    through: u64,
-    message_id: Option<&str>,
-) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, last_message_id, updated_at) \
-        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
-        last_session_seq = max(last_session_seq, excluded.last_session_seq), \
-        last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
-    db.run(SQL, params![binding_id, through, message_id, now_ms()]).map(drop)
 }
 
 /// Journal rows to deliver to a conversation, with the data for their projection.
@@ -348,9 +322,9 @@ pub fn settle(
     let first_open =
         db.first(FIRST, params![binding.binding_id], |row| row.get::<Option<u64>>("first"))?.flatten();
     let through = first_open.map_or(part.session_seq, |open| open.saturating_sub(1).min(part.session_seq));
-    advance(db, binding.binding_id, through, message_id)?;
+    checkpoints::advance(db, binding.binding_id, through, message_id)?;
     if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
-        advance_run(db, binding, part, run_id, message_id)?;
+        checkpoints::advance_run(db, (&binding.session_key, part.session_seq), run_id, message_id)?;
         bindings::touch(db, binding.binding_id, now_ms())?;
     }
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
@@ -374,20 +348,6 @@ pub fn settle(
 pub fn journaled_at(db: &Db, key: &SessionKey, session_seq: u64) -> Result<Option<u64>, StoreError> {
     const SQL: &str = "SELECT created_at FROM acp_events WHERE session_key = ?1 AND session_seq = ?2";
     db.first(SQL, params![key, session_seq], |row| row.get("created_at"))
-}
-
-fn advance_run(
-    db: &Db,
-    binding: &BindingRow,
-    part: &MessagePart,
-    run_id: RunId,
-    message_id: Option<&str>,
-) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, last_discord_message_id, updated_at) \
-        SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
-        ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
-        last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
-    db.run(SQL, params![binding.session_key, part.session_seq, message_id, now_ms(), run_id]).map(drop)
 }
 
 /// Binding with possibly pending delivery.

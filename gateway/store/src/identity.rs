@@ -3,10 +3,8 @@
 
 use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::lock::StateLock;
-use crate::open_checks;
-use crate::schema::{open_reader, open_writer};
-use crate::{Durability, meta, rollback};
+use crate::schema::open_reader;
+use crate::{meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -163,26 +161,11 @@ fn parse<T, E: ToString>(
     read(text).map_err(|error| StoreError::Unreadable { column, why: error.to_string() })
 }
 
-/// Gives a copied or restored state directory a new identity: sets a new instance id and forgets the leases,
-/// which belong to the original gateway. Unfinished runs end as uncertain at the next start.
+/// Sets a new instance id and the location, and forgets the leases, which belong to the original gateway.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a gateway uses the directory; errors of opening the database.
-pub fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
-    let mut lock = StateLock::take(dir)?;
-    open_checks::before_open(dir, &lock)?;
-    let db = open_writer(dir, Durability::Full)?;
-    open_checks::after_open(&db, &mut lock)?;
-    let here = StateDirLocation::of(dir)?;
-    let id = db.transaction(|| take_over(&db, &here));
-    drop(db);
-    // The refusal on record concerns the original gateway.
-    rollback::remove_record(dir)?;
-    drop(lock);
-    id
-}
-
-fn take_over(db: &Db, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
+/// [`StoreError::Unwritable`]; SQLite errors.
+pub(super) fn take_over(db: &Db, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
     let id = GatewayInstanceId::mint();
     meta::set(db, INSTANCE_ID, &id.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;

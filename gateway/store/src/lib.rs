@@ -8,6 +8,7 @@ pub mod backup;
 pub mod bindings;
 pub mod cards;
 pub mod check;
+pub mod checkpoints;
 pub mod codec;
 pub mod command_queries;
 pub mod command_replies;
@@ -27,7 +28,8 @@ pub mod leases;
 pub mod lock;
 pub mod meta;
 pub mod notify;
-pub mod open_checks;
+pub mod offline;
+pub mod open;
 pub mod permissions;
 pub mod readers;
 pub mod render_settings;
@@ -44,6 +46,7 @@ pub mod static_bindings;
 pub mod stdin_outbox;
 #[cfg(test)]
 mod tests;
+pub mod timeouts;
 pub mod tx;
 pub mod writer;
 
@@ -60,7 +63,7 @@ use db::Db;
 use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
-use open_checks::DatabaseFiles;
+use open::DatabaseFiles;
 use readers::Readers;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -142,10 +145,10 @@ impl Store {
     /// As [`Store::open`].
     pub fn open_with(dir: &Path, durability: Durability, bounds: GroupBounds) -> Result<Self, StoreError> {
         let mut lock = StateLock::take(dir)?;
-        open_checks::before_open(dir, &lock)?;
-        let db = schema::open_writer(dir, durability)?;
+        open::before_open(dir, &lock)?;
+        let db = open::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
-        open_checks::after_open(&db, &mut lock)?;
+        open::after_open(&db, &mut lock)?;
         let place = DatabaseFiles::of(dir)?;
         let readers = Readers::new(dir.to_owned(), Arc::default());
         let (inner, writer) = Inner::new(dir, identity, readers, (db, bounds, place, lock));

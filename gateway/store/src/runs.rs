@@ -113,6 +113,16 @@ pub fn unfinished(db: &Db, key: &SessionKey) -> Result<Vec<RunRow>, StoreError> 
     db.all(&sql, params![key], from_row)
 }
 
+/// True if the session has unfinished runs.
+///
+/// # Errors
+/// SQLite errors.
+pub fn has_unfinished(db: &Db, key: &SessionKey) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
+        AS busy";
+    Ok(db.first(SQL, params![key], |row| row.get("busy"))?.unwrap_or(false))
+}
+
 impl Store {
     /// The last `rows_max` runs of a session, newest first.
     ///

@@ -1,9 +1,7 @@
-//! Opening of database files: pragmas, migrations, and refusal of unsuitable files.
+//! Connections to database files: pragmas, migrations, and refusal of unsuitable files.
 
 use crate::db::Db;
 use crate::error::StoreError;
-use crate::lock::private_file;
-use crate::simulated::Purpose;
 use acp_core::config::Durability;
 use rusqlite::{Connection, OpenFlags, ToSql};
 use rusqlite_migration::{M, Migrations};
@@ -20,7 +18,7 @@ const APPLICATION_ID: i64 = 0x6163_7067;
 /// use.
 pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 /// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
-const MIGRATIONS: &[&str] =
+pub(crate) const MIGRATIONS: &[&str] =
     &[include_str!("migrations/0001_control_plane.sql"), include_str!("migrations/0002_order_and_rest.sql")];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
@@ -28,16 +26,6 @@ const STATEMENTS_CACHED: usize = 128;
 /// the commit, and again if a page changes again.
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
-
-/// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
-///
-/// # Errors
-/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
-/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. After an error nothing was
-/// changed.
-pub fn open_writer(dir: &Path, durability: Durability) -> Result<Db, StoreError> {
-    open_with(dir, durability, MIGRATIONS)
-}
 
 /// Flags of a connection that may write to an existing file.
 const READ_WRITE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
@@ -47,14 +35,20 @@ fn connect(path: impl AsRef<Path>, flags: OpenFlags) -> Result<Db, StoreError> {
     Ok(Db::new(Connection::open_with_flags(path, flags)?))
 }
 
-fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Db, StoreError> {
-    let path = dir.join(DB_FILE);
-    // SQLite creates the WAL and shared-memory files with the mode of the database.
-    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
-    let mut db = connect(&path, READ_WRITE)?;
+/// Opens the only connection that writes to an existing file. `migrations` is the number of known ones.
+///
+/// # Errors
+/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
+/// [`StoreError::Sqlite`].
+pub(crate) fn open_to_write(
+    path: &Path,
+    durability: Durability,
+    migrations: usize,
+) -> Result<Db, StoreError> {
+    let db = connect(path, READ_WRITE)?;
     db.sqlite().busy_timeout(Duration::from_millis(BUSY_MS))?;
-    refuse_foreign(&db, &path)?;
-    refuse_newer_than(&db, migrations.len())?;
+    refuse_foreign(&db, path)?;
+    refuse_newer_than(&db, migrations)?;
     settle(&db)?;
     set(&db, "journal_mode", "WAL")?;
     let synchronous = match durability {
@@ -68,18 +62,6 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
     set(&db, "temp_store", "MEMORY")?;
     set(&db, "cache_size", -WRITER_CACHE_KIB)?;
     set(&db, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
-    if bytes <= CHECKED_FIRST_BYTES {
-        refuse_damaged(&db)?;
-    }
-    let found = version(&db)?;
-    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
-    if found > 0 && found < known {
-        crate::backup::before_migration(dir, found)?;
-    }
-    migrate_with(&mut db, migrations)?;
-    if db.sqlite().pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
-        set(&db, "application_id", APPLICATION_ID)?;
-    }
     Ok(db)
 }
 
@@ -97,7 +79,7 @@ pub fn open_empty(path: &Path) -> Result<Db, StoreError> {
 /// Opens the copy made by a restore, and migrates it to this program's schema.
 ///
 /// # Errors
-/// As [`open_writer`].
+/// [`StoreError::Migration`]; [`StoreError::Sqlite`].
 pub fn open_copy(path: &Path) -> Result<Db, StoreError> {
     let mut db = connect(path, READ_WRITE)?;
     settle(&db)?;
@@ -127,19 +109,14 @@ pub fn open_to_read(path: &Path) -> Result<Db, StoreError> {
     Ok(db)
 }
 
-/// Opens an in-memory database that other connections of this process can open by name.
+/// Opens an empty in-memory database that other connections of this process can open by name.
 ///
 /// # Errors
-/// [`StoreError::Migration`], [`StoreError::Sqlite`].
-pub(super) fn open_in_memory(name: &str, purpose: Purpose) -> Result<Db, StoreError> {
+/// [`StoreError::Sqlite`].
+pub(super) fn open_in_memory(name: &str) -> Result<Db, StoreError> {
     let flags = READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
-    let mut db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
+    let db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
     settle(&db)?;
-    match purpose {
-        Purpose::Template => migrate_with(&mut db, MIGRATIONS)?,
-        Purpose::Write => {}
-        Purpose::Read => set(&db, "query_only", true)?,
-    }
     Ok(db)
 }
 
@@ -204,15 +181,6 @@ pub fn refuse_foreign(db: &Db, path: &Path) -> Result<(), StoreError> {
     if is_ours { Ok(()) } else { foreign("it has other tables".to_owned()) }
 }
 
-/// Refuses a file with damaged pages.
-fn refuse_damaged(db: &Db) -> Result<(), StoreError> {
-    let found = crate::check::pages(db, true)?;
-    match found.first() {
-        None => Ok(()),
-        Some(first) => Err(StoreError::Damaged { why: first.clone() }),
-    }
-}
-
 /// Differences of tables, indexes and triggers from this program's schema: missing, changed and unknown ones.
 ///
 /// # Errors
@@ -246,10 +214,25 @@ fn objects(db: &Db) -> Result<BTreeMap<String, String>, StoreError> {
     Ok(found.into_iter().collect())
 }
 
-fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), StoreError> {
+/// Applies the migrations that the database lacks.
+///
+/// # Errors
+/// [`StoreError::Migration`].
+pub(crate) fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), StoreError> {
     Migrations::new(migrations.iter().map(|sql| M::up(sql)).collect())
         .to_latest(db.sqlite_mut())
         .map_err(|error| StoreError::Migration(Arc::new(error)))
+}
+
+/// Marks a new file as a database of this program.
+///
+/// # Errors
+/// SQLite errors.
+pub(crate) fn set_application_id(db: &Db) -> Result<(), StoreError> {
+    match db.sqlite().pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? {
+        0 => set(db, "application_id", APPLICATION_ID),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -257,6 +240,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::codec::SqlEnum;
+    use crate::open::{open_with, open_writer};
     use acp_core::rows::{
         BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
     };

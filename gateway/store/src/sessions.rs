@@ -1,17 +1,16 @@
-//! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
+//! `acp_sessions`: sessions, with the queries behind caps and recovery.
 
+use crate::Store;
 use crate::codec::{to_json, to_json_opt};
 use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
-use crate::{Store, bindings};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::SessionRow;
-use acp_core::session::SessionState;
-use acp_core::timeouts::{TimeoutInput, Timeouts};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
 
-const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
+/// Columns read by [`from_row`].
+pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
     asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
     options_json, last_session_seq, created_at, updated_at, last_activity_at";
 
@@ -28,7 +27,11 @@ const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent
     options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
     WHERE session_key = :session_key";
 
-fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
+/// Reads a row of [`COLUMNS`].
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
         session_key: row.get("session_key")?,
         backend: row.get("backend")?,
@@ -273,57 +276,6 @@ fn candidate_from_row(row: &Row<'_>) -> Result<RecoveryCandidate, StoreError> {
     })
 }
 
-/// Session with a timeout, and the input for its deadline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExpiringSession {
-    /// Session key.
-    pub session_key: SessionKey,
-    /// Data that the deadline depends on.
-    pub subject: TimeoutInput,
-}
-
-/// Data that the timeouts of a session depend on; `None` if the session is closed.
-///
-/// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
-pub fn expiry_subject(db: &Db, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        has_runs!("r.state IN ('queued','running')"),
-        " AS busy FROM acp_sessions AS s WHERE s.session_key = ?1"
-    );
-    if row.state == SessionState::Closed {
-        return Ok(None);
-    }
-    let runs = db.first(SQL, params![row.session_key], |row| row.get::<bool>("busy"))?;
-    let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
-    let mut bindings = bindings::of_session(db, &row.session_key)?;
-    bindings.retain(|binding| binding.status.is_live());
-    Ok(Some(TimeoutInput {
-        busy: !rests || runs.unwrap_or(false),
-        agent_may_end: row.lease_id.is_some() && row.resumable,
-        last_activity_at_ms: row.last_activity_at_ms,
-        bindings,
-    }))
-}
-
-/// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn expiring_sessions(db: &Db, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
-         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
-         AND (b.idle_ms > 0 OR b.max_age_ms > 0)))"
-    );
-    let rows = db.all(&sql, params![windows.session_ms > 0], from_row)?;
-    let mut out = Vec::with_capacity(rows.len());
-    for row in rows {
-        if let Some(subject) = expiry_subject(db, &row)? {
-            out.push(ExpiringSession { session_key: row.session_key, subject });
-        }
-    }
-    Ok(out)
-}
-
 impl Store {
     /// Returns one session.
     ///
@@ -353,22 +305,6 @@ impl Store {
     /// As [`Store::read`].
     pub async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
         self.read("found_sessions", |db| db.all(FOUND, &[], candidate_from_row)).await
-    }
-
-    /// Resting sessions with one of these timeouts, or with a binding that has its own.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub async fn expiring_sessions(&self, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
-        self.read("mortals", move |db| expiring_sessions(db, windows)).await
-    }
-
-    /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub async fn expiry_subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
-        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
     }
 }
 

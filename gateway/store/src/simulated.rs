@@ -4,7 +4,7 @@
 
 use crate::db::Db;
 use crate::lock::StateLock;
-use crate::open_checks::DatabaseFiles;
+use crate::open::DatabaseFiles;
 use crate::readers::Readers;
 use crate::writer::{Writer, WriterMessage};
 use crate::{GatewayIdentity, GroupBounds, Inner, Store, schema};
@@ -33,14 +33,6 @@ pub fn set_clock(now_ms: impl Fn() -> u64 + 'static) {
     TIME.set(Some(Box::new(now_ms)));
 }
 
-/// Purpose of an in-memory connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    Template,
-    Write,
-    Read,
-}
-
 fn unique_name() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     format!("simulated-{}", NEXT.fetch_add(1, Ordering::Relaxed))
@@ -58,7 +50,8 @@ pub struct SimStore {
 impl SimStore {
     /// Creates an empty database, with a directory for its other files.
     pub fn new(dir: PathBuf) -> Self {
-        let template = schema::open_in_memory(&unique_name(), Purpose::Template).unwrap();
+        let mut template = schema::open_in_memory(&unique_name()).unwrap();
+        schema::migrate_with(&mut template, schema::MIGRATIONS).unwrap();
         let identity =
             GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
@@ -69,10 +62,11 @@ impl SimStore {
     /// Resets the database to its empty state.
     pub fn clear(&mut self) {
         let name = unique_name();
-        let mut db = schema::open_in_memory(&name, Purpose::Write).unwrap();
+        let mut db = schema::open_in_memory(&name).unwrap();
         let copied = Backup::new(self.template.sqlite(), db.sqlite_mut()).unwrap().step(-1).unwrap();
         assert_eq!(copied, StepResult::Done, "the template is copied at once");
-        let reader = schema::open_in_memory(&name, Purpose::Read).unwrap();
+        let reader = schema::open_in_memory(&name).unwrap();
+        reader.sqlite().pragma_update(None, "query_only", true).unwrap();
         self.db = Some(db);
         self.idle = Arc::new(Mutex::new(vec![reader]));
     }

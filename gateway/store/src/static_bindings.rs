@@ -1,8 +1,8 @@
 //! State of a conversation for the decision on its static binding.
 
-use crate::bindings;
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
+use crate::{bindings, runs};
 use acp_core::config::Binding;
 use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, ConversationRef};
@@ -48,7 +48,7 @@ pub fn read_conversation(
     let mut look = ConversationSnapshot { binding: None, busy: false, under: None, next: None };
     if let Some(row) = bindings::of_conversation(db, at)? {
         let target = bindings::target(db, &row.session_key)?;
-        look.busy = busy(db, &row.session_key)?;
+        look.busy = runs::has_unfinished(db, &row.session_key)?;
         look.binding = Some((row, target));
     }
     let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
@@ -62,13 +62,6 @@ pub fn read_conversation(
     look.next =
         Some(next.map_err(|_| StoreError::Refused("no session key can be derived from the conversation"))?);
     Ok(look)
-}
-
-/// True if the session has unfinished runs.
-fn busy(db: &Db, key: &SessionKey) -> Result<bool, StoreError> {
-    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
-        AS busy";
-    Ok(db.first(SQL, params![key], |row| row.get("busy"))?.unwrap_or(false))
 }
 
 /// The newest session with this key or a numbered successor of it, and the number of such sessions.
@@ -86,6 +79,6 @@ fn newest_under_key(db: &Db, key: &SessionKey) -> Result<(Option<StaticSession>,
     };
     let metadata = db.all(MADE, params![session_key], |row| row.get::<String>("metadata_json"))?;
     let made = metadata.iter().rev().find_map(|metadata| StaticSessionSpec::from_metadata(metadata));
-    let busy = busy(db, &session_key)?;
+    let busy = runs::has_unfinished(db, &session_key)?;
     Ok((Some(StaticSession { session_key, state, made, busy }), before))
 }

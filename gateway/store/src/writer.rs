@@ -9,7 +9,7 @@ use crate::health::{HealthSender, StoreHealth};
 use crate::histograms;
 use crate::lock::StateLock;
 use crate::notify::CommitNotifier;
-use crate::open_checks::DatabaseFiles;
+use crate::open::DatabaseFiles;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
 use std::cell::{Cell, RefCell};

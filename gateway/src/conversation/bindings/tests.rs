@@ -11,7 +11,7 @@ use acp_core::binding::{BindingTimeout, Capabilities};
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::{Route, UnboundDestination};
 use acp_store::db::Db;
-use acp_store::{delivery, params};
+use acp_store::{checkpoints, params};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
@@ -221,7 +221,7 @@ async fn a_session_that_is_bound_late_shows_what_comes_then() {
     scribe.done().await;
     let bound = service.bind(asked("1", at("a", "room"), "ann")).await.unwrap();
     let id = bound.binding.binding_id;
-    let told = store.read("checkpoint", move |db| delivery::checkpoint(db, id)).await.unwrap();
+    let told = store.read("checkpoint", move |db| checkpoints::checkpoint(db, id)).await.unwrap();
     assert_eq!(told, 3);
 }
 

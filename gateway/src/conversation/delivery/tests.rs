@@ -423,7 +423,7 @@ async fn blindly(faults: &[Fault]) -> (Vec<String>, Vec<String>) {
     assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // Whoever looks again finds nothing more to send.
     assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
-    let saved = store.read("saved", move |db| rows::checkpoint(db, id)).await.unwrap();
+    let saved = store.read("saved", move |db| acp_store::checkpoints::checkpoint(db, id)).await.unwrap();
     assert_eq!(saved, 3);
     (channel.texts(), states(&store).await)
 }

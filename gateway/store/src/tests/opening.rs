@@ -1,7 +1,7 @@
 //! Opening a state directory, and who may.
 
 use super::fixtures::{event, lease, open, run, session, spawn_of};
-use crate::identity::adopt;
+use crate::offline::adopt;
 use crate::schema::DB_FILE;
 use crate::{Durability, Store, StoreError};
 use acp_core::rows::{LeaseStatus, SessionRow};
