@@ -6,7 +6,6 @@ use crate::metrics::Metrics;
 use crate::runtime::profiles::Profiles;
 use crate::session::task::Deps;
 use crate::supervisor::SupervisorClient;
-use crate::util::clock::Clock;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
@@ -21,6 +20,7 @@ use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
+use acp_shared::clock::Clock;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
 use acp_store::db::FromValue;
@@ -61,12 +61,18 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
         store: store.clone(),
         supervisor,
         registry,
-        clock: Clock::start(),
+        clock: store.clock(),
         profiles,
         live: LiveConfig::new(LoadedConfig::default()),
         metrics: Metrics::default(),
         stop: CancellationToken::new(),
     }
+}
+
+/// The clock of this machine.
+#[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+pub(crate) fn clock() -> Clock {
+    Clock::start()
 }
 
 /// A console conversation.

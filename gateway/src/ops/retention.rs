@@ -3,7 +3,7 @@
 
 use crate::config::LiveConfig;
 use acp_core::policy::PolicyScope;
-use acp_store::{Store, StoreError, now_ms};
+use acp_store::{Store, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,8 @@ pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: Cancell
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
-        match store.expire_answers(results_expire_before(&live, now_ms()), ROWS_AT_ONCE).await {
+        match store.expire_answers(results_expire_before(&live, store.clock().wall_ms()), ROWS_AT_ONCE).await
+        {
             Ok(0) => {}
             Ok(rows) => tracing::debug!(rows, "expired responses deleted"),
             Err(error) => tracing::warn!(%error, "deleting expired responses failed"),
@@ -44,14 +45,14 @@ pub(crate) fn results_expire_before(live: &LiveConfig, now_ms: u64) -> u64 {
 
 /// Deletes records of own messages until `stop`.
 pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) {
-    let mut before_ms = now_ms();
+    let mut before_ms = store.clock().wall_ms();
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_millis(SENT_MESSAGES_INTERVAL_MS)) => {}
         }
-        let now_ms = now_ms();
+        let now_ms = store.clock().wall_ms();
         let looked = match is_clock_plausible(before_ms, now_ms) {
             true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
             false => {
@@ -101,7 +102,7 @@ mod tests {
     #[tokio::test]
     async fn only_what_no_channel_brings_any_more_is_forgotten() {
         let (_dir, store) = open();
-        let now_ms = now_ms();
+        let now_ms = store.clock().wall_ms();
         // One a day, the newest today.
         let remember = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {

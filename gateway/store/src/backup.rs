@@ -102,14 +102,18 @@ pub(super) fn copy(from: &Path, to: &Path, progress: BackupProgress<'_>) -> Resu
     source.run("BEGIN", &[])?;
     source.first("SELECT count(*) FROM sqlite_master", &[], |_| Ok(()))?;
     let mut target = schema::open_empty(to)?;
-    pages(&source, &mut target, progress)?;
+    copy_pages(&source, &mut target, progress)?;
     source.run("ROLLBACK", &[])?;
     // One file without a WAL, readable on any file system.
     target.sqlite().pragma_update(None, "journal_mode", "DELETE")?;
     target.close()
 }
 
-fn pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) -> Result<(), StoreError> {
+/// Copies all pages of a database.
+///
+/// # Errors
+/// [`StoreError::Refused`] while another program has locked it; SQLite errors.
+pub fn copy_pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) -> Result<(), StoreError> {
     let copying = Backup::new(source.sqlite(), target.sqlite_mut())?;
     let mut tries = 0;
     loop {

@@ -3,7 +3,7 @@
 
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::{events, now_ms};
+use crate::{Tx, events};
 use acp_core::card::CardRecord;
 use acp_core::event::{EventKind, EventRow};
 use acp_core::render::RENDERED_KINDS;
@@ -41,11 +41,16 @@ fn card_from_row(row: &Row<'_>) -> Result<CardRecord, StoreError> {
     })
 }
 
-/// Reads the status cards of a conversation.
+/// Reads the status cards of a conversation that are due now.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn read_cards(db: &Db, binding_id: BindingId, key: &SessionKey) -> Result<StatusCards, StoreError> {
+pub fn read_cards(
+    db: &Db,
+    binding_id: BindingId,
+    key: &SessionKey,
+    now_ms: u64,
+) -> Result<StatusCards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
     // Cards of finished runs only if their retry is due: see [`due_folds`].
@@ -58,7 +63,7 @@ pub fn read_cards(db: &Db, binding_id: BindingId, key: &SessionKey) -> Result<St
         None => None,
     };
     let run_id = running.map(|(run_id, _)| run_id);
-    let keys = params![binding_id, run_id, PAUSE_MS_MAX, PAUSE_MS, now_ms()];
+    let keys = params![binding_id, run_id, PAUSE_MS_MAX, PAUSE_MS, now_ms];
     let open = db.all(OPEN, keys, |row| Ok((row.get("run_id")?, card_from_row(row)?)))?;
     Ok(StatusCards { running, open })
 }
@@ -111,7 +116,7 @@ pub fn read_journal_after(
 /// # Errors
 /// SQLite errors.
 pub fn store_card(
-    db: &Db,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     run_id: RunId,
     known: &CardRecord,
@@ -121,7 +126,7 @@ pub fn store_card(
         message_id = excluded.message_id, number = excluded.number, \
         through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
         updated_at = excluded.updated_at, posted_at = excluded.posted_at";
-    db.run(
+    tx.run(
         SQL,
         params![
             binding_id,
@@ -129,7 +134,7 @@ pub fn store_card(
             known.message_id,
             known.number,
             known.through,
-            now_ms(),
+            tx.now_ms(),
             known.posted_at_ms
         ],
     )
@@ -152,7 +157,7 @@ pub enum FoldOutcome {
 /// # Errors
 /// SQLite errors.
 pub fn record_fold(
-    db: &Db,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     run_id: RunId,
     known: &CardRecord,
@@ -165,7 +170,7 @@ pub fn record_fold(
         FoldOutcome::Absent => ABSENT_MAX,
         FoldOutcome::No => TRIES_MAX,
     };
-    db.run(SQL, params![binding_id, run_id, known.message_id, now_ms(), tries]).map(drop)
+    tx.run(SQL, params![binding_id, run_id, known.message_id, tx.now_ms(), tries]).map(drop)
 }
 
 /// Bindings with unfolded cards of finished runs whose retry is due. The pauses between retries grow.

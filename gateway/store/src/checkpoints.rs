@@ -1,9 +1,9 @@
 //! `acp_binding_checkpoint` and `acp_delivery_checkpoint`: journal rows up to which conversations and runs are
 //! delivered.
 
+use crate::Tx;
 use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 
 /// Journal number up to which a conversation's delivery is complete; 0 at first.
@@ -21,7 +21,7 @@ pub fn checkpoint(db: &Db, binding_id: BindingId) -> Result<u64, StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn advance(
-    db: &Db,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     through: u64,
     message_id: Option<&str>,
@@ -30,7 +30,7 @@ pub fn advance(
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
         last_session_seq = max(last_session_seq, excluded.last_session_seq), \
         last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
-    db.run(SQL, params![binding_id, through, message_id, now_ms()]).map(drop)
+    tx.run(SQL, params![binding_id, through, message_id, tx.now_ms()]).map(drop)
 }
 
 /// Moves the checkpoint of a run forward to a journal row of its session.
@@ -38,7 +38,7 @@ pub fn advance(
 /// # Errors
 /// SQLite errors.
 pub fn advance_run(
-    db: &Db,
+    tx: &Tx<'_>,
     (session_key, session_seq): (&SessionKey, u64),
     run_id: RunId,
     message_id: Option<&str>,
@@ -47,5 +47,5 @@ pub fn advance_run(
         SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
         ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
         last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
-    db.run(SQL, params![session_key, session_seq, message_id, now_ms(), run_id]).map(drop)
+    tx.run(SQL, params![session_key, session_seq, message_id, tx.now_ms(), run_id]).map(drop)
 }

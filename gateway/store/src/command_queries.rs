@@ -5,7 +5,7 @@ use crate::bindings::{self, COLUMNS};
 use crate::codec::to_json;
 use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::{idempotency, now_ms, sessions};
+use crate::{Tx, idempotency, sessions};
 use acp_core::binding::{BindingTimeout, with_timeout};
 use acp_core::command::session_ref::SessionCandidate;
 use acp_core::rows::{BindingRow, ConversationRef};
@@ -71,16 +71,16 @@ pub fn bindings_in_account(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn set_window(
-    db: &Db,
+    tx: &Tx<'_>,
     key: &SessionKey,
     at: &ConversationRef,
     (window, ms): (BindingTimeout, Option<u64>),
 ) -> Result<Vec<BindingRow>, StoreError> {
-    let now = now_ms();
+    let now = tx.now_ms();
     let mut changed = Vec::new();
-    for row in bindings_in_account(db, key, at)? {
+    for row in bindings_in_account(tx, key, at)? {
         let row = with_timeout(row, window, ms, now);
-        bindings::set_windows(db, &row)?;
+        bindings::set_windows(tx, &row)?;
         changed.push(row);
     }
     Ok(changed)
@@ -128,15 +128,15 @@ pub fn before<T: DeserializeOwned>(
 /// # Errors
 /// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
 pub fn run_once<T: Serialize + DeserializeOwned>(
-    db: &Db,
+    tx: &Tx<'_>,
     scope: &str,
     key: &IdempotencyKey,
     work: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    if let Some(answer) = before(db, scope, key)? {
+    if let Some(answer) = before(tx, scope, key)? {
         return Ok(answer);
     }
     let answer = work()?;
-    idempotency::insert(db, scope, key, ("", &to_json(&answer)?), now_ms())?;
+    idempotency::insert(tx, scope, key, ("", &to_json(&answer)?), tx.now_ms())?;
     Ok(answer)
 }

@@ -3,9 +3,9 @@
 //! that the gateway sent there must be known (H12). Deleted together with `acp_said`
 //! (`gateway/src/ops/retention.rs`).
 
+use crate::Tx;
 use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_core::render::disambiguation_tag;
 use acp_core::rows::ConversationRef;
 
@@ -29,7 +29,7 @@ pub struct ReplySearchKey {
 /// # Errors
 /// SQLite errors.
 pub fn begin(
-    db: &Db,
+    tx: &Tx<'_>,
     at: &ConversationRef,
     (nonce, text): (&str, &str),
     since_ms: u64,
@@ -37,19 +37,19 @@ pub fn begin(
     const NEW: &str = "INSERT INTO acp_reply (nonce, channel, account_id, conversation_id, tag, print, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let kept =
-        db.first("SELECT tag FROM acp_reply WHERE nonce = ?1", params![nonce], |row| row.get("tag"))?;
+        tx.first("SELECT tag FROM acp_reply WHERE nonce = ?1", params![nonce], |row| row.get("tag"))?;
     let tag = match kept {
         Some(tag) => tag,
         None => {
             let (tag, print) = disambiguation_tag::choose_tag(text, nonce, |print| {
-                Ok::<bool, StoreError>(is_delivery_pending(db, at, print)? || is_unknown(db, at, print)?)
+                Ok::<bool, StoreError>(is_delivery_pending(tx, at, print)? || is_unknown(tx, at, print)?)
             })?;
-            let keys = params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, now_ms()];
-            db.run(NEW, keys)?;
+            let keys = params![nonce, at.channel, at.account_id, at.conversation_id, tag, print, tx.now_ms()];
+            tx.run(NEW, keys)?;
             tag
         }
     };
-    Ok(ReplySearchKey { tag, others: ids_of_sent_messages(db, at, since_ms)? })
+    Ok(ReplySearchKey { tag, others: ids_of_sent_messages(tx, at, since_ms)? })
 }
 
 /// True if a delivery part with this fingerprint may or may not be in the conversation.
@@ -91,14 +91,14 @@ pub fn ids_of_sent_messages(db: &Db, at: &ConversationRef, since_ms: u64) -> Res
 ///
 /// # Errors
 /// SQLite errors.
-pub fn record_outcome(db: &Db, nonce: &str, message_id: Option<&str>) -> Result<(), StoreError> {
+pub fn record_outcome(tx: &Tx<'_>, nonce: &str, message_id: Option<&str>) -> Result<(), StoreError> {
     match message_id {
         // Retention starts at the time of sending.
-        Some(id) => db.run(
+        Some(id) => tx.run(
             "UPDATE acp_reply SET message_id = ?2, said_at = ?3 WHERE nonce = ?1",
-            params![nonce, id, now_ms()],
+            params![nonce, id, tx.now_ms()],
         )?,
-        None => db.run("DELETE FROM acp_reply WHERE nonce = ?1", params![nonce])?,
+        None => tx.run("DELETE FROM acp_reply WHERE nonce = ?1", params![nonce])?,
     };
     Ok(())
 }

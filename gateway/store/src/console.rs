@@ -1,8 +1,8 @@
 //! `console_message`: messages of the built-in console channel.
 
+use crate::Tx;
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 
@@ -73,8 +73,8 @@ fn from_row(row: &Row<'_>) -> Result<ConsoleMessage, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn insert(db: &Db, new: &NewConsoleMessage) -> Result<u64, StoreError> {
-    db.run(
+pub fn insert(tx: &Tx<'_>, new: &NewConsoleMessage) -> Result<u64, StoreError> {
+    tx.run(
         INSERT,
         params![
             new.conversation_id,
@@ -82,12 +82,12 @@ pub fn insert(db: &Db, new: &NewConsoleMessage) -> Result<u64, StoreError> {
             new.text,
             new.nonce,
             new.kind,
-            now_ms(),
+            tx.now_ms(),
             new.session_key,
             new.run_id
         ],
     )?;
-    id_of(db, &new.nonce)?.ok_or(StoreError::Refused("an inserted console message has no row"))
+    id_of(tx, &new.nonce)?.ok_or(StoreError::Refused("an inserted console message has no row"))
 }
 
 /// Number of the message with this nonce.

@@ -11,7 +11,7 @@ use crate::command_replies;
 use crate::db::{Db, Params, Row, params};
 use crate::error::StoreError;
 use crate::interactive_messages::{self, ButtonMessage};
-use crate::{events, now_ms};
+use crate::{Tx, events};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_core::render::disambiguation_tag;
@@ -233,15 +233,15 @@ fn digest(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn plan(db: &Db, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
+pub fn plan(tx: &Tx<'_>, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) = disambiguation_tag::choose_tag(&part.text, &part.nonce, |print| {
-            has_same_text(db, binding, &part.nonce, print)
+            has_same_text(tx, binding, &part.nonce, print)
         })?;
-        db.run(
+        tx.run(
             SQL,
             params![
                 binding.binding_id,
@@ -256,7 +256,7 @@ pub fn plan(db: &Db, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), 
                 to_json_opt(Some(&part.files).filter(|files| !files.is_empty()))?,
                 tag,
                 print,
-                now_ms()
+                tx.now_ms()
             ],
         )?;
     }
@@ -290,11 +290,11 @@ pub fn pending_parts(db: &Db, binding_id: BindingId) -> Result<Vec<PartRow>, Sto
 ///
 /// # Errors
 /// SQLite errors.
-pub fn begin(db: &Db, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
+pub fn begin(tx: &Tx<'_>, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2, \
         persona_at = coalesce(?3, persona_at) WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = acp_delivery_part.binding_key AND b.status = 'parked')";
-    Ok(db.run(SQL, params![nonce, now_ms(), persona_at_ms])? > 0)
+    Ok(tx.run(SQL, params![nonce, tx.now_ms(), persona_at_ms])? > 0)
 }
 
 /// Records the outcome of a part and everything that follows from it, in one transaction.
@@ -302,7 +302,7 @@ pub fn begin(db: &Db, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, S
 /// # Errors
 /// SQLite errors.
 pub fn settle(
-    db: &Db,
+    tx: &Tx<'_>,
     binding: &BindingRow,
     part: &MessagePart,
     state: PartState,
@@ -312,7 +312,7 @@ pub fn settle(
     const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4, \
         persona_at = CASE WHEN ?2 = 'planned' THEN NULL ELSE persona_at END WHERE nonce = ?1 \
         AND (?2 = 'sent' OR state IN ('planned','sending'))";
-    let changed = db.run(SQL, params![part.nonce, state, message_id, now_ms()])?;
+    let changed = tx.run(SQL, params![part.nonce, state, message_id, tx.now_ms()])?;
     if changed == 0 || matches!(state, PartState::Planned | PartState::Sending) {
         return Ok(());
     }
@@ -320,18 +320,18 @@ pub fn settle(
     const FIRST: &str = "SELECT min(session_seq) AS first FROM acp_delivery_part WHERE binding_key = ?1 \
         AND state IN ('planned','sending')";
     let first_open =
-        db.first(FIRST, params![binding.binding_id], |row| row.get::<Option<u64>>("first"))?.flatten();
+        tx.first(FIRST, params![binding.binding_id], |row| row.get::<Option<u64>>("first"))?.flatten();
     let through = first_open.map_or(part.session_seq, |open| open.saturating_sub(1).min(part.session_seq));
-    checkpoints::advance(db, binding.binding_id, through, message_id)?;
+    checkpoints::advance(tx, binding.binding_id, through, message_id)?;
     if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
-        checkpoints::advance_run(db, (&binding.session_key, part.session_seq), run_id, message_id)?;
-        bindings::touch(db, binding.binding_id, now_ms())?;
+        checkpoints::advance_run(tx, (&binding.session_key, part.session_seq), run_id, message_id)?;
+        bindings::touch(tx, binding.binding_id, tx.now_ms())?;
     }
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
         let message =
             ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
         interactive_messages::insert_message(
-            db,
+            tx,
             &binding.conversation,
             &binding.session_key,
             &message,

@@ -1,11 +1,11 @@
 //! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
+use crate::Tx;
 use crate::bindings;
 use crate::codec::{conversation, to_json};
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_core::command::authorization::{ApprovalScope, RequesterRole};
 use acp_core::error_messages::error_message;
 use acp_core::failure::Failure;
@@ -241,7 +241,7 @@ pub fn get(db: &Db, at: &ConversationRef, message_id: &str) -> Result<Option<Inb
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn insert(db: &Db, new: &Inbound) -> Result<InboxRow, StoreError> {
+pub fn insert(tx: &Tx<'_>, new: &Inbound) -> Result<InboxRow, StoreError> {
     const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, \
         message_id, text, author, context_json, files_json, state, created_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'received', ?10) ON CONFLICT DO NOTHING";
@@ -252,7 +252,7 @@ pub fn insert(db: &Db, new: &Inbound) -> Result<InboxRow, StoreError> {
         approves: new.approves,
         answer: new.answer,
     };
-    db.run(
+    tx.run(
         SQL,
         params![
             at.channel,
@@ -264,10 +264,10 @@ pub fn insert(db: &Db, new: &Inbound) -> Result<InboxRow, StoreError> {
             new.author,
             to_json(&context)?,
             files::serialize_files(&files::from_attachments(&new.attachments)).as_deref(),
-            now_ms()
+            tx.now_ms()
         ],
     )?;
-    get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inserted inbox message has no row"))
+    get(tx, at, &new.message_id)?.ok_or(StoreError::Refused("an inserted inbox message has no row"))
 }
 
 /// Account responsible for a message that several accounts of its channel receive.

@@ -43,13 +43,13 @@ pub struct AcceptedLoss {
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
 /// opening the database.
-pub fn accept_loss(dir: &Path) -> Result<AcceptedLoss, StoreError> {
+pub fn accept_loss(dir: &Path, now_ms: u64) -> Result<AcceptedLoss, StoreError> {
     let lock = StateLock::take(dir)?;
     open::before_open(dir, &lock)?;
     let none = "no supervisor has refused this database, so there is no loss to accept";
     let note = rollback::read(dir).ok_or(StoreError::Refused(none))?;
     let db = open::open_writer(dir, Durability::Full)?;
-    let uncertain = restore::settle_unknown(&db)?;
+    let uncertain = restore::settle_unknown(&db, now_ms)?;
     identity::accept_loss(&db, note.known_epoch)?;
     db.close()?;
     rollback::remove_record(dir)?;

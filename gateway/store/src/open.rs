@@ -89,18 +89,13 @@ fn has_no_tables(path: &Path) -> bool {
     schema::open_to_read(path).and_then(|db| schema::version(&db)).is_ok_and(|version| version == 0)
 }
 
-/// Identity of the database files, by device and inode.
-#[derive(Debug)]
+/// Identity of the database files, by device and inode. By default there are none, as of a database in memory.
+#[derive(Debug, Default)]
 pub struct DatabaseFiles {
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
 impl DatabaseFiles {
-    /// Place of a database without files.
-    pub(super) const fn without_files() -> Self {
-        Self { files: Vec::new() }
-    }
-
     /// Files of the open database in `dir`, including the WAL.
     ///
     /// # Errors

@@ -98,12 +98,12 @@ mod tests {
     async fn accepted_loss_raises_epoch_until_supervisor_has_accepted_it() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
-        assert!(matches!(accept_loss(dir.path()), Err(StoreError::Refused(_))), "no refusal is recorded");
+        assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Refused(_))), "no refusal is recorded");
         write(dir.path(), &note(1)).unwrap();
         let running = Store::open(dir.path(), Durability::Full).unwrap();
-        assert!(matches!(accept_loss(dir.path()), Err(StoreError::Locked { .. })));
+        assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Locked { .. })));
         running.close().await;
-        assert_eq!(accept_loss(dir.path()).unwrap().note, note(1));
+        assert_eq!(accept_loss(dir.path(), 1).unwrap().note, note(1));
         assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(start(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();

@@ -86,7 +86,7 @@ pub fn open_copy(path: &Path) -> Result<Db, StoreError> {
     // A single file, synced as a whole later.
     set(&db, "journal_mode", "DELETE")?;
     set(&db, "synchronous", "OFF")?;
-    migrate_with(&mut db, MIGRATIONS)?;
+    migrate(&mut db)?;
     Ok(db)
 }
 
@@ -113,7 +113,7 @@ pub fn open_to_read(path: &Path) -> Result<Db, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
-pub(super) fn open_in_memory(name: &str) -> Result<Db, StoreError> {
+pub fn open_in_memory(name: &str) -> Result<Db, StoreError> {
     let flags = READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
     let db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
     settle(&db)?;
@@ -187,7 +187,7 @@ pub fn refuse_foreign(db: &Db, path: &Path) -> Result<(), StoreError> {
 /// [`StoreError::Migration`]; SQLite errors.
 pub fn differences(db: &Db) -> Result<Vec<String>, StoreError> {
     let mut fresh = Db::new(Connection::open_in_memory()?);
-    migrate_with(&mut fresh, MIGRATIONS)?;
+    migrate(&mut fresh)?;
     let (want, found) = (objects(&fresh)?, objects(db)?);
     let mut list = Vec::new();
     for (name, sql) in &want {
@@ -214,7 +214,15 @@ fn objects(db: &Db) -> Result<BTreeMap<String, String>, StoreError> {
     Ok(found.into_iter().collect())
 }
 
-/// Applies the migrations that the database lacks.
+/// Brings the database to this program's schema.
+///
+/// # Errors
+/// [`StoreError::Migration`].
+pub fn migrate(db: &mut Db) -> Result<(), StoreError> {
+    migrate_with(db, MIGRATIONS)
+}
+
+/// Applies those of the migrations that the database lacks.
 ///
 /// # Errors
 /// [`StoreError::Migration`].
@@ -310,7 +318,7 @@ mod tests {
         assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
         // The way back: this program takes what it kept, and not the newer one.
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
-        crate::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
+        crate::restore::restore(dir.path(), &kept, 1, &mut |_, _| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
     }
 

@@ -4,18 +4,18 @@
 
 use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::{Store, now_ms};
+use crate::{Store, Tx};
 use acp_core::rows::ConversationRef;
 
 /// Records the id of a sent message.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn record_sent_message(db: &Db, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
+pub fn record_sent_message(tx: &Tx<'_>, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
-    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, now_ms()];
-    db.run(SQL, keys).map(drop)
+    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, tx.now_ms()];
+    tx.run(SQL, keys).map(drop)
 }
 
 /// True if the gateway itself sent the message.
@@ -41,7 +41,7 @@ impl Store {
             ORDER BY said_at LIMIT ?2)";
         const REPLIES: &str = "DELETE FROM acp_reply WHERE nonce IN \
             (SELECT nonce FROM acp_reply WHERE said_at < ?1 ORDER BY said_at LIMIT ?2)";
-        let forget = move |tx: &crate::Tx<'_>| {
+        let forget = move |tx: &Tx<'_>| {
             let said = tx.run(SQL, params![before_ms, rows_max])?;
             Ok(said.max(tx.run(REPLIES, params![before_ms, rows_max])?))
         };

@@ -10,6 +10,7 @@ use crate::histograms;
 use crate::lock::StateLock;
 use crate::notify::CommitNotifier;
 use crate::open::DatabaseFiles;
+use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
 use std::cell::{Cell, RefCell};
@@ -50,10 +51,11 @@ impl Default for GroupBounds {
     }
 }
 
-/// Write transaction: a connection, and the notifications to publish after the commit.
+/// Write transaction: a connection, its time, and the notifications to publish after the commit.
 #[derive(Debug)]
 pub struct Tx<'a> {
     db: &'a Db,
+    now_ms: u64,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
     /// Sessions whose bindings changed.
@@ -71,13 +73,18 @@ impl Deref for Tx<'_> {
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub fn unpublished(db: &'a Db) -> Self {
+    pub fn unpublished(db: &'a Db, now_ms: u64) -> Self {
         let (events, rebinds) = (Cell::default(), Cell::default());
-        Self { db, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
+        Self { db, now_ms, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
     }
 }
 
 impl Tx<'_> {
+    /// Time of the transaction, milliseconds since the Unix epoch, as written to its rows.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     /// Counts events appended to a journal.
     pub fn appended(&self, events: u64) {
         self.events.set(self.events.get().saturating_add(events));
@@ -162,7 +169,8 @@ type JobResult = (Option<StoreError>, JobReply);
 
 /// A named transaction queued for the writer.
 pub struct WriteJob {
-    pub(super) name: &'static str,
+    /// Name of the transaction.
+    pub name: &'static str,
     /// Approximate number of content bytes written.
     bytes: usize,
     queued: Instant,
@@ -208,6 +216,7 @@ pub enum WriterMessage {
 pub struct Writer {
     pub db: Db,
     pub queue: Receiver<WriterMessage>,
+    pub clock: Clock,
     pub watches: Arc<CommitNotifier>,
     pub counters: Arc<WriterCounters>,
     pub bounds: GroupBounds,
@@ -263,7 +272,7 @@ impl Writer {
             };
             match message {
                 Ok(WriterMessage::Job(job)) => {
-                    stopped = self.group(job);
+                    stopped = self.group(job, || self.queue.try_recv().ok());
                     has_news = true;
                     let bytes = self.place.log_bytes();
                     if log.is_due(bytes) {
@@ -294,8 +303,9 @@ impl Writer {
         drop(lock);
     }
 
-    /// Runs `first` and all other ready jobs as one transaction. Returns true if a stop message was received.
-    pub(super) fn group(&self, first: WriteJob) -> bool {
+    /// Runs `first` and the other jobs that are `ready` as one transaction. Returns true if a stop message was
+    /// received.
+    pub fn group(&self, first: WriteJob, mut ready: impl FnMut() -> Option<WriterMessage>) -> bool {
         let started = Instant::now();
         let mut stop = false;
         let mut group = Group {
@@ -315,10 +325,10 @@ impl Writer {
             if group.lost.is_some() || self.is_full(&group, started) {
                 break;
             }
-            match self.queue.try_recv() {
-                Ok(WriterMessage::Job(job)) => next = Some(job),
-                Ok(WriterMessage::Stop) => stop = true,
-                Err(_) => {}
+            match ready() {
+                Some(WriterMessage::Job(job)) => next = Some(job),
+                Some(WriterMessage::Stop) => stop = true,
+                None => {}
             }
         }
         if group.lost.is_none() {
@@ -353,7 +363,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx::unpublished(&self.db);
+        let tx = Tx::unpublished(&self.db, self.clock.wall_ms());
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -436,7 +446,7 @@ impl Writer {
     }
 
     /// Tests if writes work again by inserting a large row and deleting it.
-    pub(super) fn probe(&self) {
+    pub fn probe(&self) {
         let failed = self
             .place
             .replaced_file_error()

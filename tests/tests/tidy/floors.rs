@@ -72,7 +72,7 @@ const PACKAGES: [(&str, &[&str]); 8] = [
 ];
 
 /// Files of the gateway that name the database's engine. All others use `acp_store::db`.
-const ENGINE: [&str; 6] = ["backup", "db", "error", "salvage", "schema", "simulated"];
+const ENGINE: [&str; 5] = ["backup", "db", "error", "salvage", "schema"];
 
 /// Packages and modules that decide without I/O.
 const PURE: [&str; 3] = ["gateway/core/src/", "gateway/discord/src/core/", "supervisor/src/core/"];

@@ -153,16 +153,16 @@ async fn stale_response_does_not_undo_newer_event() {
 #[tokio::test]
 async fn recent_message_missing_from_page_is_not_deleted() {
     let (plane, sink, _ear, _inner, _ways, _tells) = bound(0..0).await;
-    let made_ms = now_ms() - 8_000;
+    let made_ms = clock().wall_ms() - 8_000;
     let young = Snowflake::from_ms(made_ms);
     *plane.waiting.lock().unwrap() = vec![waits(900, "gone"), waits(young.0, "young")];
     sink.put(gap());
     let is_gone = |id: u64| plane.asked(&format!("deleted 7 {id}")) > 0;
     until("it is looked at", || is_gone(900)).await;
     let seen = is_gone(young.0);
-    assert!(!seen || now_ms() >= made_ms + 10_000, "it was treated as deleted at once");
+    assert!(!seen || clock().wall_ms() >= made_ms + 10_000, "it was treated as deleted at once");
     until("it is gone", || is_gone(young.0)).await;
-    assert!(now_ms() >= made_ms + 10_000);
+    assert!(clock().wall_ms() >= made_ms + 10_000);
 }
 
 /// A message rejected by the allow-list stays rejected, even if received again after a change of the list.

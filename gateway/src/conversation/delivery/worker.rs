@@ -20,7 +20,7 @@ use acp_store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, Part
 use acp_store::interactive_messages;
 use acp_store::render_settings;
 use acp_store::sent_messages;
-use acp_store::{Store, StoreError, now_ms};
+use acp_store::{Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -342,7 +342,8 @@ impl DeliveryWorker {
                     self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
                 self.signal_run_result(binding, part).await?;
                 if let Some(at_ms) = journaled_at_ms {
-                    self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                    let took_ms = self.store.clock().wall_ms().saturating_sub(at_ms);
+                    self.metrics.delivered(channel.id(), took_ms);
                 }
                 return Ok(Some(NextStep::Next));
             }

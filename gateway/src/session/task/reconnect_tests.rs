@@ -4,15 +4,15 @@
 
 use super::tests::{NoAgents, leased};
 use super::*;
+use crate::sim::store::{SimStore, SimWriter};
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::tests::{deps, said};
-use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
 use acp_core::rows::LeaseStatus;
+use acp_shared::clock::Clock;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
 use acp_store::Store;
-use acp_store::simulated::{SimStore, SimWriter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -54,15 +54,14 @@ async fn committed<T: Send + 'static>(
 impl Stage {
     /// An actor whose session wants a process that was not asked for yet; the supervisor is away.
     async fn new(hand: &mut SimStore) -> Self {
-        acp_shared::blocking::run_inline_on_this_thread();
-        let (store, mut pump) = hand.start();
+        let clock = Clock::at(1_700_000_000_000);
+        let (store, mut pump) = hand.start(clock);
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let (of, wanted) = (key.clone(), store.clone());
         // As a crash between the commit and the request leaves it.
         let intended = async move { leased(&wanted, &of, LeaseStatus::Intended).await };
         let lease_id = committed(&mut pump, intended).await;
-        let clock = Clock::at(1_700_000_000_000);
         let deps = Deps { clock, ..deps(&store, supervisor, Arc::new(NoAgents)) };
         let stop = deps.stop.clone();
         let (mailbox, waits) = mpsc::channel(4);

@@ -279,7 +279,7 @@ async fn idempotency_key_has_one_answer_until_expiry() {
     assert_eq!(remembered().await, Some(("f".into(), "1".into())));
     assert_eq!(store.remembered("other".into(), asked.clone()).await.unwrap(), None);
     assert_eq!(store.expire_answers(1, 100).await.unwrap(), 0);
-    assert_eq!(store.expire_answers(crate::now_ms() + 1, 100).await.unwrap(), 1);
+    assert_eq!(store.expire_answers(store.clock().wall_ms() + 1, 100).await.unwrap(), 1);
     assert_eq!(remembered().await, None);
 }
 

@@ -320,10 +320,10 @@ async fn restored_database_repeats_no_effect() {
     backup(dir.path(), &file, false, &mut still).unwrap();
     store.write("later", |tx| crate::meta::set(tx, "later", "1")).await.unwrap();
     let epoch = store.identity().epoch;
-    assert!(matches!(restore(dir.path(), &file, &mut still), Err(StoreError::Locked { .. })));
+    assert!(matches!(restore(dir.path(), &file, 1, &mut still), Err(StoreError::Locked { .. })));
     store.close().await;
 
-    let done = restore(dir.path(), &file, &mut still).unwrap();
+    let done = restore(dir.path(), &file, 1, &mut still).unwrap();
     assert_eq!((done.uncertain, done.moved), (2, None), "a run and a message");
     let aside = raw(&done.kept.unwrap());
     let later = "SELECT value FROM acp_meta WHERE key = 'later'";
@@ -367,7 +367,7 @@ async fn invalid_backup_is_not_restored() {
         (dir.path().join(DB_FILE), |error| matches!(error, StoreError::NotABackup { .. })),
     ];
     for (path, is_right) in cases {
-        match restore(dir.path(), &path, &mut still) {
+        match restore(dir.path(), &path, 1, &mut still) {
             Err(error) => assert!(is_right(&error), "{}: {error:?}", path.display()),
             Ok(done) => panic!("{}: {done:?}", path.display()),
         }

@@ -290,7 +290,7 @@ async fn card_continues_after_crash() {
     let (_dir, store, mut scribe, board, driver) = with_card().await;
     eventually("the card to be stored", || async {
         let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
-        let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key())).await.unwrap();
+        let look = store.read("look", move |db| cards::read_cards(db, binding_id, &key(), 0)).await.unwrap();
         (look.open.len() == 1).then_some(())
     })
     .await;

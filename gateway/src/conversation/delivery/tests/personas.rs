@@ -123,7 +123,7 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         drive(&store, &channel, "").settle(&store, 1).await;
         drop(scribe);
         store.close().await;
-        restore(dir.path(), &file, &mut |_, _| {}).unwrap();
+        restore(dir.path(), &file, 1, &mut |_, _| {}).unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         assert_eq!(said(&channel), [by("demo", "x")], "{state}");

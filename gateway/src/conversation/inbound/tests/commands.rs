@@ -302,7 +302,7 @@ async fn timeouts_can_be_shown_set_and_disabled() {
     spawn(&store, sessions(3, "twice"), Some(binding_row(&keyed(3), &conversation("d")))).await;
     let off = "/session idle is off: the binding has no such timeout.";
     assert_eq!(answer(&inlet, "/session idle").await, off);
-    let before = now_ms();
+    let before = store.clock().wall_ms();
     let set = answer(&inlet, "/session idle 1h30m").await;
     let want = "/session idle is 1h30m: the binding ends after that time without activity; currently at 20";
     assert!(set.starts_with(want), "{set}");
