@@ -20,7 +20,6 @@ use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
-use acp_shared::clock::Clock;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
 use acp_store::db::FromValue;
@@ -70,9 +69,10 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
 }
 
 /// The clock of this machine.
+#[cfg(feature = "discord")]
 #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
-pub(crate) fn clock() -> Clock {
-    Clock::start()
+pub(crate) fn clock() -> acp_shared::clock::Clock {
+    acp_shared::clock::Clock::start()
 }
 
 /// A console conversation.
