@@ -8,20 +8,20 @@ use tokio::time::Instant;
 pub struct Clock {
     base_ms: u64,
     base: Instant,
-    reads_wall: bool,
+    is_system: bool,
 }
 
 impl Clock {
     /// Clock of this machine.
     #[must_use]
     pub fn start() -> Self {
-        Self { reads_wall: true, ..Self::at(system_ms()) }
+        Self { is_system: true, ..Self::at(system_ms()) }
     }
 
     /// Clock that shows this time now and advances with the runtime's time, which tests may pause.
     #[must_use]
     pub fn at(now_ms: u64) -> Self {
-        Self { base_ms: now_ms, base: Instant::now(), reads_wall: false }
+        Self { base_ms: now_ms, base: Instant::now(), is_system: false }
     }
 
     /// Milliseconds since the Unix epoch, for deadlines: the wall clock as it was at the start, advanced monotonically.
@@ -35,7 +35,7 @@ impl Clock {
     /// times of other machines.
     #[must_use]
     pub fn wall_ms(&self) -> u64 {
-        if self.reads_wall { system_ms() } else { self.now_ms() }
+        if self.is_system { system_ms() } else { self.now_ms() }
     }
 
     /// Instant at which [`Clock::now_ms`] will be `at_ms`.

@@ -32,7 +32,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
 /// Runs one check on a snapshot, concurrently with commits. Uses a new connection, since the page caches of
 /// the others would hide damage on disk.
 async fn check_once(store: &Store, metrics: &Metrics) {
-    let found = match store.read_apart("look_through", |db| check::pages(db, true)).await {
+    let found = match store.read_on_new_connection("look_through", |db| check::pages(db, true)).await {
         Ok(found) => found,
         Err(StoreError::Damaged { why }) => vec![why],
         Err(error) => {

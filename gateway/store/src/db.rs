@@ -1,5 +1,5 @@
-//! The narrow waist between SQL and its engine: row types and named transactions use [`Db`], [`Row`] and
-//! [`Value`] only. Files that name rusqlite belong to the engine: see decision 0080.
+//! Interface to the database's engine: row types and named transactions use [`Db`], [`Row`] and [`Value`] only. Files
+//! that name rusqlite belong to the engine: see decision 0080.
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::StoreError;
@@ -308,5 +308,68 @@ impl ToSql for Value<'_> {
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
             Self::Blob(bytes) => ValueRef::Blob(bytes),
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    fn memory() -> Db {
+        Db::new(Connection::open_in_memory().unwrap())
+    }
+
+    #[test]
+    fn values_are_read_as_they_were_bound() {
+        let text = "a\0b ✓".to_owned();
+        let bytes: &[u8] = &[0, 255];
+        let with = params![text, bytes, u64::from(u32::MAX), true, None::<u32>, "[1,2]"];
+        let read =
+            memory().first("SELECT ?1 AS a, ?2 AS b, ?3 AS c, ?4 AS d, ?5 AS e, ?6 AS f", with, |row| {
+                assert_eq!(row.json::<Vec<u8>>("f")?, [1, 2]);
+                assert_eq!(row.json_opt::<Vec<u8>>("e")?, None);
+                Ok((row.get("a")?, row.get("b")?, row.get("c")?, row.get("d")?, row.get("e")?))
+            });
+        assert_eq!(read.unwrap(), Some((text, bytes.to_owned(), u64::from(u32::MAX), true, None::<u32>)));
+    }
+
+    #[test]
+    fn value_of_another_type_is_unreadable_and_names_its_column() {
+        fn why<T: FromValue>(value: &str) -> String {
+            let read = memory().first(&format!("SELECT {value} AS it"), &[], |row| row.get::<T>("it"));
+            read.err().unwrap().to_string()
+        }
+        for (got, want) in [
+            (why::<u64>("'1'"), "not a number"),
+            (why::<u64>("-1"), "out of range: -1"),
+            (why::<u32>("1 << 40"), "out of range: 1099511627776"),
+            (why::<String>("NULL"), "not a text"),
+            (why::<String>("1.5"), "not a type of this database: 1.5"),
+            (why::<Vec<u8>>("'x'"), "not a blob"),
+        ] {
+            assert_eq!(got, format!("it in the database cannot be read: {want}"));
+        }
+    }
+
+    #[test]
+    fn statement_with_unsuitable_parameters_is_refused() {
+        let db = memory();
+        assert!(matches!(db.run("SELECT ?1", &[]), Err(StoreError::Sqlite(_))));
+        assert!(matches!(db.run("SELECT ?1", params![1_u32, 2_u32]), Err(StoreError::Sqlite(_))));
+        assert!(matches!(db.run("SELECT ?1", params![u64::MAX]), Err(StoreError::Refused(_))));
+        let unknown = db.run_named("SELECT :a", named_params! { ":b": 1_u32 });
+        assert!(matches!(unknown, Err(StoreError::Sqlite(_))));
+    }
+
+    #[test]
+    fn failed_transaction_leaves_no_rows() {
+        let db = memory();
+        db.run("CREATE TABLE t (a INTEGER) STRICT", &[]).unwrap();
+        let insert = |end| db.transaction(|| db.run("INSERT INTO t VALUES (1)", &[]).and(end));
+        insert(Err(StoreError::Closed)).unwrap_err();
+        assert!(!db.is_in_transaction());
+        insert(Ok(0)).unwrap();
+        assert_eq!(db.first("SELECT count(*) FROM t", &[], |row| row.only::<u64>()).unwrap(), Some(1));
     }
 }

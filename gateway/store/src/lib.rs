@@ -276,12 +276,12 @@ impl Store {
     ///
     /// # Errors
     /// Errors of opening and of `work`; [`StoreError::Panicked`].
-    pub async fn read_apart<T: Send + 'static>(
+    pub async fn read_on_new_connection<T: Send + 'static>(
         &self,
         name: &'static str,
         work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.inner.readers.read_apart(name, work).await
+        self.inner.readers.read_on_new_connection(name, work).await
     }
 
     /// Receiver of the session's last committed journal number, updated by commits. Only a hint: 0 until a

@@ -52,7 +52,7 @@ impl Readers {
     ///
     /// # Errors
     /// Errors of opening and of `work`; [`StoreError::Panicked`].
-    pub async fn read_apart<T: Send + 'static>(
+    pub async fn read_on_new_connection<T: Send + 'static>(
         &self,
         name: &'static str,
         work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
