@@ -27,13 +27,13 @@ use crate::runtime::agents::Agents;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
 use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, gateway_role, hello};
-use crate::util::clock::Clock;
 use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Config, StoreKind};
 use acp_core::failure::Failure;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::{self, DirectRuntime};
+use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, GroupBounds, Store, StoreError};
@@ -79,7 +79,7 @@ pub(crate) async fn serve(
     let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
     let Some(store) = wait_for_store(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
-    let clock = Clock::start();
+    let clock = store.clock();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
@@ -93,7 +93,7 @@ pub(crate) async fn serve(
     let bound = ApiListener::bind(&socket).map_err(|error| io_failure("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
-    let bots = DiscordAccounts::new(&live, all.clone(), stop.clone());
+    let bots = DiscordAccounts::new(&live, all.clone(), clock, stop.clone());
     let metrics = service.metrics.clone();
     let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
@@ -266,7 +266,11 @@ async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure>
     let dir = state_dir.to_owned();
     let (durability, bounds) = (config.acp.control_plane.durability, group_bounds(config));
     let open = match config.acp.control_plane.store {
-        StoreKind::Sqlite => move || Store::open_with(&dir, durability, bounds),
+        StoreKind::Sqlite => move || {
+            #[expect(clippy::disallowed_methods, reason = "the clock of this process starts here")]
+            let clock = Clock::start();
+            Store::open_with(&dir, durability, bounds, clock)
+        },
     };
     let opened = tokio::task::spawn_blocking(open).await;
     let opened = opened.map_err(|_| Failure::of(Code::StoreUnavailable))?;

@@ -6,7 +6,6 @@ use crate::metrics::Metrics;
 use crate::runtime::profiles::Profiles;
 use crate::session::task::Deps;
 use crate::supervisor::SupervisorClient;
-use crate::util::clock::Clock;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::event::EventKind;
@@ -23,8 +22,8 @@ use acp_core::session::SessionState;
 use acp_core::writes::{ActorFence, Write};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseInfo, LeaseKind, LeaseState, Spawn};
-use acp_store::{Durability, SpawnTx, Store, bindings, codec};
-use rusqlite::types::FromSql;
+use acp_store::db::FromValue;
+use acp_store::{Durability, SpawnTx, Store, bindings};
 use serde_json::{Value, json};
 use std::future::Future;
 use std::path::Path;
@@ -59,12 +58,19 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
         store: store.clone(),
         supervisor,
         registry,
-        clock: Clock::start(),
+        clock: store.clock(),
         profiles,
         live: LiveConfig::new(LoadedConfig::default()),
         metrics: Metrics::default(),
         stop: CancellationToken::new(),
     }
+}
+
+/// The clock of this machine.
+#[cfg(feature = "discord")]
+#[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+pub(crate) fn clock() -> acp_shared::clock::Clock {
+    acp_shared::clock::Clock::start()
 }
 
 pub(crate) fn conversation(id: &str) -> ConversationRef {
@@ -80,11 +86,9 @@ pub(crate) fn open() -> (TempDir, Store) {
 /// Runs SQL, for states that no transaction of the gateway leaves.
 pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     let sql = sql.into();
-    store.write("test", move |tx| Ok(tx.execute_batch(&sql)?)).await.unwrap();
+    store.write("test", move |tx| Ok(tx.sqlite().execute_batch(&sql)?)).await.unwrap();
 }
 
-pub(crate) async fn column<T: FromSql + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
-    store.read("test", move |db| codec::all(db, sql, [], |row| Ok(row.get(0)?))).await.unwrap()
 }
 
 pub(crate) fn session_row(key: &SessionKey) -> SessionRow {

@@ -4,8 +4,8 @@
 //! This is the lowest crate of the workspace: it does not depend on gateway, database or agent code.
 #![deny(clippy::indexing_slicing, missing_docs)]
 
-#[cfg(feature = "net")]
-pub mod blocking;
+#[cfg(feature = "clock")]
+pub mod clock;
 pub mod codes;
 pub mod files;
 pub mod ids;

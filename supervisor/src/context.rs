@@ -283,6 +283,10 @@ impl<S: Sys> Context<S> {
 
 /// Returns the wall clock time in milliseconds since the Unix epoch, for records that people read.
 #[must_use]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "decisions use the supervisor's own clock; records show this one"
+)]
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -11,21 +11,21 @@ use crate::runtime::profiles::Profiles;
 use crate::session::manager::Manager;
 use crate::session::task::{ActorRequest, CommandQueues, Deps, LoadRetry, run};
 use crate::sim::chat::SimChannel;
+use crate::sim::store::SimWriter;
 use crate::sim::users::{PendingResponses, UserPort};
 use crate::supervisor::SupervisorClient;
 use crate::supervisor::simulated::SimSupervisorConnection;
-use crate::util::clock::Clock;
 use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::failure::Failure;
 use acp_core::recovery;
+use acp_shared::clock::Clock;
 use acp_shared::ids::AgentName;
 use acp_store::Store;
-use acp_store::simulated::SimWriter;
 use parking_lot::Mutex;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
@@ -156,17 +156,19 @@ impl Profiles for ShortLines {
     }
 }
 
-/// Creates a single-threaded runtime with simulated time. With `tokio_unstable` its scheduling is seeded too.
+/// Creates a single-threaded runtime with simulated time, for a gateway over `ports`, which are made inside of it. With
+/// `tokio_unstable` its scheduling is seeded too.
 ///
 /// # Errors
 /// Errors of the runtime builder.
-pub(super) fn runtime(ports: SimPorts, seed: u64) -> std::io::Result<Runtime> {
+pub(super) fn runtime(ports: Arc<OnceLock<SimPorts>>, seed: u64) -> std::io::Result<Runtime> {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     #[cfg(tokio_unstable)]
     builder.rng_seed(tokio::runtime::RngSeed::from_bytes(&seed.to_le_bytes()));
     #[cfg(not(tokio_unstable))]
     let _ = seed;
-    builder.enable_time().start_paused(true).on_thread_park(move || ports.at_rest()).build()
+    let at_rest = move || ports.get().into_iter().for_each(SimPorts::at_rest);
+    builder.enable_time().start_paused(true).on_thread_park(at_rest).build()
 }
 
 /// A started gateway.
@@ -181,13 +183,12 @@ fn deps(
     supervisor: &SupervisorClient,
     config: &LoadedConfig,
     dir: &Path,
-    clock: Clock,
 ) -> (Deps, Arc<Agents>) {
     let live = LiveConfig::new(config.clone());
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
     let profiles = Arc::new(ShortLines(Arc::clone(&agents)));
-    let deps = Deps { clock, live, ..crate::tests::deps(store, supervisor.clone(), profiles) };
+    let deps = Deps { live, ..crate::tests::deps(store, supervisor.clone(), profiles) };
     (deps, agents)
 }
 
@@ -198,13 +199,11 @@ fn deps(
 pub(super) async fn leave_behind(
     store: &Store,
     config: &LoadedConfig,
-    (dir, now_ms): (&Path, u64),
+    dir: &Path,
 ) -> Vec<Sender<ActorRequest>> {
     let Ok(found) = store.found_sessions().await else { return Vec::new() };
     let (supervisor, _) = SimSupervisorConnection::new();
-    let clock = Clock::at(now_ms);
-    acp_store::simulated::set_clock(move || clock.now_ms());
-    let (deps, _) = deps(store, &supervisor, config, dir, clock);
+    let (deps, _) = deps(store, &supervisor, config, dir);
     let start = |(key, _)| {
         let (mailbox, mailbox_receiver) = channel(1);
         let (urgent, urgent_receiver) = channel(1);
@@ -225,12 +224,10 @@ pub(super) fn start(
     ports: &SimPorts,
     supervisor: &SupervisorClient,
     config: &LoadedConfig,
-    (dir, now_ms): (&Path, u64),
+    dir: &Path,
 ) -> SimGateway {
-    let clock = Clock::at(now_ms);
-    acp_store::simulated::set_clock(move || clock.now_ms());
-    let (deps, agents) = deps(store, supervisor, config, dir, clock);
-    let Deps { registry, live, metrics, stop, .. } = deps.clone();
+    let (deps, agents) = deps(store, supervisor, config, dir);
+    let Deps { registry, live, metrics, stop, clock, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
     let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
@@ -245,7 +242,7 @@ pub(super) fn start(
         channels: channels.clone(),
         durability: "full",
         live,
-        started_at_ms: now_ms,
+        started_at_ms: clock.now_ms(),
     });
     let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
     let resumed = (Arc::clone(&manager), inlet.clone());

@@ -7,6 +7,7 @@
 //! | `gateway` | one run of the gateway, from a start to a kill |
 //! | `supervisor`, `agent` | a supervisor, and agents that speak ACP |
 //! | `chat` | a chat service |
+//! | `store` | the store, on a database in memory |
 //! | `users`, `user_actions` | users of the gateway, and their requests |
 //! | `invariants` | invariants after each step, and at rest |
 //! | `expected_output` | invariants of the messages and files that people see |
@@ -35,6 +36,7 @@ mod names;
 mod rng;
 mod scheduler;
 mod seeded_bugs;
+pub(crate) mod store;
 mod supervisor;
 mod tests;
 mod user_actions;

@@ -12,15 +12,16 @@ use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::rng::SeededRng;
 use crate::sim::seeded_bugs::SeededBug;
+use crate::sim::store::{SimStore, SimWriter};
 use crate::sim::supervisor::{SimSupervisor, SupervisorMessage};
 use crate::sim::users::SubmittedRequest;
 use crate::supervisor::simulated::SimSupervisorConnection;
 use acp_core::config::load::LoadedConfig;
+use acp_shared::clock::Clock;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::LeaseState;
-use acp_store::simulated::{SimStore, SimWriter};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc::Sender;
 
 /// Minimum number of effects in a seed.
@@ -156,16 +157,16 @@ impl<'a> SimScheduler<'a> {
     }
 
     fn live(&mut self) -> Result<GatewayEnd, Violation> {
-        let (store, pump) = self.hand.start();
-        let (supervisor, wire) = SimSupervisorConnection::new();
-        let ports = SimPorts::new(pump, wire, self.room.clone());
-        let runtime = gateway::runtime(ports.clone(), self.chance.next())
+        let ports = Arc::new(OnceLock::new());
+        let runtime = gateway::runtime(Arc::clone(&ports), self.chance.next())
             .map_err(|error| Violation(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
-            let at = (dir.as_path(), self.now_ms);
+            let (store, pump) = self.hand.start(Clock::at(self.now_ms));
+            let (supervisor, wire) = SimSupervisorConnection::new();
+            let ports = ports.get_or_init(|| SimPorts::new(pump, wire, self.room.clone()));
             if !self.calm && self.chance.one_in(2) {
-                self.left = gateway::leave_behind(&store, self.config, at).await;
+                self.left = gateway::leave_behind(&store, self.config, &dir).await;
                 // They claim their sessions before the next gateway starts, whose claims are the valid ones.
                 ports.settle().await;
                 let claims = ports.pump.lock().waiting().count();
@@ -174,11 +175,10 @@ impl<'a> SimScheduler<'a> {
                 }
                 ports.settle().await;
             }
-            let gateway = gateway::start(&store, &ports, &supervisor, self.config, at);
-            self.act(&ports, gateway).await
+            let gateway = gateway::start(&store, ports, &supervisor, self.config, &dir);
+            self.act(ports, gateway).await
         });
         // The gateway's memory is lost at once; the database keeps the last commit.
-        drop((store, supervisor));
         drop(runtime);
         self.left.clear();
         self.host.hang_up();
@@ -187,9 +187,9 @@ impl<'a> SimScheduler<'a> {
         for wish in &mut self.wishes {
             wish.waits = false;
         }
-        let SimPorts { pump, .. } = ports;
-        let pump =
-            Arc::into_inner(pump).ok_or_else(|| Violation("the store is still referenced".to_owned()))?;
+        let ports = Arc::into_inner(ports).and_then(OnceLock::into_inner);
+        let pump = ports.and_then(|ports| Arc::into_inner(ports.pump));
+        let pump = pump.ok_or_else(|| Violation("the store is still referenced".to_owned()))?;
         self.hand.stop(pump.into_inner());
         played
     }

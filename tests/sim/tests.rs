@@ -12,16 +12,17 @@ use crate::sim::invariants;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{EFFECTS_MIN, SimScheduler, Violation};
 use crate::sim::seeded_bugs::SeededBug;
+use crate::sim::store::SimStore;
 use crate::sim::supervisor::files;
 use crate::sim::users::UserRequest;
 use crate::supervisor::simulated::SimSupervisorConnection;
 use acp_core::config::load::LoadedConfig;
-use acp_shared::blocking;
+use acp_shared::clock::Clock;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{Reply, Request};
-use acp_store::simulated::SimStore;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Number of fixed seeds; `SIM_SEEDS=10000` runs ten thousand.
 const SEEDS: u64 = 200;
@@ -44,7 +45,6 @@ struct SeedRunner {
 
 impl SeedRunner {
     fn new() -> Self {
-        blocking::run_inline_on_this_thread();
         let dir = tempfile::tempdir().unwrap();
         Self { hand: SimStore::new(dir.path().to_owned()), _dir: dir, config: gateway::config() }
     }
@@ -140,6 +140,7 @@ fn seeds_fixed() {
 #[test]
 fn seeds_fresh() {
     use std::time::{SystemTime, UNIX_EPOCH};
+    #[expect(clippy::disallowed_methods, reason = "seeds that no run had before")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = number("SIM_FRESH").unwrap_or(u64::from(now.subsec_nanos()) << 20 | now.as_secs() & 0xf_ffff);
     eprintln!("SIM_FRESH={first}");
@@ -161,12 +162,13 @@ fn replay() {
 fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
     let mut theatre = SeedRunner::new();
     let dir = theatre.hand.dir().to_owned();
-    let (store, pump) = theatre.hand.start();
-    let (supervisor, wire) = SimSupervisorConnection::new();
-    let ports = SimPorts::new(pump, wire, SimChannel::default());
-    let runtime = gateway::runtime(ports.clone(), 0).unwrap();
+    let slot = Arc::new(OnceLock::new());
+    let runtime = gateway::runtime(Arc::clone(&slot), 0).unwrap();
     runtime.block_on(async {
-        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, (&dir, 1));
+        let (store, pump) = theatre.hand.start(Clock::at(1));
+        let (supervisor, wire) = SimSupervisorConnection::new();
+        let ports = slot.get_or_init(|| SimPorts::new(pump, wire, SimChannel::default())).clone();
+        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, &dir);
         ports.wire.lock().up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         play(ports).await

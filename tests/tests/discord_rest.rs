@@ -15,6 +15,7 @@ use acp_discord::rest::{
     QueueOptions, RestClient, RestError, RestSettings, SentMessage, SentMessageLookup, SentMessageSearch,
     Webhook,
 };
+use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use acp_tests::fake_discord::FakeDiscord;
 use acp_tests::fake_discord::client::BotHandle;
@@ -50,7 +51,9 @@ fn stage(change: impl FnOnce(&mut RestSettings)) -> Stage {
     let ann = fake.add_user(guild, "ann");
     let bot = fake.add_bot(guild, "bot", TOKEN);
     let base = BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}"));
-    let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()));
+    #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+    let clock = Clock::start();
+    let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()), clock);
     change(&mut settings);
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
     let rest = {

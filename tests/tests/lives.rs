@@ -24,6 +24,7 @@ fn let_time_pass(house: &House, ms: i64) {
 }
 
 /// Binds a console conversation with timeouts in milliseconds.
+#[expect(clippy::disallowed_methods, reason = "a program of the tests has no other clock")]
 fn bind(house: &House, key: &str, conversation: &str, idle_ms: Option<i64>, max_age_ms: Option<i64>) {
     let now_ms = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let now_ms = i64::try_from(now_ms).unwrap();

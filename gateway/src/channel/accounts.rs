@@ -7,6 +7,7 @@ use crate::channel::{ChannelAdapter, Channels, InboundPort};
 use crate::config::LiveConfig;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{self, Config};
+use acp_shared::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -19,6 +20,7 @@ type DesiredAccounts = BTreeMap<String, Result<AccountSettings, String>>;
 pub(crate) struct DiscordAccounts {
     channels: Channels,
     changes: watch::Receiver<Arc<LoadedConfig>>,
+    clock: Clock,
     stop: CancellationToken,
     bots: BTreeMap<String, RunningAccount>,
 }
@@ -33,8 +35,8 @@ struct RunningAccount {
 
 impl DiscordAccounts {
     /// Starts the bots of the configuration. Incoming events are read only once [`DiscordAccounts::serve`] runs.
-    pub(crate) fn new(live: &LiveConfig, channels: Channels, stop: CancellationToken) -> Self {
-        let mut bots = Self { channels, changes: live.changes(), stop, bots: BTreeMap::new() };
+    pub(crate) fn new(live: &LiveConfig, channels: Channels, clock: Clock, stop: CancellationToken) -> Self {
+        let mut bots = Self { channels, changes: live.changes(), clock, stop, bots: BTreeMap::new() };
         bots.follow(desired_accounts(live.at_start()));
         bots
     }
@@ -89,7 +91,7 @@ impl DiscordAccounts {
             return bot.adapter.apply_settings(settings).map_err(|error| error.to_string());
         }
         // The replacement is created before the old bot is stopped.
-        let adapter = Discord::new(id.to_owned(), settings).map_err(|error| error.to_string())?;
+        let adapter = Discord::new(id.to_owned(), settings, self.clock).map_err(|error| error.to_string())?;
         let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
             Some(bot) => self.channels.replace(&bot.channel, Arc::clone(&channel)),
@@ -170,7 +172,8 @@ mod tests {
         };
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
-        let mut bots = DiscordAccounts::new(&live, channels.clone(), CancellationToken::new());
+        let mut bots =
+            DiscordAccounts::new(&live, channels.clone(), crate::tests::clock(), CancellationToken::new());
         let mut apply_config = |text: &str, want: &[&str]| {
             bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();

@@ -2,7 +2,7 @@
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
-use acp_store::identity;
+use acp_store::offline;
 use serde::Serialize;
 
 #[derive(Debug, Serialize)]
@@ -16,7 +16,7 @@ pub(crate) fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     if !dir.is_dir() {
         return Err(super::usage(format!("{} is not a directory", dir.display())).into());
     }
-    let id = identity::adopt(&dir).map_err(acp_core::failure::Failure::from)?;
+    let id = offline::adopt(&dir).map_err(acp_core::failure::Failure::from)?;
     out.show(&AdoptOutput { gateway_instance_id: id.to_string() }, |adopted| {
         format!(
             "{} has the new gateway id {}. Its sessions are kept; turns that were running in the \

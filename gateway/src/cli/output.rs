@@ -5,7 +5,7 @@ use crate::cli::inside;
 use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
-use acp_store::now_ms;
+use acp_shared::clock::Clock;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
@@ -220,6 +220,12 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
         table.add_row(row.iter().map(|cell| sanitize::line(cell, usize::MAX)));
     }
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns milliseconds since the Unix epoch. A verb is a process of its own.
+#[expect(clippy::disallowed_methods, reason = "the clock of this process starts here")]
+pub(crate) fn now_ms() -> u64 {
+    Clock::start().wall_ms()
 }
 
 /// Formats the time since `at_ms`.

@@ -3,7 +3,7 @@
 use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
-use crate::cli::output::{CliResult, Out, age, name, table};
+use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
 use acp_core::api::{
     BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
@@ -17,7 +17,6 @@ use acp_core::sanitize;
 use acp_core::timeouts::{Expiry, TimeoutKind, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
-use acp_store::now_ms;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;

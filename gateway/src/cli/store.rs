@@ -2,12 +2,12 @@
 //! gateway, and stops none.
 
 use crate::cli::GlobalArgs;
-use crate::cli::output::{CliError, CliResult, Out, age, table};
+use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::check::{self, CheckReport};
 use acp_store::salvage::{self, Salvage};
-use acp_store::{StoreError, backup, restore, rollback};
+use acp_store::{StoreError, backup, offline, restore};
 use clap::Subcommand;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ fn run_backup(dir: &Path, file: &Path, replace: bool, out: &mut Out) -> CliResul
 
 fn run_restore(dir: &Path, file: &Path, out: &mut Out) -> CliResult {
     let file = std::path::absolute(file).map_err(|error| super::usage(error.to_string()))?;
-    let done = with_progress(out, |progress| restore::restore(dir, &file, progress))?;
+    let done = with_progress(out, |progress| restore::restore(dir, &file, now_ms(), progress))?;
     let adopt = done.moved.map(|why| format!("acp-gateway adopt --state-dir {} ({why})", dir.display()));
     let view = RestoreOutput { kept: done.kept, uncertain: done.uncertain, adopt };
     out.show(&view, |view| {
@@ -183,7 +183,7 @@ fn run_restore(dir: &Path, file: &Path, out: &mut Out) -> CliResult {
 }
 
 fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
-    let rollback::AcceptedLoss { note, uncertain } = rollback::accept(dir).map_err(failed)?;
+    let offline::AcceptedLoss { note, uncertain } = offline::accept_loss(dir, now_ms()).map_err(failed)?;
     let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,

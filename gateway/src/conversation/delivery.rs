@@ -20,7 +20,7 @@ use acp_core::rows::{BindingStatus, Verbosity};
 use acp_shared::ids::BindingId;
 use acp_store::delivery::{self as rows, DueBinding};
 use acp_store::interactive_messages;
-use acp_store::{Store, cards as card_rows, now_ms};
+use acp_store::{Store, cards as card_rows};
 use side_effects::ButtonAttempts;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
@@ -174,8 +174,9 @@ async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
 async fn find_pending_edits(store: &Store, times: &mut u32, is_due: bool) -> Vec<BindingId> {
     let is_more = is_due || times.is_multiple_of(BUTTON_CHECK_EVERY);
     *times = times.wrapping_add(1);
+    let now_ms = store.clock().wall_ms();
     let read = move |db: &_| {
-        let mut found = card_rows::due_folds(db, now_ms())?;
+        let mut found = card_rows::due_folds(db, now_ms)?;
         if is_more {
             found.extend(interactive_messages::bindings(db)?);
         }

@@ -31,7 +31,7 @@ use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_store::command_queries;
 use acp_store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
 use acp_store::sent_messages;
-use acp_store::{Store, console, now_ms};
+use acp_store::{Store, console};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::Mutex;
@@ -392,7 +392,7 @@ impl Inner {
                 let keep = move |tx: &acp_store::Tx<'_>| {
                     command_queries::run_once(tx, ROUTE_SCOPE, &key, || Ok(to)).map(drop)
                 };
-                self.bindings.touch(binding_id, now_ms(), keep).await?;
+                self.bindings.touch(binding_id, self.store.clock().wall_ms(), keep).await?;
                 let said = (RunMode::Prompt, inbound.text.clone(), files);
                 submit(self.service.as_ref(), inbound, &session_key, said).await
             }

@@ -1,9 +1,8 @@
 //! Checks the database's pages while the gateway serves, to find damage before a page is needed.
 
 use crate::metrics::Metrics;
-use acp_shared::blocking;
 use acp_store::gauges;
-use acp_store::schema::{self, CHECKED_FIRST_BYTES};
+use acp_store::schema::CHECKED_FIRST_BYTES;
 use acp_store::{Store, StoreError, check};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -33,10 +32,7 @@ pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToke
 /// Runs one check on a snapshot, concurrently with commits. Uses a new connection, since the page caches of
 /// the others would hide damage on disk.
 async fn check_once(store: &Store, metrics: &Metrics) {
-    let dir = store.dir().to_owned();
-    let pages = move || schema::open_reader(&dir).and_then(|db| check::pages(&db, true));
-    let looked = blocking::run(pages).await;
-    let found = match looked.unwrap_or(Err(StoreError::Panicked { name: "look_through" })) {
+    let found = match store.read_on_new_connection("look_through", |db| check::pages(db, true)).await {
         Ok(found) => found,
         Err(StoreError::Damaged { why }) => vec![why],
         Err(error) => {

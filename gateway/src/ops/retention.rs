@@ -3,7 +3,7 @@
 
 use crate::config::LiveConfig;
 use acp_core::policy::PolicyScope;
-use acp_store::{Store, StoreError, now_ms};
+use acp_store::{Store, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,8 @@ pub(crate) async fn expire_results(store: Store, live: LiveConfig, stop: Cancell
             () = stop.cancelled() => return,
             _ = every.tick() => {}
         }
-        match store.expire_answers(results_expire_before(&live, now_ms()), ROWS_AT_ONCE).await {
+        match store.expire_answers(results_expire_before(&live, store.clock().wall_ms()), ROWS_AT_ONCE).await
+        {
             Ok(0) => {}
             Ok(rows) => tracing::debug!(rows, "expired responses deleted"),
             Err(error) => tracing::warn!(%error, "deleting expired responses failed"),
@@ -44,14 +45,14 @@ pub(crate) fn results_expire_before(live: &LiveConfig, now_ms: u64) -> u64 {
 
 /// Deletes records of own messages until `stop`.
 pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) {
-    let mut before_ms = now_ms();
+    let mut before_ms = store.clock().wall_ms();
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_millis(SENT_MESSAGES_INTERVAL_MS)) => {}
         }
-        let now_ms = now_ms();
+        let now_ms = store.clock().wall_ms();
         let looked = match is_clock_plausible(before_ms, now_ms) {
             true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
             false => {
@@ -101,14 +102,14 @@ mod tests {
     #[tokio::test]
     async fn only_records_beyond_retention_are_deleted() {
         let (_dir, store) = open();
-        let now_ms = now_ms();
+        let now_ms = store.clock().wall_ms();
         // One message a day, the newest today.
         let insert = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
                 sent_messages::record_sent_message(tx, &conversation("c"), &format!("m{age}"))?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
                 let date = format!("UPDATE acp_said SET said_at = {at} WHERE message_id = 'm{age}'");
-                tx.execute_batch(&date)?;
+                tx.run(&date, &[])?;
             }
             Ok(())
         };
@@ -118,13 +119,13 @@ mod tests {
             for age in 0..60_u64 {
                 acp_store::command_replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
-                tx.execute_batch(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"))?;
+                tx.run(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"), &[])?;
             }
             Ok(())
         };
         store.write("reply", reply).await.unwrap();
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 29);
-        assert_eq!(column::<i64>(&store, "SELECT count(*) FROM acp_reply").await, [31]);
+        assert_eq!(column::<u64>(&store, "SELECT count(*) FROM acp_reply").await, [31]);
         let own = store.read("own", |db| {
             (0..60)
                 .map(|age| sent_messages::is_own_message(db, &conversation("c"), &format!("m{age}")))
@@ -140,7 +141,7 @@ mod tests {
         let (_dir, store) = open();
         let plan = store.read("plan", |db| {
             let sql = "EXPLAIN QUERY PLAN SELECT message_id FROM acp_said WHERE said_at < 1 ORDER BY said_at LIMIT 9";
-            acp_store::codec::all(db, sql, [], |row| Ok(row.get::<_, String>("detail")?))
+            db.all(sql, &[], |row| row.get::<String>("detail"))
         });
         let plan = plan.await.unwrap().join("; ");
         assert!(plan.contains("acp_said_old") && !plan.contains("TEMP B-TREE"), "{plan}");

@@ -3,10 +3,10 @@
 //! since it may have added a binding or changed a timeout.
 
 use crate::session::manager::Manager;
-use crate::util::clock::Clock;
 use acp_core::timeouts::{Expiry, TimeoutInput, TimeoutKind, Timeouts};
+use acp_shared::clock::Clock;
 use acp_store::Store;
-use acp_store::sessions::ExpiringSession;
+use acp_store::timeouts::ExpiringSession;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 

@@ -469,7 +469,7 @@ async fn reset_of_static_session_keeps_its_binding() {
     }
     assert_eq!(binding().await.unwrap().binding_id, bound.binding_id);
     let count = "SELECT count(*) FROM acp_events WHERE payload_json LIKE '%new_conversation%'";
-    assert_eq!(column::<i64>(&world.store, count).await, [1], "only once per key");
+    assert_eq!(column::<u64>(&world.store, count).await, [1], "only once per key");
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);

@@ -1,4 +1,3 @@
-//! Clock and allocator settings: helpers without knowledge of the gateway.
+//! Allocator settings: helpers without knowledge of the gateway.
 
 pub(crate) mod allocator;
-pub(crate) mod clock;

@@ -6,10 +6,10 @@
 //! synced.
 
 use crate::check;
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::lock::private_file;
 use crate::schema::{self, DB_FILE};
-use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use rustix::fs::{CWD, RenameFlags};
 use serde::Serialize;
@@ -99,21 +99,22 @@ pub(super) fn copy(from: &Path, to: &Path, progress: BackupProgress<'_>) -> Resu
     let source = schema::open_to_read(from)?;
     schema::refuse_foreign(&source, from)?;
     // Starts the snapshot: later commits are not in the copy.
-    source.execute_batch("BEGIN; SELECT count(*) FROM sqlite_master")?;
+    source.run("BEGIN", &[])?;
+    source.first("SELECT count(*) FROM sqlite_master", &[], |_| Ok(()))?;
     let mut target = schema::open_empty(to)?;
-    pages(&source, &mut target, progress)?;
-    source.execute_batch("ROLLBACK")?;
+    copy_pages(&source, &mut target, progress)?;
+    source.run("ROLLBACK", &[])?;
     // One file without a WAL, readable on any file system.
-    target.pragma_update(None, "journal_mode", "DELETE")?;
-    target.close().map_err(|(_, error)| StoreError::from(error))
+    target.sqlite().pragma_update(None, "journal_mode", "DELETE")?;
+    target.close()
 }
 
-fn pages(
-    source: &Connection,
-    target: &mut Connection,
-    progress: BackupProgress<'_>,
-) -> Result<(), StoreError> {
-    let copying = Backup::new(source, target)?;
+/// Copies all pages of a database.
+///
+/// # Errors
+/// [`StoreError::Refused`] while another program has locked it; SQLite errors.
+pub fn copy_pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) -> Result<(), StoreError> {
+    let copying = Backup::new(source.sqlite(), target.sqlite_mut())?;
     let mut tries = 0;
     loop {
         let step = copying.step(STEP_PAGES)?;

@@ -1,15 +1,15 @@
 //! `acp_bindings`: bindings of conversations to sessions.
 
-use crate::codec::{Int, SqlEnum, all, conversation, execute, first, id, int, int_opt, run, word, word_opt};
+use crate::codec::conversation;
+use crate::db::{Db, Params, Row, ToValue, named_params, params};
 use crate::error::StoreError;
 use crate::render_settings;
-use crate::{Tx, delivery, sessions};
+use crate::{Tx, checkpoints, sessions};
 use acp_core::binding::{StaleReason, StartupAction, placeholder_conversation, startup_action};
 use acp_core::policy::BindingTimeouts;
 use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, TargetKind, Verbosity};
 use acp_shared::ids::{BindingId, SessionKey};
-use rusqlite::{Connection, Row, named_params, params};
 
 /// Columns read by [`from_row`].
 pub const COLUMNS: &str = "binding_key, channel, account_id, thread_id, channel_id, session_key, target_kind, \
@@ -27,19 +27,19 @@ const INSERT: &str = "INSERT INTO acp_bindings (binding_key, channel, account_id
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
     Ok(BindingRow {
-        binding_id: id(row, "binding_key")?,
+        binding_id: row.get("binding_key")?,
         conversation: conversation(row, "thread_id", "channel_id")?,
-        session_key: id(row, "session_key")?,
-        target_kind: word(row, "target_kind")?,
-        status: word(row, "status")?,
+        session_key: row.get("session_key")?,
+        target_kind: row.get("target_kind")?,
+        status: row.get("status")?,
         bound_by: row.get("bound_by")?,
-        bound_at_ms: int(row, "bound_at")?,
-        last_activity_at_ms: int(row, "last_activity_at")?,
-        idle_ms: int_opt(row, "idle_ms")?,
-        max_age_ms: int_opt(row, "max_age_ms")?,
+        bound_at_ms: row.get("bound_at")?,
+        last_activity_at_ms: row.get("last_activity_at")?,
+        idle_ms: row.get("idle_ms")?,
+        max_age_ms: row.get("max_age_ms")?,
         metadata: row.get("metadata_json")?,
         end_reason: row.get("end_reason")?,
-        verbosity: word_opt(row, "verbosity")?,
+        verbosity: row.get("verbosity")?,
     })
 }
 
@@ -50,26 +50,25 @@ pub fn from_row(row: &Row<'_>) -> Result<BindingRow, StoreError> {
 pub fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     tx.rebinds();
     tx.rebound(row.session_key.clone());
-    let inserted = run(
-        tx,
+    let inserted = tx.run_named(
         INSERT,
         named_params! {
-            ":binding_key": row.binding_id.to_string(),
+            ":binding_key": row.binding_id,
             ":channel": row.conversation.channel,
             ":account_id": row.conversation.account_id,
             ":thread_id": row.conversation.conversation_id,
             ":channel_id": row.conversation.parent_conversation_id,
-            ":session_key": row.session_key.as_str(),
-            ":target_kind": row.target_kind.word(),
-            ":status": row.status.word(),
+            ":session_key": row.session_key,
+            ":target_kind": row.target_kind,
+            ":status": row.status,
             ":bound_by": row.bound_by,
-            ":bound_at": Int(row.bound_at_ms),
-            ":last_activity_at": Int(row.last_activity_at_ms),
-            ":idle_ms": row.idle_ms.map(Int),
-            ":max_age_ms": row.max_age_ms.map(Int),
+            ":bound_at": row.bound_at_ms,
+            ":last_activity_at": row.last_activity_at_ms,
+            ":idle_ms": row.idle_ms,
+            ":max_age_ms": row.max_age_ms,
             ":metadata_json": row.metadata,
             ":end_reason": row.end_reason,
-            ":verbosity": row.verbosity.map(SqlEnum::word),
+            ":verbosity": row.verbosity,
         },
     );
     match inserted {
@@ -82,9 +81,9 @@ pub fn insert(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn get(db: &Connection, binding_id: BindingId) -> Result<Option<BindingRow>, StoreError> {
+pub fn get(db: &Db, binding_id: BindingId) -> Result<Option<BindingRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_bindings WHERE binding_key = ?1");
-    first(db, &sql, [binding_id.to_string()], from_row)
+    db.first(&sql, params![binding_id], from_row)
 }
 
 /// A binding that has not ended, as listed by `open_bindings`. Each row is parsed separately, so that an unreadable
@@ -101,7 +100,7 @@ pub struct OpenBinding {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
+pub fn open_bindings(db: &Db) -> Result<Vec<OpenBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
@@ -110,28 +109,28 @@ pub fn open_bindings(db: &Connection) -> Result<Vec<OpenBinding>, StoreError> {
         COLUMNS.split(", ").map(|column| format!("b.{column} AS {column}")).collect::<Vec<_>>().join(", ")
     );
     let read = |row: &Row<'_>| {
-        let state = word_opt(row, "state")?;
-        Ok((from_row(row)?, state.map_or(BoundSession::Missing, BoundSession::Known), int(row, "runs_due")?))
+        let target = row.get::<Option<_>>("state")?.map_or(BoundSession::Missing, BoundSession::Known);
+        Ok((from_row(row)?, target, row.get("runs_due")?))
     };
-    all(db, &sql, [], |row| Ok(OpenBinding { key: row.get("binding_key")?, found: read(row) }))
+    db.all(&sql, &[], |row| Ok(OpenBinding { key: row.get("binding_key")?, found: read(row) }))
 }
 
 /// Bindings whose conversation still has to be created.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn pending(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
+pub fn pending(db: &Db) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY ord";
-    all(db, SQL, [], |row| id(row, "binding_key"))
+    db.all(SQL, &[], |row| row.get("binding_key"))
 }
 
 /// State of a session as the target of a binding.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn target(db: &Connection, key: &SessionKey) -> Result<BoundSession, StoreError> {
+pub fn target(db: &Db, key: &SessionKey) -> Result<BoundSession, StoreError> {
     const SQL: &str = "SELECT state FROM acp_sessions WHERE session_key = ?1";
-    let state = first(db, SQL, [key.as_str()], |row| word(row, "state"))?;
+    let state = db.first(SQL, params![key], |row| row.get("state"))?;
     Ok(state.map_or(BoundSession::Missing, BoundSession::Known))
 }
 
@@ -146,7 +145,7 @@ pub fn end_stale(tx: &Tx<'_>, binding_id: BindingId) -> Result<Option<StaleReaso
     let Some(row) = get(tx, binding_id)?.filter(|row| row.status != BindingStatus::Ended) else {
         return Ok(None);
     };
-    let runs = first(tx, RUNS, [row.session_key.as_str()], |row| int(row, "runs"))?;
+    let runs = tx.first(RUNS, params![row.session_key], |row| row.get("runs"))?;
     match startup_action(row.status, Some(target(tx, &row.session_key)?), runs.unwrap_or(0)) {
         StartupAction::End(stale) => {
             end(tx, binding_id, &format!("stale: {}", stale.as_str()))?;
@@ -169,7 +168,7 @@ pub fn activate(
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = 'active', thread_id = ?2, last_activity_at = max(last_activity_at, ?3) \
         WHERE binding_key = ?1 AND status = 'pending' RETURNING session_key";
-    let with = params![binding_id.to_string(), conversation_id, Int(now_ms)];
+    let with = params![binding_id, conversation_id, now_ms];
     tx.rebinds();
     match mark_rebound(tx, SQL, with) {
         Err(error) if error.is_unique_violation() => Err(StoreError::ConversationBound),
@@ -183,13 +182,11 @@ pub fn activate(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn set_windows(db: &Connection, row: &BindingRow) -> Result<(), StoreError> {
+pub fn set_windows(db: &Db, row: &BindingRow) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET idle_ms = ?2, max_age_ms = ?3, bound_at = ?4, last_activity_at = ?5 \
         WHERE binding_key = ?1 AND status <> 'ended'";
-    let (idle, age) = (row.idle_ms.map(Int), row.max_age_ms.map(Int));
-    let at =
-        params![row.binding_id.to_string(), idle, age, Int(row.bound_at_ms), Int(row.last_activity_at_ms)];
-    execute(db, SQL, at)
+    let (bound, active) = (row.bound_at_ms, row.last_activity_at_ms);
+    db.run(SQL, params![row.binding_id, row.idle_ms, row.max_age_ms, bound, active]).map(drop)
 }
 
 /// Sets the verbosity of a binding's conversation; `None` takes the configured one. Applies to all rows
@@ -204,7 +201,7 @@ pub fn set_verbosity(
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET verbosity = ?2 WHERE binding_key = ?1 AND status <> 'ended'";
     let BindingRow { binding_id, session_key, .. } = binding;
-    run(tx, SQL, params![binding_id.to_string(), verbosity.map(SqlEnum::word)])?;
+    tx.run(SQL, params![binding_id, verbosity])?;
     tx.rebound(session_key.clone());
     render_settings::choose(tx, *binding_id, session_key, verbosity)
 }
@@ -213,19 +210,14 @@ pub fn set_verbosity(
 /// end of the journal, or for a parked binding its checkpoint. A message would unarchive the conversation of
 /// a parked binding, so its unsent parts become rejected and parts being sent become uncertain. Returns the
 /// number of ended bindings.
-fn end_where(
-    tx: &Tx<'_>,
-    filter: &str,
-    with: &[&dyn rusqlite::ToSql],
-    reason: &str,
-) -> Result<usize, StoreError> {
+fn end_where(tx: &Tx<'_>, filter: &str, with: Params<'_>, reason: &str) -> Result<usize, StoreError> {
     let untold = format!(
         "UPDATE acp_delivery_part SET state = CASE state WHEN 'sending' THEN 'uncertain' ELSE 'rejected' END \
          WHERE state IN ('planned','sending') AND binding_key IN (SELECT binding_key FROM acp_bindings \
          WHERE status = 'parked' AND {filter})"
     );
     tx.rebinds();
-    run(tx, &untold, with)?;
+    tx.run(&untold, with)?;
     let end = format!(
         "UPDATE acp_bindings SET status = 'ended', end_reason = ?{}, metadata_json = json_set(metadata_json, \
          '$.end_session_seq', CASE status WHEN 'parked' THEN coalesce((SELECT last_session_seq FROM \
@@ -234,14 +226,14 @@ fn end_where(
          RETURNING session_key",
         with.len() + 1
     );
-    let with: Vec<&dyn rusqlite::ToSql> = with.iter().copied().chain([&reason as _]).collect();
-    mark_rebound(tx, &end, with.as_slice())
+    let with: Vec<&dyn ToValue> = with.iter().copied().chain([&reason as _]).collect();
+    mark_rebound(tx, &end, &with)
 }
 
 /// Changes bindings by a statement that returns their `session_key`, and marks those sessions. Returns the number
 /// of changed bindings.
-fn mark_rebound(tx: &Tx<'_>, sql: &str, with: impl rusqlite::Params) -> Result<usize, StoreError> {
-    let changed = all(tx, sql, with, |row| id::<SessionKey>(row, "session_key"))?;
+fn mark_rebound(tx: &Tx<'_>, sql: &str, with: Params<'_>) -> Result<usize, StoreError> {
+    let changed = tx.all(sql, with, |row| row.get::<SessionKey>("session_key"))?;
     let count = changed.len();
     changed.into_iter().for_each(|key| tx.rebound(key));
     Ok(count)
@@ -252,7 +244,7 @@ fn mark_rebound(tx: &Tx<'_>, sql: &str, with: impl rusqlite::Params) -> Result<u
 /// # Errors
 /// SQLite errors.
 pub fn end_all(tx: &Tx<'_>, key: &SessionKey, reason: &str) -> Result<(), StoreError> {
-    end_where(tx, "session_key = ?1", &[&key.as_str()], reason)?;
+    end_where(tx, "session_key = ?1", params![key], reason)?;
     Ok(())
 }
 
@@ -260,23 +252,23 @@ pub fn end_all(tx: &Tx<'_>, key: &SessionKey, reason: &str) -> Result<(), StoreE
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn of_session(db: &Connection, key: &SessionKey) -> Result<Vec<BindingRow>, StoreError> {
+pub fn of_session(db: &Db, key: &SessionKey) -> Result<Vec<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' ORDER BY ord"
     );
-    all(db, &sql, [key.as_str()], from_row)
+    db.all(&sql, params![key], from_row)
 }
 
 /// Binding of a conversation that has not ended: the active or parked one, otherwise the newest.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn of_conversation(db: &Connection, at: &ConversationRef) -> Result<Option<BindingRow>, StoreError> {
+pub fn of_conversation(db: &Db, at: &ConversationRef) -> Result<Option<BindingRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_bindings WHERE channel = ?1 AND account_id = ?2 AND thread_id = ?3 \
          AND status <> 'ended' ORDER BY status IN ('active','parked') DESC, ord DESC LIMIT 1"
     );
-    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], from_row)
+    db.first(&sql, params![at.channel, at.account_id, at.conversation_id], from_row)
 }
 
 /// Binds a conversation to an existing session. Earlier journal rows of the session are not delivered to it.
@@ -286,17 +278,17 @@ pub fn of_conversation(db: &Connection, at: &ConversationRef) -> Result<Option<B
 pub fn bind(tx: &Tx<'_>, row: &BindingRow) -> Result<(), StoreError> {
     let (_, end) = sessions::marks(tx, &row.session_key)?;
     insert(tx, row)?;
-    delivery::advance(tx, row.binding_id, end, None)
+    checkpoints::advance(tx, row.binding_id, end, None)
 }
 
 /// Sets the time of a binding's last activity after a message through it.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
+pub fn touch(db: &Db, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
     const SQL: &str =
         "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) WHERE binding_key = ?1";
-    execute(db, SQL, params![binding_id.to_string(), Int(now_ms)])
+    db.run(SQL, params![binding_id, now_ms]).map(drop)
 }
 
 /// Sets the time of a binding's last activity after a message through it, and activates it if it is parked.
@@ -305,7 +297,7 @@ pub fn touch(db: &Connection, binding_id: BindingId, now_ms: u64) -> Result<(), 
 /// SQLite errors.
 pub fn resume(tx: &Tx<'_>, binding_id: BindingId, now_ms: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET status = 'active' WHERE binding_key = ?1 AND status = 'parked' RETURNING session_key";
-    mark_rebound(tx, SQL, [binding_id.to_string()])?;
+    mark_rebound(tx, SQL, params![binding_id])?;
     touch(tx, binding_id, now_ms)
 }
 
@@ -322,7 +314,7 @@ pub fn park(tx: &Tx<'_>, at: &ConversationRef, is_parked: bool) -> Result<bool, 
     } else {
         (BindingStatus::Parked, BindingStatus::Active)
     };
-    let keys = params![at.channel, at.account_id, at.conversation_id, from.word(), to.word()];
+    let keys = params![at.channel, at.account_id, at.conversation_id, from, to];
     Ok(mark_rebound(tx, SQL, keys)? > 0)
 }
 
@@ -343,7 +335,7 @@ const PLACE: &str = "SELECT channel, account_id, thread_id, channel_id, bound_at
 fn bound_conversation_from_row(row: &Row<'_>) -> Result<BoundConversation, StoreError> {
     Ok(BoundConversation {
         conversation: conversation(row, "thread_id", "channel_id")?,
-        bound_at_ms: int(row, "bound_at")?,
+        bound_at_ms: row.get("bound_at")?,
         backfilled_through: row.get("backfilled_through")?,
     })
 }
@@ -353,23 +345,20 @@ fn bound_conversation_from_row(row: &Row<'_>) -> Result<BoundConversation, Store
 /// # Errors
 /// SQLite errors.
 pub fn bound_conversations(
-    db: &Connection,
+    db: &Db,
     channel: &str,
     account_id: &str,
 ) -> Result<Vec<BoundConversation>, StoreError> {
-    all(db, &format!("{PLACE} ORDER BY ord"), params![channel, account_id], bound_conversation_from_row)
+    db.all(&format!("{PLACE} ORDER BY ord"), params![channel, account_id], bound_conversation_from_row)
 }
 
 /// A bound conversation, if `at` is one.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn bound_conversation(
-    db: &Connection,
-    at: &ConversationRef,
-) -> Result<Option<BoundConversation>, StoreError> {
+pub fn bound_conversation(db: &Db, at: &ConversationRef) -> Result<Option<BoundConversation>, StoreError> {
     let sql = format!("{PLACE} AND thread_id = ?3");
-    first(db, &sql, params![at.channel, at.account_id, at.conversation_id], bound_conversation_from_row)
+    db.first(&sql, params![at.channel, at.account_id, at.conversation_id], bound_conversation_from_row)
 }
 
 /// Moves the backfill mark of a conversation forward to a message id (H8). Ids within a channel increase, so
@@ -377,16 +366,12 @@ pub fn bound_conversation(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn advance_backfill_mark(
-    db: &Connection,
-    at: &ConversationRef,
-    through: &str,
-) -> Result<bool, StoreError> {
+pub fn advance_backfill_mark(db: &Db, at: &ConversationRef, through: &str) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET backfilled_through = ?4 WHERE channel = ?1 AND account_id = ?2 \
         AND thread_id = ?3 AND status <> 'ended' AND (backfilled_through IS NULL \
         OR length(backfilled_through) < length(?4) \
         OR (length(backfilled_through) = length(?4) AND backfilled_through < ?4))";
-    Ok(run(db, SQL, params![at.channel, at.account_id, at.conversation_id, through])? > 0)
+    Ok(db.run(SQL, params![at.channel, at.account_id, at.conversation_id, through])? > 0)
 }
 
 /// Ends an expired binding, within the transaction of its session.
@@ -401,8 +386,7 @@ pub fn expire(
 ) -> Result<(), StoreError> {
     let filter =
         "binding_key = ?1 AND session_key = ?2 AND last_activity_at = ?3 AND status IN ('active','parked')";
-    let with: [&dyn rusqlite::ToSql; 3] = [&binding_id.to_string(), &key.as_str(), &Int(last_activity_at_ms)];
-    let ended = end_where(tx, filter, &with, reason)?;
+    let ended = end_where(tx, filter, params![binding_id, key, last_activity_at_ms], reason)?;
     if ended == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
 }
 
@@ -410,10 +394,10 @@ pub fn expire(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
+pub fn touch_all(db: &Db, key: &SessionKey, at_ms: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_bindings SET last_activity_at = max(last_activity_at, ?2) \
                        WHERE session_key = ?1 AND status IN ('active','parked')";
-    execute(db, SQL, params![key.as_str(), Int(at_ms)])
+    db.run(SQL, params![key, at_ms]).map(drop)
 }
 
 /// Ends one binding.
@@ -421,7 +405,7 @@ pub fn touch_all(db: &Connection, key: &SessionKey, at_ms: u64) -> Result<(), St
 /// # Errors
 /// SQLite errors.
 pub fn end(tx: &Tx<'_>, binding_id: BindingId, reason: &str) -> Result<(), StoreError> {
-    end_where(tx, "binding_key = ?1", &[&binding_id.to_string()], reason)?;
+    end_where(tx, "binding_key = ?1", params![binding_id], reason)?;
     Ok(())
 }
 

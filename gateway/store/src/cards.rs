@@ -1,14 +1,13 @@
 //! `acp_delivery_card`: message ids of status cards, one per run and binding. The content comes from the
 //! journal.
 
-use crate::codec::{Int, all, execute, first, id, int, int_opt};
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::{events, now_ms};
+use crate::{Tx, events};
 use acp_core::card::CardRecord;
 use acp_core::event::{EventKind, EventRow};
 use acp_core::render::RENDERED_KINDS;
 use acp_shared::ids::{BindingId, RunId, SessionKey};
-use rusqlite::{Connection, Row, params};
 
 /// Maximum number of journal rows read for a card in one step, and their maximum size in bytes.
 const ROWS_MAX: u64 = 256;
@@ -37,19 +36,20 @@ fn card_from_row(row: &Row<'_>) -> Result<CardRecord, StoreError> {
     Ok(CardRecord {
         message_id: row.get("message_id")?,
         number: row.get("number")?,
-        through: int(row, "through_session_seq")?,
-        posted_at_ms: int_opt(row, "posted_at")?,
+        through: row.get("through_session_seq")?,
+        posted_at_ms: row.get("posted_at")?,
     })
 }
 
-/// Reads the status cards of a conversation.
+/// Reads the status cards of a conversation that are due now.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn read_cards(
-    db: &Connection,
+    db: &Db,
     binding_id: BindingId,
     key: &SessionKey,
+    now_ms: u64,
 ) -> Result<StatusCards, StoreError> {
     const RUNNING: &str = "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' \
         AND mode = 'prompt'";
@@ -57,14 +57,14 @@ pub fn read_cards(
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
         OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY through_session_seq, run_id";
-    let running = first(db, RUNNING, [key.as_str()], |row| id(row, "run_id"))?;
+    let running = db.first(RUNNING, params![key], |row| row.get("run_id"))?;
     let running = match running {
         Some(run_id) => Some((run_id, before(db, run_id)?)),
         None => None,
     };
-    let run_id = running.map(|(run_id, _)| run_id.to_string());
-    let keys = params![binding_id.to_string(), run_id, Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms())];
-    let open = all(db, OPEN, keys, |row| Ok((id(row, "run_id")?, card_from_row(row)?)))?;
+    let run_id = running.map(|(run_id, _)| run_id);
+    let keys = params![binding_id, run_id, PAUSE_MS_MAX, PAUSE_MS, now_ms];
+    let open = db.all(OPEN, keys, |row| Ok((row.get("run_id")?, card_from_row(row)?)))?;
     Ok(StatusCards { running, open })
 }
 
@@ -72,9 +72,9 @@ pub fn read_cards(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn before(db: &Connection, run_id: RunId) -> Result<u64, StoreError> {
+pub fn before(db: &Db, run_id: RunId) -> Result<u64, StoreError> {
     const FIRST: &str = "SELECT session_seq FROM acp_events WHERE run_id = ?1 ORDER BY seq LIMIT 1";
-    let found = first(db, FIRST, [run_id.to_string()], |row| int(row, "session_seq"))?;
+    let found: Option<u64> = db.first(FIRST, params![run_id], |row| row.get("session_seq"))?;
     Ok(found.map_or(0, |seq| seq.saturating_sub(1)))
 }
 
@@ -96,7 +96,7 @@ pub struct NewJournalRows {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn read_journal_after(
-    db: &Connection,
+    db: &Db,
     key: &SessionKey,
     run_id: RunId,
     after: u64,
@@ -116,7 +116,7 @@ pub fn read_journal_after(
 /// # Errors
 /// SQLite errors.
 pub fn store_card(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     run_id: RunId,
     known: &CardRecord,
@@ -126,19 +126,19 @@ pub fn store_card(
         message_id = excluded.message_id, number = excluded.number, \
         through_session_seq = excluded.through_session_seq, folded = excluded.folded, \
         updated_at = excluded.updated_at, posted_at = excluded.posted_at";
-    execute(
-        db,
+    tx.run(
         SQL,
         params![
-            binding_id.to_string(),
-            run_id.to_string(),
+            binding_id,
+            run_id,
             known.message_id,
             known.number,
-            Int(known.through),
-            Int(now_ms()),
-            known.posted_at_ms.map(Int)
+            known.through,
+            tx.now_ms(),
+            known.posted_at_ms
         ],
     )
+    .map(drop)
 }
 
 /// Outcome of an attempt to fold a card.
@@ -157,7 +157,7 @@ pub enum FoldOutcome {
 /// # Errors
 /// SQLite errors.
 pub fn record_fold(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     run_id: RunId,
     known: &CardRecord,
@@ -170,20 +170,17 @@ pub fn record_fold(
         FoldOutcome::Absent => ABSENT_MAX,
         FoldOutcome::No => TRIES_MAX,
     };
-    let keys = (binding_id.to_string(), run_id.to_string());
-    execute(db, SQL, params![keys.0, keys.1, known.message_id, Int(now_ms()), tries])
+    tx.run(SQL, params![binding_id, run_id, known.message_id, tx.now_ms(), tries]).map(drop)
 }
 
 /// Bindings with unfolded cards of finished runs whose retry is due. The pauses between retries grow.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn due_folds(db: &Connection, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
+pub fn due_folds(db: &Db, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
         JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \
         WHERE c.folded = 0 AND r.state <> 'running' AND b.status <> 'parked' \
         AND c.updated_at + min(?1, ?2 << min(c.tries, 16)) <= ?3 LIMIT ?4";
-    all(db, SQL, params![Int(PAUSE_MS_MAX), Int(PAUSE_MS), Int(now_ms), BINDINGS_MAX], |row| {
-        id(row, "binding_key")
-    })
+    db.all(SQL, params![PAUSE_MS_MAX, PAUSE_MS, now_ms, BINDINGS_MAX], |row| row.get("binding_key"))
 }

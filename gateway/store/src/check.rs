@@ -1,10 +1,11 @@
 //! Read-only check of a control plane's database: page integrity, schema, and the invariants of design §6
 //! that the database alone can show.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::schema::{self, DB_FILE};
-use rusqlite::Connection;
 use serde::Serialize;
+use std::ops::ControlFlow;
 use std::path::Path;
 
 /// Maximum number of findings listed per rule.
@@ -70,7 +71,7 @@ pub fn invariants() -> impl Iterator<Item = RowInvariant> {
 ///
 /// # Errors
 /// SQLite errors, including damage that prevents the check itself.
-pub fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreError> {
+pub fn pages(db: &Db, quick: bool) -> Result<Vec<String>, StoreError> {
     let name = if quick { "quick_check" } else { "integrity_check" };
     let found = texts(db, &format!("PRAGMA {name}({FOUND_MAX})"))?;
     Ok(found.into_iter().filter(|line| line != "ok").collect())
@@ -80,7 +81,7 @@ pub fn pages(db: &Connection, quick: bool) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn rules(db: &Connection) -> Result<Vec<CheckFinding>, StoreError> {
+pub fn rules(db: &Db) -> Result<Vec<CheckFinding>, StoreError> {
     invariants()
         .map(|RowInvariant { name, rule, sql }| Ok(CheckFinding { name, rule, broken: texts(db, sql)? }))
         .collect()
@@ -108,7 +109,7 @@ pub fn check_database(dir: &Path, quick: bool) -> Result<CheckReport, StoreError
 
 fn look_into(dir: &Path, quick: bool, checks: &mut Vec<CheckFinding>) -> Result<i64, StoreError> {
     let db = schema::open_reader(dir)?;
-    db.execute_batch("BEGIN")?;
+    db.run("BEGIN", &[])?;
     let version = schema::version(&db)?;
     schema::refuse_foreign(&db, &dir.join(DB_FILE))?;
     schema::refuse_newer(&db)?;
@@ -138,17 +139,16 @@ fn look_into(dir: &Path, quick: bool, checks: &mut Vec<CheckFinding>) -> Result<
     Ok(version)
 }
 
-fn texts(db: &Connection, sql: &str) -> Result<Vec<String>, StoreError> {
-    let mut statement = db.prepare_cached(sql)?;
-    let mut rows = statement.query([])?;
+fn texts(db: &Db, sql: &str) -> Result<Vec<String>, StoreError> {
     let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
+    db.visit(sql, &[], |row| {
         if found.len() == FOUND_MAX {
             found.push("…".to_owned());
-            break;
+            return Ok(ControlFlow::Break(()));
         }
-        found.push(row.get(0)?);
-    }
+        found.push(row.only()?);
+        Ok(ControlFlow::Continue(()))
+    })?;
     Ok(found)
 }
 

@@ -1,6 +1,7 @@
-//! Conversion between SQL values and the types of `core/rows.rs`.
+//! Conversion between values of the database and the types of `core/rows.rs`.
 #![deny(clippy::indexing_slicing)]
 
+use crate::db::{FromValue, Row, ToValue, Value};
 use crate::error::StoreError;
 use acp_core::render::PartKind;
 use acp_core::rows::{
@@ -9,30 +10,9 @@ use acp_core::rows::{
 };
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
-use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
-use rusqlite::{CachedStatement, Connection, Params, Row};
+use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::str::FromStr;
-
-/// A `u64` in an INTEGER column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Int(pub u64);
-
-impl ToSql for Int {
-    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        i64::try_from(self.0)
-            .map(ToSqlOutput::from)
-            .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
-    }
-}
-
-impl FromSql for Int {
-    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        let number = value.as_i64()?;
-        u64::try_from(number).map(Self).map_err(|_| FromSqlError::OutOfRange(number))
-    }
-}
+use std::borrow::Cow;
 
 /// Enum stored as a word in a column with a CHECK constraint.
 pub trait SqlEnum: Copy + Sized + 'static {
@@ -41,19 +21,49 @@ pub trait SqlEnum: Copy + Sized + 'static {
 
     /// Word of the value.
     fn word(self) -> &'static str;
+
+    /// Value of a word.
+    ///
+    /// # Errors
+    /// Names an unknown word.
+    fn of_word(value: Value<'_>) -> Result<Self, String> {
+        let text = value.into_text()?;
+        let known = Self::ALL.iter().copied().find(|known| known.word() == text);
+        known.ok_or_else(|| format!("unknown value {text:?}"))
+    }
 }
 
-/// Enums with the word of each value.
-macro_rules! words {
-    ($($name:ident { $($variant:ident = $text:literal),+ $(,)? })+) => {$(
-        impl SqlEnum for $name {
-            const ALL: &'static [Self] = &[$(Self::$variant),+];
-            fn word(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
+/// Columns that hold the words of enums.
+macro_rules! word_columns {
+    ($($name:ident),+) => {$(
+        impl $crate::db::ToValue for $name {
+            fn to_value(&self) -> Result<$crate::db::Value<'_>, $crate::StoreError> {
+                $crate::db::ToValue::to_value($crate::codec::SqlEnum::word(*self))
+            }
+        }
+
+        impl $crate::db::FromValue for $name {
+            fn from_value(value: $crate::db::Value<'_>) -> Result<Self, String> {
+                $crate::codec::SqlEnum::of_word(value)
             }
         }
     )+};
 }
+
+/// Enums with the word of each value.
+macro_rules! words {
+    ($($name:ident { $($variant:ident = $text:literal),+ $(,)? })+) => {
+        $(impl $crate::codec::SqlEnum for $name {
+            const ALL: &'static [Self] = &[$(Self::$variant),+];
+            fn word(self) -> &'static str {
+                match self { $(Self::$variant => $text),+ }
+            }
+        })+
+        $crate::codec::word_columns! { $($name),+ }
+    };
+}
+
+pub(crate) use {word_columns, words};
 
 words! {
     SessionMode { Persistent = "persistent", Oneshot = "oneshot" }
@@ -65,106 +75,128 @@ words! {
     BindingStatus { Pending = "pending", Active = "active", Parked = "parked", Ending = "ending", Ended = "ended" }
 }
 
-pub(crate) use words;
-
 /// Enums whose words are their names.
 macro_rules! named {
-    ($($name:ident),+) => {$(
-        impl SqlEnum for $name {
+    ($($name:ident),+) => {
+        $(impl SqlEnum for $name {
             const ALL: &'static [Self] = &$name::ALL;
             fn word(self) -> &'static str {
                 self.as_str()
+            }
+        })+
+        word_columns! { $($name),+ }
+    };
+}
+
+named! { AutoResolution, Ending, PartKind, RunState, SessionState, Verbosity }
+
+/// Ids in text columns.
+macro_rules! ids {
+    ($($name:ident = $text:expr),+ $(,)?) => {$(
+        impl ToValue for $name {
+            fn to_value(&self) -> Result<Value<'_>, StoreError> {
+                let text: fn(&Self) -> Cow<'_, str> = $text;
+                Ok(Value::Text(text(self)))
+            }
+        }
+
+        impl FromValue for $name {
+            fn from_value(value: Value<'_>) -> Result<Self, String> {
+                Self::parse(&value.into_text()?).map_err(|error| error.to_string())
             }
         }
     )+};
 }
 
-named! { AutoResolution, Ending, PartKind, RunState, SessionState, Verbosity }
-
-fn unreadable(column: &'static str, why: impl ToString) -> StoreError {
-    StoreError::Unreadable { column, why: why.to_string() }
+ids! {
+    AgentName = |id| id.as_str().into(),
+    IdempotencyKey = |id| id.as_str().into(),
+    SessionKey = |id| id.as_str().into(),
+    BindingId = |id| id.to_string().into(),
+    GatewayInstanceId = |id| id.to_string().into(),
+    LeaseId = |id| id.to_string().into(),
+    RunId = |id| id.to_string().into(),
 }
 
-fn text<'a>(row: &'a Row<'_>, column: &'static str) -> Result<&'a str, StoreError> {
-    row.get_ref(column)?.as_str().map_err(|error| unreadable(column, error))
+/// Numbers in INTEGER columns.
+macro_rules! numbers {
+    ($($name:ident),+) => {$(
+        impl ToValue for $name {
+            fn to_value(&self) -> Result<Value<'_>, StoreError> {
+                let number = i64::try_from(*self);
+                number.map(Value::Integer).map_err(|_| StoreError::Refused("a number exceeds 63 bits"))
+            }
+        }
+
+        impl FromValue for $name {
+            fn from_value(value: Value<'_>) -> Result<Self, String> {
+                let Value::Integer(number) = value else { return Err("not a number".to_owned()) };
+                Self::try_from(number).map_err(|_| format!("out of range: {number}"))
+            }
+        }
+    )+};
 }
 
-/// Reads a word column.
-///
-/// # Errors
-/// [`StoreError::Unreadable`] for an unknown word.
-pub fn word<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
-    let text = text(row, column)?;
-    T::ALL
-        .iter()
-        .copied()
-        .find(|known| known.word() == text)
-        .ok_or_else(|| unreadable(column, format!("unknown value {text:?}")))
+numbers! { u32, u64 }
+
+impl ToValue for bool {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        Ok(Value::Integer(i64::from(*self)))
+    }
 }
 
-/// Reads a nullable word column.
-///
-/// # Errors
-/// As [`word`].
-pub fn word_opt<T: SqlEnum>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError> {
-    let is_set = !matches!(row.get_ref(column)?, ValueRef::Null);
-    is_set.then(|| word(row, column)).transpose()
+impl FromValue for bool {
+    fn from_value(value: Value<'_>) -> Result<Self, String> {
+        u32::from_value(value).map(|number| number != 0)
+    }
 }
 
-/// Reads a text column that holds an id.
-///
-/// # Errors
-/// [`StoreError::Unreadable`] if the id does not parse.
-pub fn id<T>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError>
-where
-    T: FromStr,
-    T::Err: ToString,
-{
-    text(row, column)?.parse().map_err(|error: T::Err| unreadable(column, error))
+impl ToValue for str {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        Ok(Value::Text(self.into()))
+    }
 }
 
-/// Reads a nullable text column that holds an id.
-///
-/// # Errors
-/// [`StoreError::Unreadable`] if the id does not parse.
-pub fn id_opt<T>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError>
-where
-    T: FromStr,
-    T::Err: ToString,
-{
-    if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { id(row, column).map(Some) }
+impl ToValue for String {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        self.as_str().to_value()
+    }
 }
 
-/// Reads an unsigned integer column.
-///
-/// # Errors
-/// [`StoreError::Sqlite`] if the value is negative or not an integer.
-pub fn int(row: &Row<'_>, column: &'static str) -> Result<u64, StoreError> {
-    Ok(row.get::<_, Int>(column)?.0)
+impl FromValue for String {
+    fn from_value(value: Value<'_>) -> Result<Self, String> {
+        value.into_text().map(Cow::into_owned)
+    }
 }
 
-/// Reads a nullable unsigned integer column.
-///
-/// # Errors
-/// [`StoreError::Sqlite`] if the value is negative or not an integer.
-pub fn int_opt(row: &Row<'_>, column: &'static str) -> Result<Option<u64>, StoreError> {
-    Ok(row.get::<_, Option<Int>>(column)?.map(|number| number.0))
+impl ToValue for [u8] {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        Ok(Value::Blob(self))
+    }
 }
 
-/// Reads a JSON column.
-///
-/// # Errors
-/// [`StoreError::Unreadable`] if the JSON does not match the type.
-pub fn json<T: DeserializeOwned>(row: &Row<'_>, column: &'static str) -> Result<T, StoreError> {
-    serde_json::from_str(text(row, column)?).map_err(|error| unreadable(column, error))
+impl FromValue for Vec<u8> {
+    fn from_value(value: Value<'_>) -> Result<Self, String> {
+        if let Value::Blob(bytes) = value { Ok(bytes.to_owned()) } else { Err("not a blob".to_owned()) }
+    }
 }
 
-/// Reads a nullable JSON column.
-///
-/// # Errors
-/// [`StoreError::Unreadable`] if the JSON does not match the type.
-pub fn json_opt<T: DeserializeOwned>(row: &Row<'_>, column: &'static str) -> Result<Option<T>, StoreError> {
-    if row.get_ref(column)? == ValueRef::Null { Ok(None) } else { json(row, column).map(Some) }
+impl<T: ToValue + ?Sized> ToValue for &T {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        (**self).to_value()
+    }
+}
+
+impl<T: ToValue> ToValue for Option<T> {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        self.as_ref().map_or(Ok(Value::Null), T::to_value)
+    }
+}
+
+impl<T: FromValue> FromValue for Option<T> {
+    fn from_value(value: Value<'_>) -> Result<Self, String> {
+        if value == Value::Null { Ok(None) } else { T::from_value(value).map(Some) }
+    }
 }
 
 /// Serializes a value for a JSON column.
@@ -183,72 +215,15 @@ pub fn to_json_opt(value: Option<&impl Serialize>) -> Result<Option<String>, Sto
     value.map(to_json).transpose()
 }
 
-/// Returns all rows of a query.
-///
-/// # Errors
-/// The first error of SQLite or `read`.
-pub fn all<T>(
-    db: &Connection,
-    sql: &str,
-    params: impl Params,
-    read: impl Fn(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<Vec<T>, StoreError> {
-    let mut statement: CachedStatement<'_> = db.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
-    let mut found = Vec::new();
-    while let Some(row) = rows.next()? {
-        found.push(read(row)?);
-    }
-    Ok(found)
-}
-
-/// Returns the first row of a query, if any.
-///
-/// # Errors
-/// Errors of SQLite or `read`.
-pub fn first<T>(
-    db: &Connection,
-    sql: &str,
-    params: impl Params,
-    read: impl FnOnce(&Row<'_>) -> Result<T, StoreError>,
-) -> Result<Option<T>, StoreError> {
-    let mut statement = db.prepare_cached(sql)?;
-    let mut rows = statement.query(params)?;
-    rows.next()?.map(read).transpose()
-}
-
-/// Runs a statement and returns the number of changed rows.
-///
-/// # Errors
-/// SQLite errors.
-pub fn run(db: &Connection, sql: &str, params: impl Params) -> Result<usize, StoreError> {
-    Ok(db.prepare_cached(sql)?.execute(params)?)
-}
-
-/// Runs a statement.
-///
-/// # Errors
-/// SQLite errors.
-pub fn execute(db: &Connection, sql: &str, params: impl Params) -> Result<(), StoreError> {
-    run(db, sql, params).map(drop)
-}
-
-/// Runs `work` as one transaction.
-///
-/// # Errors
-/// Errors of `work`, after a rollback; SQLite errors.
-pub fn atomically<T>(db: &Connection, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    db.execute_batch("BEGIN IMMEDIATE")?;
-    let done = work();
-    db.execute_batch(if done.is_ok() { "COMMIT" } else { "ROLLBACK" })?;
-    done
-}
-
 /// Reads the columns of a conversation: channel, account, and the named ones for its id and its parent's.
 ///
 /// # Errors
-/// SQLite errors.
-pub fn conversation(row: &Row<'_>, id: &str, parent: &str) -> Result<ConversationRef, StoreError> {
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn conversation(
+    row: &Row<'_>,
+    id: &'static str,
+    parent: &'static str,
+) -> Result<ConversationRef, StoreError> {
     Ok(ConversationRef {
         channel: row.get("channel")?,
         account_id: row.get("account_id")?,

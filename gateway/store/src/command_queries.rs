@@ -2,14 +2,14 @@
 //! execution under an idempotency key.
 
 use crate::bindings::{self, COLUMNS};
-use crate::codec::{Int, all, first, id, json, to_json};
+use crate::codec::to_json;
+use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::{idempotency, now_ms, sessions};
+use crate::{Tx, idempotency, sessions};
 use acp_core::binding::{BindingTimeout, with_timeout};
 use acp_core::command::session_ref::SessionCandidate;
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::{IdempotencyKey, SessionKey};
-use rusqlite::{Connection, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -22,15 +22,15 @@ const OPTIONS_ROWS_MAX: u64 = 2_000;
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn candidates(db: &Connection, name: &str) -> Result<Vec<SessionCandidate>, StoreError> {
+pub fn candidates(db: &Db, name: &str) -> Result<Vec<SessionCandidate>, StoreError> {
     const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
         WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
         OR instr(lower(session_key), ':' || lower(?1)) > 0)) \
         ORDER BY session_key = ?1 COLLATE NOCASE DESC, lower(session_key) LIKE '%:' || lower(?1) DESC, \
         agent_session_id IS ?1 DESC, label IS ?1 DESC LIMIT ?2";
-    all(db, SQL, params![name, Int(CANDIDATES_MAX)], |row| {
+    db.all(SQL, params![name, CANDIDATES_MAX], |row| {
         Ok(SessionCandidate {
-            session_key: id(row, "session_key")?,
+            session_key: row.get("session_key")?,
             agent_session_id: row.get("agent_session_id")?,
             label: row.get("label")?,
         })
@@ -41,11 +41,11 @@ pub fn candidates(db: &Connection, name: &str) -> Result<Vec<SessionCandidate>, 
 ///
 /// # Errors
 /// SQLite errors.
-pub fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreError> {
+pub fn owners(db: &Db, key: &SessionKey) -> Result<Vec<String>, StoreError> {
     const SQL: &str = "SELECT bound_by FROM acp_bindings WHERE session_key = ?1 AND (status <> 'ended' \
         OR ord = (SELECT min(ord) FROM acp_bindings WHERE session_key = ?1)) \
         UNION SELECT asked_by FROM acp_sessions WHERE session_key = ?1 AND asked_by <> ''";
-    all(db, SQL, [key.as_str()], |row| Ok(row.get("bound_by")?))
+    db.all(SQL, params![key], |row| row.get("bound_by"))
 }
 
 /// Bindings of a session that have not ended, in the same account as `at`; the binding of `at` itself first.
@@ -53,7 +53,7 @@ pub fn owners(db: &Connection, key: &SessionKey) -> Result<Vec<String>, StoreErr
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn bindings_in_account(
-    db: &Connection,
+    db: &Db,
     key: &SessionKey,
     at: &ConversationRef,
 ) -> Result<Vec<BindingRow>, StoreError> {
@@ -61,8 +61,8 @@ pub fn bindings_in_account(
         "SELECT {COLUMNS} FROM acp_bindings WHERE session_key = ?1 AND status <> 'ended' AND channel = ?2 \
          AND account_id = ?3 ORDER BY thread_id = ?4 DESC, ord"
     );
-    let keys = params![key.as_str(), at.channel, at.account_id, at.conversation_id];
-    all(db, &sql, keys, bindings::from_row)
+    let keys = params![key, at.channel, at.account_id, at.conversation_id];
+    db.all(&sql, keys, bindings::from_row)
 }
 
 /// Sets the idle or maximum-age timeout of a session's bindings in one account (`None`: no timeout) and
@@ -71,16 +71,16 @@ pub fn bindings_in_account(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn set_window(
-    db: &Connection,
+    tx: &Tx<'_>,
     key: &SessionKey,
     at: &ConversationRef,
     (window, ms): (BindingTimeout, Option<u64>),
 ) -> Result<Vec<BindingRow>, StoreError> {
-    let now = now_ms();
+    let now = tx.now_ms();
     let mut changed = Vec::new();
-    for row in bindings_in_account(db, key, at)? {
+    for row in bindings_in_account(tx, key, at)? {
         let row = with_timeout(row, window, ms, now);
-        bindings::set_windows(db, &row)?;
+        bindings::set_windows(tx, &row)?;
         changed.push(row);
     }
     Ok(changed)
@@ -91,7 +91,7 @@ pub fn set_window(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, String)>, StoreError> {
+pub fn options_at(db: &Db, at: &ConversationRef) -> Result<Vec<(String, String)>, StoreError> {
     const SQL: &str = "SELECT payload_json FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 \
         AND kind = 'update' AND json_extract(payload_json, '$.sessionUpdate') = 'config_option_update' \
         ORDER BY session_seq DESC LIMIT 1";
@@ -99,8 +99,8 @@ pub fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, 
         vec![("model".to_owned(), "model".to_owned()), ("cwd".to_owned(), "working directory".to_owned())];
     let Some(binding) = bindings::of_conversation(db, at)? else { return Ok(out) };
     let after = sessions::marks(db, &binding.session_key)?.1.saturating_sub(OPTIONS_ROWS_MAX);
-    let keys = params![binding.session_key.as_str(), Int(after)];
-    let said = first(db, SQL, keys, |row| json::<serde_json::Value>(row, "payload_json"))?;
+    let keys = params![binding.session_key, after];
+    let said = db.first(SQL, keys, |row| row.json::<serde_json::Value>("payload_json"))?;
     for option in said.iter().filter_map(|said| said["configOptions"].as_array()).flatten() {
         if let Some(id) = option["id"].as_str().filter(|id| out.iter().all(|(known, _)| known != id)) {
             out.push((id.to_owned(), option["name"].as_str().unwrap_or(id).to_owned()));
@@ -114,7 +114,7 @@ pub fn options_at(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, 
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn before<T: DeserializeOwned>(
-    db: &Connection,
+    db: &Db,
     scope: &str,
     key: &IdempotencyKey,
 ) -> Result<Option<T>, StoreError> {
@@ -128,15 +128,15 @@ pub fn before<T: DeserializeOwned>(
 /// # Errors
 /// Errors of `work`; [`StoreError::Unreadable`]; SQLite errors.
 pub fn run_once<T: Serialize + DeserializeOwned>(
-    db: &Connection,
+    tx: &Tx<'_>,
     scope: &str,
     key: &IdempotencyKey,
     work: impl FnOnce() -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    if let Some(answer) = before(db, scope, key)? {
+    if let Some(answer) = before(tx, scope, key)? {
         return Ok(answer);
     }
     let answer = work()?;
-    idempotency::insert(db, scope, key, ("", &to_json(&answer)?), now_ms())?;
+    idempotency::insert(tx, scope, key, ("", &to_json(&answer)?), tx.now_ms())?;
     Ok(answer)
 }

@@ -1,10 +1,9 @@
 //! `console_message`: messages of the built-in console channel.
 
-use crate::codec::{Int, all, first, id_opt, int, run};
+use crate::Tx;
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_shared::ids::{RunId, SessionKey};
-use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 
 const INSERT: &str = "INSERT INTO console_message (conversation_id, author, text, nonce, kind, created_at, session_key, \
@@ -57,15 +56,15 @@ pub struct ConsoleMessage {
 
 fn from_row(row: &Row<'_>) -> Result<ConsoleMessage, StoreError> {
     Ok(ConsoleMessage {
-        id: int(row, "id")?,
-        revision: int(row, "revision")?,
+        id: row.get("id")?,
+        revision: row.get("revision")?,
         conversation_id: row.get("conversation_id")?,
         author: row.get("author")?,
         text: row.get("text")?,
         kind: row.get("kind")?,
-        created_at_ms: int(row, "created_at")?,
-        session_key: id_opt(row, "session_key")?,
-        run_id: id_opt(row, "run_id")?,
+        created_at_ms: row.get("created_at")?,
+        session_key: row.get("session_key")?,
+        run_id: row.get("run_id")?,
     })
 }
 
@@ -74,9 +73,8 @@ fn from_row(row: &Row<'_>) -> Result<ConsoleMessage, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn insert(db: &Connection, new: &NewConsoleMessage) -> Result<u64, StoreError> {
-    run(
-        db,
+pub fn insert(tx: &Tx<'_>, new: &NewConsoleMessage) -> Result<u64, StoreError> {
+    tx.run(
         INSERT,
         params![
             new.conversation_id,
@@ -84,28 +82,28 @@ pub fn insert(db: &Connection, new: &NewConsoleMessage) -> Result<u64, StoreErro
             new.text,
             new.nonce,
             new.kind,
-            Int(now_ms()),
-            new.session_key.as_ref().map(SessionKey::as_str),
-            new.run_id.map(|id| id.to_string())
+            tx.now_ms(),
+            new.session_key,
+            new.run_id
         ],
     )?;
-    id_of(db, &new.nonce)?.ok_or(StoreError::Refused("an inserted console message has no row"))
+    id_of(tx, &new.nonce)?.ok_or(StoreError::Refused("an inserted console message has no row"))
 }
 
 /// Number of the message with this nonce.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn id_of(db: &Connection, nonce: &str) -> Result<Option<u64>, StoreError> {
-    first(db, "SELECT id FROM console_message WHERE nonce = ?1", [nonce], |row| int(row, "id"))
+pub fn id_of(db: &Db, nonce: &str) -> Result<Option<u64>, StoreError> {
+    db.first("SELECT id FROM console_message WHERE nonce = ?1", params![nonce], |row| row.get("id"))
 }
 
 /// Replaces the text of a message. Returns false if the message does not exist.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn edit(db: &Connection, conversation_id: &str, id: u64, text: &str) -> Result<bool, StoreError> {
-    Ok(run(db, EDIT, params![conversation_id, Int(id), text])? == 1)
+pub fn edit(db: &Db, conversation_id: &str, id: u64, text: &str) -> Result<bool, StoreError> {
+    Ok(db.run(EDIT, params![conversation_id, id, text])? == 1)
 }
 
 /// Messages of a conversation inserted or changed after a revision, in that order, at most `rows_max`.
@@ -113,12 +111,12 @@ pub fn edit(db: &Connection, conversation_id: &str, id: u64, text: &str) -> Resu
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn after(
-    db: &Connection,
+    db: &Db,
     conversation_id: &str,
     after: u64,
     rows_max: u64,
 ) -> Result<Vec<ConsoleMessage>, StoreError> {
     const SQL: &str = "SELECT id, conversation_id, author, text, kind, created_at, session_key, run_id, revision \
         FROM console_message WHERE conversation_id = ?1 AND revision > ?2 ORDER BY revision LIMIT ?3";
-    all(db, SQL, params![conversation_id, Int(after), Int(rows_max)], from_row)
+    db.all(SQL, params![conversation_id, after, rows_max], from_row)
 }

@@ -1,25 +1,25 @@
-//! `acp_delivery_part`, the outbox of messages to conversations, and its checkpoints.
+//! `acp_delivery_part`, the outbox of messages to conversations.
 //!
 //! A part is planned before it is sent, and `sending` until its outcome is known. The outcome is committed
 //! together with the checkpoint. After a crash, planned parts are sent; parts in state `sending` are first
 //! searched for in the conversation.
 
 use crate::bindings;
-use crate::codec::{
-    Int, SqlEnum, all, execute, first, id_opt, int, int_opt, json_opt, run, to_json_opt, word, words,
-};
+use crate::checkpoints;
+use crate::codec::{to_json_opt, words};
 use crate::command_replies;
+use crate::db::{Db, Params, Row, params};
 use crate::error::StoreError;
 use crate::interactive_messages::{self, ButtonMessage};
-use crate::{events, now_ms};
+use crate::{Tx, events};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_core::render::disambiguation_tag;
 use acp_core::render::{self, MessagePart, RenderData, RequiredData, RunDigest, Style, StyleHistory};
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
-use rusqlite::{Connection, Row, params};
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// Maximum number of journal rows projected in one step.
 const ROWS_MAX: u64 = 64;
@@ -69,50 +69,23 @@ pub struct PartRow {
 
 fn part_from_row(row: &Row<'_>) -> Result<PartRow, StoreError> {
     let part = MessagePart {
-        session_seq: int(row, "session_seq")?,
+        session_seq: row.get("session_seq")?,
         part_no: row.get("part_no")?,
-        run_id: id_opt(row, "run_id")?,
-        kind: word(row, "kind")?,
+        run_id: row.get("run_id")?,
+        kind: row.get("kind")?,
         text: row.get("text")?,
         nonce: row.get("nonce")?,
-        asks: json_opt(row, "asks_json")?,
-        files: json_opt(row, "files_json")?.unwrap_or_default(),
+        asks: row.json_opt("asks_json")?,
+        files: row.json_opt("files_json")?.unwrap_or_default(),
     };
     Ok(PartRow {
         part,
-        state: word(row, "state")?,
+        state: row.get("state")?,
         tag: row.get("tag")?,
-        attempts: int(row, "attempts")?,
-        persona_at_ms: int_opt(row, "persona_at")?,
-        created_at_ms: int(row, "created_at")?,
+        attempts: row.get("attempts")?,
+        persona_at_ms: row.get("persona_at")?,
+        created_at_ms: row.get("created_at")?,
     })
-}
-
-/// Journal number up to which a conversation's delivery is complete; 0 at first.
-///
-/// # Errors
-/// SQLite errors.
-pub fn checkpoint(db: &Connection, binding_id: BindingId) -> Result<u64, StoreError> {
-    const SQL: &str = "SELECT last_session_seq FROM acp_binding_checkpoint WHERE binding_key = ?1";
-    let found = first(db, SQL, [binding_id.to_string()], |row| int(row, "last_session_seq"))?;
-    Ok(found.unwrap_or(0))
-}
-
-/// Moves the checkpoint of a conversation forward.
-///
-/// # Errors
-/// SQLite errors.
-pub fn advance(
-    db: &Connection,
-    binding_id: BindingId,
-    through: u64,
-    message_id: Option<&str>,
-) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, last_message_id, updated_at) \
-        VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
-        last_session_seq = max(last_session_seq, excluded.last_session_seq), \
-        last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
-    execute(db, SQL, params![binding_id.to_string(), Int(through), message_id, Int(now_ms())])
 }
 
 /// Journal rows to deliver to a conversation, with the data for their projection.
@@ -148,7 +121,7 @@ impl DeliveryBatch {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn batch(
-    db: &Connection,
+    db: &Db,
     binding: &BindingRow,
     styles: &StyleHistory,
     after: u64,
@@ -162,7 +135,7 @@ pub fn batch(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn row(
-    db: &Connection,
+    db: &Db,
     binding: &BindingRow,
     styles: &StyleHistory,
     session_seq: u64,
@@ -173,7 +146,7 @@ pub fn row(
 }
 
 fn read_batch(
-    db: &Connection,
+    db: &Db,
     binding: &BindingRow,
     styles: &StyleHistory,
     (after, end): (u64, u64),
@@ -186,11 +159,8 @@ fn read_batch(
         events::COLUMNS,
         listed(&render::RENDERED_KINDS)
     );
-    let rows = if after < end {
-        all(db, &sql, params![key.as_str(), Int(after), Int(rows_max)], events::from_row)?
-    } else {
-        Vec::new()
-    };
+    let rows =
+        if after < end { db.all(&sql, params![key, after, rows_max], events::from_row)? } else { Vec::new() };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == rows_max);
     let through = rows.last().filter(|_| is_full).map_or(end.max(after), |row| row.session_seq);
     let mut out = DeliveryBatch { rows, runs: BTreeMap::new(), next: BTreeMap::new(), through };
@@ -228,7 +198,7 @@ fn listed(kinds: &[EventKind]) -> String {
 
 /// Builds the digest of a run that the row `ended_by` ended, for display in the conversation `at`.
 fn digest(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     (run_id, ended_by): (RunId, u64),
     style: &Style,
@@ -241,23 +211,20 @@ fn digest(
         "SELECT kind, payload_json FROM acp_events WHERE run_id = ?1 AND session_seq < ?2 AND kind IN ({}) ORDER BY seq",
         listed(&render::OUTPUT_KINDS)
     );
-    let run_id = run_id.to_string();
-    let made = first(db, RUN, [&run_id], |row| {
-        let started_at_ms = int_opt(row, "started_at")?;
-        let digest = RunDigest::new(word(row, "mode")?, started_at_ms.is_some(), style.clone());
+    let made = db.first(RUN, params![run_id], |row| {
+        let started_at_ms: Option<u64> = row.get("started_at")?;
+        let digest = RunDigest::new(row.get("mode")?, started_at_ms.is_some(), style.clone());
         Ok(digest.with_turn(row.get("agent")?, started_at_ms))
     })?;
-    let prompt: Option<String> = first(db, PROMPT, [&run_id], |row| Ok(row.get("payload_json")?))?;
+    let prompt: Option<String> = db.first(PROMPT, params![run_id], |row| row.get("payload_json"))?;
     let Some(digest) = made else { return Ok(None) };
     let mut digest = digest.for_conversation(at, &prompt.unwrap_or_default());
-    let mut statement = db.prepare_cached(&rows_of_run)?;
-    let mut rows = statement.query(params![run_id, Int(ended_by)])?;
-    while let Some(row) = rows.next()? {
-        let kind: String = row.get("kind")?;
-        if let Some(kind) = EventKind::parse(&kind) {
-            digest.add(kind, &readable_payload(row.get_ref("payload_json")?.as_str().unwrap_or_default()));
+    db.visit(&rows_of_run, params![run_id, ended_by], |row| {
+        if let Some(kind) = EventKind::parse(&row.text("kind")?) {
+            digest.add(kind, &readable_payload(&row.text("payload_json")?));
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })?;
     Ok(Some(digest))
 }
 
@@ -266,31 +233,30 @@ fn digest(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
+pub fn plan(tx: &Tx<'_>, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_part (binding_key, session_key, run_id, session_seq, part_no, kind, text, \
         nonce, asks_json, files_json, tag, print, state, created_at, updated_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
         ?11, ?12, 'planned', ?13, ?13) ON CONFLICT DO NOTHING";
     for part in parts {
         let (tag, print) = disambiguation_tag::choose_tag(&part.text, &part.nonce, |print| {
-            has_same_text(db, binding, &part.nonce, print)
+            has_same_text(tx, binding, &part.nonce, print)
         })?;
-        run(
-            db,
+        tx.run(
             SQL,
             params![
-                binding.binding_id.to_string(),
-                binding.session_key.as_str(),
-                part.run_id.map(|id| id.to_string()),
-                Int(part.session_seq),
+                binding.binding_id,
+                binding.session_key,
+                part.run_id,
+                part.session_seq,
                 part.part_no,
-                part.kind.word(),
+                part.kind,
                 part.text,
                 part.nonce,
                 to_json_opt(part.asks.as_ref())?,
                 to_json_opt(Some(&part.files).filter(|files| !files.is_empty()))?,
                 tag,
                 print,
-                Int(now_ms())
+                tx.now_ms()
             ],
         )?;
     }
@@ -299,28 +265,23 @@ pub fn plan(db: &Connection, binding: &BindingRow, parts: &[MessagePart]) -> Res
 
 /// True if another part of the conversation, of any binding, has this fingerprint, or a reply with unknown
 /// outcome.
-fn has_same_text(
-    db: &Connection,
-    binding: &BindingRow,
-    nonce: &str,
-    print: &str,
-) -> Result<bool, StoreError> {
+fn has_same_text(db: &Db, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
         AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
     let keys = params![print, nonce, at.channel, at.account_id, at.conversation_id];
-    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some() || command_replies::is_unknown(db, at, print)?)
+    Ok(db.first(SQL, keys, |_| Ok(()))?.is_some() || command_replies::is_unknown(db, at, print)?)
 }
 
 /// Parts of a conversation that are planned or being sent, in order. None if the binding is parked.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn pending_parts(db: &Connection, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
+pub fn pending_parts(db: &Db, binding_id: BindingId) -> Result<Vec<PartRow>, StoreError> {
     const SQL: &str = "SELECT session_seq, part_no, run_id, kind, text, nonce, asks_json, files_json, tag, state, attempts, \
         persona_at, created_at FROM acp_delivery_part WHERE binding_key = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = ?1 AND b.status = 'parked') ORDER BY session_seq, part_no LIMIT ?2";
-    all(db, SQL, params![binding_id.to_string(), Int(ROWS_MAX)], part_from_row)
+    db.all(SQL, params![binding_id, ROWS_MAX], part_from_row)
 }
 
 /// Marks a part as being sent, under an agent's name since `persona_at_ms`, if given. Returns false if the
@@ -329,11 +290,11 @@ pub fn pending_parts(db: &Connection, binding_id: BindingId) -> Result<Vec<PartR
 ///
 /// # Errors
 /// SQLite errors.
-pub fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
+pub fn begin(tx: &Tx<'_>, nonce: &str, persona_at_ms: Option<u64>) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_delivery_part SET state = 'sending', attempts = attempts + 1, updated_at = ?2, \
         persona_at = coalesce(?3, persona_at) WHERE nonce = ?1 AND state IN ('planned','sending') AND NOT EXISTS (SELECT 1 FROM acp_bindings AS b \
         WHERE b.binding_key = acp_delivery_part.binding_key AND b.status = 'parked')";
-    Ok(run(db, SQL, params![nonce, Int(now_ms()), persona_at_ms.map(Int)])? > 0)
+    Ok(tx.run(SQL, params![nonce, tx.now_ms(), persona_at_ms])? > 0)
 }
 
 /// Records the outcome of a part and everything that follows from it, in one transaction.
@@ -341,7 +302,7 @@ pub fn begin(db: &Connection, nonce: &str, persona_at_ms: Option<u64>) -> Result
 /// # Errors
 /// SQLite errors.
 pub fn settle(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding: &BindingRow,
     part: &MessagePart,
     state: PartState,
@@ -351,7 +312,7 @@ pub fn settle(
     const SQL: &str = "UPDATE acp_delivery_part SET state = ?2, message_id = ?3, updated_at = ?4, \
         persona_at = CASE WHEN ?2 = 'planned' THEN NULL ELSE persona_at END WHERE nonce = ?1 \
         AND (?2 = 'sent' OR state IN ('planned','sending'))";
-    let changed = run(db, SQL, params![part.nonce, state.word(), message_id, Int(now_ms())])?;
+    let changed = tx.run(SQL, params![part.nonce, state, message_id, tx.now_ms()])?;
     if changed == 0 || matches!(state, PartState::Planned | PartState::Sending) {
         return Ok(());
     }
@@ -359,19 +320,18 @@ pub fn settle(
     const FIRST: &str = "SELECT min(session_seq) AS first FROM acp_delivery_part WHERE binding_key = ?1 \
         AND state IN ('planned','sending')";
     let first_open =
-        first(db, FIRST, [binding.binding_id.to_string()], |row| Ok(row.get::<_, Option<Int>>("first")?))?
-            .flatten();
-    let through = first_open.map_or(part.session_seq, |open| open.0.saturating_sub(1).min(part.session_seq));
-    advance(db, binding.binding_id, through, message_id)?;
+        tx.first(FIRST, params![binding.binding_id], |row| row.get::<Option<u64>>("first"))?.flatten();
+    let through = first_open.map_or(part.session_seq, |open| open.saturating_sub(1).min(part.session_seq));
+    checkpoints::advance(tx, binding.binding_id, through, message_id)?;
     if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
-        advance_run(db, binding, part, run_id, message_id)?;
-        bindings::touch(db, binding.binding_id, now_ms())?;
+        checkpoints::advance_run(tx, (&binding.session_key, part.session_seq), run_id, message_id)?;
+        bindings::touch(tx, binding.binding_id, tx.now_ms())?;
     }
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {
         let message =
             ButtonMessage { message_id: message_id.to_owned(), kind: part.kind, text: part.text.clone() };
         interactive_messages::insert_message(
-            db,
+            tx,
             &binding.conversation,
             &binding.session_key,
             &message,
@@ -385,33 +345,9 @@ pub fn settle(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn journaled_at(db: &Connection, key: &SessionKey, session_seq: u64) -> Result<Option<u64>, StoreError> {
+pub fn journaled_at(db: &Db, key: &SessionKey, session_seq: u64) -> Result<Option<u64>, StoreError> {
     const SQL: &str = "SELECT created_at FROM acp_events WHERE session_key = ?1 AND session_seq = ?2";
-    first(db, SQL, params![key.as_str(), Int(session_seq)], |row| int(row, "created_at"))
-}
-
-fn advance_run(
-    db: &Connection,
-    binding: &BindingRow,
-    part: &MessagePart,
-    run_id: RunId,
-    message_id: Option<&str>,
-) -> Result<(), StoreError> {
-    const SQL: &str = "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, last_discord_message_id, updated_at) \
-        SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
-        ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
-        last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
-    execute(
-        db,
-        SQL,
-        params![
-            binding.session_key.as_str(),
-            Int(part.session_seq),
-            message_id,
-            Int(now_ms()),
-            run_id.to_string()
-        ],
-    )
+    db.first(SQL, params![key, session_seq], |row| row.get("created_at"))
 }
 
 /// Binding with possibly pending delivery.
@@ -427,24 +363,24 @@ pub struct DueBinding {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn delivering_bindings(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
-    query_due(db, "status IN ('active','ending')", [])
+pub fn delivering_bindings(db: &Db) -> Result<Vec<DueBinding>, StoreError> {
+    query_due(db, "status IN ('active','ending')", &[])
 }
 
 /// Bindings of a session, in any state.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn bindings_of_session(db: &Connection, key: &SessionKey) -> Result<Vec<DueBinding>, StoreError> {
-    query_due(db, "session_key = ?1", [key.as_str()])
+pub fn bindings_of_session(db: &Db, key: &SessionKey) -> Result<Vec<DueBinding>, StoreError> {
+    query_due(db, "session_key = ?1", params![key])
 }
 
 /// Returns one binding, in any state.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn due_of_binding(db: &Connection, binding_id: BindingId) -> Result<Option<DueBinding>, StoreError> {
-    Ok(query_due(db, "binding_key = ?1", [binding_id.to_string()])?.pop())
+pub fn due_of_binding(db: &Db, binding_id: BindingId) -> Result<Option<DueBinding>, StoreError> {
+    Ok(query_due(db, "binding_key = ?1", params![binding_id])?.pop())
 }
 
 /// Ended bindings with pending delivery: undelivered journal rows or pending parts. The state condition is
@@ -452,24 +388,20 @@ pub fn due_of_binding(db: &Connection, binding_id: BindingId) -> Result<Option<D
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn ended_with_pending(db: &Connection) -> Result<Vec<DueBinding>, StoreError> {
+pub fn ended_with_pending(db: &Db) -> Result<Vec<DueBinding>, StoreError> {
     const HAS_PENDING: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
         WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
         acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
         AND p.state <> 'uncertain'))";
-    query_due(db, HAS_PENDING, [])
+    query_due(db, HAS_PENDING, &[])
 }
 
-fn query_due(
-    db: &Connection,
-    filter: &str,
-    params: impl rusqlite::Params,
-) -> Result<Vec<DueBinding>, StoreError> {
+fn query_due(db: &Db, filter: &str, params: Params<'_>) -> Result<Vec<DueBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
          FROM acp_bindings AS b WHERE {filter} ORDER BY b.ord",
         bindings::COLUMNS
     );
-    all(db, &sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: int(row, "end")? }))
+    db.all(&sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: row.get("end")? }))
 }

@@ -1,12 +1,12 @@
 //! `acp_events`, the journal. Append-only: triggers refuse everything else.
 
 use crate::Store;
-use crate::codec::{Int, first, id, id_opt, int, int_opt};
+use crate::db::{Db, Row, RowAppender, params};
 use crate::error::StoreError;
 use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_shared::ids::{RunId, SessionKey};
-use rusqlite::{CachedStatement, Connection, Row, params};
+use std::ops::ControlFlow;
 
 const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at, \
     extra_json) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
@@ -19,27 +19,26 @@ pub const COLUMNS: &str = "session_key, session_seq, run_id, seq, kind, payload_
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn from_row(row: &Row<'_>) -> Result<EventRow, StoreError> {
-    let kind: String = row.get("kind")?;
+    let kind = row.text("kind")?;
     Ok(EventRow {
-        session_key: id(row, "session_key")?,
-        session_seq: int(row, "session_seq")?,
-        run_id: id_opt(row, "run_id")?,
-        seq: int_opt(row, "seq")?,
+        session_key: row.get("session_key")?,
+        session_seq: row.get("session_seq")?,
+        run_id: row.get("run_id")?,
+        seq: row.get("seq")?,
         kind: EventKind::parse(&kind).ok_or_else(|| StoreError::Unreadable {
             column: "kind",
             why: format!("unknown kind {kind:?}"),
         })?,
-        payload: readable_payload(row.get_ref("payload_json")?.as_str().map_err(rusqlite::Error::from)?)
-            .into_owned(),
-        extra: row.get::<_, Option<String>>("extra_json")?,
-        created_at_ms: int(row, "created_at")?,
+        payload: readable_payload(&row.text("payload_json")?).into_owned(),
+        extra: row.get("extra_json")?,
+        created_at_ms: row.get("created_at")?,
     })
 }
 
 /// Appends rows to one session's journal. Binds the common columns once, since a streaming agent writes
 /// hundreds of rows per transaction.
 pub struct Appender<'a> {
-    insert: CachedStatement<'a>,
+    insert: RowAppender<'a>,
     /// Currently bound run.
     run_id: Option<RunId>,
 }
@@ -49,11 +48,10 @@ impl<'a> Appender<'a> {
     ///
     /// # Errors
     /// SQLite errors.
-    pub fn new(db: &'a Connection, key: &SessionKey, created_at_ms: u64) -> Result<Self, StoreError> {
-        let mut insert = db.prepare_cached(INSERT)?;
-        insert.raw_bind_parameter(1, key.as_str())?;
-        insert.raw_bind_parameter(3, None::<&str>)?;
-        insert.raw_bind_parameter(7, Int(created_at_ms))?;
+    pub fn new(db: &'a Db, key: &SessionKey, created_at_ms: u64) -> Result<Self, StoreError> {
+        let mut insert = db.append(INSERT)?;
+        insert.set(1, key)?;
+        insert.set(7, &created_at_ms)?;
         Ok(Self { insert, run_id: None })
     }
 
@@ -70,16 +68,15 @@ impl<'a> Appender<'a> {
     ) -> Result<(), StoreError> {
         let run_id = run.map(|(run_id, _)| run_id);
         if run_id != self.run_id {
-            self.insert.raw_bind_parameter(3, run_id.map(|id| id.to_string()))?;
+            self.insert.set(3, &run_id)?;
             self.run_id = run_id;
         }
-        self.insert.raw_bind_parameter(2, Int(session_seq))?;
-        self.insert.raw_bind_parameter(4, run.map(|(_, seq)| Int(seq)))?;
-        self.insert.raw_bind_parameter(5, kind.as_str())?;
-        self.insert.raw_bind_parameter(6, payload)?;
-        self.insert.raw_bind_parameter(8, extra)?;
-        self.insert.raw_execute()?;
-        Ok(())
+        self.insert.set(2, &session_seq)?;
+        self.insert.set(4, &run.map(|(_, seq)| seq))?;
+        self.insert.set(5, &kind.as_str())?;
+        self.insert.set(6, &payload)?;
+        self.insert.set(8, &extra)?;
+        self.insert.append()
     }
 }
 
@@ -87,9 +84,9 @@ impl<'a> Appender<'a> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn last_id(db: &Connection) -> Result<u64, StoreError> {
+pub fn last_id(db: &Db) -> Result<u64, StoreError> {
     const SQL: &str = "SELECT coalesce(max(event_id), 0) AS event_id FROM acp_events";
-    Ok(first(db, SQL, [], |row| int(row, "event_id"))?.unwrap_or(0))
+    Ok(db.first(SQL, &[], |row| row.get("event_id"))?.unwrap_or(0))
 }
 
 /// Journal rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of
@@ -98,24 +95,23 @@ pub fn last_id(db: &Connection) -> Result<u64, StoreError> {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn after(
-    db: &Connection,
+    db: &Db,
     key: &SessionKey,
     after_seq: u64,
     rows_max: u64,
     bytes_max: usize,
 ) -> Result<Vec<EventRow>, StoreError> {
-    let mut statement = db.prepare_cached(&format!(
+    let sql = format!(
         "SELECT {COLUMNS} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3"
-    ))?;
-    let mut rows = statement.query(params![key.as_str(), Int(after_seq), Int(rows_max)])?;
+    );
     let mut found = Vec::new();
     let mut bytes = 0;
-    while bytes < bytes_max || found.is_empty() {
-        let Some(row) = rows.next()? else { break };
+    db.visit(&sql, params![key, after_seq, rows_max], |row| {
         let event = from_row(row)?;
         bytes += event.payload.len() + event.extra.as_ref().map_or(0, String::len);
         found.push(event);
-    }
+        Ok(if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
     Ok(found)
 }
 

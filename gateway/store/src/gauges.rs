@@ -1,13 +1,12 @@
 //! Current row counts for metrics and `doctor`.
 
 use crate::bindings;
-use crate::codec::{all, id, int};
+use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::schema::DB_FILE;
 use acp_core::binding::StaleReason;
 use acp_core::rows::SessionActivity;
 use acp_core::session::SessionState;
-use rusqlite::Connection;
 use std::path::Path;
 
 /// Row counts of one snapshot.
@@ -32,7 +31,7 @@ const NAMED_MAX: usize = 20;
 ///
 /// # Errors
 /// SQLite errors.
-pub fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
+pub fn stale(db: &Db) -> Result<Vec<String>, StoreError> {
     let named = bindings::open_bindings(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
         let (at, stale) = (&binding.conversation, StaleReason::of(target)?);
@@ -46,12 +45,11 @@ pub fn stale(db: &Connection) -> Result<Vec<String>, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
+pub fn read_gauges(db: &Db) -> Result<StoreGauges, StoreError> {
     let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
     let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
     let sessions = states.map(|state| {
-        let count = db.prepare_cached(by_state)?.query_row([state.as_str()], |row| row.get::<_, i64>(0))?;
-        Ok((state.as_str(), u64::try_from(count).unwrap_or(0)))
+        Ok((state.as_str(), db.first(by_state, params![state], |row| row.only())?.unwrap_or(0)))
     });
     Ok(StoreGauges {
         sessions: sessions.collect::<Result<_, StoreError>>()?,
@@ -69,24 +67,23 @@ pub fn read_gauges(db: &Connection) -> Result<StoreGauges, StoreError> {
     })
 }
 
-fn count(db: &Connection, sql: &str) -> Result<u64, StoreError> {
-    let count: i64 = db.prepare_cached(sql)?.query_row([], |row| row.get(0))?;
-    Ok(u64::try_from(count).unwrap_or(0))
+fn count(db: &Db, sql: &str) -> Result<u64, StoreError> {
+    Ok(db.first(sql, &[], |row| row.only())?.unwrap_or(0))
 }
 
 /// Reads the runs and bindings of all sessions.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn session_activity(db: &Connection) -> Result<SessionActivity, StoreError> {
+pub fn session_activity(db: &Db) -> Result<SessionActivity, StoreError> {
     let mut found = SessionActivity::default();
     let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
-    found.running.extend(all(db, running, [], |row| Ok((id(row, "session_key")?, id(row, "run_id")?)))?);
+    found.running.extend(db.all(running, &[], |row| Ok((row.get("session_key")?, row.get("run_id")?)))?);
     let queued =
         "SELECT session_key, count(*) AS runs FROM acp_runs WHERE state = 'queued' GROUP BY session_key";
-    found.queued.extend(all(db, queued, [], |row| Ok((id(row, "session_key")?, int(row, "runs")?)))?);
+    found.queued.extend(db.all(queued, &[], |row| Ok((row.get("session_key")?, row.get("runs")?)))?);
     let live = format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY ord", bindings::COLUMNS);
-    for binding in all(db, &live, [], bindings::from_row)? {
+    for binding in db.all(&live, &[], bindings::from_row)? {
         found.bindings.entry(binding.session_key.clone()).or_default().push(binding);
     }
     Ok(found)

@@ -1,10 +1,9 @@
 //! `acp_idempotency`: stored results of commands, so that a repeated command has no second effect (I5).
 
 use crate::Store;
-use crate::codec::{Int, first, run};
+use crate::db::{Db, params};
 use crate::error::StoreError;
 use acp_shared::ids::IdempotencyKey;
-use rusqlite::{Connection, params};
 
 /// Digest of the request, and the result as JSON text.
 pub type StoredResult = (String, String);
@@ -13,10 +12,10 @@ pub type StoredResult = (String, String);
 ///
 /// # Errors
 /// SQLite errors.
-pub fn get(db: &Connection, scope: &str, key: &IdempotencyKey) -> Result<Option<StoredResult>, StoreError> {
+pub fn get(db: &Db, scope: &str, key: &IdempotencyKey) -> Result<Option<StoredResult>, StoreError> {
     const SQL: &str =
         "SELECT fingerprint, result_json FROM acp_idempotency WHERE scope = ?1 AND idempotency_key = ?2";
-    first(db, SQL, params![scope, key.as_str()], |row| Ok((row.get("fingerprint")?, row.get("result_json")?)))
+    db.first(SQL, params![scope, key], |row| Ok((row.get("fingerprint")?, row.get("result_json")?)))
 }
 
 /// Stores the result of a key.
@@ -24,7 +23,7 @@ pub fn get(db: &Connection, scope: &str, key: &IdempotencyKey) -> Result<Option<
 /// # Errors
 /// [`StoreError::KeyTaken`] if the key has a result already.
 pub fn insert(
-    db: &Connection,
+    db: &Db,
     scope: &str,
     key: &IdempotencyKey,
     (fingerprint, result): (&str, &str),
@@ -32,7 +31,7 @@ pub fn insert(
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_idempotency (scope, idempotency_key, fingerprint, result_json, created_at) \
                        VALUES (?1, ?2, ?3, ?4, ?5)";
-    let inserted = run(db, SQL, params![scope, key.as_str(), fingerprint, result, Int(now_ms)]);
+    let inserted = db.run(SQL, params![scope, key, fingerprint, result, now_ms]);
     match inserted {
         Err(error) if error.is_unique_violation() => {
             Err(StoreError::KeyTaken { scope: scope.to_owned(), key: key.clone() })
@@ -61,6 +60,6 @@ impl Store {
     pub async fn expire_answers(&self, before_ms: u64, rows_max: u64) -> Result<usize, StoreError> {
         const SQL: &str = "DELETE FROM acp_idempotency WHERE (scope, idempotency_key) IN \
             (SELECT scope, idempotency_key FROM acp_idempotency WHERE created_at < ?1 ORDER BY created_at LIMIT ?2)";
-        self.write("expire_answers", move |tx| run(tx, SQL, params![Int(before_ms), Int(rows_max)])).await
+        self.write("expire_answers", move |tx| tx.run(SQL, params![before_ms, rows_max])).await
     }
 }

@@ -1,14 +1,11 @@
 //! Identity of this gateway: an instance id created once, an epoch that counts starts, and the location of
 //! the state directory, which distinguishes the original from a copy (H15).
 
-use crate::codec::{atomically, run};
+use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::lock::StateLock;
-use crate::open_checks;
-use crate::schema::{open_reader, open_writer};
-use crate::{Durability, meta, rollback};
+use crate::schema::open_reader;
+use crate::{meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
-use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -78,12 +75,12 @@ impl StateDirLocation {
 ///
 /// # Errors
 /// [`StoreError::Cloned`] if the directory is a copy; nothing changes then.
-pub fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreError> {
+pub fn establish(db: &Db, dir: &Path) -> Result<GatewayIdentity, StoreError> {
     let here = StateDirLocation::of(dir)?;
     if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
-    atomically(db, || settle(db, &here, rollback::read(dir).map(|note| note.epoch)))
+    db.transaction(|| settle(db, &here, rollback::read(dir).map(|note| note.epoch)))
 }
 
 /// Returns the reason why the database was created in another location than `dir`; `None` if it was created
@@ -91,7 +88,7 @@ pub fn establish(db: &Connection, dir: &Path) -> Result<GatewayIdentity, StoreEr
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
-pub fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, StoreError> {
+pub fn location_mismatch(db: &Db, dir: &Path) -> Result<Option<String>, StoreError> {
     let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
     let home: StateDirLocation = parse(HOME, &home, |text| serde_json::from_str(text))?;
     Ok(home.moved(&StateDirLocation::of(dir)?))
@@ -103,7 +100,7 @@ pub fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, 
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors of the restored database.
-pub fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
+pub fn raise_epoch(db: &Db, dir: &Path) -> Result<(), StoreError> {
     let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
     let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
     accept_loss(db, replaced.max(known))
@@ -113,9 +110,9 @@ pub fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> {
+pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     let next = epoch(db)?.max(known_epoch);
-    atomically(db, || {
+    db.transaction(|| {
         meta::set(db, EPOCH, &next.to_string())?;
         meta::set(db, ACCEPTED_LOSS, "1")
     })
@@ -125,7 +122,7 @@ pub fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> 
 ///
 /// # Errors
 /// SQLite errors.
-pub fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
+pub fn has_accepted_loss(db: &Db) -> Result<bool, StoreError> {
     Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
 }
 
@@ -133,21 +130,17 @@ pub fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle_loss(db: &Connection) -> Result<(), StoreError> {
+pub fn settle_loss(db: &Db) -> Result<(), StoreError> {
     meta::remove(db, ACCEPTED_LOSS)
 }
 
-fn epoch(db: &Connection) -> Result<u64, StoreError> {
+fn epoch(db: &Db) -> Result<u64, StoreError> {
     meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
 }
 
 /// Increments the epoch, unless the supervisor refused this very database: otherwise repeated starts would
 /// reach the recorded epoch.
-fn settle(
-    db: &Connection,
-    here: &StateDirLocation,
-    refused: Option<u64>,
-) -> Result<GatewayIdentity, StoreError> {
+fn settle(db: &Db, here: &StateDirLocation, refused: Option<u64>) -> Result<GatewayIdentity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
         None => GatewayInstanceId::mint(),
@@ -168,38 +161,22 @@ fn parse<T, E: ToString>(
     read(text).map_err(|error| StoreError::Unreadable { column, why: error.to_string() })
 }
 
-/// Gives a copied or restored state directory a new identity: sets a new instance id and forgets the leases,
-/// which belong to the original gateway. Unfinished runs end as uncertain at the next start.
+/// Sets a new instance id and the location, and forgets the leases, which belong to the original gateway.
 ///
 /// # Errors
-/// [`StoreError::Locked`] while a gateway uses the directory; errors of opening the database.
-pub fn adopt(dir: &Path) -> Result<GatewayInstanceId, StoreError> {
-    let mut lock = StateLock::take(dir)?;
-    open_checks::before_open(dir, &lock)?;
-    let db = open_writer(dir, Durability::Full)?;
-    open_checks::after_open(&db, &mut lock)?;
-    let here = StateDirLocation::of(dir)?;
-    let id = atomically(&db, || take_over(&db, &here));
-    drop(db);
-    // The refusal on record concerns the original gateway.
-    rollback::remove_record(dir)?;
-    drop(lock);
-    id
-}
-
-fn take_over(db: &Connection, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
+/// [`StoreError::Unwritable`]; SQLite errors.
+pub(super) fn take_over(db: &Db, here: &StateDirLocation) -> Result<GatewayInstanceId, StoreError> {
     let id = GatewayInstanceId::mint();
     meta::set(db, INSTANCE_ID, &id.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
-    run(
-        db,
+    db.run(
         "UPDATE acp_permission SET state = 'expired', settled_without = 'adopted' WHERE state = 'pending'",
-        [],
+        &[],
     )?;
-    run(db, "UPDATE acp_agent_request SET state = 'answered' WHERE state <> 'answered'", [])?;
-    run(db, "UPDATE acp_leases SET usage = 'ended' WHERE usage <> 'ended'", [])?;
-    run(db, "UPDATE acp_sessions SET lease_id = NULL WHERE lease_id IS NOT NULL", [])?;
-    run(db, "UPDATE acp_sessions SET gateway_instance_id = ?1 WHERE state <> 'closed'", [id.to_string()])?;
+    db.run("UPDATE acp_agent_request SET state = 'answered' WHERE state <> 'answered'", &[])?;
+    db.run("UPDATE acp_leases SET usage = 'ended' WHERE usage <> 'ended'", &[])?;
+    db.run("UPDATE acp_sessions SET lease_id = NULL WHERE lease_id IS NOT NULL", &[])?;
+    db.run("UPDATE acp_sessions SET gateway_instance_id = ?1 WHERE state <> 'closed'", params![id])?;
     Ok(id)
 }
 

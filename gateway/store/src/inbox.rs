@@ -1,10 +1,11 @@
 //! `acp_inbox`: inbound messages, keyed by the channel's message id. A row is committed before the message is
 //! processed, and stores the outcome: a duplicate gets the same outcome and has no second effect.
 
+use crate::Tx;
 use crate::bindings;
-use crate::codec::{Int, all, conversation, execute, first, id, int, json, json_opt, run, to_json, word};
+use crate::codec::{conversation, to_json};
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
-use crate::now_ms;
 use acp_core::command::authorization::{ApprovalScope, RequesterRole};
 use acp_core::error_messages::error_message;
 use acp_core::failure::Failure;
@@ -14,7 +15,6 @@ use acp_core::rows::ConversationRef;
 use acp_core::run::RunState;
 use acp_core::sanitize;
 use acp_shared::ids::{RunId, SessionKey};
-use rusqlite::{Connection, Row, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
@@ -207,7 +207,7 @@ pub struct InboxRow {
 
 fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
     let state: String = row.get("state")?;
-    let context: Context = json(row, "context_json")?;
+    let context: Context = row.json("context_json")?;
     Ok(InboxRow {
         inbound: Inbound {
             conversation: conversation(row, "conversation_id", "parent_conversation_id")?,
@@ -220,11 +220,11 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
             attachments: Vec::new(),
             answer: context.answer,
         },
-        files: json_opt(row, "files_json")?.unwrap_or_default(),
+        files: row.json_opt("files_json")?.unwrap_or_default(),
         settled: state != "received",
-        outcome: json_opt(row, "outcome_json")?,
+        outcome: row.json_opt("outcome_json")?,
         caller_tells: row.get("caller_tells")?,
-        received_at_ms: int(row, "created_at")?,
+        received_at_ms: row.get("created_at")?,
     })
 }
 
@@ -232,16 +232,16 @@ fn from_row(row: &Row<'_>) -> Result<InboxRow, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn get(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<Option<InboxRow>, StoreError> {
+pub fn get(db: &Db, at: &ConversationRef, message_id: &str) -> Result<Option<InboxRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_inbox WHERE {KEY}");
-    first(db, &sql, params![at.channel, at.account_id, at.conversation_id, message_id], from_row)
+    db.first(&sql, params![at.channel, at.account_id, at.conversation_id, message_id], from_row)
 }
 
 /// Inserts an unprocessed message. If the message has a row already, returns that one.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
+pub fn insert(tx: &Tx<'_>, new: &Inbound) -> Result<InboxRow, StoreError> {
     const SQL: &str = "INSERT INTO acp_inbox (channel, account_id, conversation_id, parent_conversation_id, \
         message_id, text, author, context_json, files_json, state, created_at) \
         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, 'received', ?10) ON CONFLICT DO NOTHING";
@@ -252,8 +252,7 @@ pub fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
         approves: new.approves,
         answer: new.answer,
     };
-    run(
-        db,
+    tx.run(
         SQL,
         params![
             at.channel,
@@ -265,10 +264,10 @@ pub fn insert(db: &Connection, new: &Inbound) -> Result<InboxRow, StoreError> {
             new.author,
             to_json(&context)?,
             files::serialize_files(&files::from_attachments(&new.attachments)).as_deref(),
-            Int(now_ms())
+            tx.now_ms()
         ],
     )?;
-    get(db, at, &new.message_id)?.ok_or(StoreError::Refused("an inserted inbox message has no row"))
+    get(tx, at, &new.message_id)?.ok_or(StoreError::Refused("an inserted inbox message has no row"))
 }
 
 /// Account responsible for a message that several accounts of its channel receive.
@@ -293,7 +292,7 @@ pub enum MessageOwner {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn message_owner(db: &Connection, new: &Inbound, others: &[&str]) -> Result<MessageOwner, StoreError> {
+pub fn message_owner(db: &Db, new: &Inbound, others: &[&str]) -> Result<MessageOwner, StoreError> {
     let at = &new.conversation;
     if others.is_empty() {
         return Ok(MessageOwner::Own);
@@ -321,17 +320,17 @@ pub fn message_owner(db: &Connection, new: &Inbound, others: &[&str]) -> Result<
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn of_run(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     run_id: RunId,
 ) -> Result<Option<(String, RunState)>, StoreError> {
     const SQL: &str = "SELECT i.message_id, i.context_json, r.state FROM acp_runs AS r JOIN acp_inbox AS i \
         ON i.message_id = r.requester_message_id WHERE r.run_id = ?4 AND i.channel = ?1 AND i.account_id = ?2 \
         AND i.conversation_id = ?3";
-    let keys = params![at.channel, at.account_id, at.conversation_id, run_id.to_string()];
-    let found = first(db, SQL, keys, |row| {
-        let context: Context = json(row, "context_json")?;
-        Ok((context.answer, row.get("message_id")?, word(row, "state")?))
+    let keys = params![at.channel, at.account_id, at.conversation_id, run_id];
+    let found = db.first(SQL, keys, |row| {
+        let context: Context = row.json("context_json")?;
+        Ok((context.answer, row.get("message_id")?, row.get("state")?))
     })?;
     Ok(found
         .filter(|(answer, ..)| *answer == ReplyRoute::ByMessage)
@@ -343,12 +342,12 @@ pub fn of_run(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn waiting(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, String, String)>, StoreError> {
+pub fn waiting(db: &Db, at: &ConversationRef) -> Result<Vec<(String, String, String)>, StoreError> {
     let keys = params![at.channel, at.account_id, at.conversation_id];
-    let found = all(db, WAITING, keys, |row| {
-        let context: Context = json(row, "context_json")?;
-        let outcome: Option<Outcome> = json_opt(row, "outcome_json")?;
-        let run_id: RunId = id(row, "run_id")?;
+    let found = db.all(WAITING, keys, |row| {
+        let context: Context = row.json("context_json")?;
+        let outcome: Option<Outcome> = row.json_opt("outcome_json")?;
+        let run_id: RunId = row.get("run_id")?;
         let is_its = matches!(outcome, Some(Outcome::Prompted { run_id: its, .. }) if its == run_id);
         let is_there = is_its && context.answer == ReplyRoute::ByMessage;
         Ok(is_there.then_some((row.get("message_id")?, row.get("text")?, row.get("prompt")?)))
@@ -361,19 +360,14 @@ pub fn waiting(db: &Connection, at: &ConversationRef) -> Result<Vec<(String, Str
 ///
 /// # Errors
 /// SQLite errors; [`StoreError::Refused`] if the message has another outcome.
-pub fn record(
-    db: &Connection,
-    inbound: &Inbound,
-    outcome: &Outcome,
-    caller_tells: bool,
-) -> Result<(), StoreError> {
+pub fn record(db: &Db, inbound: &Inbound, outcome: &Outcome, caller_tells: bool) -> Result<(), StoreError> {
     let at = &inbound.conversation;
     let sql = format!(
         "UPDATE acp_inbox SET outcome_json = ?5, caller_tells = ?6, files_json = NULL \
          WHERE {KEY} AND (outcome_json IS NULL OR outcome_json = ?5)"
     );
     let keys = (&at.channel, &at.account_id, &at.conversation_id, &inbound.message_id);
-    if run(db, &sql, params![keys.0, keys.1, keys.2, keys.3, to_json(outcome)?, caller_tells])? == 1 {
+    if db.run(&sql, params![keys.0, keys.1, keys.2, keys.3, to_json(outcome)?, caller_tells])? == 1 {
         Ok(())
     } else {
         Err(StoreError::Refused("the message already has an outcome"))
@@ -384,48 +378,48 @@ pub fn record(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn withdraw(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<bool, StoreError> {
+pub fn withdraw(db: &Db, inbound: &Inbound, outcome: &Outcome) -> Result<bool, StoreError> {
     let at = &inbound.conversation;
     let sql = format!(
         "UPDATE acp_inbox SET outcome_json = ?5, state = 'refused', files_json = NULL \
          WHERE {KEY} AND state = 'received' AND outcome_json IS NULL"
     );
     let keys = params![at.channel, at.account_id, at.conversation_id, inbound.message_id, to_json(outcome)?];
-    Ok(run(db, &sql, keys)? == 1)
+    Ok(db.run(&sql, keys)? == 1)
 }
 
 /// Marks a message as settled.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle(db: &Connection, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
+pub fn settle(db: &Db, inbound: &Inbound, outcome: &Outcome) -> Result<(), StoreError> {
     let at = &inbound.conversation;
     let state = match outcome {
         Outcome::Prompted { .. } | Outcome::Command { .. } => "routed",
         Outcome::Refused { .. } | Outcome::Ignored { .. } => "refused",
     };
     let sql = format!("UPDATE acp_inbox SET state = ?5, files_json = NULL WHERE {KEY}");
-    execute(db, &sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state])
+    db.run(&sql, params![at.channel, at.account_id, at.conversation_id, inbound.message_id, state]).map(drop)
 }
 
 /// Messages that are unprocessed or have a pending reply, oldest first.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn unsettled_messages(db: &Connection, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
+pub fn unsettled_messages(db: &Db, rows_max: u64) -> Result<Vec<InboxRow>, StoreError> {
     let sql =
         format!("SELECT {COLUMNS} FROM acp_inbox WHERE state = 'received' ORDER BY created_at, ord LIMIT ?1");
-    all(db, &sql, [Int(rows_max)], from_row)
+    db.all(&sql, params![rows_max], from_row)
 }
 
 /// Conversations of the unsettled messages, in the order of their oldest one. Without parent conversations.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, StoreError> {
+pub fn unsettled_in(db: &Db) -> Result<Vec<ConversationRef>, StoreError> {
     const SQL: &str = "SELECT channel, account_id, conversation_id FROM acp_inbox INDEXED BY acp_inbox_received \
         WHERE state = 'received' GROUP BY channel, account_id, conversation_id ORDER BY min(created_at)";
-    all(db, SQL, [], |row| {
+    db.all(SQL, &[], |row| {
         Ok(ConversationRef {
             channel: row.get("channel")?,
             account_id: row.get("account_id")?,
@@ -440,7 +434,7 @@ pub fn unsettled_in(db: &Connection) -> Result<Vec<ConversationRef>, StoreError>
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn unprocessed_messages(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<InboxRow>, StoreError> {
@@ -452,7 +446,7 @@ pub fn unprocessed_messages(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn pending_replies(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     rows_max: u64,
 ) -> Result<Vec<(InboxRow, Outcome)>, StoreError> {
@@ -465,7 +459,7 @@ pub fn pending_replies(
 }
 
 fn query_unsettled(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     which: &str,
     rows_max: u64,
@@ -474,5 +468,5 @@ fn query_unsettled(
         "SELECT {COLUMNS} FROM acp_inbox INDEXED BY acp_inbox_received WHERE state = 'received' AND channel = ?1 \
          AND account_id = ?2 AND conversation_id = ?3 AND {which} ORDER BY created_at, ord LIMIT ?4"
     );
-    all(db, &sql, params![at.channel, at.account_id, at.conversation_id, Int(rows_max)], from_row)
+    db.all(&sql, params![at.channel, at.account_id, at.conversation_id, rows_max], from_row)
 }

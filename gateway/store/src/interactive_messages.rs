@@ -1,13 +1,14 @@
 //! `acp_button_message`: messages with buttons or questions, kept until their subject is settled.
 
-use crate::codec::{SqlEnum as _, all, first, id, json, run, to_json, word};
+use crate::codec::to_json;
+use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::permissions;
 use acp_core::render::PartKind;
 use acp_core::render::buttons::{ButtonSubject, SubjectState, text_after_resolution};
 use acp_core::rows::ConversationRef;
 use acp_shared::ids::{BindingId, SessionKey};
-use rusqlite::{Connection, params};
+use std::ops::ControlFlow;
 
 /// Maximum number of messages amended in one step.
 const SETTLED_MAX: usize = 64;
@@ -30,7 +31,7 @@ pub struct ButtonMessage {
 /// # Errors
 /// SQLite errors.
 pub fn insert_message(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     session: &SessionKey,
     message: &ButtonMessage,
@@ -40,11 +41,7 @@ pub fn insert_message(
         about_json, kind, text) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
     let ButtonMessage { message_id, kind, text } = message;
     let keys = (&at.channel, &at.account_id, &at.conversation_id);
-    run(
-        db,
-        SQL,
-        params![keys.0, keys.1, keys.2, message_id, session.as_str(), to_json(about)?, kind.word(), text],
-    )?;
+    db.run(SQL, params![keys.0, keys.1, keys.2, message_id, session, to_json(about)?, kind, text])?;
     Ok(())
 }
 
@@ -52,15 +49,11 @@ pub fn insert_message(
 ///
 /// # Errors
 /// SQLite errors.
-pub fn has_message_about(
-    db: &Connection,
-    at: &ConversationRef,
-    about: &ButtonSubject,
-) -> Result<bool, StoreError> {
+pub fn has_message_about(db: &Db, at: &ConversationRef, about: &ButtonSubject) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND about_json = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, to_json(about)?];
-    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+    Ok(db.first(SQL, keys, |_| Ok(()))?.is_some())
 }
 
 /// Messages of a conversation with a settled subject, each with its new text.
@@ -68,35 +61,31 @@ pub fn has_message_about(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn settled_messages(
-    db: &Connection,
+    db: &Db,
     at: &ConversationRef,
     session: &SessionKey,
     is_markdown: bool,
 ) -> Result<Vec<ButtonMessage>, StoreError> {
     const SQL: &str = "SELECT message_id, about_json, kind, text FROM acp_button_message WHERE session_key = ?1 \
         AND channel = ?2 AND account_id = ?3 AND conversation_id = ?4 ORDER BY message_id";
-    let mut statement = db.prepare_cached(SQL)?;
-    let mut rows =
-        statement.query(params![session.as_str(), at.channel, at.account_id, at.conversation_id])?;
     let mut out = Vec::new();
     // Skips unsettled messages within the query: many of them must not hide a settled one.
-    while let Some(row) = rows.next()?
-        && out.len() < SETTLED_MAX
-    {
+    db.visit(SQL, params![session, at.channel, at.account_id, at.conversation_id], |row| {
         let kept = ButtonMessage {
             message_id: row.get("message_id")?,
-            kind: word(row, "kind")?,
+            kind: row.get("kind")?,
             text: row.get("text")?,
         };
-        let text = settled_text(db, json(row, "about_json")?, &kept.text, is_markdown)?;
+        let text = settled_text(db, row.json("about_json")?, &kept.text, is_markdown)?;
         out.extend(text.map(|text| ButtonMessage { text, ..kept }));
-    }
+        Ok(if out.len() < SETTLED_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
     Ok(out)
 }
 
 /// New text of a message once its subject is settled; `None` before.
 fn settled_text(
-    db: &Connection,
+    db: &Db,
     about: ButtonSubject,
     text: &str,
     is_markdown: bool,
@@ -108,9 +97,9 @@ fn settled_text(
             permission = permissions::get(db, &id)?;
             permission.as_ref().map(SubjectState::Permission)
         }
-        ButtonSubject::Queued(run_id) => first(db, RUN, [run_id.to_string()], |row| {
-            Ok(SubjectState::Run(word(row, "mode")?, word(row, "state")?))
-        })?,
+        ButtonSubject::Queued(run_id) => {
+            db.first(RUN, params![run_id], |row| Ok(SubjectState::Run(row.get("mode")?, row.get("state")?)))?
+        }
     };
     Ok(text_after_resolution(text, now.unwrap_or(SubjectState::Gone), is_markdown))
 }
@@ -120,22 +109,22 @@ fn settled_text(
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn bindings(db: &Connection) -> Result<Vec<BindingId>, StoreError> {
+pub fn bindings(db: &Db) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT b.binding_key AS binding_key, max(b.bound_at) FROM acp_button_message AS m \
          JOIN acp_bindings AS b ON b.session_key = m.session_key AND b.channel = m.channel \
          AND b.account_id = m.account_id AND b.thread_id = m.conversation_id \
          GROUP BY m.session_key, m.channel, m.account_id, m.conversation_id \
          HAVING b.status IN ('active','ending','ended') LIMIT ?1";
-    all(db, SQL, [BINDINGS_MAX], |row| id(row, "binding_key"))
+    db.all(SQL, params![BINDINGS_MAX], |row| row.get("binding_key"))
 }
 
 /// Removes a message that was amended or given up.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn remove(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
+pub fn remove(db: &Db, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
     const SQL: &str = "DELETE FROM acp_button_message WHERE channel = ?1 AND account_id = ?2 \
         AND conversation_id = ?3 AND message_id = ?4";
-    run(db, SQL, params![at.channel, at.account_id, at.conversation_id, message_id])?;
+    db.run(SQL, params![at.channel, at.account_id, at.conversation_id, message_id])?;
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! `acp_leases` and `acp_line_tail`: processes of sessions, and the committed offsets of their output.
 
 use crate::Store;
-use crate::codec::{Int, SqlEnum, all, execute, first, id, int, json, run, to_json, word};
+use crate::codec::to_json;
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
 use acp_core::rows::{LeaseRow, LeaseStatus};
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::LeaseKind;
-use rusqlite::{Connection, Row, params};
 
 const COLUMNS: &str =
     "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state, broken";
@@ -20,12 +20,12 @@ const PROGRESS: &str = "UPDATE acp_leases SET stdout_offset = ?3, next_stdin_seq
 
 fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
     Ok(LeaseRow {
-        lease_id: id(row, "lease_id")?,
-        session_key: id(row, "session_key")?,
-        spawn: json(row, "spawn_json")?,
-        usage: word(row, "usage")?,
-        stdout_offset: int(row, "stdout_offset")?,
-        next_stdin_seq: int(row, "next_stdin_seq")?,
+        lease_id: row.get("lease_id")?,
+        session_key: row.get("session_key")?,
+        spawn: row.json("spawn_json")?,
+        usage: row.get("usage")?,
+        stdout_offset: row.get("stdout_offset")?,
+        next_stdin_seq: row.get("next_stdin_seq")?,
         link_state: row.get("link_state")?,
         broken: row.get("broken")?,
     })
@@ -35,48 +35,44 @@ fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
 ///
 /// # Errors
 /// SQLite errors: a session cannot have two agent leases that have not ended (H5).
-pub fn insert(db: &Connection, row: &LeaseRow) -> Result<(), StoreError> {
+pub fn insert(db: &Db, row: &LeaseRow) -> Result<(), StoreError> {
     let kind = match row.spawn.kind {
         LeaseKind::Agent => "agent",
         LeaseKind::Terminal { .. } => "terminal",
     };
-    execute(
-        db,
+    db.run(
         INSERT,
         params![
-            row.lease_id.to_string(),
-            row.session_key.as_str(),
+            row.lease_id,
+            row.session_key,
             kind,
             to_json(&row.spawn)?,
-            row.usage.word(),
-            Int(row.stdout_offset),
-            Int(row.next_stdin_seq),
+            row.usage,
+            row.stdout_offset,
+            row.next_stdin_seq,
             row.link_state,
             row.broken
         ],
     )
+    .map(drop)
 }
 
 /// Returns one lease of a session.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn get(db: &Connection, lease_id: LeaseId, session: &SessionKey) -> Result<Option<LeaseRow>, StoreError> {
+pub fn get(db: &Db, lease_id: LeaseId, session: &SessionKey) -> Result<Option<LeaseRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE lease_id = ?1 AND session_key = ?2");
-    first(db, &sql, params![lease_id.to_string(), session.as_str()], from_row)
+    db.first(&sql, params![lease_id, session], from_row)
 }
 
 /// State of a lease; `None` if the session has no such lease.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn usage(
-    db: &Connection,
-    lease_id: LeaseId,
-    session: &SessionKey,
-) -> Result<Option<LeaseStatus>, StoreError> {
+pub fn usage(db: &Db, lease_id: LeaseId, session: &SessionKey) -> Result<Option<LeaseStatus>, StoreError> {
     const SQL: &str = "SELECT usage FROM acp_leases WHERE lease_id = ?1 AND session_key = ?2";
-    first(db, SQL, params![lease_id.to_string(), session.as_str()], |row| word(row, "usage"))
+    db.first(SQL, params![lease_id, session], |row| row.get("usage"))
 }
 
 /// Moves the offsets forward.
@@ -84,18 +80,14 @@ pub fn usage(
 /// # Errors
 /// [`StoreError::Refused`] if an offset would go back, or the lease belongs to another session.
 pub fn progress(
-    db: &Connection,
+    db: &Db,
     lease_id: LeaseId,
     session: &SessionKey,
     stdout_offset: u64,
     next_stdin_seq: u64,
     link_state: Option<&str>,
 ) -> Result<(), StoreError> {
-    let changed = run(
-        db,
-        PROGRESS,
-        params![lease_id.to_string(), session.as_str(), Int(stdout_offset), Int(next_stdin_seq), link_state],
-    )?;
+    let changed = db.run(PROGRESS, params![lease_id, session, stdout_offset, next_stdin_seq, link_state])?;
     if changed == 1 {
         Ok(())
     } else {
@@ -107,73 +99,68 @@ pub fn progress(
 ///
 /// # Errors
 /// SQLite errors: an ended lease stays ended.
-pub fn set_usage(db: &Connection, lease_id: LeaseId, usage: LeaseStatus) -> Result<(), StoreError> {
-    execute(
-        db,
-        "UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1",
-        params![lease_id.to_string(), usage.word()],
-    )
+pub fn set_usage(db: &Db, lease_id: LeaseId, usage: LeaseStatus) -> Result<(), StoreError> {
+    db.run("UPDATE acp_leases SET usage = ?2 WHERE lease_id = ?1", params![lease_id, usage]).map(drop)
 }
 
 /// Marks the lease's output as unusable, for later gateway processes too.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn set_broken(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
-    execute(db, "UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", [lease_id.to_string()])
+pub fn set_broken(db: &Db, lease_id: LeaseId) -> Result<(), StoreError> {
+    db.run("UPDATE acp_leases SET broken = 1 WHERE lease_id = ?1", params![lease_id]).map(drop)
 }
 
 /// Appends a piece of the unfinished output line.
 ///
 /// # Errors
 /// [`StoreError::Numbering`] if the piece does not start at the end of the last one.
-pub fn add_tail(db: &Connection, lease_id: LeaseId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+pub fn add_tail(db: &Db, lease_id: LeaseId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
     const END: &str = "SELECT offset + length(bytes) AS ends FROM acp_line_tail WHERE lease_id = ?1 \
                        ORDER BY offset DESC LIMIT 1";
     const ADD: &str = "INSERT INTO acp_line_tail (lease_id, offset, bytes) VALUES (?1, ?2, ?3)";
-    let lease = lease_id.to_string();
-    if let Some(want) = first(db, END, [&lease], |row| int(row, "ends"))?
+    if let Some(want) = db.first(END, params![lease_id], |row| row.get("ends"))?
         && want != offset
     {
         return Err(StoreError::Numbering { what: "the offset of a piece of a line", want, got: offset });
     }
-    execute(db, ADD, params![lease, Int(offset), bytes])
+    db.run(ADD, params![lease_id, offset, bytes]).map(drop)
 }
 
 /// Deletes the pieces of the unfinished output line.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn clear_tail(db: &Connection, lease_id: LeaseId) -> Result<(), StoreError> {
-    execute(db, "DELETE FROM acp_line_tail WHERE lease_id = ?1", [lease_id.to_string()])
+pub fn clear_tail(db: &Db, lease_id: LeaseId) -> Result<(), StoreError> {
+    db.run("DELETE FROM acp_line_tail WHERE lease_id = ?1", params![lease_id]).map(drop)
 }
 
 /// Pieces of the unfinished output line, as offset and bytes, in order.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn tail(db: &Connection, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
+pub fn tail(db: &Db, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
     const SQL: &str = "SELECT offset, bytes FROM acp_line_tail WHERE lease_id = ?1 ORDER BY offset";
-    all(db, SQL, [lease_id.to_string()], |row| Ok((int(row, "offset")?, row.get("bytes")?)))
+    db.all(SQL, params![lease_id], |row| Ok((row.get("offset")?, row.get("bytes")?)))
 }
 
 /// True if the lease exists and has not ended.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn is_used(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreError> {
+pub fn is_used(db: &Db, lease_id: LeaseId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 FROM acp_leases WHERE lease_id = ?1 AND usage <> 'ended'";
-    Ok(first(db, sql, [lease_id.to_string()], |_| Ok(()))?.is_some())
+    Ok(db.first(sql, params![lease_id], |_| Ok(()))?.is_some())
 }
 
 /// Offset of the first uncommitted output byte of each agent lease that has not ended.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn offsets(db: &Connection) -> Result<Vec<(LeaseId, u64)>, StoreError> {
+pub fn offsets(db: &Db) -> Result<Vec<(LeaseId, u64)>, StoreError> {
     const SQL: &str =
         "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent'";
-    all(db, SQL, [], |row| Ok((id(row, "lease_id")?, int(row, "stdout_offset")?)))
+    db.all(SQL, &[], |row| Ok((row.get("lease_id")?, row.get("stdout_offset")?)))
 }
 
 impl Store {
@@ -183,6 +170,6 @@ impl Store {
     /// As [`Store::read`].
     pub async fn leases_in_use(&self) -> Result<Vec<LeaseRow>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM acp_leases WHERE usage <> 'ended' ORDER BY ord");
-        self.read("leases_in_use", move |db| all(db, &sql, [], from_row)).await
+        self.read("leases_in_use", move |db| db.all(&sql, &[], from_row)).await
     }
 }

@@ -1,4 +1,4 @@
-//! Database of the control plane. No other module names rusqlite.
+//! Database of the control plane. No other package of the gateway names rusqlite.
 //!
 //! One thread writes and commits in groups ([`writer`]); a small pool of connections reads ([`readers`]).
 //! Every change is a named transaction passed to [`Store::write`]; the value that it returns is durable. Each
@@ -8,10 +8,12 @@ pub mod backup;
 pub mod bindings;
 pub mod cards;
 pub mod check;
+pub mod checkpoints;
 pub mod codec;
 pub mod command_queries;
 pub mod command_replies;
 pub mod console;
+pub mod db;
 pub mod delivery;
 pub mod error;
 pub mod events;
@@ -26,7 +28,8 @@ pub mod leases;
 pub mod lock;
 pub mod meta;
 pub mod notify;
-pub mod open_checks;
+pub mod offline;
+pub mod open;
 pub mod permissions;
 pub mod readers;
 pub mod render_settings;
@@ -38,11 +41,11 @@ pub mod salvage;
 pub mod schema;
 pub mod sent_messages;
 pub mod sessions;
-pub mod simulated;
 pub mod static_bindings;
 pub mod stdin_outbox;
 #[cfg(test)]
 mod tests;
+pub mod timeouts;
 pub mod tx;
 pub mod writer;
 
@@ -53,20 +56,20 @@ pub use identity::GatewayIdentity;
 pub use tx::spawn::SpawnTx;
 pub use writer::{Counts, GroupBounds, Tx};
 
+use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
+use db::Db;
 use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
-use open_checks::DatabaseFiles;
-use readers::Readers;
-use rusqlite::Connection;
+use open::DatabaseFiles;
+use readers::{ReadPool, Readers};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
 use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
 
@@ -83,6 +86,7 @@ pub struct Store {
 struct Inner {
     dir: PathBuf,
     identity: GatewayIdentity,
+    clock: Clock,
     // An unbounded channel; the permits of `places` bound it.
     queue: Sender<WriterMessage>,
     places: Arc<Semaphore>,
@@ -93,14 +97,31 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Inner {
-    /// Store without a writer thread, and the writer of its database.
-    fn new(
-        dir: &Path,
-        identity: GatewayIdentity,
-        readers: Readers,
-        (db, bounds, place, lock): (Connection, GroupBounds, DatabaseFiles, StateLock),
-    ) -> (Self, Writer) {
+/// Parts of a store. [`Store::open`] makes them from a state directory; a simulation brings its own.
+#[derive(Debug)]
+pub struct StoreParts {
+    /// State directory.
+    pub dir: PathBuf,
+    /// Identity of this start.
+    pub identity: GatewayIdentity,
+    /// Writing connection.
+    pub db: Db,
+    /// Reading connections.
+    pub readers: Readers,
+    /// Files of the database.
+    pub files: DatabaseFiles,
+    /// Lock of the state directory.
+    pub lock: StateLock,
+    /// Bounds of one group.
+    pub bounds: GroupBounds,
+    /// Source of time.
+    pub clock: Clock,
+}
+
+impl StoreParts {
+    /// Puts a store together. Its transactions wait for the writer, which the caller runs.
+    pub fn assemble(self) -> (Store, Writer) {
+        let Self { dir, identity, db, readers, files, lock, bounds, clock } = self;
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
         let watches = Arc::new(CommitNotifier::default());
@@ -109,16 +130,18 @@ impl Inner {
         let writer = Writer {
             db,
             queue: jobs,
+            clock,
             watches: Arc::clone(&watches),
             counters: Arc::clone(&counters),
             bounds,
             health: health.clone(),
-            place,
+            place: files,
             lock,
         };
         let places = Arc::new(Semaphore::new(WRITES_MAX));
-        let (dir, thread) = (dir.to_owned(), Mutex::new(None));
-        (Self { dir, identity, queue, places, readers, watches, counters, health, thread }, writer)
+        let thread = Mutex::default();
+        let inner = Inner { dir, identity, clock, queue, places, readers, watches, counters, health, thread };
+        (Store { inner: Arc::new(inner) }, writer)
     }
 }
 
@@ -132,27 +155,41 @@ impl Store {
     /// [`StoreError::ReadOnly`], [`StoreError::Newer`], [`StoreError::Migration`], [`StoreError::File`],
     /// [`StoreError::Sqlite`]. After an error nothing was created or changed.
     pub fn open(dir: &Path, durability: Durability) -> Result<Self, StoreError> {
-        Self::open_with(dir, durability, GroupBounds::default())
+        #[expect(clippy::disallowed_methods, reason = "the clock of the machine, unless the caller has one")]
+        let clock = Clock::start();
+        Self::open_with(dir, durability, GroupBounds::default(), clock)
     }
 
-    /// Opens the store like [`Store::open`], with explicit bounds for one group commit.
+    /// Opens the store like [`Store::open`], with explicit bounds for one group commit and a clock.
     ///
     /// # Errors
     /// As [`Store::open`].
-    pub fn open_with(dir: &Path, durability: Durability, bounds: GroupBounds) -> Result<Self, StoreError> {
+    pub fn open_with(
+        dir: &Path,
+        durability: Durability,
+        bounds: GroupBounds,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
         let mut lock = StateLock::take(dir)?;
-        open_checks::before_open(dir, &lock)?;
-        let db = schema::open_writer(dir, durability)?;
+        open::before_open(dir, &lock)?;
+        let db = open::open_writer(dir, durability)?;
         let identity = identity::establish(&db, dir)?;
-        open_checks::after_open(&db, &mut lock)?;
-        let place = DatabaseFiles::of(dir)?;
-        let readers = Readers::new(dir.to_owned(), Arc::default());
-        let (inner, writer) = Inner::new(dir, identity, readers, (db, bounds, place, lock));
+        open::after_open(&db, &mut lock)?;
+        let files = DatabaseFiles::of(dir)?;
+        let readers = Readers::new(dir.to_owned(), ReadPool::Blocking, Arc::default());
+        let parts = StoreParts { dir: dir.to_owned(), identity, db, readers, files, lock, bounds, clock };
+        let (store, writer) = parts.assemble();
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
-        Ok(Self { inner: Arc::new(Inner { thread: Mutex::new(Some(thread)), ..inner }) })
+        *store.inner.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(store)
+    }
+
+    /// Clock that the times of rows come from.
+    pub fn clock(&self) -> Clock {
+        self.inner.clock
     }
 
     /// Identity of this gateway: instance id, epoch and start id.
@@ -229,9 +266,22 @@ impl Store {
     pub async fn read<T: Send + 'static>(
         &self,
         name: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.inner.readers.read(name, work).await
+    }
+
+    /// Runs a read like [`Store::read`], on a new connection: the page caches of the others would hide damage of the
+    /// file.
+    ///
+    /// # Errors
+    /// Errors of opening and of `work`; [`StoreError::Panicked`].
+    pub async fn read_on_new_connection<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.inner.readers.read_on_new_connection(name, work).await
     }
 
     /// Receiver of the session's last committed journal number, updated by commits. Only a hint: 0 until a
@@ -290,13 +340,4 @@ impl Store {
             tracing::error!("store writer panicked");
         }
     }
-}
-
-/// Current time in milliseconds since the Unix epoch, as written to rows.
-pub fn now_ms() -> u64 {
-    if let Some(now_ms) = simulated::now_ms() {
-        return now_ms;
-    }
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

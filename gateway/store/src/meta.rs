@@ -1,8 +1,7 @@
 //! `acp_meta`: key-value pairs about this database.
 
-use crate::codec::{execute, first};
+use crate::db::{Db, params};
 use crate::error::StoreError;
-use rusqlite::{Connection, params};
 
 const GET: &str = "SELECT value FROM acp_meta WHERE key = ?1";
 const SET: &str = "INSERT INTO acp_meta (key, value) VALUES (?1, ?2) \
@@ -12,22 +11,22 @@ const SET: &str = "INSERT INTO acp_meta (key, value) VALUES (?1, ?2) \
 ///
 /// # Errors
 /// SQLite errors.
-pub fn get(db: &Connection, key: &str) -> Result<Option<String>, StoreError> {
-    first(db, GET, [key], |row| Ok(row.get(0)?))
+pub fn get(db: &Db, key: &str) -> Result<Option<String>, StoreError> {
+    db.first(GET, params![key], |row| row.only())
 }
 
 /// Removes `key`.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn remove(db: &Connection, key: &str) -> Result<(), StoreError> {
-    execute(db, "DELETE FROM acp_meta WHERE key = ?1", [key])
+pub fn remove(db: &Db, key: &str) -> Result<(), StoreError> {
+    db.run("DELETE FROM acp_meta WHERE key = ?1", params![key]).map(drop)
 }
 
 /// Sets the value of `key`.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn set(db: &Connection, key: &str, value: &str) -> Result<(), StoreError> {
-    execute(db, SET, params![key, value])
+pub fn set(db: &Db, key: &str, value: &str) -> Result<(), StoreError> {
+    db.run(SET, params![key, value]).map(drop)
 }

@@ -1,12 +1,12 @@
 //! `acp_binding_style`: display styles of a conversation, each valid from a journal row on.
 
-use crate::codec::{Int, all, int, json, run, to_json};
+use crate::codec::to_json;
+use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::{now_ms, sessions};
+use crate::{Tx, sessions};
 use acp_core::render::{Style, StyleHistory};
 use acp_core::rows::Verbosity;
 use acp_shared::ids::{BindingId, SessionKey};
-use rusqlite::{Connection, params};
 
 const RECORD: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
     VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key, from_session_seq) DO UPDATE SET \
@@ -16,11 +16,11 @@ const RECORD: &str = "INSERT INTO acp_binding_style (binding_key, from_session_s
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn of(db: &Connection, binding_id: BindingId) -> Result<StyleHistory, StoreError> {
+pub fn of(db: &Db, binding_id: BindingId) -> Result<StyleHistory, StoreError> {
     const SQL: &str = "SELECT from_session_seq, style_json FROM acp_binding_style WHERE binding_key = ?1 \
         ORDER BY from_session_seq";
-    let rows = all(db, SQL, [binding_id.to_string()], |row| {
-        Ok((int(row, "from_session_seq")?, json::<Style>(row, "style_json")?))
+    let rows = db.all(SQL, params![binding_id], |row| {
+        Ok((row.get("from_session_seq")?, row.json::<Style>("style_json")?))
     })?;
     Ok(StyleHistory::new(rows))
 }
@@ -30,19 +30,18 @@ pub fn of(db: &Connection, binding_id: BindingId) -> Result<StyleHistory, StoreE
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn record_row(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     session_seq: u64,
     how: impl FnOnce(Style) -> Style,
 ) -> Result<StyleHistory, StoreError> {
     const AFTER: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
-    let Some(before) = of(db, binding_id)?.at(session_seq).cloned() else { return of(db, binding_id) };
+    let Some(before) = of(tx, binding_id)?.at(session_seq).cloned() else { return of(tx, binding_id) };
     // A style recorded for the next row stays in force; otherwise restore the previous style there.
-    let id = binding_id.to_string();
-    run(db, AFTER, params![id, Int(session_seq + 1), to_json(&before)?, Int(now_ms())])?;
-    run(db, RECORD, params![id, Int(session_seq), to_json(&how(before))?, Int(now_ms())])?;
-    of(db, binding_id)
+    tx.run(AFTER, params![binding_id, session_seq + 1, to_json(&before)?, tx.now_ms()])?;
+    tx.run(RECORD, params![binding_id, session_seq, to_json(&how(before))?, tx.now_ms()])?;
+    of(tx, binding_id)
 }
 
 /// Records a person's choice of verbosity, from the next journal row on. Without a recorded style nothing was
@@ -51,13 +50,13 @@ pub fn record_row(
 /// # Errors
 /// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn choose(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     key: &SessionKey,
     verbosity: Option<Verbosity>,
 ) -> Result<(), StoreError> {
-    if let Some(last) = of(db, binding_id)?.last().cloned() {
-        record(db, binding_id, key, &last.with_verbosity(verbosity))?;
+    if let Some(last) = of(tx, binding_id)?.last().cloned() {
+        record(tx, binding_id, key, &last.with_verbosity(verbosity))?;
     }
     Ok(())
 }
@@ -68,18 +67,18 @@ pub fn choose(
 /// # Errors
 /// [`StoreError::NoSession`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn record(
-    db: &Connection,
+    tx: &Tx<'_>,
     binding_id: BindingId,
     key: &SessionKey,
     style: &Style,
 ) -> Result<StyleHistory, StoreError> {
-    let known = of(db, binding_id)?;
+    let known = of(tx, binding_id)?;
     let from = match known.last() {
         None => 0,
         Some(last) if last == style => return Ok(known),
         // A second change without a row in between replaces the first, which was never displayed.
-        Some(_) => sessions::marks(db, key)?.1 + 1,
+        Some(_) => sessions::marks(tx, key)?.1 + 1,
     };
-    run(db, RECORD, params![binding_id.to_string(), Int(from), to_json(style)?, Int(now_ms())])?;
-    of(db, binding_id)
+    tx.run(RECORD, params![binding_id, from, to_json(style)?, tx.now_ms()])?;
+    of(tx, binding_id)
 }

@@ -9,20 +9,19 @@
 //! the next start finishes the restore.
 
 use crate::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
-use crate::codec::{all, atomically, id};
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::inbox::{self, Outcome};
 use crate::lock::StateLock;
 use crate::schema::{self, DB_FILE};
 use crate::tx::commit::apply;
-use crate::{Tx, check, identity, now_ms, rollback, runs, sessions};
+use crate::{Tx, check, identity, rollback, runs, sessions};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
 use acp_core::run::{RunEvent, RunState};
 use acp_core::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
-use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -49,7 +48,12 @@ pub struct Restored {
 /// # Errors
 /// [`StoreError::Locked`] while a gateway runs; [`StoreError::NotABackup`], [`StoreError::Foreign`],
 /// [`StoreError::Newer`] for an unsuitable file; [`StoreError::Full`]. After an error nothing was changed.
-pub fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<Restored, StoreError> {
+pub fn restore(
+    dir: &Path,
+    from: &Path,
+    now_ms: u64,
+    progress: BackupProgress<'_>,
+) -> Result<Restored, StoreError> {
     let mut lock = StateLock::take(dir)?;
     finish(dir)?;
     let db = dir.join(DB_FILE);
@@ -57,12 +61,12 @@ pub fn restore(dir: &Path, from: &Path, progress: BackupProgress<'_>) -> Result<
     let part = TempFile::create_next_to(&db)?;
     copy(from, &part.path, progress)?;
     let copied = schema::open_copy(&part.path)?;
-    let uncertain = settle_unknown(&copied)?;
+    let uncertain = settle_unknown(&copied, now_ms)?;
     identity::raise_epoch(&copied, dir)?;
     let moved = identity::location_mismatch(&copied, dir)?;
-    copied.close().map_err(|(_, error)| StoreError::from(error))?;
+    copied.close()?;
     sync(&part.path)?;
-    let ready = dir.join(format!("{READY}{}", now_ms()));
+    let ready = dir.join(format!("{READY}{now_ms}"));
     part.rename_to(&ready, false)?;
     let kept = finish(dir)?;
     rollback::remove_record(dir)?;
@@ -151,15 +155,15 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 
 /// Ends work that may have continued after the backup, so that nothing happens twice. Returns the number of
 /// ended prompts and messages.
-pub(super) fn settle_unknown(db: &Connection) -> Result<u64, StoreError> {
-    atomically(db, || {
-        let uncertain = end_waiting(db)?;
+pub(super) fn settle_unknown(db: &Db, now_ms: u64) -> Result<u64, StoreError> {
+    db.transaction(|| {
+        let uncertain = end_waiting(&Tx::unpublished(db, now_ms))?;
         // As after a crash: search before sending. The search includes messages under agents' names, since it
         // is unknown if those were used.
-        db.execute(
+        db.run(
             "UPDATE acp_delivery_part SET state = 'sending', persona_at = coalesce(persona_at, created_at) \
              WHERE state IN ('planned','sending')",
-            [],
+            &[],
         )?;
         Ok(uncertain)
     })
@@ -173,19 +177,18 @@ fn uncertain() -> Failure {
 }
 
 /// Fails queued runs and refuses unprocessed messages, both as uncertain.
-fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
+fn end_waiting(tx: &Tx<'_>) -> Result<u64, StoreError> {
     let mut count = 0;
     let payload = serde_json::to_string(&uncertain())?;
-    let tx = Tx::unpublished(db);
-    for key in waiting_sessions(db)? {
-        let (_, mut last) = sessions::marks(db, &key)?;
-        for mut run in runs::unfinished(db, &key)? {
+    for key in waiting_sessions(tx)? {
+        let (_, mut last) = sessions::marks(tx, &key)?;
+        for mut run in runs::unfinished(tx, &key)? {
             let Some(state) = run.state.on(RunEvent::Failed) else { continue };
             if run.state != RunState::Queued {
                 continue;
             }
             run.state = state;
-            run.ended_at_ms = Some(now_ms());
+            run.ended_at_ms = Some(tx.now_ms());
             run.error = Some(uncertain());
             let event = Write::Event {
                 session_seq: last + 1,
@@ -195,20 +198,20 @@ fn end_waiting(db: &Connection) -> Result<u64, StoreError> {
                 extra: None,
             };
             run.last_seq += 1;
-            apply(&tx, &key, last, &[event, Write::Run(Box::new(run))])?;
+            apply(tx, &key, last, &[event, Write::Run(Box::new(run))])?;
             (last, count) = (last + 1, count + 1);
         }
     }
-    let said = inbox::unsettled_messages(db, u64::from(u32::MAX))?;
+    let said = inbox::unsettled_messages(tx, u64::from(u32::MAX))?;
     for row in said.into_iter().filter(|row| row.outcome.is_none()) {
         let outcome = Outcome::Refused { failure: uncertain(), reason: "restored".to_owned() };
-        inbox::record(db, &row.inbound, &outcome, false)?;
+        inbox::record(tx, &row.inbound, &outcome, false)?;
         count += 1;
     }
     Ok(count)
 }
 
-fn waiting_sessions(db: &Connection) -> Result<Vec<SessionKey>, StoreError> {
+fn waiting_sessions(db: &Db) -> Result<Vec<SessionKey>, StoreError> {
     let sql = "SELECT DISTINCT session_key FROM acp_runs WHERE state = 'queued' ORDER BY session_key";
-    all(db, sql, [], |row| id(row, "session_key"))
+    db.all(sql, &[], |row| row.get("session_key"))
 }

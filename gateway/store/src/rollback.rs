@@ -1,12 +1,9 @@
-//! Note about a database that the supervisor refused as rolled back, and acceptance of the loss.
+//! Note about a database that the supervisor refused as rolled back.
 //!
 //! The note is a separate file in the state directory, so that it survives a replacement of the database.
 
 use crate::backup::{TempFile, sync, sync_dir};
 use crate::error::StoreError;
-use crate::lock::StateLock;
-use crate::open_checks;
-use crate::{Durability, identity, restore, schema};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -28,15 +25,6 @@ pub struct RollbackRecord {
     pub agents: u64,
     /// Time until which the supervisor keeps the agents, milliseconds since the Unix epoch.
     pub kept_until_ms: u64,
-}
-
-/// An accepted loss.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AcceptedLoss {
-    /// The refusal.
-    pub note: RollbackRecord,
-    /// Number of pending prompts and messages ended as uncertain.
-    pub uncertain: u64,
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -73,30 +61,12 @@ pub fn remove_record(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
-/// Accepts the loss of the missing data: the database continues as it is, treated like a restored backup. Can
-/// be repeated after a crash.
-///
-/// # Errors
-/// [`StoreError::Locked`] while a gateway runs; [`StoreError::Refused`] if nothing was refused; errors of
-/// opening the database.
-pub fn accept(dir: &Path) -> Result<AcceptedLoss, StoreError> {
-    let lock = StateLock::take(dir)?;
-    open_checks::before_open(dir, &lock)?;
-    let none = "no supervisor has refused this database, so there is no loss to accept";
-    let note = read(dir).ok_or(StoreError::Refused(none))?;
-    let db = schema::open_writer(dir, Durability::Full)?;
-    let uncertain = restore::settle_unknown(&db)?;
-    identity::accept_loss(&db, note.known_epoch)?;
-    db.close().map_err(|(_, error)| StoreError::from(error))?;
-    remove_record(dir)?;
-    Ok(AcceptedLoss { note, uncertain })
-}
-
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::Store;
+    use crate::offline::accept_loss;
+    use crate::{Durability, Store};
 
     fn record(epoch: u64) -> RollbackRecord {
         RollbackRecord { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
@@ -128,12 +98,12 @@ mod tests {
     async fn accepted_loss_raises_epoch_until_supervisor_has_accepted_it() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(start(dir.path()).await, (1, false));
-        assert!(matches!(accept(dir.path()), Err(StoreError::Refused(_))), "no refusal is recorded");
+        assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Refused(_))), "no refusal is recorded");
         write(dir.path(), &record(1)).unwrap();
         let running = Store::open(dir.path(), Durability::Full).unwrap();
-        assert!(matches!(accept(dir.path()), Err(StoreError::Locked { .. })));
+        assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Locked { .. })));
         running.close().await;
-        assert_eq!(accept(dir.path()).unwrap().note, record(1));
+        assert_eq!(accept_loss(dir.path(), 1).unwrap().note, record(1));
         assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(start(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();

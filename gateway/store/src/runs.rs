@@ -1,11 +1,11 @@
 //! `acp_runs`: the turns and steers of sessions.
 
 use crate::Store;
-use crate::codec::{Int, SqlEnum, all, execute, first, id, int, int_opt, json_opt, run, to_json_opt, word};
+use crate::codec::to_json_opt;
+use crate::db::{Db, Row, named_params, params};
 use crate::error::StoreError;
 use acp_core::rows::RunRow;
 use acp_shared::ids::{RunId, SessionKey};
-use rusqlite::{Connection, Row, named_params, params};
 use std::sync::Arc;
 
 const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, interactive, requester_message_id, \
@@ -22,23 +22,23 @@ const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, promp
 
 fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
-        run_id: id(row, "run_id")?,
-        session_key: id(row, "session_key")?,
-        mode: word(row, "mode")?,
-        state: word(row, "state")?,
+        run_id: row.get("run_id")?,
+        session_key: row.get("session_key")?,
+        mode: row.get("mode")?,
+        state: row.get("state")?,
         text: row.get("prompt")?,
-        files: row.get::<_, Option<String>>("files_json")?.map(Arc::from),
+        files: row.get::<Option<String>>("files_json")?.map(Arc::from),
         author: row.get("author")?,
         interactive: row.get("interactive")?,
         requester_message_id: row.get("requester_message_id")?,
-        idempotency_key: id(row, "idempotency_key")?,
-        last_seq: int(row, "last_seq")?,
+        idempotency_key: row.get("idempotency_key")?,
+        last_seq: row.get("last_seq")?,
         stop_reason: row.get("stop_reason")?,
         usage: row.get("usage_json")?,
-        error: json_opt(row, "error_json")?,
-        created_at_ms: int(row, "created_at")?,
-        started_at_ms: int_opt(row, "started_at")?,
-        ended_at_ms: int_opt(row, "ended_at")?,
+        error: row.json_opt("error_json")?,
+        created_at_ms: row.get("created_at")?,
+        started_at_ms: row.get("started_at")?,
+        ended_at_ms: row.get("ended_at")?,
     })
 }
 
@@ -47,27 +47,26 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
 /// # Errors
 /// [`StoreError::Refused`] if the run belongs to another session; SQLite errors (an ended run stays ended,
 /// one prompt runs at a time).
-pub fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
-    let changed = run(
-        db,
+pub fn put(db: &Db, row: &RunRow) -> Result<(), StoreError> {
+    let changed = db.run_named(
         PUT,
         named_params! {
-            ":run_id": row.run_id.to_string(),
-            ":session_key": row.session_key.as_str(),
-            ":mode": row.mode.word(),
-            ":state": row.state.word(),
+            ":run_id": row.run_id,
+            ":session_key": row.session_key,
+            ":mode": row.mode,
+            ":state": row.state,
             ":prompt": row.text,
             ":files_json": row.files.as_deref(),
             ":author": row.author,
             ":interactive": row.interactive,
             ":requester_message_id": row.requester_message_id,
-            ":idempotency_key": row.idempotency_key.as_str(),
+            ":idempotency_key": row.idempotency_key,
             ":stop_reason": row.stop_reason,
             ":usage_json": row.usage,
             ":error_json": to_json_opt(row.error.as_ref())?,
-            ":created_at": Int(row.created_at_ms),
-            ":started_at": row.started_at_ms.map(Int),
-            ":ended_at": row.ended_at_ms.map(Int),
+            ":created_at": row.created_at_ms,
+            ":started_at": row.started_at_ms,
+            ":ended_at": row.ended_at_ms,
         },
     )?;
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the run belongs to another session")) }
@@ -77,10 +76,10 @@ pub fn put(db: &Connection, row: &RunRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::UsedMeanwhile`] if the run is not queued; SQLite errors.
-pub fn reword(db: &Connection, run_id: RunId, session: &SessionKey, text: &str) -> Result<(), StoreError> {
+pub fn reword(db: &Db, run_id: RunId, session: &SessionKey, text: &str) -> Result<(), StoreError> {
     const SQL: &str =
         "UPDATE acp_runs SET prompt = ?3 WHERE run_id = ?1 AND session_key = ?2 AND state = 'queued'";
-    match run(db, SQL, params![run_id.to_string(), session.as_str(), text])? {
+    match db.run(SQL, params![run_id, session, text])? {
         1 => Ok(()),
         _ => Err(StoreError::UsedMeanwhile),
     }
@@ -90,28 +89,38 @@ pub fn reword(db: &Connection, run_id: RunId, session: &SessionKey, text: &str) 
 ///
 /// # Errors
 /// SQLite errors.
-pub fn last_seq(db: &Connection, run: RunId, session: &SessionKey) -> Result<Option<u64>, StoreError> {
+pub fn last_seq(db: &Db, run: RunId, session: &SessionKey) -> Result<Option<u64>, StoreError> {
     const SQL: &str = "SELECT last_seq FROM acp_runs WHERE run_id = ?1 AND session_key = ?2";
-    first(db, SQL, params![run.to_string(), session.as_str()], |row| int(row, "last_seq"))
+    db.first(SQL, params![run, session], |row| row.get("last_seq"))
 }
 
 /// Sets the number of a run's last event.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn set_last_seq(db: &Connection, run_id: RunId, last: u64) -> Result<(), StoreError> {
-    execute(db, "UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id.to_string(), Int(last)])
+pub fn set_last_seq(db: &Db, run_id: RunId, last: u64) -> Result<(), StoreError> {
+    db.run("UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id, last]).map(drop)
 }
 
 /// Unfinished runs of a session, in the order of acceptance.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn unfinished(db: &Connection, key: &SessionKey) -> Result<Vec<RunRow>, StoreError> {
+pub fn unfinished(db: &Db, key: &SessionKey) -> Result<Vec<RunRow>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running') ORDER BY ord"
     );
-    all(db, &sql, [key.as_str()], from_row)
+    db.all(&sql, params![key], from_row)
+}
+
+/// True if the session has unfinished runs.
+///
+/// # Errors
+/// SQLite errors.
+pub fn has_unfinished(db: &Db, key: &SessionKey) -> Result<bool, StoreError> {
+    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
+        AS busy";
+    Ok(db.first(SQL, params![key], |row| row.get("busy"))?.unwrap_or(false))
 }
 
 impl Store {
@@ -121,7 +130,7 @@ impl Store {
     /// As [`Store::read`].
     pub async fn runs(&self, key: SessionKey, rows_max: u64) -> Result<Vec<RunRow>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 ORDER BY ord DESC LIMIT ?2");
-        self.read("runs", move |db| all(db, &sql, params![key.as_str(), Int(rows_max)], from_row)).await
+        self.read("runs", move |db| db.all(&sql, params![key, rows_max], from_row)).await
     }
 
     /// Returns one run.
@@ -130,6 +139,6 @@ impl Store {
     /// As [`Store::read`].
     pub async fn run(&self, run_id: RunId) -> Result<Option<RunRow>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE run_id = ?1");
-        self.read("run", move |db| first(db, &sql, [run_id.to_string()], from_row)).await
+        self.read("run", move |db| db.first(&sql, params![run_id], from_row)).await
     }
 }

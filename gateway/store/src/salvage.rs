@@ -1,10 +1,11 @@
 //! Reads the sessions and bindings of a damaged database that a gateway refuses to use. Read-only, uses no
 //! index, and skips damaged pages.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::schema::{self, DB_FILE};
+use rusqlite::Row;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -66,7 +67,7 @@ pub fn salvage(dir: &Path) -> Result<Salvage, StoreError> {
 fn read(path: &Path, found: &mut Salvage) -> Result<(), StoreError> {
     let db = schema::open_to_read(path)?;
     // One snapshot, even while a gateway writes.
-    db.execute_batch("BEGIN")?;
+    db.run("BEGIN", &[])?;
     schema::refuse_foreign(&db, path)?;
     schema::refuse_newer(&db)?;
     let mut sessions = rows(&db, "acp_sessions", SESSIONS, session, &mut found.unread);
@@ -82,7 +83,7 @@ fn read(path: &Path, found: &mut Salvage) -> Result<(), StoreError> {
 
 /// Reads a table from both ends up to the first damage; reports the rows in between as unread.
 fn rows<T>(
-    db: &Connection,
+    db: &Db,
     table: &str,
     sql: &str,
     from_row: fn(&Row<'_>) -> rusqlite::Result<T>,
@@ -108,12 +109,12 @@ fn rows<T>(
 }
 
 fn up_to_damage<T>(
-    db: &Connection,
+    db: &Db,
     sql: &str,
     from_row: fn(&Row<'_>) -> rusqlite::Result<T>,
     read: &mut BTreeMap<i64, T>,
 ) -> rusqlite::Result<()> {
-    let mut statement = db.prepare(sql)?;
+    let mut statement = db.sqlite().prepare(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let rowid = row.get(0)?;

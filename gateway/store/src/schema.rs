@@ -1,10 +1,9 @@
-//! Opening of database files: pragmas, migrations, and refusal of unsuitable files.
+//! Connections to database files: pragmas, migrations, and refusal of unsuitable files.
 
+use crate::db::Db;
 use crate::error::StoreError;
-use crate::lock::private_file;
-use crate::simulated::Purpose;
 use acp_core::config::Durability;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, OpenFlags, ToSql};
 use rusqlite_migration::{M, Migrations};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +18,7 @@ const APPLICATION_ID: i64 = 0x6163_7067;
 /// use.
 pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 /// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
-const MIGRATIONS: &[&str] =
+pub(crate) const MIGRATIONS: &[&str] =
     &[include_str!("migrations/0001_control_plane.sql"), include_str!("migrations/0002_order_and_rest.sql")];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
@@ -28,57 +27,41 @@ const STATEMENTS_CACHED: usize = 128;
 const WRITER_CACHE_KIB: i64 = 8 * 1024;
 const WAL_FILE_BYTES_KEPT: i64 = 16 * 1024 * 1024;
 
-/// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
-///
-/// # Errors
-/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
-/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. After an error nothing was
-/// changed.
-pub fn open_writer(dir: &Path, durability: Durability) -> Result<Connection, StoreError> {
-    open_with(dir, durability, MIGRATIONS)
-}
-
 /// Flags of a connection that may write to an existing file.
 const READ_WRITE: OpenFlags = OpenFlags::SQLITE_OPEN_READ_WRITE.union(OpenFlags::SQLITE_OPEN_NO_MUTEX);
 
 #[expect(clippy::disallowed_methods, reason = "this is the store")]
-fn connect(path: impl AsRef<Path>, flags: OpenFlags) -> Result<Connection, StoreError> {
-    Ok(Connection::open_with_flags(path, flags)?)
+fn connect(path: impl AsRef<Path>, flags: OpenFlags) -> Result<Db, StoreError> {
+    Ok(Db::new(Connection::open_with_flags(path, flags)?))
 }
 
-fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Connection, StoreError> {
-    let path = dir.join(DB_FILE);
-    // SQLite creates the WAL and shared-memory files with the mode of the database.
-    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
-    let mut db = connect(&path, READ_WRITE)?;
-    db.busy_timeout(Duration::from_millis(BUSY_MS))?;
-    refuse_foreign(&db, &path)?;
-    refuse_newer_than(&db, migrations.len())?;
+/// Opens the only connection that writes to an existing file. `migrations` is the number of known ones.
+///
+/// # Errors
+/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
+/// [`StoreError::Sqlite`].
+pub(crate) fn open_to_write(
+    path: &Path,
+    durability: Durability,
+    migrations: usize,
+) -> Result<Db, StoreError> {
+    let db = connect(path, READ_WRITE)?;
+    db.sqlite().busy_timeout(Duration::from_millis(BUSY_MS))?;
+    refuse_foreign(&db, path)?;
+    refuse_newer_than(&db, migrations)?;
     settle(&db)?;
-    db.pragma_update(None, "journal_mode", "WAL")?;
+    set(&db, "journal_mode", "WAL")?;
     let synchronous = match durability {
         Durability::Full => "FULL",
         Durability::Normal => "NORMAL",
     };
-    db.pragma_update(None, "synchronous", synchronous)?;
+    set(&db, "synchronous", synchronous)?;
     // The writer thread makes checkpoints, outside of commits.
-    db.pragma_update(None, "wal_autocheckpoint", 0)?;
+    set(&db, "wal_autocheckpoint", 0)?;
     // Savepoint journals are a few pages; SQLite would create a file for each.
-    db.pragma_update(None, "temp_store", "MEMORY")?;
-    db.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
-    db.pragma_update(None, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
-    if bytes <= CHECKED_FIRST_BYTES {
-        refuse_damaged(&db)?;
-    }
-    let found = version(&db)?;
-    let known = i64::try_from(migrations.len()).unwrap_or(i64::MAX);
-    if found > 0 && found < known {
-        crate::backup::before_migration(dir, found)?;
-    }
-    migrate_with(&mut db, migrations)?;
-    if db.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? == 0 {
-        db.pragma_update(None, "application_id", APPLICATION_ID)?;
-    }
+    set(&db, "temp_store", "MEMORY")?;
+    set(&db, "cache_size", -WRITER_CACHE_KIB)?;
+    set(&db, "journal_size_limit", WAL_FILE_BYTES_KEPT)?;
     Ok(db)
 }
 
@@ -86,24 +69,24 @@ fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
-pub fn open_empty(path: &Path) -> Result<Connection, StoreError> {
+pub fn open_empty(path: &Path) -> Result<Db, StoreError> {
     let db = connect(path, READ_WRITE)?;
-    db.pragma_update(None, "journal_mode", "OFF")?;
-    db.pragma_update(None, "synchronous", "OFF")?;
+    set(&db, "journal_mode", "OFF")?;
+    set(&db, "synchronous", "OFF")?;
     Ok(db)
 }
 
 /// Opens the copy made by a restore, and migrates it to this program's schema.
 ///
 /// # Errors
-/// As [`open_writer`].
-pub fn open_copy(path: &Path) -> Result<Connection, StoreError> {
+/// [`StoreError::Migration`]; [`StoreError::Sqlite`].
+pub fn open_copy(path: &Path) -> Result<Db, StoreError> {
     let mut db = connect(path, READ_WRITE)?;
     settle(&db)?;
     // A single file, synced as a whole later.
-    db.pragma_update(None, "journal_mode", "DELETE")?;
-    db.pragma_update(None, "synchronous", "OFF")?;
-    migrate_with(&mut db, MIGRATIONS)?;
+    set(&db, "journal_mode", "DELETE")?;
+    set(&db, "synchronous", "OFF")?;
+    migrate(&mut db)?;
     Ok(db)
 }
 
@@ -111,7 +94,7 @@ pub fn open_copy(path: &Path) -> Result<Connection, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Sqlite`].
-pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
+pub fn open_reader(dir: &Path) -> Result<Db, StoreError> {
     open_to_read(&dir.join(DB_FILE))
 }
 
@@ -119,36 +102,35 @@ pub fn open_reader(dir: &Path) -> Result<Connection, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Damaged`] if the file is not a database; [`StoreError::Sqlite`].
-pub fn open_to_read(path: &Path) -> Result<Connection, StoreError> {
+pub fn open_to_read(path: &Path) -> Result<Db, StoreError> {
     let db = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     settle(&db)?;
-    db.pragma_update(None, "query_only", true)?;
+    set(&db, "query_only", true)?;
     Ok(db)
 }
 
-/// Opens an in-memory database that other connections of this process can open by name.
+/// Opens an empty in-memory database that other connections of this process can open by name.
 ///
 /// # Errors
-/// [`StoreError::Migration`], [`StoreError::Sqlite`].
-pub(super) fn open_in_memory(name: &str, purpose: Purpose) -> Result<Connection, StoreError> {
+/// [`StoreError::Sqlite`].
+pub fn open_in_memory(name: &str) -> Result<Db, StoreError> {
     let flags = READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_URI;
-    let mut db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
+    let db = connect(format!("file:/{name}?vfs=memdb"), flags)?;
     settle(&db)?;
-    match purpose {
-        Purpose::Template => migrate_with(&mut db, MIGRATIONS)?,
-        Purpose::Write => {}
-        Purpose::Read => db.pragma_update(None, "query_only", true)?,
-    }
     Ok(db)
 }
 
-fn settle(db: &Connection) -> Result<(), StoreError> {
-    db.busy_timeout(Duration::from_millis(BUSY_MS))?;
-    db.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-    db.pragma_update(None, "foreign_keys", true)?;
+fn set(db: &Db, pragma: &str, value: impl ToSql) -> Result<(), StoreError> {
+    Ok(db.sqlite().pragma_update(None, pragma, value)?)
+}
+
+fn settle(db: &Db) -> Result<(), StoreError> {
+    db.sqlite().busy_timeout(Duration::from_millis(BUSY_MS))?;
+    db.sqlite().set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    set(db, "foreign_keys", true)?;
     // REPLACE fires delete triggers only with this pragma.
-    db.pragma_update(None, "recursive_triggers", true)?;
-    db.pragma_update(None, "trusted_schema", false)?;
+    set(db, "recursive_triggers", true)?;
+    set(db, "trusted_schema", false)?;
     Ok(())
 }
 
@@ -156,8 +138,8 @@ fn settle(db: &Connection) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn version(db: &Connection) -> Result<i64, StoreError> {
-    Ok(db.pragma_query_value(None, "user_version", |row| row.get(0))?)
+pub fn version(db: &Db) -> Result<i64, StoreError> {
+    Ok(db.sqlite().pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 
 /// True if a file of this version has this program's schema.
@@ -169,11 +151,11 @@ pub fn is_current(version: i64) -> bool {
 ///
 /// # Errors
 /// [`StoreError::Newer`].
-pub fn refuse_newer(db: &Connection) -> Result<(), StoreError> {
+pub fn refuse_newer(db: &Db) -> Result<(), StoreError> {
     refuse_newer_than(db, MIGRATIONS.len())
 }
 
-fn refuse_newer_than(db: &Connection, known: usize) -> Result<(), StoreError> {
+fn refuse_newer_than(db: &Db, known: usize) -> Result<(), StoreError> {
     let found = version(db)?;
     let known = i64::try_from(known).unwrap_or(i64::MAX);
     if found > known { Err(StoreError::Newer { found, known }) } else { Ok(()) }
@@ -184,9 +166,9 @@ fn refuse_newer_than(db: &Connection, known: usize) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Foreign`].
-pub fn refuse_foreign(db: &Connection, path: &Path) -> Result<(), StoreError> {
+pub fn refuse_foreign(db: &Db, path: &Path) -> Result<(), StoreError> {
     let foreign = |why: String| Err(StoreError::Foreign { path: path.to_owned(), why });
-    let mark: i64 = db.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let mark: i64 = db.sqlite().pragma_query_value(None, "application_id", |row| row.get(0))?;
     if mark == APPLICATION_ID {
         return Ok(());
     }
@@ -195,25 +177,17 @@ pub fn refuse_foreign(db: &Connection, path: &Path) -> Result<(), StoreError> {
     }
     let ours = "SELECT count(*) = 0 OR count(*) FILTER (WHERE name IN ('acp_meta','acp_sessions','acp_events')) = 3 \
                 FROM sqlite_master WHERE type = 'table'";
-    if db.query_row(ours, [], |row| row.get(0))? { Ok(()) } else { foreign("it has other tables".to_owned()) }
-}
-
-/// Refuses a file with damaged pages.
-fn refuse_damaged(db: &Connection) -> Result<(), StoreError> {
-    let found = crate::check::pages(db, true)?;
-    match found.first() {
-        None => Ok(()),
-        Some(first) => Err(StoreError::Damaged { why: first.clone() }),
-    }
+    let is_ours = db.first(ours, &[], |row| row.only())?.unwrap_or(false);
+    if is_ours { Ok(()) } else { foreign("it has other tables".to_owned()) }
 }
 
 /// Differences of tables, indexes and triggers from this program's schema: missing, changed and unknown ones.
 ///
 /// # Errors
 /// [`StoreError::Migration`]; SQLite errors.
-pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
-    let mut fresh = Connection::open_in_memory()?;
-    migrate_with(&mut fresh, MIGRATIONS)?;
+pub fn differences(db: &Db) -> Result<Vec<String>, StoreError> {
+    let mut fresh = Db::new(Connection::open_in_memory()?);
+    migrate(&mut fresh)?;
     let (want, found) = (objects(&fresh)?, objects(db)?);
     let mut list = Vec::new();
     for (name, sql) in &want {
@@ -230,23 +204,43 @@ pub fn differences(db: &Connection) -> Result<Vec<String>, StoreError> {
 }
 
 /// Objects of a schema by type and name, with their SQL in normalized white space.
-fn objects(db: &Connection) -> Result<BTreeMap<String, String>, StoreError> {
-    let sql =
-        "SELECT type || ' ' || name, coalesce(sql, '') FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'";
-    let mut statement = db.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    let mut found = BTreeMap::new();
-    while let Some(row) = rows.next()? {
-        let text: String = row.get(1)?;
-        found.insert(row.get(0)?, text.split_whitespace().collect::<Vec<_>>().join(" "));
-    }
-    Ok(found)
+fn objects(db: &Db) -> Result<BTreeMap<String, String>, StoreError> {
+    let sql = "SELECT type || ' ' || name AS name, coalesce(sql, '') AS text FROM sqlite_master \
+        WHERE name NOT LIKE 'sqlite_%'";
+    let found = db.all(sql, &[], |row| {
+        let text = row.text("text")?.split_whitespace().collect::<Vec<_>>().join(" ");
+        Ok((row.get("name")?, text))
+    })?;
+    Ok(found.into_iter().collect())
 }
 
-fn migrate_with(db: &mut Connection, migrations: &[&str]) -> Result<(), StoreError> {
+/// Brings the database to this program's schema.
+///
+/// # Errors
+/// [`StoreError::Migration`].
+pub fn migrate(db: &mut Db) -> Result<(), StoreError> {
+    migrate_with(db, MIGRATIONS)
+}
+
+/// Applies those of the migrations that the database lacks.
+///
+/// # Errors
+/// [`StoreError::Migration`].
+pub(crate) fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), StoreError> {
     Migrations::new(migrations.iter().map(|sql| M::up(sql)).collect())
-        .to_latest(db)
+        .to_latest(db.sqlite_mut())
         .map_err(|error| StoreError::Migration(Arc::new(error)))
+}
+
+/// Marks a new file as a database of this program.
+///
+/// # Errors
+/// SQLite errors.
+pub(crate) fn set_application_id(db: &Db) -> Result<(), StoreError> {
+    match db.sqlite().pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? {
+        0 => set(db, "application_id", APPLICATION_ID),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -254,14 +248,15 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use crate::codec::SqlEnum;
+    use crate::open::{open_with, open_writer};
     use acp_core::rows::{
         BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
     };
     use acp_core::run::RunState;
     use acp_core::session::{Ending, SessionState};
 
-    fn migrated() -> Connection {
-        let mut db = Connection::open_in_memory().unwrap();
+    fn migrated() -> Db {
+        let mut db = Db::new(Connection::open_in_memory().unwrap());
         migrate_with(&mut db, MIGRATIONS).unwrap();
         db
     }
@@ -278,8 +273,9 @@ mod tests {
     }
 
     /// Returns the words of `CHECK (column IN (…))` in the definition of `table`.
-    fn checked_words(db: &Connection, table: &str, column: &str) -> Vec<String> {
+    fn checked_words(db: &Db, table: &str, column: &str) -> Vec<String> {
         let sql: String = db
+            .sqlite()
             .query_row("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |row| {
                 row.get(0)
             })
@@ -289,7 +285,7 @@ mod tests {
         list.split(',').map(|word| word.trim().trim_matches('\'').to_owned()).collect()
     }
 
-    fn assert_words<T: SqlEnum>(db: &Connection, table: &str, column: &str) {
+    fn assert_words<T: SqlEnum>(db: &Db, table: &str, column: &str) {
         let want: Vec<String> = T::ALL.iter().map(|value| value.word().to_owned()).collect();
         assert_eq!(checked_words(db, table, column), want, "{table}.{column}");
     }
@@ -322,7 +318,7 @@ mod tests {
         assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
         // This program restores the backup and refuses the newer database.
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
-        crate::restore::restore(dir.path(), &kept, &mut |_, _| {}).unwrap();
+        crate::restore::restore(dir.path(), &kept, 1, &mut |_, _| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
     }
 
@@ -330,15 +326,15 @@ mod tests {
     fn rows_of_the_first_schema_keep_their_order() {
         let dir = tempfile::tempdir().unwrap();
         let db = open_with(dir.path(), Durability::Full, &MIGRATIONS[..1]).unwrap();
-        let insert = |db: &Connection, key: &str| {
+        let insert = |db: &Db, key: &str| {
             let sql = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, state, owner_session_key, \
                 gateway_instance_id, resumable, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
                 VALUES (?1, 'direct', 'demo', 'persistent', '/', 'idle', ?1, '', 0, '{}', 0, 0, 0, 0)";
-            db.execute(sql, [key]).unwrap();
+            db.sqlite().execute(sql, [key]).unwrap();
             let sql = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, \
                 status, bound_by, bound_at, last_activity_at, metadata_json) \
                 VALUES (?1, 'console', 'default', ?1, ?1, 'session', 'active', '', 0, 0, '{}')";
-            db.execute(sql, [key]).unwrap();
+            db.sqlite().execute(sql, [key]).unwrap();
         };
         ["c", "a"].into_iter().for_each(|key| insert(&db, key));
         drop(db);
@@ -348,11 +344,11 @@ mod tests {
         insert(&db, "b");
         for table in ["acp_sessions", "acp_bindings"] {
             let sql = format!("SELECT session_key FROM {table} ORDER BY ord");
-            let mut statement = db.prepare(&sql).unwrap();
+            let mut statement = db.sqlite().prepare(&sql).unwrap();
             let keys = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
             assert_eq!(keys.map(Result::unwrap).collect::<Vec<_>>(), ["c", "a", "b"], "{table}");
         }
-        let last: i64 = db.query_row("SELECT last FROM acp_ord", [], |row| row.get(0)).unwrap();
+        let last: i64 = db.sqlite().query_row("SELECT last FROM acp_ord", [], |row| row.get(0)).unwrap();
         assert_eq!(last, 4, "two rows of each table were numbered from 1, then one of each followed");
     }
 
@@ -361,7 +357,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
         assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
-        db.execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
+        db.sqlite().execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
         let want = ["trigger acp_events_never_updated is missing", "table more is unknown"];
         assert_eq!(differences(&db).unwrap(), want);
     }
@@ -370,13 +366,13 @@ mod tests {
     fn pragmas_are_set() {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
-        let number = |name| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
-        let mode: String = db.pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        let number = |name| db.sqlite().pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        let mode: String = db.sqlite().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
         assert_eq!(number("synchronous"), 2);
         assert_eq!(number("foreign_keys"), 1);
         assert_eq!(number("wal_autocheckpoint"), 0);
         let reader = open_reader(dir.path()).unwrap();
-        assert!(reader.execute("DELETE FROM acp_meta", []).is_err());
+        assert!(reader.sqlite().execute("DELETE FROM acp_meta", []).is_err());
     }
 }

@@ -2,36 +2,31 @@
 //! An incoming message listed here is an echo, even after an unbind or a restart. Retention
 //! (`gateway/src/ops/retention.rs`) deletes rows too old for any channel to deliver again.
 
-use crate::codec::{Int, execute, first, run};
+use crate::db::{Db, params};
 use crate::error::StoreError;
-use crate::{Store, now_ms};
+use crate::{Store, Tx};
 use acp_core::rows::ConversationRef;
-use rusqlite::{Connection, params};
 
 /// Records the id of a sent message.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn record_sent_message(
-    db: &Connection,
-    at: &ConversationRef,
-    message_id: &str,
-) -> Result<(), StoreError> {
+pub fn record_sent_message(tx: &Tx<'_>, at: &ConversationRef, message_id: &str) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_said (channel, account_id, conversation_id, message_id, said_at) \
         VALUES (?1, ?2, ?3, ?4, ?5) ON CONFLICT DO NOTHING";
-    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, Int(now_ms())];
-    execute(db, SQL, keys)
+    let keys = params![at.channel, at.account_id, at.conversation_id, message_id, tx.now_ms()];
+    tx.run(SQL, keys).map(drop)
 }
 
 /// True if the gateway itself sent the message.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn is_own_message(db: &Connection, at: &ConversationRef, message_id: &str) -> Result<bool, StoreError> {
+pub fn is_own_message(db: &Db, at: &ConversationRef, message_id: &str) -> Result<bool, StoreError> {
     const SQL: &str = "SELECT 1 FROM acp_said WHERE channel = ?1 AND account_id = ?2 AND conversation_id = ?3 \
         AND message_id = ?4";
     let keys = params![at.channel, at.account_id, at.conversation_id, message_id];
-    Ok(first(db, SQL, keys, |_| Ok(()))?.is_some())
+    Ok(db.first(SQL, keys, |_| Ok(()))?.is_some())
 }
 
 impl Store {
@@ -46,9 +41,9 @@ impl Store {
             ORDER BY said_at LIMIT ?2)";
         const REPLIES: &str = "DELETE FROM acp_reply WHERE nonce IN \
             (SELECT nonce FROM acp_reply WHERE said_at < ?1 ORDER BY said_at LIMIT ?2)";
-        let forget = move |tx: &crate::Tx<'_>| {
-            let said = run(tx, SQL, params![Int(before_ms), Int(rows_max)])?;
-            Ok(said.max(run(tx, REPLIES, params![Int(before_ms), Int(rows_max)])?))
+        let forget = move |tx: &Tx<'_>| {
+            let said = tx.run(SQL, params![before_ms, rows_max])?;
+            Ok(said.max(tx.run(REPLIES, params![before_ms, rows_max])?))
         };
         self.write("forget_said", forget).await
     }

@@ -1,20 +1,16 @@
-//! `acp_sessions`: sessions, with the queries behind caps, timeouts and recovery.
+//! `acp_sessions`: sessions, with the queries behind caps and recovery.
 
-use crate::codec::{
-    Int, SqlEnum, all, execute, first, id, id_opt, int, json, json_opt, run, to_json, to_json_opt, word,
-    word_opt,
-};
+use crate::Store;
+use crate::codec::{to_json, to_json_opt};
+use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
-use crate::{Store, bindings};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::SessionRow;
-use acp_core::session::SessionState;
-use acp_core::timeouts::{TimeoutInput, Timeouts};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
-use rusqlite::{Connection, Row, named_params, params};
 
-const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
+/// Columns read by [`from_row`].
+pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
     asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
     options_json, last_session_seq, created_at, updated_at, last_activity_at";
 
@@ -31,31 +27,35 @@ const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent
     options_json = :options_json, updated_at = :updated_at, last_activity_at = :last_activity_at \
     WHERE session_key = :session_key";
 
-fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
+/// Reads a row of [`COLUMNS`].
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     Ok(SessionRow {
-        session_key: id(row, "session_key")?,
+        session_key: row.get("session_key")?,
         backend: row.get("backend")?,
-        agent: id(row, "agent")?,
-        mode: word(row, "mode")?,
+        agent: row.get("agent")?,
+        mode: row.get("mode")?,
         cwd: row.get("cwd")?,
         label: row.get("label")?,
-        state: word(row, "state")?,
-        ending: word_opt(row, "ending")?,
-        last_error: json_opt(row, "last_error")?,
-        owner_session_key: id(row, "owner_session_key")?,
+        state: row.get("state")?,
+        ending: row.get("ending")?,
+        last_error: row.json_opt("last_error")?,
+        owner_session_key: row.get("owner_session_key")?,
         asked_by: row.get("asked_by")?,
-        spawned_by: id_opt(row, "spawned_by")?,
-        parent_session_key: id_opt(row, "parent_session_key")?,
-        gateway_instance_id: id(row, "gateway_instance_id")?,
+        spawned_by: row.get("spawned_by")?,
+        parent_session_key: row.get("parent_session_key")?,
+        gateway_instance_id: row.get("gateway_instance_id")?,
         agent_session_id: row.get("agent_session_id")?,
         resumable: row.get("resumable")?,
         agent_info: row.get("agent_info_json")?,
-        lease_id: id_opt(row, "lease_id")?,
-        options: json(row, "options_json")?,
-        last_session_seq: int(row, "last_session_seq")?,
-        created_at_ms: int(row, "created_at")?,
-        updated_at_ms: int(row, "updated_at")?,
-        last_activity_at_ms: int(row, "last_activity_at")?,
+        lease_id: row.get("lease_id")?,
+        options: row.json("options_json")?,
+        last_session_seq: row.get("last_session_seq")?,
+        created_at_ms: row.get("created_at")?,
+        updated_at_ms: row.get("updated_at")?,
+        last_activity_at_ms: row.get("last_activity_at")?,
     })
 }
 
@@ -63,33 +63,31 @@ fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::LabelTaken`] if an open session has the label; SQLite errors.
-pub fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
-    let lease_id = row.lease_id.map(|id| id.to_string());
-    let inserted = run(
-        db,
+pub fn insert(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
+    let inserted = db.run_named(
         INSERT,
         named_params! {
-            ":session_key": row.session_key.as_str(),
+            ":session_key": row.session_key,
             ":backend": row.backend,
-            ":agent": row.agent.as_str(),
-            ":mode": row.mode.word(),
+            ":agent": row.agent,
+            ":mode": row.mode,
             ":cwd": row.cwd,
             ":label": row.label,
-            ":state": row.state.word(),
+            ":state": row.state,
             ":last_error": to_json_opt(row.last_error.as_ref())?,
-            ":owner_session_key": row.owner_session_key.as_str(),
+            ":owner_session_key": row.owner_session_key,
             ":asked_by": row.asked_by,
-            ":spawned_by": row.spawned_by.as_ref().map(SessionKey::as_str),
-            ":parent_session_key": row.parent_session_key.as_ref().map(SessionKey::as_str),
-            ":gateway_instance_id": row.gateway_instance_id.to_string(),
+            ":spawned_by": row.spawned_by,
+            ":parent_session_key": row.parent_session_key,
+            ":gateway_instance_id": row.gateway_instance_id,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
             ":agent_info_json": row.agent_info,
-            ":lease_id": lease_id,
+            ":lease_id": row.lease_id,
             ":options_json": to_json(&row.options)?,
-            ":created_at": Int(row.created_at_ms),
-            ":updated_at": Int(row.updated_at_ms),
-            ":last_activity_at": Int(row.last_activity_at_ms),
+            ":created_at": row.created_at_ms,
+            ":updated_at": row.updated_at_ms,
+            ":last_activity_at": row.last_activity_at_ms,
         },
     );
     match (inserted, &row.label) {
@@ -104,27 +102,26 @@ pub fn insert(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::NoSession`]; SQLite errors.
-pub fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
-    let changed = run(
-        db,
+pub fn update(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
+    let changed = db.run_named(
         UPDATE,
         named_params! {
-            ":session_key": row.session_key.as_str(),
+            ":session_key": row.session_key,
             ":backend": row.backend,
-            ":agent": row.agent.as_str(),
-            ":mode": row.mode.word(),
+            ":agent": row.agent,
+            ":mode": row.mode,
             ":cwd": row.cwd,
             ":label": row.label,
-            ":state": row.state.word(),
-            ":ending": row.ending.map(SqlEnum::word),
+            ":state": row.state,
+            ":ending": row.ending,
             ":last_error": to_json_opt(row.last_error.as_ref())?,
             ":agent_session_id": row.agent_session_id,
             ":resumable": row.resumable,
             ":agent_info_json": row.agent_info,
-            ":lease_id": row.lease_id.map(|id| id.to_string()),
+            ":lease_id": row.lease_id,
             ":options_json": to_json(&row.options)?,
-            ":updated_at": Int(row.updated_at_ms),
-            ":last_activity_at": Int(row.last_activity_at_ms),
+            ":updated_at": row.updated_at_ms,
+            ":last_activity_at": row.last_activity_at_ms,
         },
     )?;
     if changed == 1 { Ok(()) } else { Err(StoreError::NoSession { session_key: row.session_key.clone() }) }
@@ -134,9 +131,9 @@ pub fn update(db: &Connection, row: &SessionRow) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::NoSession`].
-pub fn marks(db: &Connection, key: &SessionKey) -> Result<(u64, u64), StoreError> {
+pub fn marks(db: &Db, key: &SessionKey) -> Result<(u64, u64), StoreError> {
     const SQL: &str = "SELECT epoch, last_session_seq FROM acp_sessions WHERE session_key = ?1";
-    first(db, SQL, [key.as_str()], |row| Ok((int(row, "epoch")?, int(row, "last_session_seq")?)))?
+    db.first(SQL, params![key], |row| Ok((row.get("epoch")?, row.get("last_session_seq")?)))?
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
@@ -144,18 +141,18 @@ pub fn marks(db: &Connection, key: &SessionKey) -> Result<(u64, u64), StoreError
 ///
 /// # Errors
 /// SQLite errors.
-pub fn set_last_seq(db: &Connection, key: &SessionKey, last: u64) -> Result<(), StoreError> {
+pub fn set_last_seq(db: &Db, key: &SessionKey, last: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_sessions SET last_session_seq = ?2 WHERE session_key = ?1";
-    execute(db, SQL, params![key.as_str(), Int(last)])
+    db.run(SQL, params![key, last]).map(drop)
 }
 
 /// Starts and returns a new epoch, in which no earlier actor can write.
 ///
 /// # Errors
 /// [`StoreError::NoSession`].
-pub fn next_epoch(db: &Connection, key: &SessionKey) -> Result<u64, StoreError> {
+pub fn next_epoch(db: &Db, key: &SessionKey) -> Result<u64, StoreError> {
     const SQL: &str = "UPDATE acp_sessions SET epoch = epoch + 1 WHERE session_key = ?1 RETURNING epoch";
-    first(db, SQL, [key.as_str()], |row| int(row, "epoch"))?
+    db.first(SQL, params![key], |row| row.get("epoch"))?
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
@@ -176,16 +173,16 @@ const IS_IN_USE: &str = "s.state NOT IN ('idle', 'error') \
 /// # Errors
 /// [`StoreError::LimitReached`]; SQLite errors.
 pub fn check_caps(
-    db: &Connection,
+    db: &Db,
     SessionLimits { sessions_max, account }: &SessionLimits,
 ) -> Result<(), StoreError> {
     let sessions_max = *sessions_max;
-    let count = |sql: String, with: &[&dyn rusqlite::ToSql]| first(db, &sql, with, |row| int(row, "used"));
+    let count = |sql: String, with: Params<'_>| db.first(&sql, with, |row| row.get("used"));
     if count(count_in_use_sql(), &[])?.unwrap_or(0) >= sessions_max {
         return Err(StoreError::LimitReached { sessions_max, account: false });
     }
     let Some(AccountLimit { channel, account_id, sessions_max }) = account else { return Ok(()) };
-    if count(count_in_use_of_account_sql(), &[channel, account_id])?.unwrap_or(0) >= *sessions_max {
+    if count(count_in_use_of_account_sql(), params![channel, account_id])?.unwrap_or(0) >= *sessions_max {
         return Err(StoreError::LimitReached { sessions_max: *sessions_max, account: true });
     }
     Ok(())
@@ -204,15 +201,15 @@ pub struct SessionUsage {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn session_usage(db: &Connection, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
+pub fn session_usage(db: &Db, key: &SessionKey) -> Result<Option<SessionUsage>, StoreError> {
     let sql = format!(
         "SELECT b.channel, b.account_id, NOT ({IS_IN_USE}) AS asleep FROM acp_sessions AS s LEFT JOIN acp_bindings AS b \
          ON b.session_key = s.session_key AND b.ord = (SELECT min(ord) FROM acp_bindings WHERE session_key = s.session_key) \
          WHERE s.session_key = ?1 AND s.state <> 'closed'"
     );
-    first(db, &sql, [key.as_str()], |row| {
+    db.first(&sql, params![key], |row| {
         let channel: Option<String> = row.get("channel")?;
-        let account = channel.zip(row.get::<_, Option<String>>("account_id")?);
+        let account = channel.zip(row.get::<Option<String>>("account_id")?);
         Ok(SessionUsage { is_idle: row.get("asleep")?, account })
     })
 }
@@ -234,9 +231,9 @@ fn count_in_use_of_account_sql() -> String {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn get(db: &Connection, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
+pub fn get(db: &Db, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM acp_sessions WHERE session_key = ?1");
-    first(db, &sql, [key.as_str()], from_row)
+    db.first(&sql, params![key], from_row)
 }
 
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
@@ -267,67 +264,16 @@ const FOUND: &str = concat!(
 
 fn candidate_from_row(row: &Row<'_>) -> Result<RecoveryCandidate, StoreError> {
     Ok(RecoveryCandidate {
-        session_key: id(row, "session_key")?,
+        session_key: row.get("session_key")?,
         rows: RecoveryFacts {
-            state: word(row, "state")?,
-            lease: word_opt(row, "usage")?,
+            state: row.get("state")?,
+            lease: row.get("usage")?,
             running: row.get("running")?,
             queued: row.get("queued")?,
             steers: row.get("steers")?,
         },
-        last_activity_at_ms: int(row, "last_activity_at")?,
+        last_activity_at_ms: row.get("last_activity_at")?,
     })
-}
-
-/// Session with a timeout, and the input for its deadline.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ExpiringSession {
-    /// Session key.
-    pub session_key: SessionKey,
-    /// Data that the deadline depends on.
-    pub subject: TimeoutInput,
-}
-
-/// Data that the timeouts of a session depend on; `None` if the session is closed.
-///
-/// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
-pub fn expiry_subject(db: &Connection, row: &SessionRow) -> Result<Option<TimeoutInput>, StoreError> {
-    const SQL: &str = concat!(
-        "SELECT ",
-        has_runs!("r.state IN ('queued','running')"),
-        " AS busy FROM acp_sessions AS s WHERE s.session_key = ?1"
-    );
-    if row.state == SessionState::Closed {
-        return Ok(None);
-    }
-    let runs = first(db, SQL, [row.session_key.as_str()], |row| Ok(row.get::<_, bool>("busy")?))?;
-    let rests = matches!(row.state, SessionState::Idle | SessionState::Error);
-    let mut bindings = bindings::of_session(db, &row.session_key)?;
-    bindings.retain(|binding| binding.status.is_live());
-    Ok(Some(TimeoutInput {
-        busy: !rests || runs.unwrap_or(false),
-        agent_may_end: row.lease_id.is_some() && row.resumable,
-        last_activity_at_ms: row.last_activity_at_ms,
-        bindings,
-    }))
-}
-
-/// Resting sessions with a timeout. Without configured timeouts, only those whose bindings have their own.
-fn expiring_sessions(db: &Connection, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM acp_sessions AS s WHERE state IN ('idle','error') AND (?1 OR EXISTS (SELECT 1 FROM \
-         acp_bindings AS b WHERE b.session_key = s.session_key AND b.status IN ('active','parked') \
-         AND (b.idle_ms > 0 OR b.max_age_ms > 0)))"
-    );
-    let rows = all(db, &sql, [windows.session_ms > 0], from_row)?;
-    let mut out = Vec::with_capacity(rows.len());
-    for row in rows {
-        if let Some(subject) = expiry_subject(db, &row)? {
-            out.push(ExpiringSession { session_key: row.session_key, subject });
-        }
-    }
-    Ok(out)
 }
 
 impl Store {
@@ -349,7 +295,7 @@ impl Store {
             "SELECT {COLUMNS} FROM acp_sessions WHERE state <> 'closed' OR (?1 AND ending IS NOT 'deleted') \
              ORDER BY last_activity_at DESC, ord DESC LIMIT ?2"
         );
-        self.read("sessions", move |db| all(db, &sql, params![closed_too, Int(rows_max)], from_row)).await
+        self.read("sessions", move |db| db.all(&sql, params![closed_too, rows_max], from_row)).await
     }
 
     /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has
@@ -358,23 +304,7 @@ impl Store {
     /// # Errors
     /// As [`Store::read`].
     pub async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
-        self.read("found_sessions", |db| all(db, FOUND, [], candidate_from_row)).await
-    }
-
-    /// Resting sessions with one of these timeouts, or with a binding that has its own.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub async fn expiring_sessions(&self, windows: Timeouts) -> Result<Vec<ExpiringSession>, StoreError> {
-        self.read("mortals", move |db| expiring_sessions(db, windows)).await
-    }
-
-    /// Data that the timeouts of one session depend on; `None` if the session is closed or missing.
-    ///
-    /// # Errors
-    /// As [`Store::read`].
-    pub async fn expiry_subject(&self, key: SessionKey) -> Result<Option<TimeoutInput>, StoreError> {
-        self.read("subject", move |db| get(db, &key)?.map_or(Ok(None), |row| expiry_subject(db, &row))).await
+        self.read("found_sessions", |db| db.all(FOUND, &[], candidate_from_row)).await
     }
 }
 
@@ -393,7 +323,7 @@ mod tests {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
             let steps = store
                 .read("plan", move |db| {
-                    let mut statement = db.prepare(&sql)?;
+                    let mut statement = db.sqlite().prepare(&sql)?;
                     let rows = statement.raw_query();
                     let steps: Result<Vec<String>, _> = rows.mapped(|row| row.get("detail")).collect();
                     Ok(steps?)
@@ -420,8 +350,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Normal).unwrap();
         let sql = format!("EXPLAIN QUERY PLAN {FOUND}");
-        let steps =
-            store.read("plan", move |db| all(db, &sql, [], |row| Ok(row.get::<_, String>("detail")?)));
+        let steps = store.read("plan", move |db| db.all(&sql, &[], |row| row.get::<String>("detail")));
         let steps = steps.await.unwrap();
         let of_runs: Vec<&String> = steps.iter().filter(|step| step.contains(" r ")).collect();
         assert_eq!(of_runs.len(), 4, "{steps:?}");

@@ -1,8 +1,8 @@
 //! State of a conversation for the decision on its static binding.
 
-use crate::bindings;
-use crate::codec::{all, first, id, int, word};
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
+use crate::{bindings, runs};
 use acp_core::config::Binding;
 use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, ConversationRef};
@@ -10,7 +10,6 @@ use acp_core::static_binding::{
     ConversationState, RetiredSession, StaticSession, StaticSessionSpec, find_entry, first_key, next_key,
 };
 use acp_shared::ids::SessionKey;
-use rusqlite::Connection;
 
 /// Bindings and sessions of one conversation, as stored.
 #[derive(Debug)]
@@ -42,14 +41,14 @@ impl ConversationSnapshot {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn read_conversation(
-    db: &Connection,
+    db: &Db,
     table: &[Binding],
     at: &ConversationRef,
 ) -> Result<ConversationSnapshot, StoreError> {
     let mut look = ConversationSnapshot { binding: None, busy: false, under: None, next: None };
     if let Some(row) = bindings::of_conversation(db, at)? {
         let target = bindings::target(db, &row.session_key)?;
-        look.busy = busy(db, &row.session_key)?;
+        look.busy = runs::has_unfinished(db, &row.session_key)?;
         look.binding = Some((row, target));
     }
     let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
@@ -65,28 +64,21 @@ pub fn read_conversation(
     Ok(look)
 }
 
-/// True if the session has unfinished runs.
-fn busy(db: &Connection, key: &SessionKey) -> Result<bool, StoreError> {
-    const SQL: &str = "SELECT EXISTS (SELECT 1 FROM acp_runs WHERE session_key = ?1 AND state IN ('queued','running')) \
-        AS busy";
-    Ok(first(db, SQL, [key.as_str()], |row| Ok(row.get("busy")?))?.unwrap_or(false))
-}
-
 /// The newest session with this key or a numbered successor of it, and the number of such sessions.
-fn newest_under_key(db: &Connection, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
+fn newest_under_key(db: &Db, key: &SessionKey) -> Result<(Option<StaticSession>, u64), StoreError> {
     // ';' is the character after ':'.
     const UNDER: &str = "session_key = ?1 OR (session_key > ?1 || ':' AND session_key < ?1 || ';')";
     const MADE: &str = "SELECT metadata_json FROM acp_bindings WHERE session_key = ?1 ORDER BY ord";
     let count = format!("SELECT count(*) AS count FROM acp_sessions WHERE {UNDER}");
-    let before = first(db, &count, [key.as_str()], |row| int(row, "count"))?.unwrap_or(0);
+    let before = db.first(&count, params![key], |row| row.get("count"))?.unwrap_or(0);
     let newest =
         format!("SELECT session_key, state FROM acp_sessions WHERE {UNDER} ORDER BY ord DESC LIMIT 1");
-    let newest = first(db, &newest, [key.as_str()], |row| {
-        Ok((id::<SessionKey>(row, "session_key")?, word(row, "state")?))
-    })?;
-    let Some((session_key, state)) = newest else { return Ok((None, before)) };
-    let metadata = all(db, MADE, [session_key.as_str()], |row| Ok(row.get::<_, String>("metadata_json")?))?;
+    let read = |row: &Row<'_>| Ok((row.get::<SessionKey>("session_key")?, row.get("state")?));
+    let Some((session_key, state)) = db.first(&newest, params![key], read)? else {
+        return Ok((None, before));
+    };
+    let metadata = db.all(MADE, params![session_key], |row| row.get::<String>("metadata_json"))?;
     let made = metadata.iter().rev().find_map(|metadata| StaticSessionSpec::from_metadata(metadata));
-    let busy = busy(db, &session_key)?;
+    let busy = runs::has_unfinished(db, &session_key)?;
     Ok((Some(StaticSession { session_key, state, made, busy }), before))
 }

@@ -1,10 +1,10 @@
 //! `acp_stdin_outbox`: messages to agents, committed before they are sent (H6).
 
-use crate::codec::{Int, all, execute, first, id, int, json, to_json};
+use crate::codec::to_json;
+use crate::db::{Db, Row, params};
 use crate::error::StoreError;
 use acp_core::rows::OutboxRow;
 use acp_shared::ids::LeaseId;
-use rusqlite::{Connection, Row, params};
 use sha2::{Digest, Sha256};
 
 const INSERT: &str = "INSERT INTO acp_stdin_outbox (lease_id, seq, bytes, sha256, meaning_json, written, created_at) \
@@ -12,10 +12,10 @@ const INSERT: &str = "INSERT INTO acp_stdin_outbox (lease_id, seq, bytes, sha256
 
 fn from_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
     Ok(OutboxRow {
-        lease_id: id(row, "lease_id")?,
-        seq: int(row, "seq")?,
-        bytes: row.get::<_, Option<Vec<u8>>>("bytes")?.unwrap_or_default(),
-        kind: json(row, "meaning_json")?,
+        lease_id: row.get("lease_id")?,
+        seq: row.get("seq")?,
+        bytes: row.get::<Option<Vec<u8>>>("bytes")?.unwrap_or_default(),
+        kind: row.json("meaning_json")?,
         written: row.get("written")?,
     })
 }
@@ -24,10 +24,9 @@ fn from_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Numbering`] if its number is not the next one of the lease.
-pub fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), StoreError> {
+pub fn insert(db: &Db, row: &OutboxRow, now_ms: u64) -> Result<(), StoreError> {
     const LAST: &str = "SELECT coalesce(max(seq), 0) AS last FROM acp_stdin_outbox WHERE lease_id = ?1";
-    let lease = row.lease_id.to_string();
-    let want = first(db, LAST, [&lease], |found| int(found, "last"))?.unwrap_or(0) + 1;
+    let want = db.first(LAST, params![row.lease_id], |found| found.get("last"))?.unwrap_or(0) + 1;
     if row.seq != want {
         return Err(StoreError::Numbering {
             what: "the number of a message to an agent",
@@ -36,29 +35,27 @@ pub fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), Store
         });
     }
     let hash: [u8; 32] = Sha256::digest(&row.bytes).into();
-    execute(
-        db,
-        INSERT,
-        params![lease, Int(row.seq), row.bytes, hash, to_json(&row.kind)?, row.written, Int(now_ms)],
-    )
+    let (bytes, hash) = (row.bytes.as_slice(), hash.as_slice());
+    let kind = to_json(&row.kind)?;
+    db.run(INSERT, params![row.lease_id, row.seq, bytes, hash, kind, row.written, now_ms]).map(drop)
 }
 
 /// Marks messages up to a number as written and drops their bytes; the hashes stay.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn written(db: &Connection, lease_id: LeaseId, through_seq: u64) -> Result<(), StoreError> {
+pub fn written(db: &Db, lease_id: LeaseId, through_seq: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_stdin_outbox SET written = 1, bytes = NULL \
                        WHERE lease_id = ?1 AND seq <= ?2 AND written = 0";
-    execute(db, SQL, params![lease_id.to_string(), Int(through_seq)])
+    db.run(SQL, params![lease_id, through_seq]).map(drop)
 }
 
 /// Messages of a lease whose write is not confirmed, in order.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn unwritten(db: &Connection, lease_id: LeaseId) -> Result<Vec<OutboxRow>, StoreError> {
+pub fn unwritten(db: &Db, lease_id: LeaseId) -> Result<Vec<OutboxRow>, StoreError> {
     const SQL: &str = "SELECT lease_id, seq, bytes, meaning_json, written FROM acp_stdin_outbox \
                        WHERE lease_id = ?1 AND written = 0 ORDER BY seq";
-    all(db, SQL, [lease_id.to_string()], from_row)
+    db.all(SQL, params![lease_id], from_row)
 }

@@ -2,16 +2,17 @@
 //! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
 //! COMMIT.
 
+use crate::db::Db;
 use crate::error::StoreError;
 use crate::events;
 use crate::health::{HealthSender, StoreHealth};
 use crate::histograms;
 use crate::lock::StateLock;
 use crate::notify::CommitNotifier;
-use crate::open_checks::DatabaseFiles;
+use crate::open::DatabaseFiles;
+use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use prometheus_client::metrics::histogram::Histogram;
-use rusqlite::Connection;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,10 +51,11 @@ impl Default for GroupBounds {
     }
 }
 
-/// Write transaction: a connection, and the notifications to publish after the commit.
+/// Write transaction: a connection, its time, and the notifications to publish after the commit.
 #[derive(Debug)]
 pub struct Tx<'a> {
-    db: &'a Connection,
+    db: &'a Db,
+    now_ms: u64,
     events: Cell<u64>,
     numbers: RefCell<Vec<(SessionKey, u64)>>,
     /// Sessions whose bindings changed.
@@ -63,21 +65,26 @@ pub struct Tx<'a> {
 }
 
 impl Deref for Tx<'_> {
-    type Target = Connection;
-    fn deref(&self) -> &Connection {
+    type Target = Db;
+    fn deref(&self) -> &Db {
         self.db
     }
 }
 
 impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
-    pub fn unpublished(db: &'a Connection) -> Self {
+    pub fn unpublished(db: &'a Db, now_ms: u64) -> Self {
         let (events, rebinds) = (Cell::default(), Cell::default());
-        Self { db, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
+        Self { db, now_ms, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
     }
 }
 
 impl Tx<'_> {
+    /// Time of the transaction, milliseconds since the Unix epoch, as written to its rows.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
     /// Counts events appended to a journal.
     pub fn appended(&self, events: u64) {
         self.events.set(self.events.get().saturating_add(events));
@@ -162,7 +169,8 @@ type JobResult = (Option<StoreError>, JobReply);
 
 /// A named transaction queued for the writer.
 pub struct WriteJob {
-    pub(super) name: &'static str,
+    /// Name of the transaction.
+    pub name: &'static str,
     /// Approximate number of content bytes written.
     bytes: usize,
     queued: Instant,
@@ -206,8 +214,9 @@ pub enum WriterMessage {
 
 /// State of the writer thread.
 pub struct Writer {
-    pub db: Connection,
+    pub db: Db,
     pub queue: Receiver<WriterMessage>,
+    pub clock: Clock,
     pub watches: Arc<CommitNotifier>,
     pub counters: Arc<WriterCounters>,
     pub bounds: GroupBounds,
@@ -263,7 +272,7 @@ impl Writer {
             };
             match message {
                 Ok(WriterMessage::Job(job)) => {
-                    stopped = self.group(job);
+                    stopped = self.group(job, || self.queue.try_recv().ok());
                     has_news = true;
                     let bytes = self.place.log_bytes();
                     if log.is_due(bytes) {
@@ -285,17 +294,18 @@ impl Writer {
         }
         let Self { db, queue, lock, .. } = self;
         drop(queue);
-        if let Err(error) = db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())) {
+        if let Err(error) = db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(())) {
             tracing::debug!(%error, "final checkpoint failed");
         }
-        if let Err((_, error)) = db.close() {
+        if let Err(error) = db.close() {
             tracing::warn!(%error, "closing the database failed");
         }
         drop(lock);
     }
 
-    /// Runs `first` and all other ready jobs as one transaction. Returns true if a stop message was received.
-    pub(super) fn group(&self, first: WriteJob) -> bool {
+    /// Runs `first` and the other jobs that are `ready` as one transaction. Returns true if a stop message was
+    /// received.
+    pub fn group(&self, first: WriteJob, mut ready: impl FnMut() -> Option<WriterMessage>) -> bool {
         let started = Instant::now();
         let mut stop = false;
         let mut group = Group {
@@ -315,10 +325,10 @@ impl Writer {
             if group.lost.is_some() || self.is_full(&group, started) {
                 break;
             }
-            match self.queue.try_recv() {
-                Ok(WriterMessage::Job(job)) => next = Some(job),
-                Ok(WriterMessage::Stop) => stop = true,
-                Err(_) => {}
+            match ready() {
+                Some(WriterMessage::Job(job)) => next = Some(job),
+                Some(WriterMessage::Stop) => stop = true,
+                None => {}
             }
         }
         if group.lost.is_none() {
@@ -353,7 +363,7 @@ impl Writer {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx::unpublished(&self.db);
+        let tx = Tx::unpublished(&self.db, self.clock.wall_ms());
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -376,7 +386,7 @@ impl Writer {
         if matches!(error, StoreError::Damaged { .. }) {
             // Stops writing to a corrupt b-tree: further writes spread the damage.
             group.lost = Some(error);
-        } else if self.db.is_autocommit() {
+        } else if !self.db.is_in_transaction() {
             group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
         } else {
             let undo =
@@ -389,7 +399,7 @@ impl Writer {
     fn settle(&self, group: Group, started: Instant) {
         self.counters.lock().transactions += group.jobs as u64;
         if let Some(error) = &group.lost {
-            if !self.db.is_autocommit()
+            if self.db.is_in_transaction()
                 && let Some(error) = self.step("ROLLBACK")
             {
                 tracing::error!(%error, "rollback of failed transaction group failed");
@@ -432,22 +442,18 @@ impl Writer {
     }
 
     fn step(&self, sql: &'static str) -> Option<StoreError> {
-        let mut statement = match self.db.prepare_cached(sql) {
-            Ok(statement) => statement,
-            Err(error) => return Some(error.into()),
-        };
-        statement.execute([]).err().map(StoreError::from)
+        self.db.run(sql, &[]).err()
     }
 
     /// Tests if writes work again by inserting a large row and deleting it.
-    pub(super) fn probe(&self) {
+    pub fn probe(&self) {
         let failed = self
             .place
             .replaced_file_error()
             .or_else(|| self.step("BEGIN IMMEDIATE"))
             .or_else(|| self.step(PROBE));
         let failed = failed.or_else(|| self.step("COMMIT"));
-        if failed.is_some() && !self.db.is_autocommit() {
+        if failed.is_some() && self.db.is_in_transaction() {
             // Discards the test row.
             let _ = self.step("ROLLBACK");
         }
@@ -460,12 +466,13 @@ impl Writer {
 
     fn checkpoint(&self) {
         let begun = Instant::now();
-        let done = self.db.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |row| {
-            Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?))
+        let done = self.db.first("PRAGMA wal_checkpoint(PASSIVE)", &[], |row| {
+            Ok((row.get::<u64>("log")?, row.get::<u64>("checkpointed")?))
         });
         self.counters.lock().checkpoints += 1;
         match done {
-            Ok((pages, moved)) => {
+            Ok(pages) => {
+                let (pages, moved) = pages.unwrap_or_default();
                 tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
             }
             Err(error) => tracing::warn!(%error, "checkpoint failed"),

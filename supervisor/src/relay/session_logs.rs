@@ -290,6 +290,7 @@ fn make_room(log: &Path, bytes: u64, limits: LogLimits) {
             (written, size) = (written.max(file.modified().ok()), size + file.len());
         }
         // A log that was just created and has no file yet stays.
+        #[expect(clippy::disallowed_methods, reason = "compared with times of the file system")]
         logs.push((written.unwrap_or_else(SystemTime::now), size, dir));
     }
     logs.sort();

@@ -27,6 +27,7 @@ struct Shared {
     sockets: HashMap<SocketId, Sender<ToSocket>>,
 }
 
+#[expect(clippy::disallowed_methods, reason = "a program of the tests has no other clock")]
 fn machine_time() -> Ms {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ms::try_from(since.as_millis()).unwrap_or(Ms::MAX)

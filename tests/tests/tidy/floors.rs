@@ -2,6 +2,7 @@
 
 use crate::assert_none;
 use crate::source::{Named, Source, product, sources};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Top modules of each package by floor: a module imports modules of lower floors only. A package that is not listed
 /// has no floors.
@@ -69,6 +70,9 @@ const PACKAGES: [(&str, &[&str]); 8] = [
     ("gateway/demo-agent", &[]),
     ("gateway", &["acp_shared", "acp_core", "acp_store", "acp_discord", "acp_demo_agent"]),
 ];
+
+/// Files of the gateway that name the database's engine. All others use `acp_store::db`.
+const ENGINE: [&str; 5] = ["backup", "db", "error", "salvage", "schema"];
 
 /// Packages and modules that decide without I/O.
 const PURE: [&str; 3] = ["gateway/core/src/", "gateway/discord/src/core/", "supervisor/src/core/"];
@@ -140,6 +144,33 @@ fn imports_run_downward() {
     assert_none("a module imports modules of lower floors only (FLOORS)", &violations);
 }
 
+/// Modules of a package that import each other in a circle, by repeated removal of the modules that import none of the
+/// others.
+fn circle(files: &[Source]) -> Vec<String> {
+    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in files {
+        let modules = module_of(&source.path);
+        let Some(top) = modules.first().filter(|top| !TEST_SUPPORT.contains(top)) else { continue };
+        let named = source.named();
+        let product = named.iter().filter(|named| !source.is_test(named.line));
+        let own = product.filter_map(|named| own_module(named, modules.len())).map(str::to_owned);
+        imports.entry((*top).to_owned()).or_default().extend(own.filter(|name| name != top));
+    }
+    loop {
+        let before = imports.len();
+        let left: BTreeSet<String> = imports.keys().cloned().collect();
+        imports.retain(|_, named| named.iter().any(|name| left.contains(name)));
+        if imports.len() == before {
+            return left.into_iter().collect();
+        }
+    }
+}
+
+#[test]
+fn modules_of_the_store_import_each_other_in_no_circle() {
+    assert_none("modules of the store form no import cycle", &circle(&sources(&["gateway/store/src"])));
+}
+
 fn forbidden_in_core(segments: &[String]) -> bool {
     let parts: Vec<&str> = segments.iter().map(String::as_str).collect();
     let io = match parts.as_slice() {
@@ -192,8 +223,42 @@ fn packages_name_only_packages_below_them() {
     assert_none("a package names lower packages only (PACKAGES)", &violations);
 }
 
+/// Names of the engine in a file of the gateway outside of [`ENGINE`] and of tests: rusqlite and its connection.
+fn engine_named(source: &Source) -> Vec<String> {
+    let engine = ENGINE.map(|module| format!("gateway/store/src/{module}.rs"));
+    if engine.contains(&source.path) {
+        return Vec::new();
+    }
+    let named = source.named();
+    let paths = named.iter().filter(|named| named.segments.iter().any(|name| name.starts_with("rusqlite")));
+    let calls = (1..).zip(source.text.lines()).filter(|(_, text)| text.contains(".sqlite()"));
+    paths
+        .map(|named| named.line)
+        .chain(calls.map(|(line, _)| line))
+        .filter(|line| !source.is_test(*line))
+        .map(|line| format!("{}:{line}", source.path))
+        .collect()
+}
+
+#[test]
+fn engine_of_the_store_is_named_in_its_own_files_only() {
+    let files = sources(&["gateway/src", "gateway/core/src", "gateway/store/src", "gateway/discord/src"]);
+    let violations: Vec<String> = files.iter().flat_map(engine_named).collect();
+    assert_none("SQL goes through `acp_store::db` outside of the engine's files (ENGINE)", &violations);
+}
+
 #[test]
 fn import_checks_detect_violations() {
+    let circle = |texts: [&str; 2]| {
+        let files = [("p/src/a.rs", texts[0]), ("p/src/b.rs", texts[1])];
+        circle(&files.map(|(path, text)| Source::parse(path, text)))
+    };
+    assert_eq!(circle(["use crate::b::X;", "fn f() { crate::a::g() }"]), ["a", "b"]);
+    assert_eq!(circle(["use crate::{Store, b};", "#[cfg(test)] mod tests { use crate::a; }"]), [""; 0]);
+    let engine = |path: &str, text: &str| engine_named(&Source::parse(path, text)).len();
+    assert_eq!(engine("gateway/store/src/runs.rs", "use rusqlite::Row;\nfn f(db: &Db) { db.sqlite(); }"), 2);
+    assert_eq!(engine("gateway/store/src/schema.rs", "use rusqlite::Connection;"), 0);
+    assert_eq!(engine("gateway/src/app.rs", "#[cfg(test)]\nmod tests { use rusqlite::Row; }"), 0);
     let seen = |path: &str, text: &str| upward_imports(&Source::parse(path, text));
     for (path, text, violations) in [
         ("gateway/src/session/task.rs", "use crate::conversation::inbound;", 1),

@@ -12,7 +12,7 @@ use crate::core::rate_limiter::OLD_EDIT_AGE_MS;
 use crate::core::request_scheduler::{Priority, Sequence};
 use serde::Deserialize;
 use serde_json::Value;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// Evidence that a message exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,12 +35,6 @@ pub struct SentMessage {
 #[derive(Deserialize)]
 pub(super) struct IdOnly {
     pub(super) id: Snowflake,
-}
-
-/// Current wall-clock time in milliseconds since the Unix epoch. Only decides whether a message is old.
-fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Page of a channel's history, oldest message first.
@@ -133,7 +127,8 @@ impl RestClient {
         let payload = body.edit().map_err(|refused| RestError::invalid(route.name, &refused))?;
         let mut call =
             Call::new(route, options).channel(channel).sequence(Sequence::Edit(message)).payload(payload);
-        call.old_edit = message.created_at_ms().saturating_add(OLD_EDIT_AGE_MS) <= unix_ms();
+        call.old_edit =
+            message.created_at_ms().saturating_add(OLD_EDIT_AGE_MS) <= self.0.settings.clock.wall_ms();
         self.call(call).await.map(|_| ())
     }
 

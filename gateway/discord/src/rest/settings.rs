@@ -1,6 +1,7 @@
 //! Settings of the REST client.
 
 use crate::core::base_url::BaseUrl;
+use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
@@ -11,6 +12,8 @@ pub struct RestSettings {
     pub base: BaseUrl,
     /// The bot's token.
     pub token: Secret,
+    /// Source of time.
+    pub clock: Clock,
     /// Timeout of a request, from sending to the end of the response.
     pub request_timeout: Duration,
     /// Timeout of the first response to an interaction, including the wait in the queue. Discord allows three
@@ -36,10 +39,11 @@ pub struct RestSettings {
 impl RestSettings {
     /// Default settings.
     #[must_use]
-    pub fn new(base: BaseUrl, token: Secret) -> Self {
+    pub fn new(base: BaseUrl, token: Secret, clock: Clock) -> Self {
         Self {
             base,
             token,
+            clock,
             request_timeout: Duration::from_secs(15),
             callback_timeout: Duration::from_millis(2500),
             per_second: 40,

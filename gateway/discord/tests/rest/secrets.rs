@@ -5,6 +5,7 @@ use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message::{Callback, MessageBody};
 use acp_discord::rest::{ClientSetupError, RestClient, RestSettings, Webhook};
+use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
@@ -61,7 +62,8 @@ async fn requests_have_authorization_and_user_agent() {
 async fn malformed_token_is_rejected_at_setup() {
     for text in ["", " ", "two words", "line\nbreak", "t\u{e4}"] {
         let base = BaseUrl::discord().unwrap_or_else(|e| panic!("{e}"));
-        let started = RestClient::new(RestSettings::new(base, Secret::new(text.to_owned())));
+        let token = Secret::new(text.to_owned());
+        let started = RestClient::new(RestSettings::new(base, token, Clock::at(0)));
         assert_eq!(started.err(), Some(ClientSetupError::Token), "{text:?}");
     }
 }

@@ -5,6 +5,7 @@ use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{MessageBody, NewMessage};
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestError, RestSettings};
+use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -147,7 +148,9 @@ impl Server {
     pub(crate) fn settings(&self) -> RestSettings {
         let base =
             BaseUrl::parse(&format!("http://127.0.0.1:{}", self.port)).unwrap_or_else(|e| panic!("{e}"));
-        let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()));
+        #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+        let clock = Clock::start();
+        let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()), clock);
         settings.retry_pause = Duration::from_millis(10);
         settings
     }

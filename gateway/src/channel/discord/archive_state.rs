@@ -10,7 +10,6 @@ use crate::channel::discord::workers::ConversationWorker;
 use acp_discord::core::event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::{RestError, model};
-use acp_store::now_ms;
 
 /// Archive state of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +89,7 @@ impl Inner {
     fn is_archived_by_person(&self, at: Snowflake, archive: &ArchiveState) -> bool {
         let last = archive.last.map(Snowflake::created_at_ms).max(self.cache.last_message_ms(at));
         // Unknown: Discord archives far more often than people do, and the next answer unarchives the thread.
-        last.is_some_and(|last_ms| archive.is_archived_by_person(last_ms, now_ms()))
+        last.is_some_and(|last_ms| archive.is_archived_by_person(last_ms, self.clock.wall_ms()))
     }
 }
 

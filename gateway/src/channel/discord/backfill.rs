@@ -12,7 +12,6 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{History, QueueOptions, RestError};
-use acp_store::now_ms;
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -207,7 +206,7 @@ impl ConversationWorker {
             true => None,
             false => self.inner.backfill_permits.acquire().await.ok(),
         };
-        if !self.inner.cache.should_attempt(Access::Read, self.channel, now_ms()) {
+        if !self.inner.cache.should_attempt(Access::Read, self.channel, self.inner.clock.wall_ms()) {
             return Ok(None);
         }
         let page = self.page(mark, budget(is_idle)).await;

@@ -11,7 +11,6 @@ use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::{Member, Message, MessageEdit, User};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::RestError;
-use acp_store::now_ms;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -96,7 +95,7 @@ impl ConversationWorker {
     /// the message is older.
     async fn fetch_queued(&self, id: Snowflake) -> Result<Option<Message>, RestError> {
         loop {
-            let age_needed = too_new_for(id, now_ms());
+            let age_needed = too_new_for(id, self.inner.clock.wall_ms());
             match self.inner.rest.message(self.channel, id).await {
                 Ok(message) => return Ok(Some(message)),
                 Err(fault) if fault.rejection_kind() != Some(RejectionKind::Gone(ResourceKind::Message)) => {

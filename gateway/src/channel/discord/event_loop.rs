@@ -15,7 +15,6 @@ use crate::channel::discord::workers::{ConversationJob, ConversationWorkers};
 use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
-use acp_store::now_ms;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +109,7 @@ impl EventLoop {
     }
 
     fn on_event(&mut self, event: Event) {
-        self.inner.connection_health.on_event(&event, now_ms());
+        self.inner.connection_health.on_event(&event, self.inner.clock.wall_ms());
         self.inner.cache.on_event(&event);
         self.dispatch(event);
     }

@@ -12,6 +12,7 @@ use crate::channel::{
     ConversationRef, Inbound, IntakeOutcome, MessageChangeOutcome, PostedReply, QueuedMessage,
     ReserveOutcome, Suggestion, SuggestionKind,
 };
+use crate::tests::clock;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes;
 use acp_discord::core::event::{GapCause, Member, Thread, User, Value};
@@ -263,7 +264,7 @@ fn channel() -> Json {
 
 /// Thread without messages, archived by a person or not archived.
 fn thread(archived: bool) -> Json {
-    let id = Snowflake::from_ms(now_ms()).to_string();
+    let id = Snowflake::from_ms(clock().wall_ms()).to_string();
     let state = json!({"archived": archived, "auto_archive_duration": 60, "locked": false});
     json!({"id": id, "type": 11, "guild_id": "9", "parent_id": "3", "thread_metadata": state})
 }
@@ -306,7 +307,7 @@ async fn start_with(
 ) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let static_bindings = static_bindings.iter().copied().map(Snowflake).collect();
     let settings = AccountSettings { static_bindings, ..settings("token", &serve(fake).await) };
-    let discord = Discord::new("main".to_owned(), settings).unwrap();
+    let discord = Discord::new("main".to_owned(), settings, clock()).unwrap();
     let inner = Arc::clone(&discord.inner);
     let (inbound, events) = websocket::event_channel(4_096);
     let connection = EventConnection::of(discord.inner.settings().token.clone(), events);
@@ -429,7 +430,7 @@ async fn events_of_old_connection_are_handled_before_next_one() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let unreachable = "http://127.0.0.1:1";
-        let discord = Discord::new("main".to_owned(), settings("old", unreachable)).unwrap();
+        let discord = Discord::new("main".to_owned(), settings("old", unreachable), clock()).unwrap();
         let inner = Arc::clone(&discord.inner);
         inner.cache.set_identity(Snowflake(1), BOT);
         inner.cache.set_location(Snowflake(3), None, Some(Snowflake(9)));

@@ -11,7 +11,6 @@ use acp_discord::core::ids::Snowflake;
 use acp_discord::core::permissions::invite_url;
 use acp_discord::rest::RestCounts;
 use acp_discord::websocket::SessionCounts;
-use acp_store::now_ms;
 use parking_lot::Mutex;
 
 /// Close code of a websocket whose token Discord refuses.
@@ -111,7 +110,7 @@ impl Inner {
         words.extend(inaccessible_text(self.cache.inaccessible().len()));
         let has_names = self.settings().personas;
         words.extend(nameless_text(if has_names {
-            self.cache.denied_count(OptionalFeature::Persona, now_ms())
+            self.cache.denied_count(OptionalFeature::Persona, self.clock.wall_ms())
         } else {
             0
         }));

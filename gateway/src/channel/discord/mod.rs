@@ -42,7 +42,7 @@ use acp_discord::rest::{
     self, ClientSetupError, QueueOptions, RestClient, RestError, SentMessage, SentMessageSearch,
 };
 use acp_discord::websocket;
-use acp_store::now_ms;
+use acp_shared::clock::Clock;
 use render::AttachmentState;
 pub(crate) use settings::AccountSettings;
 use state_cache::{Access, OptionalFeature, StateCache};
@@ -88,6 +88,7 @@ struct Inner {
     /// Address of Discord; fixed for the lifetime of the adapter.
     base: BaseUrl,
     rest: RestClient,
+    clock: Clock,
     counts: Arc<websocket::SessionCounters>,
     cache: StateCache,
     webhooks: Webhooks,
@@ -105,13 +106,19 @@ impl Discord {
     ///
     /// # Errors
     /// [`ClientSetupError`] if the token or the address is unusable.
-    pub(crate) fn new(account: String, settings: AccountSettings) -> Result<Self, ClientSetupError> {
-        let rest = RestClient::new(rest::RestSettings::new(settings.base.clone(), settings.token.clone()))?;
+    pub(crate) fn new(
+        account: String,
+        settings: AccountSettings,
+        clock: Clock,
+    ) -> Result<Self, ClientSetupError> {
+        let (base, token) = (settings.base.clone(), settings.token.clone());
+        let rest = RestClient::new(rest::RestSettings::new(base, token, clock))?;
         let inner = Inner {
             account,
             base: settings.base.clone(),
             settings: watch::Sender::new(Arc::new(settings)),
             rest,
+            clock,
             counts: Arc::default(),
             cache: StateCache::default(),
             webhooks: Webhooks::default(),
@@ -179,7 +186,7 @@ impl Inner {
         };
         // A webhook may write where the bot may not, if no request by the bot is needed first.
         let is_by_webhook = message.persona.is_some() && self.cache.has_archive_state(channel);
-        if !is_by_webhook && !self.cache.should_attempt(Access::Write, channel, now_ms()) {
+        if !is_by_webhook && !self.cache.should_attempt(Access::Write, channel, self.clock.wall_ms()) {
             return denied();
         }
         let files = if message.files.is_empty() {
@@ -187,7 +194,8 @@ impl Inner {
         } else {
             AttachmentState::Some { may_write: None }
         };
-        if files != AttachmentState::None && !self.cache.is_allowed(OptionalFeature::Files, channel, now_ms())
+        if files != AttachmentState::None
+            && !self.cache.is_allowed(OptionalFeature::Files, channel, self.clock.wall_ms())
         {
             let why = "the bot may not attach files here, as an earlier attempt showed".to_owned();
             return SendOutcome::FilesRefused { why, again: false };
@@ -202,7 +210,7 @@ impl Inner {
         {
             return outcome;
         }
-        if is_by_webhook && !self.cache.should_attempt(Access::Write, channel, now_ms()) {
+        if is_by_webhook && !self.cache.should_attempt(Access::Write, channel, self.clock.wall_ms()) {
             return denied();
         }
         let turn = QueueOptions::new(render::priority(message), RATE_LIMIT_WAIT);
@@ -233,7 +241,7 @@ impl Inner {
                 if files == (AttachmentState::Some { may_write: Some(true) }) =>
             {
                 self.cache.record_access(Access::Write, channel, false);
-                self.cache.deny(OptionalFeature::Files, channel, now_ms());
+                self.cache.deny(OptionalFeature::Files, channel, self.clock.wall_ms());
             }
             Err(Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) => {
                 self.cache.record_access(Access::Write, channel, true)
@@ -274,7 +282,7 @@ impl Inner {
                 Err(fault) => return later(fault.to_string()),
             },
         };
-        let now = now_ms();
+        let now = self.clock.wall_ms();
         let search = SentMessageSearch {
             channel,
             first_attempt_ms: message.not_before_ms.unwrap_or(now.saturating_sub(LOOKUP_WINDOW_MS)),
@@ -380,12 +388,12 @@ impl Inner {
         at: Snowflake,
         request: impl Future<Output = Result<(), RestError>>,
     ) {
-        if !self.cache.is_allowed(sign, at, now_ms()) {
+        if !self.cache.is_allowed(sign, at, self.clock.wall_ms()) {
             return;
         }
         let refused = request.await.err().and_then(|fault| fault.rejection_kind());
         if matches!(refused, Some(RejectionKind::Forbidden | RejectionKind::LostAccess)) {
-            self.cache.deny(sign, at, now_ms());
+            self.cache.deny(sign, at, self.clock.wall_ms());
         }
     }
 }

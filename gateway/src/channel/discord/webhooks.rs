@@ -14,7 +14,6 @@ use acp_discord::core::message::webhook_name;
 use acp_discord::core::payload_limits::PayloadLimit;
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestError, Webhook, model::WebhookObject};
-use acp_store::now_ms;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -84,7 +83,7 @@ impl Inner {
     pub(super) fn has_personas(&self, at: &ConversationRef) -> bool {
         let may = |id| {
             let home = self.cache.location(id).and_then(|spot| spot.parent).unwrap_or(id);
-            self.cache.is_allowed(OptionalFeature::Persona, id, now_ms())
+            self.cache.is_allowed(OptionalFeature::Persona, id, self.clock.wall_ms())
                 && !self.webhooks.is_cooling_down(home, Instant::now())
         };
         self.settings().personas && id(&at.conversation_id).is_ok_and(may)
@@ -141,7 +140,7 @@ impl Inner {
                         fault.rejection_kind(),
                         Some(RejectionKind::Forbidden | RejectionKind::LostAccess)
                     ) {
-                        self.cache.deny(OptionalFeature::Persona, home, now_ms());
+                        self.cache.deny(OptionalFeature::Persona, home, self.clock.wall_ms());
                     }
                     tracing::info!(thread_id = %at, %fault, "webhook send failed; sending as the bot");
                     return None;
@@ -202,7 +201,7 @@ impl Inner {
     fn record_webhook_error(&self, channel: Snowflake, missing: &WebhookError) {
         match missing {
             WebhookError::Fault(fault) if fault.rejection_kind().is_some_and(is_permanent) => {
-                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
+                self.cache.deny(OptionalFeature::Persona, channel, self.clock.wall_ms());
                 tracing::warn!(
                     %channel,
                     %fault,
@@ -219,7 +218,7 @@ impl Inner {
                 if let Some(webhook) = webhook {
                     self.rest.mark_webhook_alive(webhook);
                 }
-                self.cache.deny(OptionalFeature::Persona, channel, now_ms());
+                self.cache.deny(OptionalFeature::Persona, channel, self.clock.wall_ms());
                 tracing::warn!(
                     %channel,
                     hint = "retried in ten minutes; if it fails again, delete the webhook (Server Settings, \

@@ -159,16 +159,16 @@ async fn stale_response_does_not_undo_newer_event() {
 #[tokio::test]
 async fn recent_message_missing_from_page_is_not_deleted() {
     let (control_plane, inbound, _task, _inner, _, _) = start_bound(0..0).await;
-    let made_ms = now_ms() - 8_000;
+    let made_ms = clock().wall_ms() - 8_000;
     let young = Snowflake::from_ms(made_ms);
     *control_plane.waiting.lock().unwrap() = vec![queued(900, "gone"), queued(young.0, "young")];
     inbound.put(gap());
     let is_gone = |id: u64| control_plane.count(&format!("deleted 7 {id}")) > 0;
     until("checked", || is_gone(900)).await;
     let seen = is_gone(young.0);
-    assert!(!seen || now_ms() >= made_ms + 10_000, "a recent message was treated as deleted");
+    assert!(!seen || clock().wall_ms() >= made_ms + 10_000, "a recent message was treated as deleted");
     until("message deleted", || is_gone(young.0)).await;
-    assert!(now_ms() >= made_ms + 10_000);
+    assert!(clock().wall_ms() >= made_ms + 10_000);
 }
 
 /// A message rejected by the allow-list stays rejected, even if received again after a change of the list.

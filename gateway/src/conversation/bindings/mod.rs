@@ -22,7 +22,7 @@ use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, Tar
 use acp_core::session::SessionState;
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};
 use acp_store::command_queries;
-use acp_store::{Store, StoreError, Tx, bindings, now_ms, sessions};
+use acp_store::{Store, StoreError, Tx, bindings, sessions};
 
 /// Scope under which results of bind and unbind requests are stored.
 pub(crate) const BINDING_SCOPE: &str = "binding";
@@ -116,8 +116,7 @@ impl SessionBindingService {
             Some(_) => Placement::Here,
             None => self.placement(&request.at, request.placement)?,
         };
-        let now = now_ms();
-        let bind = move |tx: &Tx<'_>| bind_idempotent(tx, request, placement, now);
+        let bind = move |tx: &Tx<'_>| bind_idempotent(tx, request, placement, tx.now_ms());
         let bound = self.store.write("bind", bind).await??;
         tracing::info!(
             session_key = %bound.binding.session_key,

@@ -8,7 +8,7 @@ use acp_core::binding::{StartupAction, binding_notice, startup_action};
 use acp_core::render::{PartKind, nonce_of};
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_shared::ids::BindingId;
-use acp_store::{StoreError, Tx, bindings, now_ms, sessions};
+use acp_store::{StoreError, Tx, bindings, sessions};
 use futures_util::StreamExt as _;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -142,7 +142,7 @@ impl SessionBindingService {
             }
         };
         let made = conversation_id.clone();
-        let activate = move |tx: &Tx<'_>| bindings::activate(tx, binding_id, &made, now_ms());
+        let activate = move |tx: &Tx<'_>| bindings::activate(tx, binding_id, &made, tx.now_ms());
         match self.store.write("binding_activate", activate).await {
             Ok(()) => {
                 let conversation = ConversationRef { conversation_id, ..binding.conversation };

@@ -8,7 +8,7 @@ use crate::metrics::Metrics;
 use acp_core::route::{self, BoundSession, OutboundContext, Route};
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::SessionKey;
-use acp_store::{Store, StoreError, bindings, now_ms};
+use acp_store::{Store, StoreError, bindings};
 
 /// Direction from a conversation to a session.
 const INBOUND: &str = "inbound";
@@ -67,7 +67,8 @@ impl BoundDeliveryRouter {
         let route = match self.channels.get(at) {
             Ok(channel) => {
                 let known = binding.as_ref().map(|(binding, target)| (binding, *target));
-                route::route_inbound(known, channel.properties().unbound_destination, now_ms())
+                let now_ms = self.store.clock().wall_ms();
+                route::route_inbound(known, channel.properties().unbound_destination, now_ms)
             }
             Err(error) => Route::Refused { failure: error.into(), reason: "adapter-unavailable" },
         };

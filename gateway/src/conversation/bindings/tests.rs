@@ -10,7 +10,8 @@ use crate::tests::{
 use acp_core::binding::{BindingTimeout, Capabilities};
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::{Route, UnboundDestination};
-use acp_store::delivery;
+use acp_store::db::Db;
+use acp_store::{checkpoints, params};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
@@ -164,8 +165,7 @@ async fn spawn_sessions(store: &Store, names: &[&str]) {
 async fn rows(store: &Store, session: &str) -> Vec<BindingRow> {
     let sql = format!("SELECT {} FROM acp_bindings WHERE session_key = ?1 ORDER BY rowid", bindings::COLUMNS);
     let key = key(session);
-    let read =
-        move |db: &rusqlite::Connection| acp_store::codec::all(db, &sql, [key.as_str()], bindings::from_row);
+    let read = move |db: &Db| db.all(&sql, params![key], bindings::from_row);
     store.read("rows", read).await.unwrap()
 }
 
@@ -216,7 +216,7 @@ async fn late_binding_delivers_later_rows_only() {
     journal.complete().await;
     let bound = service.bind(bind_request("1", at("a", "room"), "ann")).await.unwrap();
     let id = bound.binding.binding_id;
-    let saved = store.read("checkpoint", move |db| delivery::checkpoint(db, id)).await.unwrap();
+    let saved = store.read("checkpoint", move |db| checkpoints::checkpoint(db, id)).await.unwrap();
     assert_eq!(saved, 3);
 }
 
@@ -487,7 +487,7 @@ async fn console_creates_child_conversations() {
     assert!(name.starts_with("room/") && name.len() == "room/".len() + 8, "{name}");
     let shown = async |id: &str| {
         let id = id.to_owned();
-        let read = move |db: &rusqlite::Connection| acp_store::console::after(db, &id, 0, 10);
+        let read = move |db: &Db| acp_store::console::after(db, &id, 0, 10);
         let rows = store.read("shown", read).await.unwrap();
         rows.into_iter().map(|row| row.text).collect::<Vec<_>>()
     };

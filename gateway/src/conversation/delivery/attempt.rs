@@ -7,7 +7,7 @@ use crate::conversation::delivery::worker::DeliveryWorker;
 use acp_core::render::PartKind;
 use acp_core::rows::BindingRow;
 use acp_store::delivery::{self as rows, PartRow};
-use acp_store::{StoreError, now_ms, sessions};
+use acp_store::{StoreError, sessions};
 
 /// Maximum duration of the commit before a message under a persona, in milliseconds.
 const BEGIN_MS_MAX: u64 = 5_000;
@@ -45,7 +45,7 @@ impl DeliveryWorker {
         let (at, nonce) = (&binding.conversation, message.nonce.clone());
         // A persona is used once only: a repetition relies on the nonce, which deduplicates normal messages.
         let is_named = message.persona.is_some() && !retry.is_unknown && channel.has_personas(at);
-        let named_at_ms = is_named.then(now_ms);
+        let named_at_ms = is_named.then(|| self.store.clock().wall_ms());
         if !self.store.write("delivery_begin", move |tx| rows::begin(tx, &nonce, named_at_ms)).await? {
             return Ok(None);
         }
@@ -56,7 +56,8 @@ impl DeliveryWorker {
             return Ok(Some(outcome));
         }
         // After a slow commit the persona is not used, because the time in which it may arrive has started.
-        let is_late = named_at_ms.is_none_or(|at_ms| now_ms().abs_diff(at_ms) > BEGIN_MS_MAX);
+        let is_late =
+            named_at_ms.is_none_or(|at_ms| self.store.clock().wall_ms().abs_diff(at_ms) > BEGIN_MS_MAX);
         let sent = match is_late {
             true => channel.send(at, &without_name(message)).await,
             false => channel.send(at, message).await,
@@ -89,7 +90,7 @@ impl DeliveryWorker {
             LookupOutcome::Absent if !may_be_named => None,
             LookupOutcome::Absent => {
                 let bytes = message.files.iter().map(|file| file.bytes.len() as u64).sum();
-                let retry_after_ms = retry.next_lookup_delay_ms(now_ms(), bytes)?;
+                let retry_after_ms = retry.next_lookup_delay_ms(self.store.clock().wall_ms(), bytes)?;
                 Some(SendOutcome::Limited { retry_after_ms })
             }
         }

@@ -15,8 +15,8 @@ use acp_core::render::buttons::card_buttons;
 use acp_core::render::{PartKind, card_nonce};
 use acp_core::rows::{BindingRow, BindingStatus};
 use acp_shared::ids::RunId;
-use acp_store::cards::{self, FoldOutcome};
-use acp_store::{StoreError, delivery, interactive_messages, now_ms};
+use acp_store::cards::{self, FoldOutcome, StatusCards};
+use acp_store::{StoreError, delivery, interactive_messages};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -78,9 +78,7 @@ impl<'a> StatusCardUpdater<'a> {
             return Ok(false);
         }
         self.is_first = false;
-        let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found =
-            self.worker.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
+        let found = self.read_cards().await?;
         let running = found.running.filter(|_| is_wanted);
         let mut known = None;
         for (run_id, found) in found.open {
@@ -100,11 +98,15 @@ impl<'a> StatusCardUpdater<'a> {
         self.follow(cursor, is_live).await
     }
 
+    async fn read_cards(&self) -> Result<StatusCards, StoreError> {
+        let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
+        let now_ms = self.worker.store.clock().wall_ms();
+        self.worker.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key, now_ms)).await
+    }
+
     /// Finalizes all cards of a conversation that has ended, so that none shows a turn as running.
     pub(super) async fn close_all_cards(&mut self) -> Result<(), StoreError> {
-        let (id, key) = (self.binding.binding_id, self.binding.session_key.clone());
-        let found =
-            self.worker.store.read("delivery_cards", move |db| cards::read_cards(db, id, &key)).await?;
+        let found = self.read_cards().await?;
         for (run_id, known) in found.open {
             self.close_card(run_id, known).await?;
         }
@@ -186,7 +188,7 @@ impl<'a> StatusCardUpdater<'a> {
             };
             tracked.card.handle_result(now, came);
             if matches!(act, CardUpdate::Post { .. }) {
-                tracked.card.set_posted_at(now_ms());
+                tracked.card.set_posted_at(self.worker.store.clock().wall_ms());
                 self.record_card(run_id).await?;
             }
         }
@@ -270,9 +272,10 @@ impl<'a> StatusCardUpdater<'a> {
     /// Continues a card that can no longer be edited freely in a new message; the old one is finalized, best
     /// effort.
     async fn rotate_card(&mut self) -> Result<(), StoreError> {
+        let now_ms = self.worker.store.clock().wall_ms();
         let Some(tracked) = self.tracked.as_mut() else { return Ok(()) };
         let run_id = tracked.run_id;
-        let Some(act) = tracked.card.rotate(now_ms(), self.channel.properties().edit_window_ms) else {
+        let Some(act) = tracked.card.rotate(now_ms, self.channel.properties().edit_window_ms) else {
             return Ok(());
         };
         self.record_card(run_id).await?;

@@ -119,8 +119,7 @@ async fn shown(store: &Store, id: &str) -> Vec<String> {
 
 async fn states(store: &Store) -> Vec<String> {
     const SQL: &str = "SELECT state FROM acp_delivery_part ORDER BY session_seq, part_no";
-    let read = |db: &_| acp_store::codec::all(db, SQL, [], |row| Ok(row.get("state")?));
-    store.read("states", read).await.unwrap()
+    store.read("states", |db| db.all(SQL, &[], |row| row.get("state"))).await.unwrap()
 }
 
 async fn caught_up(store: &Store, id: &str, count: usize) -> Vec<String> {
@@ -412,7 +411,7 @@ async fn deliver_without_lookup(faults: &[Fault]) -> (Vec<String>, Vec<String>) 
     assert_eq!(pass.run(due.clone(), None).await, WorkerExit::At(3));
     // A second pass finds nothing to send.
     assert_eq!(pass.run(due, None).await, WorkerExit::At(3));
-    let saved = store.read("saved", move |db| rows::checkpoint(db, id)).await.unwrap();
+    let saved = store.read("saved", move |db| acp_store::checkpoints::checkpoint(db, id)).await.unwrap();
     assert_eq!(saved, 3);
     (channel.texts(), states(&store).await)
 }

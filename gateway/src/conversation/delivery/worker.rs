@@ -14,12 +14,13 @@ use acp_core::event::EventKind;
 use acp_core::policy::PolicyScope;
 use acp_core::render::{self, ChannelFeatures, MessagePart, Style, StyleHistory};
 use acp_core::rows::{BindingRow, BindingStatus, Verbosity};
+use acp_store::checkpoints;
 use acp_store::command_replies;
 use acp_store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
 use acp_store::interactive_messages;
 use acp_store::render_settings;
 use acp_store::sent_messages;
-use acp_store::{Store, StoreError, now_ms};
+use acp_store::{Store, StoreError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -199,7 +200,11 @@ impl DeliveryWorker {
     ) -> Result<WorkerExit, StoreError> {
         let (id, verbosity) = (binding.binding_id, binding.verbosity);
         let read = move |db: &_| {
-            Ok((rows::checkpoint(db, id)?, render_settings::of(db, id)?, rows::due_of_binding(db, id)?))
+            Ok((
+                checkpoints::checkpoint(db, id)?,
+                render_settings::of(db, id)?,
+                rows::due_of_binding(db, id)?,
+            ))
         };
         let (saved, known, now) = self.store.read("delivery_checkpoint", read).await?;
         // The verbosity has changed: the next task uses the new one.
@@ -234,7 +239,7 @@ impl DeliveryWorker {
                 if is_over || cursor.saturating_sub(saved) >= SILENT_ROWS_MAX {
                     let through = if is_over { ends_at } else { cursor };
                     self.store
-                        .write("delivery_advance", move |tx| rows::advance(tx, id, through, None))
+                        .write("delivery_advance", move |tx| checkpoints::advance(tx, id, through, None))
                         .await?;
                     saved = through;
                 }
@@ -337,7 +342,8 @@ impl DeliveryWorker {
                     self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
                 self.signal_run_result(binding, part).await?;
                 if let Some(at_ms) = journaled_at_ms {
-                    self.metrics.delivered(channel.id(), now_ms().saturating_sub(at_ms));
+                    let took_ms = self.store.clock().wall_ms().saturating_sub(at_ms);
+                    self.metrics.delivered(channel.id(), took_ms);
                 }
                 return Ok(Some(NextStep::Next));
             }

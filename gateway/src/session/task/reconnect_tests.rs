@@ -4,15 +4,15 @@
 
 use super::tests::{NoAgents, insert_leased_session};
 use super::*;
+use crate::sim::store::{SimStore, SimWriter};
 use crate::supervisor::simulated::SimSupervisorConnection;
 use crate::tests::{deps, prompt_request};
-use crate::util::clock::Clock;
 use acp_core::actor::ActorCommand;
 use acp_core::rows::LeaseStatus;
+use acp_shared::clock::Clock;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId};
 use acp_shared::protocol::{Refusal, RefusalCode, Reply, Request};
 use acp_store::Store;
-use acp_store::simulated::{SimStore, SimWriter};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -54,15 +54,14 @@ async fn run_committed<T: Send + 'static>(
 impl Fixture {
     /// Starts an actor whose process is not requested yet, with the supervisor disconnected.
     async fn new(sim_store: &mut SimStore) -> Self {
-        acp_shared::blocking::run_inline_on_this_thread();
-        let (store, mut writer) = sim_store.start();
+        let clock = Clock::at(1_700_000_000_000);
+        let (store, mut writer) = sim_store.start(clock);
         let (supervisor, wire) = SimSupervisorConnection::new();
         let key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let (of, target) = (key.clone(), store.clone());
         // State after a crash between commit and request.
         let intended = async move { insert_leased_session(&target, &of, LeaseStatus::Intended).await };
         let lease_id = run_committed(&mut writer, intended).await;
-        let clock = Clock::at(1_700_000_000_000);
         let deps = Deps { clock, ..deps(&store, supervisor, Arc::new(NoAgents)) };
         let stop = deps.stop.clone();
         let (mailbox, mailbox_commands) = mpsc::channel(4);

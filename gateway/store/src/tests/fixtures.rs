@@ -16,6 +16,7 @@ use acp_core::rows::{
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::writes::Write;
+use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, Spawn};
@@ -30,7 +31,9 @@ pub(super) fn open() -> (TempDir, Store) {
 
 pub(super) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open_with(dir.path(), Durability::Full, bounds).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+    let clock = Clock::start();
+    let store = Store::open_with(dir.path(), Durability::Full, bounds, clock).unwrap();
     (dir, store)
 }
 
@@ -185,7 +188,7 @@ pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
     store
         .read("count", move |db| {
             let sql = format!("SELECT count(*) FROM {table}");
-            let rows: i64 = db.query_row(&sql, [], |row| row.get(0))?;
+            let rows: i64 = db.sqlite().query_row(&sql, [], |row| row.get(0))?;
             u64::try_from(rows).map_err(|_| StoreError::Refused("a negative count"))
         })
         .await

@@ -159,12 +159,12 @@ async fn failure_of_one_write_keeps_others_committed() {
             store.write("bad", |tx| refuse(tx, "bad")),
             store.write("worse", |tx| {
                 meta::set(tx, "worse", "x")?;
-                tx.execute_batch("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")?;
+                tx.sqlite().execute_batch("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")?;
                 Ok(())
             }),
             store.write("panic", |tx| {
                 meta::set(tx, "panic", "x")?;
-                assert!(tx.is_autocommit(), "intended panic");
+                assert!(!tx.is_in_transaction(), "intended panic");
                 Ok(())
             }),
             put(&store, "after".into()),
@@ -192,10 +192,10 @@ async fn failed_group_commit_acknowledges_nothing() {
     let (_dir, store) = open();
     let break_commit = store.write("break commit", |tx| {
         // Only deferred constraints fail at COMMIT.
-        tx.pragma_update(None, "defer_foreign_keys", true)?;
+        tx.sqlite().pragma_update(None, "defer_foreign_keys", true)?;
         let row =
             "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, updated_at) VALUES ('none', 0, 0)";
-        Ok(tx.execute_batch(row)?)
+        Ok(tx.sqlite().execute_batch(row)?)
     });
     let writes = async { tokio::join!(put(&store, "same group".into()), break_commit) };
     let before = store.counts();
@@ -214,14 +214,16 @@ async fn full_disk_is_reported_and_recovered() {
     let limit = async |pages: i64| {
         store
             .write("limit", move |tx| {
-                tx.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+                tx.sqlite().query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
                 Ok(())
             })
             .await
             .unwrap();
     };
-    let pages: i64 =
-        store.read("pages", |db| Ok(db.query_row("PRAGMA page_count", [], |row| row.get(0))?)).await.unwrap();
+    let pages: i64 = store
+        .read("pages", |db| Ok(db.sqlite().query_row("PRAGMA page_count", [], |row| row.get(0))?))
+        .await
+        .unwrap();
     limit(pages + 100).await;
     let large = |session_seq| Write::Event {
         session_seq,
@@ -277,7 +279,7 @@ async fn panicking_read_affects_only_itself() {
     let (_dir, store) = open();
     for _ in 0..20 {
         let result = store.read("panic", |db| -> Result<(), StoreError> {
-            assert!(db.is_autocommit(), "intended panic");
+            assert!(!db.is_in_transaction(), "intended panic");
             Ok(())
         });
         assert!(matches!(result.await, Err(StoreError::Panicked { name: "panic" })));

@@ -141,7 +141,7 @@ async fn journal_is_append_only() {
         "INSERT OR REPLACE INTO acp_events (event_id, session_key, session_seq, kind, payload_json, created_at) \
          VALUES (1, 's', 1, 'gap', '{}', 0)",
     ] {
-        let result = store.write("tamper", move |tx| Ok(tx.execute_batch(sql)?)).await;
+        let result = store.write("tamper", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await;
         assert!(constraint(result).contains("append-only"), "{sql}");
     }
     let events = store.events_after(row.session_key, 0, 10, 1_000).await.unwrap();
@@ -282,7 +282,7 @@ async fn idempotency_key_has_one_answer_until_expiry() {
     assert_eq!(remembered().await, Some(("f".into(), "1".into())));
     assert_eq!(store.remembered("other".into(), idempotency_key.clone()).await.unwrap(), None);
     assert_eq!(store.expire_answers(1, 100).await.unwrap(), 0);
-    assert_eq!(store.expire_answers(crate::now_ms() + 1, 100).await.unwrap(), 1);
+    assert_eq!(store.expire_answers(store.clock().wall_ms() + 1, 100).await.unwrap(), 1);
     assert_eq!(remembered().await, None);
 }
 
@@ -375,7 +375,7 @@ async fn lease_stream_offsets_never_decrease() {
     commit(vec![tail(52, b"c"), Write::TailClear { lease_id }, tail(90, b"x")]).await.unwrap();
     let (kept, hash): (Option<Vec<u8>>, Vec<u8>) = store
         .read("outbox", |db| {
-            Ok(db.query_row("SELECT bytes, sha256 FROM acp_stdin_outbox", [], |row| {
+            Ok(db.sqlite().query_row("SELECT bytes, sha256 FROM acp_stdin_outbox", [], |row| {
                 Ok((row.get(0)?, row.get(1)?))
             })?)
         })

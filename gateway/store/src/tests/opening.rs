@@ -1,7 +1,7 @@
 //! Opening a state directory: locks, copies and versions.
 
 use super::fixtures::{event, lease, open, run, session, spawn_tx};
-use crate::identity::adopt;
+use crate::offline::adopt;
 use crate::schema::DB_FILE;
 use crate::{Durability, Store, StoreError};
 use acp_core::rows::{LeaseStatus, SessionRow};
@@ -106,7 +106,7 @@ async fn copy_is_refused_until_adopted() {
 #[tokio::test]
 async fn open_refuses_newer_database() {
     let (dir, store) = open();
-    store.write("age", |tx| Ok(tx.pragma_update(None, "user_version", 7)?)).await.unwrap();
+    store.write("age", |tx| Ok(tx.sqlite().pragma_update(None, "user_version", 7)?)).await.unwrap();
     store.close().await;
     match Store::open(dir.path(), Durability::Full) {
         Err(error @ StoreError::Newer { found: 7, known: 2 }) => {
@@ -133,7 +133,7 @@ async fn durability_sets_synchronous_pragma() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), durability).unwrap();
         let read_pragma = |tx: &crate::Tx<'_>| -> Result<i64, StoreError> {
-            Ok(tx.pragma_query_value(None, "synchronous", |row| row.get(0))?)
+            Ok(tx.sqlite().pragma_query_value(None, "synchronous", |row| row.get(0))?)
         };
         assert_eq!(store.write("look", read_pragma).await.unwrap(), want, "{durability:?}");
     }

@@ -2,6 +2,7 @@
 
 use super::fixtures::{binding, open, run, session, spawn_tx};
 use crate::backup::backup;
+use crate::db::Db;
 use crate::inbox::{self, Inbound};
 use crate::restore::{finish, restore};
 use crate::schema::DB_FILE;
@@ -142,8 +143,8 @@ async fn damage_found_by_write_stops_writes_but_not_reads() {
     let touch = |sql: &'static str| {
         store.write("touch", move |tx| {
             // Pages read at the start are cached.
-            tx.execute_batch("PRAGMA shrink_memory")?;
-            Ok(tx.execute(sql, [])?)
+            tx.sqlite().execute_batch("PRAGMA shrink_memory")?;
+            Ok(tx.sqlite().execute(sql, [])?)
         })
     };
     let elsewhere = "INSERT INTO acp_meta (key, value) VALUES (hex(randomblob(8)), 'x')";
@@ -161,7 +162,7 @@ async fn damage_found_by_write_stops_writes_but_not_reads() {
         "writes that may spread the damage are refused: {refused:?}"
     );
     let rows = store.read("count", |db| {
-        Ok(db.query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
+        Ok(db.sqlite().query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
     });
     assert!(rows.await.unwrap() > 0, "readable rows are read");
     store.close().await;
@@ -247,7 +248,7 @@ async fn full_database_refuses_writes_until_there_is_room() {
         let store = store.clone();
         async move {
             store
-                .write("pages", move |tx| Ok(tx.pragma_update(None, "max_page_count", count)?))
+                .write("pages", move |tx| Ok(tx.sqlite().pragma_update(None, "max_page_count", count)?))
                 .await
                 .unwrap();
         }
@@ -299,10 +300,11 @@ async fn backup_under_load_is_consistent_and_private() {
     assert!(!std::fs::symlink_metadata(&device).unwrap().is_file());
     backup(dir.path(), &to, true, &mut no_progress).unwrap();
     store.close().await;
-    let copied = raw(&to);
+    let copied = Db::new(raw(&to));
     assert_eq!(check::pages(&copied, false).unwrap(), Vec::<String>::new());
     assert!(check::rules(&copied).unwrap().iter().all(|rule| rule.broken.is_empty()));
-    let rows: i64 = copied.query_row("SELECT count(*) FROM acp_events", [], |row| row.get(0)).unwrap();
+    let rows: i64 =
+        copied.sqlite().query_row("SELECT count(*) FROM acp_events", [], |row| row.get(0)).unwrap();
     assert_eq!(rows, i64::try_from(last).unwrap() + 400, "the second backup has all events");
 }
 
@@ -318,10 +320,10 @@ async fn restored_database_repeats_no_effect() {
     backup(dir.path(), &file, false, &mut no_progress).unwrap();
     store.write("later", |tx| crate::meta::set(tx, "later", "1")).await.unwrap();
     let epoch = store.identity().epoch;
-    assert!(matches!(restore(dir.path(), &file, &mut no_progress), Err(StoreError::Locked { .. })));
+    assert!(matches!(restore(dir.path(), &file, 1, &mut no_progress), Err(StoreError::Locked { .. })));
     store.close().await;
 
-    let done = restore(dir.path(), &file, &mut no_progress).unwrap();
+    let done = restore(dir.path(), &file, 1, &mut no_progress).unwrap();
     assert_eq!((done.uncertain, done.moved), (2, None), "a run and a message");
     let moved = raw(&done.kept.unwrap());
     let later = "SELECT value FROM acp_meta WHERE key = 'later'";
@@ -365,7 +367,7 @@ async fn invalid_backup_is_not_restored() {
         (dir.path().join(DB_FILE), |error| matches!(error, StoreError::NotABackup { .. })),
     ];
     for (path, is_expected) in cases {
-        match restore(dir.path(), &path, &mut no_progress) {
+        match restore(dir.path(), &path, 1, &mut no_progress) {
             Err(error) => assert!(is_expected(&error), "{}: {error:?}", path.display()),
             Ok(done) => panic!("{}: {done:?}", path.display()),
         }

@@ -2,9 +2,7 @@
 
 use crate::error::StoreError;
 use crate::stdin_outbox;
-use crate::{
-    Store, Tx, bindings, events, idempotency, leases, now_ms, permissions, requests, runs, sessions,
-};
+use crate::{Store, Tx, bindings, events, idempotency, leases, permissions, requests, runs, sessions};
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingStatus, LeaseStatus, PermissionRow, PermissionState, SessionRow};
 use acp_core::session::SessionState;
@@ -70,13 +68,11 @@ fn weight(write: &Write) -> usize {
 /// # Errors
 /// As [`Store::commit`], without the fence.
 pub fn apply(tx: &Tx<'_>, session: &SessionKey, last: u64, writes: &[Write]) -> Result<(), StoreError> {
-    let mut batch = BatchWriter { tx, session, now_ms: now_ms(), leases: HashMap::new() };
+    let mut batch = BatchWriter { tx, session, leases: HashMap::new() };
     for write in writes {
         batch.row(write)?;
     }
-    let now_ms = batch.now_ms;
-    let mut journal =
-        JournalWriter { tx, session, now_ms, rows: None, first: last, last, runs: HashMap::new() };
+    let mut journal = JournalWriter { tx, session, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload, extra } = write {
             journal.append(*session_seq, *run, *kind, (payload, extra.as_deref()))?;
@@ -123,7 +119,6 @@ pub(super) fn check_session(tx: &Tx<'_>, row: &SessionRow) -> Result<(), StoreEr
 struct BatchWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
-    now_ms: u64,
     leases: HashMap<LeaseId, LeaseStatus>,
 }
 
@@ -173,7 +168,7 @@ impl BatchWriter<'_> {
             }
             Write::Outbox(row) => {
                 self.lease(row.lease_id)?;
-                stdin_outbox::insert(tx, row, self.now_ms)
+                stdin_outbox::insert(tx, row, tx.now_ms())
             }
             Write::Written { lease_id, through_seq } => {
                 self.lease(*lease_id)?;
@@ -182,11 +177,11 @@ impl BatchWriter<'_> {
             Write::Request(row) => {
                 self.own(&row.session_key)?;
                 self.lease(row.lease_id)?;
-                requests::put(tx, row, self.now_ms)
+                requests::put(tx, row, tx.now_ms())
             }
             Write::Permission(row) => self.permission(row),
             Write::Idempotency { scope, key, fingerprint, result } => {
-                idempotency::insert(tx, scope, key, (fingerprint, result), self.now_ms)
+                idempotency::insert(tx, scope, key, (fingerprint, result), tx.now_ms())
             }
             // `Wake` is checked first, see `commit`; bindings end after the journal, see `apply`.
             Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
@@ -227,7 +222,6 @@ impl BatchWriter<'_> {
 struct JournalWriter<'a> {
     tx: &'a Tx<'a>,
     session: &'a SessionKey,
-    now_ms: u64,
     /// Created with the first row.
     rows: Option<events::Appender<'a>>,
     first: u64,
@@ -250,7 +244,7 @@ impl JournalWriter<'_> {
         }
         let rows = match &mut self.rows {
             Some(rows) => rows,
-            none => none.insert(events::Appender::new(self.tx, self.session, self.now_ms)?),
+            none => none.insert(events::Appender::new(self.tx, self.session, self.tx.now_ms())?),
         };
         rows.append(session_seq, run, kind, content)
     }

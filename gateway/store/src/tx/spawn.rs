@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::tx::commit::{apply, check_session};
-use crate::{Store, bindings, idempotency, now_ms, runs, sessions};
+use crate::{Store, bindings, idempotency, runs, sessions};
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingRow, RunRow, SessionRow};
 use acp_core::writes::{SessionLimits, Write};
@@ -35,7 +35,7 @@ impl Store {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
-                idempotency::insert(tx, scope, key, (fingerprint, result), now_ms())?;
+                idempotency::insert(tx, scope, key, (fingerprint, result), tx.now_ms())?;
             }
             sessions::check_caps(tx, &caps)?;
             sessions::insert(tx, &session)?;

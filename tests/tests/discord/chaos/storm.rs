@@ -27,6 +27,7 @@ const PRESS_MS: u64 = 3_000;
 const AFTERMATH_MS: u64 = 3_000;
 
 /// Milliseconds since 1970, by the clock that the fake has too.
+#[expect(clippy::disallowed_methods, reason = "a program of the tests has no other clock")]
 fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

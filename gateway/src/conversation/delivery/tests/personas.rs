@@ -3,7 +3,7 @@
 use super::*;
 use acp_store::backup::backup;
 use acp_store::restore::restore;
-use acp_store::{Durability, codec};
+use acp_store::{Durability, params};
 
 type PersonaMessage = (Option<String>, String);
 
@@ -32,9 +32,9 @@ async fn answered_as(label: Option<&str>) -> (tempfile::TempDir, Store, JournalW
     (dir, store, journal)
 }
 
-async fn age_parts(store: &Store, ms: i64) {
+async fn age_parts(store: &Store, ms: u64) {
     let sql = "UPDATE acp_delivery_part SET persona_at = persona_at - ?1";
-    store.write("later", move |tx| codec::run(tx, sql, [ms]).map(drop)).await.unwrap();
+    store.write("later", move |tx| tx.run(sql, params![ms]).map(drop)).await.unwrap();
 }
 
 /// Answers have the agent's persona, notices have none. A label takes precedence over the agent's name.
@@ -116,15 +116,15 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         driver.kill().await;
         // State while the part waits for the channel, or while the bot is about to send.
         let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
-        store.write("waits", move |tx| codec::run(tx, sql, [state]).map(drop)).await.unwrap();
+        store.write("waits", move |tx| tx.run(sql, params![state]).map(drop)).await.unwrap();
         let file = dir.path().join("backup");
         backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
         let planned = "UPDATE acp_delivery_part SET state = 'planned'";
-        store.write("goes", move |tx| codec::run(tx, planned, []).map(drop)).await.unwrap();
+        store.write("goes", move |tx| tx.run(planned, &[]).map(drop)).await.unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         drop(journal);
         store.close().await;
-        restore(dir.path(), &file, &mut |_, _| {}).unwrap();
+        restore(dir.path(), &file, 1, &mut |_, _| {}).unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         assert_eq!(sent(&channel), [from_persona("demo", "x")], "{state}");

@@ -8,15 +8,15 @@ use acp_core::render::PartKind;
 use acp_core::render::buttons::ButtonSubject;
 use acp_core::rows::{AutoResolution, PermissionRow, PermissionState, ResolvedBy};
 use acp_shared::ids::RunId;
+use acp_store::inbox;
 use acp_store::interactive_messages::{self, ButtonMessage};
-use acp_store::{codec, inbox};
 use std::sync::atomic::Ordering;
 
 const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + 'static) {
     let text = text.to_owned();
-    store.write("sql", move |tx| codec::run(tx, &text, values).map(drop)).await.unwrap();
+    store.write("sql", move |tx| Ok(tx.sqlite().execute(&text, values).map(drop)?)).await.unwrap();
 }
 
 fn person(name: &str) -> Option<ResolvedBy> {

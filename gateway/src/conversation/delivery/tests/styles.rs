@@ -10,7 +10,7 @@ pub(super) async fn outbox(store: &Store) -> Vec<(String, String)> {
     store
         .read("outbox", |db| {
             const SQL: &str = "SELECT nonce, text FROM acp_delivery_part ORDER BY session_seq, part_no";
-            acp_store::codec::all(db, SQL, [], |row| Ok((row.get("nonce")?, row.get("text")?)))
+            db.all(SQL, &[], |row| Ok((row.get("nonce")?, row.get("text")?)))
         })
         .await
         .unwrap()

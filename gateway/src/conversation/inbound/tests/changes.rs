@@ -205,7 +205,7 @@ async fn attachments_are_passed_with_prompt_once() {
     let kept: Vec<_> =
         fake.prompts.lock().unwrap().values().map(|(request, _)| request.files.clone()).collect();
     assert_eq!(kept, [files::from_attachments(&attachments)]);
-    let unsettled = column::<i64>(&store, "SELECT count(files_json) FROM acp_inbox").await;
+    let unsettled = column::<u64>(&store, "SELECT count(files_json) FROM acp_inbox").await;
     assert_eq!(unsettled, [0], "the files belong to the run now");
     assert_eq!(service.accept(message("m2", " ")).await.unwrap_err().code, Code::Usage);
 }

@@ -306,7 +306,7 @@ async fn timeouts_can_be_shown_set_and_disabled() {
     spawn(&store, session_of_id(3, "twice"), Some(binding_row(&key_of(3), &conversation("d")))).await;
     let off = "/session idle is off: the binding has no such timeout.";
     assert_eq!(reply_to(&service, "/session idle").await, off);
-    let before = now_ms();
+    let before = store.clock().wall_ms();
     let set = reply_to(&service, "/session idle 1h30m").await;
     let want = "/session idle is 1h30m: the binding ends after that time without activity; currently at 20";
     assert!(set.starts_with(want), "{set}");
@@ -390,7 +390,7 @@ async fn state_of(
 ) -> (Vec<String>, Vec<String>, Vec<SessionRow>, Vec<BindingRow>) {
     let rows = store.sessions(true, 100).await.unwrap();
     let sql = format!("SELECT {} FROM acp_bindings ORDER BY rowid", bindings::COLUMNS);
-    let bound = store.read("all", move |db| acp_store::codec::all(db, &sql, [], bindings::from_row));
+    let bound = store.read("all", move |db| db.all(&sql, &[], bindings::from_row));
     (fake.effects(), fake.prompt_texts(), rows, bound.await.unwrap())
 }
 

@@ -4,7 +4,6 @@
 use super::changes::{RESERVE_TIMEOUT, interaction};
 use super::*;
 use crate::channel::{InboundPort, IntakeOutcome, ReplyReservation, ReserveOutcome};
-use acp_store::codec;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -48,10 +47,10 @@ async fn gateway_messages(store: &Store) -> Vec<(String, String)> {
 }
 
 async fn rows(store: &Store) -> Vec<(String, String)> {
-    let of =
-        |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>("message_id")?, row.get::<_, String>("state")?));
     let sql = "SELECT message_id, state FROM acp_inbox ORDER BY rowid";
-    store.read("rows", move |db| codec::all(db, sql, [], of)).await.unwrap()
+    let rows =
+        store.read("rows", move |db| db.all(sql, &[], |row| Ok((row.get("message_id")?, row.get("state")?))));
+    rows.await.unwrap()
 }
 
 fn row(id: &str, state: &str) -> (String, String) {

@@ -34,8 +34,8 @@ fn session_of(outcome: &Outcome) -> &str {
 async fn binding_rows(store: &Store) -> Vec<(String, String, String, bool)> {
     let rows = store.read("bound", |db| {
         let sql = "SELECT thread_id, session_key, status, metadata_json FROM acp_bindings ORDER BY rowid";
-        acp_store::codec::all(db, sql, [], |row| {
-            let made = StaticSessionSpec::from_metadata(&row.get::<_, String>("metadata_json")?);
+        db.all(sql, &[], |row| {
+            let made = StaticSessionSpec::from_metadata(&row.get::<String>("metadata_json")?);
             Ok((row.get("thread_id")?, row.get("session_key")?, row.get("status")?, made.is_some()))
         })
     });

@@ -1,15 +1,49 @@
-//! Protection against an empty new database in place of a lost one: detects a database file that is missing
-//! at start or disappears while in use.
+//! Opening of the database that a gateway writes. No empty new database takes the place of a lost one: a database
+//! file that is missing at start, or disappears while in use, is detected.
 
+use crate::db::Db;
 use crate::error::StoreError;
-use crate::lock::{LOCK_FILE, StateLock};
-use crate::restore;
-use crate::schema::{self, DB_FILE};
-use rusqlite::Connection;
+use crate::lock::{LOCK_FILE, StateLock, private_file};
+use crate::schema::{self, CHECKED_FIRST_BYTES, DB_FILE, MIGRATIONS};
+use crate::{backup, check, restore};
+use acp_core::config::Durability;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 const LOG_SUFFIX: &str = "-wal";
+
+/// Opens the only connection that writes, and migrates. A database of an older schema is backed up first.
+///
+/// # Errors
+/// [`StoreError::Newer`], [`StoreError::Foreign`], [`StoreError::Damaged`], [`StoreError::ReadOnly`],
+/// [`StoreError::Migration`], [`StoreError::File`], [`StoreError::Sqlite`]. After an error nothing was
+/// changed.
+pub fn open_writer(dir: &Path, durability: Durability) -> Result<Db, StoreError> {
+    open_with(dir, durability, MIGRATIONS)
+}
+
+/// Opens the writing connection like [`open_writer`], with other migrations.
+///
+/// # Errors
+/// As [`open_writer`].
+pub(crate) fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Db, StoreError> {
+    let path = dir.join(DB_FILE);
+    // SQLite creates the WAL and shared-memory files with the mode of the database.
+    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
+    let mut db = schema::open_to_write(&path, durability, migrations.len())?;
+    if bytes <= CHECKED_FIRST_BYTES
+        && let Some(why) = check::pages(&db, true)?.into_iter().next()
+    {
+        return Err(StoreError::Damaged { why });
+    }
+    let found = schema::version(&db)?;
+    if found > 0 && usize::try_from(found).is_ok_and(|found| found < migrations.len()) {
+        backup::before_migration(dir, found)?;
+    }
+    schema::migrate_with(&mut db, migrations)?;
+    schema::set_application_id(&db)?;
+    Ok(db)
+}
 
 /// Runs before the database is opened: finishes an interrupted restore, and refuses to create a new database
 /// where one is missing.
@@ -43,9 +77,9 @@ pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// [`StoreError::File`]; SQLite errors.
-pub fn after_open(db: &Connection, lock: &mut StateLock) -> Result<(), StoreError> {
+pub fn after_open(db: &Db, lock: &mut StateLock) -> Result<(), StoreError> {
     if !lock.has_database() {
-        db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+        db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(()))?;
     }
     lock.record_database()
 }
@@ -55,18 +89,13 @@ fn has_no_tables(path: &Path) -> bool {
     schema::open_to_read(path).and_then(|db| schema::version(&db)).is_ok_and(|version| version == 0)
 }
 
-/// Identity of the database files, by device and inode.
-#[derive(Debug)]
+/// Identity of the database files, by device and inode. By default there are none, as of a database in memory.
+#[derive(Debug, Default)]
 pub struct DatabaseFiles {
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
 impl DatabaseFiles {
-    /// Place of a database without files.
-    pub(super) const fn without_files() -> Self {
-        Self { files: Vec::new() }
-    }
-
     /// Files of the open database in `dir`, including the WAL.
     ///
     /// # Errors
