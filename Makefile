@@ -96,7 +96,7 @@ test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --nocapture nightly_
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
-	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
+	$(CARGO) build --locked --workspace --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
@@ -109,8 +109,8 @@ nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twic
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
-	SIM_SEEDS=10000 $(CARGO) test --locked -p acp-gateway --lib -- --exact sim::tests::seeds_fixed --nocapture
-	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
+	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
+	ACP_SOAK_SECONDS=600 $(CARGO) test --locked --workspace --test real heavy_soak -- --nocapture
 
 fuzz: ## Fuzz each target in tests/fuzz for FUZZ_SECONDS (60) from its corpus (needs a C++ compiler)
 	tests/fuzz/run.sh "$(TARGET_DIR)/fuzz"
