@@ -59,12 +59,13 @@ use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
 use open_checks::DatabaseFiles;
+use parking_lot::Mutex;
 use readers::Readers;
 use rusqlite::Connection;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{Semaphore, oneshot, watch};
@@ -283,7 +284,7 @@ impl Store {
         self.inner.readers.close().await;
         // The send fails if the writer has ended already.
         drop(self.inner.queue.send(WriterMessage::Stop));
-        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.inner.thread.lock().take();
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
         {

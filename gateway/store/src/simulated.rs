@@ -8,14 +8,15 @@ use crate::readers::Readers;
 use crate::writer::{Writer, WriterMessage};
 use crate::{GatewayIdentity, GroupBounds, Inner, Store, schema};
 use acp_shared::ids::{GatewayInstanceId, StartId};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use rusqlite::backup::{Backup, StepResult};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
 
 type SimClock = Box<dyn Fn() -> u64>;
 

@@ -10,14 +10,15 @@ use crate::lock::StateLock;
 use crate::notify::CommitNotifier;
 use crate::open_checks::DatabaseFiles;
 use acp_shared::ids::SessionKey;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::histogram::Histogram;
 use rusqlite::Connection;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -149,7 +150,7 @@ impl WriterCounters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock()
     }
 }
 
