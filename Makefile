@@ -42,21 +42,26 @@ build: ## Build the three programs in release mode, their man pages and completi
 	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
 	@$(MAKE) --no-print-directory wrapper strip
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
+	install -m 644 "$(WRAPPER).debug" $(TARGET_DIR)/release/acp-wrapper.debug
 	@$(MAKE) --no-print-directory man completions
 
-# Not among the goals that `help` shows: a part of `build`.
+# Moves what debuggers need of program $(2) in directory $(1) into a file beside it, which it names. LLVM's names of
+# symbols that units of one crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the
+# build. The program becomes a new file: cargo's own, which has a hard link in deps/, is used again by the next build.
+STRIP = cd "$(1)" && \
+	objcopy --remove-section=.note.gnu.build-id $(2) $(2).stripped && \
+	objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $(2).stripped $(2).debug && \
+	objcopy --strip-all --add-gnu-debuglink=$(2).debug $(2).stripped && \
+	mv $(2).stripped $(2)
+
+# Not among the goals that `help` shows: parts of `build`.
 wrapper:
 	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
+	$(call STRIP,$(dir $(WRAPPER)),acp-wrapper)
 
-# What debuggers need goes into a file beside each program, which names it. LLVM's names of symbols that units of one
-# crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the build.
 strip:
-	for program in acp-gateway acp-supervisor; do \
-		cd "$(abspath $(TARGET_DIR))/release" && \
-		objcopy --remove-section=.note.gnu.build-id $$program && \
-		objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $$program $$program.debug && \
-		objcopy --strip-all --add-gnu-debuglink=$$program.debug $$program || exit 1; \
-	done
+	$(call STRIP,$(TARGET_DIR)/release,acp-gateway)
+	$(call STRIP,$(TARGET_DIR)/release,acp-supervisor)
 
 # From the same definitions as --help; both need the programs of `make build`.
 man: ## Write the man pages into target/man
