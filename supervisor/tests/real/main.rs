@@ -7,6 +7,7 @@ mod admin;
 mod common;
 mod crash;
 mod disk;
+mod disk_faults;
 mod doctor;
 mod durable;
 mod files;

@@ -4,6 +4,7 @@
 //! A separate package without dependencies on the others, so that the tests of all packages can use it.
 
 pub mod ability;
+pub mod disk_fault;
 pub mod pace;
 pub mod processes;
 pub mod sys;
