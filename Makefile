@@ -133,11 +133,11 @@ mutants: ## Break what decides about processes, one place at a time: a test must
 reproducible: ## Build the commit in two directories with two home directories: the programs must be the same bytes
 	tests/reproducible.sh
 
-bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
-	$(RELEASE) $(CARGO) build --release --locked --workspace --bins
-	@$(MAKE) --no-print-directory wrapper
+# With the features of `make build`, whose programs are measured: see tests/Cargo.toml.
+bench: build ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
+	$(RELEASE) $(CARGO) build --release --locked -p acp-tests --no-default-features --bins
 	tests/benches/peers.sh "$(TARGET_DIR)/peers"
-	$(RELEASE) $(CARGO) bench --locked --workspace --bench figures -- $(ARGS)
+	$(RELEASE) $(CARGO) bench --locked -p acp-tests --no-default-features --bench figures -- $(ARGS)
 
 # The figures are those of other programs, so that how the benchmark itself is built does not matter.
 bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and catatonit (ARGS=--check fails on a missed limit)
