@@ -42,21 +42,26 @@ build: ## Build the three programs in release mode, their man pages and completi
 	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
 	@$(MAKE) --no-print-directory wrapper strip
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
+	install -m 644 "$(WRAPPER).debug" $(TARGET_DIR)/release/acp-wrapper.debug
 	@$(MAKE) --no-print-directory man completions
 
-# Not among the goals that `help` shows: a part of `build`.
+# Moves what debuggers need of program $(2) in directory $(1) into a file beside it, which it names. LLVM's names of
+# symbols that units of one crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the
+# build. The program becomes a new file: cargo's own, which has a hard link in deps/, is used again by the next build.
+STRIP = cd "$(1)" && \
+	objcopy --remove-section=.note.gnu.build-id $(2) $(2).stripped && \
+	objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $(2).stripped $(2).debug && \
+	objcopy --strip-all --add-gnu-debuglink=$(2).debug $(2).stripped && \
+	mv $(2).stripped $(2)
+
+# Not among the goals that `help` shows: parts of `build`.
 wrapper:
 	$(WRAPPER_FLAGS) $(CARGO) build --profile dist --locked -p acp-wrapper --target $(WRAPPER_TARGET)
+	$(call STRIP,$(dir $(WRAPPER)),acp-wrapper)
 
-# What debuggers need goes into a file beside each program, which names it. LLVM's names of symbols that units of one
-# crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the build.
 strip:
-	for program in acp-gateway acp-supervisor; do \
-		cd "$(abspath $(TARGET_DIR))/release" && \
-		objcopy --remove-section=.note.gnu.build-id $$program && \
-		objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $$program $$program.debug && \
-		objcopy --strip-all --add-gnu-debuglink=$$program.debug $$program || exit 1; \
-	done
+	$(call STRIP,$(TARGET_DIR)/release,acp-gateway)
+	$(call STRIP,$(TARGET_DIR)/release,acp-supervisor)
 
 # From the same definitions as --help; both need the programs of `make build`.
 man: ## Write the man pages into target/man
@@ -96,7 +101,7 @@ test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --nocapture nightly_
 
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
-	$(CARGO) build --locked -p acp-supervisor -p acp-wrapper --bins
+	$(CARGO) build --locked --workspace --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
@@ -109,8 +114,8 @@ nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twic
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
-	SIM_SEEDS=10000 $(CARGO) test --locked -p acp-gateway --lib -- --exact sim::tests::seeds_fixed --nocapture
-	ACP_SOAK_SECONDS=600 $(CARGO) test --locked -p acp-supervisor --test real heavy_soak -- --nocapture
+	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
+	ACP_SOAK_SECONDS=600 $(CARGO) test --locked --workspace --test real heavy_soak -- --nocapture
 
 fuzz: ## Fuzz each target in tests/fuzz for FUZZ_SECONDS (60) from its corpus (needs a C++ compiler)
 	tests/fuzz/run.sh "$(TARGET_DIR)/fuzz"
@@ -128,11 +133,11 @@ mutants: ## Break what decides about processes, one place at a time: a test must
 reproducible: ## Build the commit in two directories with two home directories: the programs must be the same bytes
 	tests/reproducible.sh
 
-bench: ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
-	$(RELEASE) $(CARGO) build --release --locked --workspace --bins
-	@$(MAKE) --no-print-directory wrapper
+# With the features of `make build`, whose programs are measured: see tests/Cargo.toml.
+bench: build ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
+	$(RELEASE) $(CARGO) build --release --locked -p acp-tests --no-default-features --bins
 	tests/benches/peers.sh "$(TARGET_DIR)/peers"
-	$(RELEASE) $(CARGO) bench --locked --workspace --bench figures -- $(ARGS)
+	$(RELEASE) $(CARGO) bench --locked -p acp-tests --no-default-features --bench figures -- $(ARGS)
 
 # The figures are those of other programs, so that how the benchmark itself is built does not matter.
 bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and catatonit (ARGS=--check fails on a missed limit)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the checked-out commit twice, in two directories and with two home directories, and compares the programs.
+# Builds the checked-out commit in two directories and with two home directories, twice in each, and compares the programs
+# and the files for debuggers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -16,14 +17,15 @@ for number in 1 2; do
     [ ! -f "$config" ] || ln -s "$config" "$place/cargo/config.toml"
     git clone --quiet . "$place/source"
     git -C "$place/source" checkout --quiet "$commit"
-    (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make build >"$place/log" 2>&1) ||
-        { tail -n 30 "$place/log" >&2; exit 1; }
-    (cd "$place/source/target/release" && sha256sum acp-gateway acp-supervisor acp-wrapper) | tee "$scratch/sums-$number"
+    for build in first second; do
+        (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make build >"$place/log" 2>&1) ||
+            { tail -n 30 "$place/log" >&2; exit 1; }
+        (cd "$place/source/target/release" && sha256sum acp-{gateway,supervisor,wrapper}{,.debug}) >"$scratch/sums-$number-$build"
+    done
+    cat "$scratch/sums-$number-second"
     rm -rf "$place"
 done
-if cmp "$scratch/sums-1" "$scratch/sums-2"; then
-    echo "the two builds are equal"
-else
-    echo "the two builds differ" >&2
-    exit 1
-fi
+for other in 1-second 2-first 2-second; do
+    cmp "$scratch/sums-1-first" "$scratch/sums-$other" || { echo "build 1-first and build $other differ" >&2; exit 1; }
+done
+echo "all builds are equal"

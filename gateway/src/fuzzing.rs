@@ -6,7 +6,10 @@
 //! finds it.
 #![expect(clippy::expect_used, reason = "a panic is the result of a fuzz target")]
 
-use acp_core::api::{AnswerBody, CancelBody, CloseBody, OptionBody, PromptBody, SpawnBody};
+use crate::api::console::ConsoleMessageBody;
+use acp_core::api::{
+    AnswerBody, CancelBody, CloseBody, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
+};
 use acp_core::backend::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
 use acp_core::event::{EventKind, EventRow, NewEvent};
 use acp_core::line_splitter::{LINE_BYTES_MAX, LineSplitter};
@@ -85,16 +88,21 @@ pub fn permission_card(data: &[u8]) {
 /// Parses bodies of the local HTTP interface; the first byte selects the type.
 pub fn http_bodies(data: &[u8]) {
     let Some((&selector, body)) = data.split_first() else { return };
-    match selector % 6 {
+    match selector % 9 {
         0 => {
-            let body = serde_json::from_slice::<SpawnBody>(body);
-            planted(body.is_ok_and(|body| body.interactive && body.label.is_some()));
+            if let Ok(body) = serde_json::from_slice::<SpawnBody>(body) {
+                planted(body.interactive && body.label.is_some());
+                drop(acp_core::mcp::servers_from_map(body.mcp_servers));
+            }
         }
         1 => drop(serde_json::from_slice::<PromptBody>(body)),
         2 => drop(serde_json::from_slice::<CancelBody>(body)),
         3 => drop(serde_json::from_slice::<CloseBody>(body)),
         4 => drop(serde_json::from_slice::<OptionBody>(body).map(OptionBody::setting)),
-        _ => drop(serde_json::from_slice::<AnswerBody>(body)),
+        5 => drop(serde_json::from_slice::<AnswerBody>(body)),
+        6 => drop(serde_json::from_slice::<UnbindBody>(body)),
+        7 => drop(serde_json::from_slice::<NewBody>(body)),
+        _ => drop(serde_json::from_slice::<ConsoleMessageBody>(body)),
     }
 }
 

@@ -89,6 +89,8 @@ pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     store.write("test", move |tx| Ok(tx.sqlite().execute_batch(&sql)?)).await.unwrap();
 }
 
+pub(crate) async fn column<T: FromValue + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {
+    store.read("test", move |db| db.all(sql, &[], |row| row.only())).await.unwrap()
 }
 
 pub(crate) fn session_row(key: &SessionKey) -> SessionRow {

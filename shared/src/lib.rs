@@ -17,6 +17,9 @@ pub mod refusal;
 pub mod report;
 pub mod wire;
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+
 #[cfg(feature = "net")]
 pub mod conn;
 #[cfg(feature = "net")]

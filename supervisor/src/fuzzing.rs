@@ -13,7 +13,7 @@ pub fn handover(data: &[u8]) {
     let Some((&leases, body)) = data.split_first() else { return };
     let file = image::seal(u32::from(leases % 8), body).expect("a sealed memory file");
     if let Ok((mut handover, summary)) = image::read(file.as_fd()) {
-        let is_planted = handover.head.stops == 7;
+        let is_planted = handover.head.warnings.len() == 2;
         assert!(!is_planted || std::env::var_os("FUZZ_PLANTED").is_none(), "planted");
         let (_, again) = image::write(&mut handover).expect("a handover");
         assert_eq!(again.leases, summary.leases);

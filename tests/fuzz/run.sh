@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Fuzzes each target for a while (FUZZ_SECONDS, 60 by default) from its corpus; what fails is left in TARGET_DIR/artifacts.
-# With "planted" each target must instead find the panic that was planted in it.
+# Fuzzes each target for a while (FUZZ_SECONDS, 60 by default) from its corpus and from the inputs that earlier runs added
+# in TARGET_DIR/found. Failing inputs are left in TARGET_DIR/artifacts.
+# With "planted" each target must instead find the panic that was planted in it, from its corpus alone.
 #
 # Usage: tests/fuzz/run.sh TARGET_DIR [planted]
 set -euo pipefail
@@ -21,14 +22,17 @@ failed=()
 for source in targets/*.rs; do
     name=$(basename "$source" .rs)
     found="$target_dir/found/$name" artifacts="$target_dir/artifacts/$name/"
-    rm -rf "$found" && mkdir -p "$found" "$artifacts"
+    if [ "$mode" = planted ]; then
+        found="$target_dir/planted/$name" artifacts="$target_dir/planted/artifacts/"
+        rm -rf "$found" "$artifacts"
+    fi
+    mkdir -p "$found" "$artifacts"
     printf '\n=== %s: %s s, %s\n' "$name" "$seconds" "$mode"
     arguments=("-max_total_time=$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -use_value_profile=1 -dict=json.dict
         "-artifact_prefix=$artifacts" "$found" "corpus/$name")
     log="$target_dir/$name.log" code=0
     if [ "$mode" = planted ]; then
         FUZZ_PLANTED=1 "$target_dir/$host/debug/$name" "${arguments[@]}" >"$log" 2>&1 || code=$?
-        rm -rf "$artifacts"
         if [ "$code" = 0 ] || ! grep -q 'panicked.*' "$log" || ! grep -q '^planted$' "$log"; then
             failed+=("$name: the planted panic was not found")
         fi

@@ -11,11 +11,12 @@ use acp_store::open::DatabaseFiles;
 use acp_store::readers::{ReadPool, Readers};
 use acp_store::writer::{WriteJob, Writer, WriterMessage};
 use acp_store::{GatewayIdentity, GroupBounds, Store, StoreParts, schema};
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 /// Name of a database that is not used yet.
 fn unique_name() -> String {

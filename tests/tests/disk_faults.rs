@@ -1,38 +1,27 @@
 //! The control plane on a disk that fails below SQLite: syncs and writes that return EIO, a WAL frame that is torn.
-//!
-//! The faults come from a preloaded library, `tests/faults/disk_fault.c`, which the test builds with the C compiler
-//! that the project needs anyway.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use acp_testkit::disk_fault::DiskFault;
 use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::scrape::Scrape;
 use acp_tests::service::Service;
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::repository;
-use std::path::PathBuf;
-use std::process::Command;
 
 /// A house whose gateway runs with the fault library.
 struct Faulty {
     house: House,
     gateway: Option<Service>,
-    library: PathBuf,
-    control: PathBuf,
+    disk: DiskFault,
 }
 
 impl Faulty {
     fn new() -> Self {
         let mut house = House::new(&[]);
         house.stop_gateway();
-        let library = house.world.path("disk_fault.so");
-        let source = repository().join("tests/faults/disk_fault.c");
-        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&library).arg(source);
-        assert!(compiler.status().unwrap().success(), "the fault library compiles");
-        let control = house.world.path("fault");
-        let mut faulty = Self { house, gateway: None, library, control };
+        let disk = DiskFault::build(&house.world.path(""));
+        let mut faulty = Self { house, gateway: None, disk };
         faulty.start();
         faulty
     }
@@ -41,15 +30,9 @@ impl Faulty {
         let world = &self.house.world;
         let mut command = world.gateway_verb(GATEWAY, &["serve"]);
         command.arg("--supervisor-socket").arg(self.house.socket());
-        command.env("LD_PRELOAD", &self.library).env("DISK_FAULT", &self.control);
+        self.disk.preload(&mut command);
         command.arg("--config").arg(world.path("gateway.toml"));
         self.gateway = Some(world.start_command(command));
-    }
-
-    fn set(&self, fault: &str) {
-        let new = self.control.with_extension("new");
-        std::fs::write(&new, fault).unwrap();
-        std::fs::rename(new, &self.control).unwrap();
     }
 
     fn spawn(&self) {
@@ -88,11 +71,11 @@ fn failing_calls_acknowledge_nothing(fault: &str) {
     faulty.spawn();
     assert_eq!(faulty.house.say("room", "1", "say before")["outcome"], "prompted");
     until(SOON, "the first prompt is answered", || faulty.finals() == 1);
-    faulty.set(fault);
+    faulty.disk.set(fault);
     let refused = faulty.house.say("room", "2", "say during");
     assert!(refused["code"].is_string(), "the message is refused: {refused}");
     assert!(!faulty.is_writable(), "the metric shows it");
-    faulty.set("none");
+    faulty.disk.set("none");
     until(SOON, "the store accepts commits again", || faulty.is_writable());
     let taken = faulty.house.say("room", "2", "say during");
     assert_eq!(taken["outcome"], "prompted", "{taken}");
@@ -117,9 +100,9 @@ fn torn_wal_frame_loses_no_acknowledged_prompt() {
     assert_eq!(faulty.house.say("room", "1", "chunks 40 pace_ms=20")["outcome"], "prompted");
     let chunks = "SELECT count(*) FROM acp_events WHERE kind = 'agent_message'";
     until(SOON, "turn running", || faulty.rows(chunks) > 5);
-    faulty.set("torn");
+    faulty.disk.set("torn");
     assert_eq!(faulty.gateway.take().unwrap().wait(LONG), None, "killed in the middle of a write");
-    faulty.set("none");
+    faulty.disk.set("none");
     faulty.start();
     until(LONG, "turn finished", || faulty.finals() == 1);
     assert_eq!(faulty.rows(chunks), 40, "each chunk once");

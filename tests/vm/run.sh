@@ -51,8 +51,9 @@ put() {
 for program in acp-supervisor acp-wrapper acp-gateway; do
     put "$target/debug/$program"
 done
-# One JSON line per binary of tests: its package's manifest, its target's name, and where it lies.
-cargo test --locked --no-run -q -p acp-supervisor -p acp-wrapper -p acp-testkit --message-format=json |
+# One JSON line per binary of tests: its package's manifest, its target's name, and where it lies. With acp-tests, so that
+# the packages have the features of the whole workspace and are not built again.
+cargo test --locked --no-run -q -p acp-supervisor -p acp-wrapper -p acp-testkit -p acp-tests --lib --test real --message-format=json |
     sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"name":"\(real\|acp_testkit\)".*"executable":"\([^"]*\)".*/\2 \1 \3/p' |
     while read -r name package binary; do
         put "$binary"

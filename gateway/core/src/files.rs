@@ -4,6 +4,7 @@
 //! replaces other content, so that the agent can report the omission; no file is dropped silently. Source:
 //! ACP "Content", `discord.md` §3 "Files".
 
+use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -77,7 +78,7 @@ pub fn from_attachments(attachments: &[Attachment]) -> Vec<PromptFile> {
                     .filter(|text| !is_media(&attachment.mime) && !text.contains('\0'))
                 {
                     Some(text) => FileData::Text(text.to_owned()),
-                    None => FileData::Base64 { bytes: bytes.len() as u64, base64: base64(bytes) },
+                    None => FileData::Base64 { bytes: bytes.len() as u64, base64: BASE64.encode(bytes) },
                 }
             }
         };
@@ -174,21 +175,6 @@ fn percent_encode(name: &str) -> String {
     out
 }
 
-/// Encodes bytes as Base64 with padding (RFC 4648 §4).
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let at = |index: usize| u32::from(chunk.get(index).copied().unwrap_or(0));
-        let group = at(0) << 16 | at(1) << 8 | at(2);
-        for place in 0..4 {
-            let letter = LETTERS[(group >> (18 - 6 * place)) as usize & 63];
-            out.push(if place <= chunk.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,23 +185,6 @@ mod tests {
     }
 
     const ALL: AcceptedContent = AcceptedContent { image: true, audio: true, embedded: true };
-
-    #[test]
-    fn base64_matches_rfc_4648() {
-        // RFC 4648 §10.
-        for (text, want) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(text.as_bytes()), want, "{text}");
-        }
-        assert_eq!(base64(&[0xff, 0xfe, 0xfd]), "//79");
-    }
 
     #[test]
     fn unsupported_files_are_replaced_by_notes() {

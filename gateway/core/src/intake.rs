@@ -3,6 +3,7 @@
 //! JSON's grammar allows halves of UTF-16 pairs, numbers beyond a double and unbounded nesting, which strict
 //! parsers refuse. One occurrence in a payload would make the whole row unreadable for every consumer of the
 //! journal. They are replaced once, before anything is stored. Valid text stays byte for byte as received.
+#![deny(clippy::indexing_slicing)]
 
 use std::borrow::Cow;
 

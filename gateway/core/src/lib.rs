@@ -16,7 +16,6 @@ pub mod event;
 pub mod event_json;
 pub mod failure;
 pub mod files;
-pub mod hex;
 pub mod host;
 pub mod intake;
 pub mod jsonrpc;

@@ -8,7 +8,6 @@
 
 use crate::binding::StaleReason;
 use crate::config::bindings::{ANY_ACCOUNT, Binding};
-use crate::hex::hex;
 use crate::route::BoundSession;
 use crate::rows::{BindingRow, ConversationRef, SessionMode};
 use crate::session::SessionState;
@@ -23,8 +22,8 @@ const METADATA: &str = "configured";
 const SINCE: &str = "since";
 /// Maximum length of a name in a session key, in characters.
 const SHOWN_CHARS: usize = 32;
-/// Length of the conversation's hash in a session key, in bytes.
-const HASH_BYTES: usize = 8;
+/// Length of the conversation's hash in a session key, in hexadecimal digits.
+const HASH_DIGITS: usize = 16;
 
 /// Properties of an entry whose change requires a new session. Label and permissions apply to new sessions
 /// only, and changes by a person are kept.
@@ -115,9 +114,12 @@ pub fn first_key(
         name.chars().take(SHOWN_CHARS).map(plain).collect::<String>()
     };
     let hash = Sha256::digest(format!("{channel}:{account_id}:{home}").as_bytes());
-    let hash = hex(hash.into_iter().take(HASH_BYTES));
     let agent: String = agent.as_str().chars().take(2 * SHOWN_CHARS).collect();
-    SessionKey::parse(&format!("agent:{agent}:acp:binding:{}:{}:{hash}", shown(channel), shown(account_id)))
+    SessionKey::parse(&format!(
+        "agent:{agent}:acp:binding:{}:{}:{hash:.HASH_DIGITS$x}",
+        shown(channel),
+        shown(account_id)
+    ))
 }
 
 /// Returns the key of the session after `before` others of the same entry: `first`, then `…:2`, `…:3`.

@@ -6,10 +6,13 @@ use crate::supervisor::SupervisorClient;
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
+use http_body_util::{BodyExt as _, Limited};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -17,7 +20,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +30,8 @@ const WATCH_MS: u64 = 5_000;
 const ACCEPT_PAUSE_MS: u64 = 100;
 /// Maximum size of a request head, in bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Maximum size of a request body, in bytes.
+const BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Answers scrapes. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -112,7 +117,8 @@ pub(crate) async fn listen(at: SocketAddr) -> std::io::Result<TcpListener> {
 /// Resource limits of the listener, since any host with access to the address may connect.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ScrapeLimits {
-    /// Maximum number of connections; more are closed without a response.
+    /// Maximum number of connections; as many more are answered with 503, and the rest is closed without a
+    /// response.
     pub(crate) connections_max: usize,
     /// Maximum duration of a connection in milliseconds, slow readers included.
     pub(crate) whole_ms: u64,
@@ -131,7 +137,9 @@ pub(crate) async fn serve(
     bounds: ScrapeLimits,
     ending: CancellationToken,
 ) {
-    let places = Arc::new(Semaphore::new(bounds.connections_max));
+    let refusal = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
+    let slots = || Arc::new(Semaphore::new(bounds.connections_max));
+    let services = [(slots(), routes), (slots(), refusal)];
     loop {
         let accepted = tokio::select! {
             () = ending.cancelled() => return,
@@ -145,25 +153,39 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let free = services
+            .iter()
+            .find_map(|(slots, routes)| Some((Arc::clone(slots).try_acquire_owned().ok()?, routes.clone())));
+        let Some((slot, routes)) = free else {
             tracing::debug!(bounds.connections_max, "too many connections for metrics");
             continue;
         };
-        let service = TowerToHyperService::new(routes.clone());
-        let serving = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .keep_alive(false)
-            .max_buf_size(HEAD_BYTES_MAX)
-            .serve_connection(TokioIo::new(stream), service);
         let ending = ending.clone();
         tokio::spawn(async move {
             tokio::select! {
-                _ = tokio::time::timeout(Duration::from_millis(bounds.whole_ms), serving) => {}
+                _ = tokio::time::timeout(Duration::from_millis(bounds.whole_ms), answer_one(stream, routes)) => {}
                 () = ending.cancelled() => {}
             }
-            drop(place);
+            drop(slot);
         });
     }
+}
+
+/// Reads one request to its end and answers it. Closing with unread input would reset the connection before the
+/// client has read the response.
+async fn answer_one(stream: TcpStream, routes: Router) {
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let routes = TowerToHyperService::new(routes.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let mut body = Limited::new(body, BODY_BYTES_MAX);
+            while let Some(Ok(_)) = body.frame().await {}
+            hyper::service::Service::call(&routes, hyper::Request::from_parts(head, Body::empty())).await
+        }
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).keep_alive(false).half_close(true).max_buf_size(HEAD_BYTES_MAX);
+    drop(http.serve_connection(TokioIo::new(stream), service).await);
 }
 
 /// Logs each stuck actor, once.
@@ -186,14 +208,18 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::TcpStream;
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
     async fn start_server(bounds: ScrapeLimits, ending: &CancellationToken) -> SocketAddr {
         let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.unwrap();
         let at = listener.local_addr().unwrap();
-        let routes = Router::new().route("/metrics", get(|| async { "numbers" }));
+        // Not ready at once, as a handler that reads the database.
+        let numbers = || async {
+            tokio::task::yield_now().await;
+            "numbers"
+        };
+        let routes = Router::new().route("/metrics", get(numbers));
         tokio::spawn(serve(listener, routes, bounds, ending.clone()));
         at
     }
@@ -231,21 +257,42 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn connection_beyond_limit_is_closed() {
+    async fn half_closed_client_is_answered() {
+        let ending = CancellationToken::new();
+        let at = start_server(ScrapeLimits::default(), &ending).await;
+        let mut stream = TcpStream::connect(at).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        stream.shutdown().await.unwrap();
+        let answer = read_to_end(&mut stream).await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("numbers"), "{answer}");
+        ending.cancel();
+    }
+
+    #[tokio::test]
+    async fn request_beyond_the_limit_is_read_and_answered_with_503() {
         let ending = CancellationToken::new();
         let at = start_server(ScrapeLimits { connections_max: 1, whole_ms: 600_000 }, &ending).await;
         let mut first = TcpStream::connect(at).await.unwrap();
         first.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
         // Connections are accepted in their order.
         let mut second = TcpStream::connect(at).await.unwrap();
-        assert_eq!(read_to_end(&mut second).await, "");
+        let request =
+            format!("POST /metrics HTTP/1.1\r\nhost: a\r\ncontent-length: {BODY_BYTES_MAX}\r\n\r\n");
+        second.write_all(request.as_bytes()).await.unwrap();
+        let mut early = [0; 1];
+        let early = tokio::time::timeout(Duration::from_millis(200), second.read(&mut early)).await;
+        assert!(early.is_err(), "a response to half a request: {early:?}");
+        second.write_all(&vec![b'x'; BODY_BYTES_MAX]).await.unwrap();
+        let mut answer = String::new();
+        tokio::time::timeout(DEADLINE, second.read_to_string(&mut answer)).await.unwrap().unwrap();
+        assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
         first.write_all(b"host: a\r\n\r\n").await.unwrap();
         let answer = read_to_end(&mut first).await;
         assert!(answer.contains("connection: close"), "one request each: {answer}");
         let answer = loop {
             // The slot is free shortly after the response.
             let answer = scrape(at).await;
-            if !answer.is_empty() {
+            if !answer.starts_with("HTTP/1.1 503") {
                 break answer;
             }
         };

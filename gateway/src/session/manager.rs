@@ -362,7 +362,7 @@ fn keyed(
 /// Returns a hash of a command's content, to detect a different command under the same key.
 fn fingerprint(asked: &impl Serialize) -> String {
     let text = serde_json::to_string(asked).unwrap_or_default();
-    acp_core::hex::hex(Sha256::digest(text.as_bytes()))
+    format!("{:x}", Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

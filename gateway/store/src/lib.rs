@@ -64,11 +64,12 @@ use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
 use open::DatabaseFiles;
+use parking_lot::Mutex;
 use readers::{ReadPool, Readers};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
@@ -183,7 +184,7 @@ impl Store {
             .name("store-writer".to_owned())
             .spawn(move || writer.run())
             .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
-        *store.inner.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        *store.inner.thread.lock() = Some(thread);
         Ok(store)
     }
 
@@ -333,7 +334,7 @@ impl Store {
         self.inner.readers.close().await;
         // The send fails if the writer has ended already.
         drop(self.inner.queue.send(WriterMessage::Stop));
-        let thread = self.inner.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thread = self.inner.thread.lock().take();
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
         {

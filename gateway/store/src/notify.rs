@@ -2,8 +2,8 @@
 //! notification delays work but loses no data.
 
 use acp_shared::ids::SessionKey;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 /// Number of watched sessions above which entries without receivers are removed.
@@ -38,7 +38,7 @@ impl Default for CommitNotifier {
 
 impl CommitNotifier {
     fn lock(&self) -> MutexGuard<'_, SessionSenders> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// Receiver of a session's last committed journal number; 0 until a commit while the session is watched.
@@ -70,14 +70,14 @@ impl CommitNotifier {
     /// Removes and returns the sessions with new journal rows or changed bindings since the last call. For one
     /// caller, the delivery.
     pub fn take_changed(&self) -> HashSet<SessionKey> {
-        std::mem::take(&mut self.changed.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.changed.lock())
     }
 
     /// Notifies receivers of a commit: the new last journal numbers, and the sessions whose bindings changed,
     /// and `rebinds` if the set of bound conversations may have changed.
     pub fn publish(&self, numbers: &[(SessionKey, u64)], rebound: &[SessionKey], rebinds: bool) {
         let changed = numbers.iter().map(|(key, _)| key).chain(rebound).cloned();
-        self.changed.lock().unwrap_or_else(PoisonError::into_inner).extend(changed);
+        self.changed.lock().extend(changed);
         let mut sessions = self.lock();
         for (key, number) in numbers {
             let Some(sender) = sessions.by_key.get(key) else { continue };

@@ -3,9 +3,10 @@
 use crate::db::Db;
 use crate::error::StoreError;
 use crate::schema::open_reader;
+use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 /// Maximum number of concurrent reads.
@@ -74,11 +75,11 @@ impl Readers {
         let idle = Arc::clone(&self.idle);
         let dir = self.dir.clone();
         let task = self.run(name, move || {
-            let pooled = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let pooled = idle.lock().pop();
             let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
             let result = snapshot(&db, name, work);
             if !db.is_in_transaction() && !matches!(result, Err(StoreError::Panicked { .. })) {
-                idle.lock().unwrap_or_else(PoisonError::into_inner).push(db);
+                idle.lock().push(db);
             }
             drop(place);
             result
@@ -92,7 +93,7 @@ impl Readers {
         let ended = self.places.acquire_many(all).await;
         self.places.close();
         drop(ended);
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.idle.lock().clear();
     }
 }
 

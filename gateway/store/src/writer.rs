@@ -12,13 +12,14 @@ use crate::notify::CommitNotifier;
 use crate::open::DatabaseFiles;
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::histogram::Histogram;
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -156,7 +157,7 @@ impl WriterCounters {
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock()
     }
 }
 

@@ -413,20 +413,11 @@ fn content(file: File, size: u64, text_bytes_max: u64) -> RootsResult<(u64, Opti
     }
     let whole = read <= WRITE_BYTES_MAX;
     let text = (keep && bytes.len() as u64 == read).then(|| String::from_utf8(bytes).ok()).flatten();
-    Ok((read, whole.then(|| hex(&hash.finalize())), text))
+    Ok((read, whole.then(|| format!("{:x}", hash.finalize())), text))
 }
 
 fn text(path: PathBuf) -> RootsResult<String> {
     Ok(path.into_os_string().into_string().map_err(|_| FilesError::BadPath)?)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
-        let digit = |n: u8| char::from_digit(u32::from(n), 16).unwrap_or('0');
-        text.push(digit(byte >> 4));
-        text.push(digit(byte & 15));
-        text
-    })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod connection_floods;
 mod crash;
 mod crash_matrix;
 mod disk;
+mod disk_faults;
 mod doctor;
 mod durable;
 mod files;

@@ -260,7 +260,7 @@ fn unescape(text: &str) -> String {
     out
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "proptest"))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

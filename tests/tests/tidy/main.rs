@@ -1,6 +1,7 @@
 //! Rules of the repository as tests: which module may name which, how large things may be, what must be documented.
 //! Each test names every violation at once and says what to do.
 
+mod build;
 mod documents;
 mod floors;
 mod language;

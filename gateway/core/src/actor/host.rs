@@ -7,7 +7,6 @@
 use super::{Actor, ActorEffect, StepOutput};
 use crate::backend::{AgentRequest, AgentRequestKind, RpcError};
 use crate::event::EventKind;
-use crate::hex::hex;
 use crate::host::{
     DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, command_line,
     decide_effect,
@@ -197,7 +196,9 @@ impl Actor {
     fn start_request(&mut self, at: u64, out: &mut StepOutput) {
         let Some(row) = self.requests.get_mut(&at) else { return };
         row.intent = match &row.request.what {
-            AgentRequestKind::FsWrite { content, .. } => Some(hex(Sha256::digest(content.as_bytes()))),
+            AgentRequestKind::FsWrite { content, .. } => {
+                Some(format!("{:x}", Sha256::digest(content.as_bytes())))
+            }
             AgentRequestKind::TerminalCreate { .. } => Some(out.mint_lease().to_string()),
             _ => None,
         };

@@ -5,6 +5,7 @@
 //! its usage, an unknown one with the help. Each command is one row of [`table::COMMANDS`], which holds its
 //! grammar, its help line and its row in the manual. [`session_ref`] resolves the session, [`authorization`] checks
 //! authorization.
+#![deny(clippy::indexing_slicing)]
 
 pub mod authorization;
 pub mod duration;

@@ -1,5 +1,4 @@
 //! Parser of each command's arguments. Errors are sentences for people.
-#![deny(clippy::indexing_slicing)]
 
 use crate::command::duration;
 use crate::command::tokenizer::{Flag, ParsedArgs, normalize_keyword, quote_word};

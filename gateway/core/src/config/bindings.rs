@@ -93,9 +93,9 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
             found.push((at("backend"), "must not be empty".to_owned()));
         }
         absolute(found, at("cwd"), entry.cwd.as_deref());
-        let before = &config.bindings[..number];
         let place = |it: &Binding| (it.channel.clone(), it.account.clone(), it.conversation.clone());
-        if let Some(other) = before.iter().position(|it| place(it) == place(entry)) {
+        let earlier = || config.bindings.iter().take(number);
+        if let Some(other) = earlier().position(|it| place(it) == place(entry)) {
             let text = format!("bindings.{other} is for the same conversation: remove one of them");
             found.push((at("conversation"), text));
         }
@@ -108,7 +108,7 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
                         its own session";
             found.push((at("label"), text.to_owned()));
         }
-        if let Some(other) = before.iter().position(|it| it.label.as_ref() == Some(label)) {
+        if let Some(other) = earlier().position(|it| it.label.as_ref() == Some(label)) {
             found.push((at("label"), format!("bindings.{other} already has this label")));
         }
     }

@@ -3,7 +3,6 @@
 
 use super::source::{Shape, Source, Sources, join, schema};
 use super::{Config, check};
-use crate::hex::hex;
 use acp_shared::redact::hide_value;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -47,7 +46,7 @@ pub struct LoadedFile {
 impl LoadedFile {
     /// Record of a file with this text.
     pub fn new(path: &Path, text: &str) -> Self {
-        Self { path: path.to_path_buf(), sha256: hex(Sha256::digest(text.as_bytes())) }
+        Self { path: path.to_path_buf(), sha256: format!("{:x}", Sha256::digest(text.as_bytes())) }
     }
 }
 
@@ -124,7 +123,7 @@ pub fn load(inputs: Inputs<'_>) -> Result<LoadedConfig, ConfigError> {
 /// Returns the origin of a key, of a key below it, or of a section above it.
 pub fn nearest_source(key: &[String], sources: &Sources) -> Source {
     let beneath = || sources.iter().find(|(path, _)| path.starts_with(key)).map(|(_, source)| source);
-    let above = || (1..key.len()).rev().find_map(|end| sources.get(&key[..end]));
+    let above = || (1..key.len()).rev().find_map(|end| sources.get(key.get(..end)?));
     let found = sources.get(key).or_else(beneath).or_else(above);
     found.cloned().unwrap_or(Source::Default)
 }

@@ -2,6 +2,7 @@
 //! that the document does not have are marked "ours". Unknown keys and numbers out of bounds are refused, and
 //! the origin of every value is known. `core/policy` computes the effective values of a conversation, an
 //! account or an agent. [`ignored_keys`] lists the keys that this version ignores.
+#![deny(clippy::indexing_slicing)]
 
 pub mod agent;
 pub mod bindings;

@@ -179,7 +179,8 @@ fn flatten(path: &mut Vec<String>, value: Value, sources: &Sources, rows: &mut V
             }
         }
         value => {
-            let secret = path.len() > 3 && path[0] == "agents" && path[2] == "env";
+            let secret =
+                matches!(path.as_slice(), [first, _, third, _, ..] if first == "agents" && third == "env");
             let secret = secret || (mcp::is_secret(path) && !is_unset(&value));
             let value = if secret { Value::String("***".to_owned()) } else { value };
             let source = sources.get(path.as_slice()).cloned().unwrap_or(Source::Default);

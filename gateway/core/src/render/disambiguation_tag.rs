@@ -4,13 +4,12 @@
 //! conversation may have the same text: a part that would repeat an earlier one gets a few letters of its
 //! nonce as a tag. The decision is made before the first attempt to send, and stored with the part.
 
-use crate::hex::hex;
 use sha2::{Digest as _, Sha256};
 
 /// Tag lengths that are tried in turn, in letters of the nonce.
 const LETTERS: [usize; 4] = [6, 10, 16, 24];
-/// Length of a text's fingerprint, in bytes of its hash.
-const PRINT_BYTES: usize = 16;
+/// Length of a text's fingerprint, in hexadecimal digits of its hash.
+const PRINT_DIGITS: usize = 32;
 
 /// Appends the tag to a text, in small print in Markdown.
 pub fn with_tag(text: &str, tag: Option<&str>) -> String {
@@ -25,7 +24,7 @@ fn fingerprint(text: &str) -> String {
     for c in text.chars().filter(|c| !c.is_whitespace() && !c.is_control()) {
         hash.update(c.encode_utf8(&mut buffer).as_bytes());
     }
-    hex(hash.finalize().into_iter().take(PRINT_BYTES))
+    format!("{:.PRINT_DIGITS$x}", hash.finalize())
 }
 
 /// Chooses the tag of a part, `None` if the text is unique, and returns it with the fingerprint of the tagged

@@ -8,8 +8,9 @@ pub mod unavailable;
 use crate::backend::BackendMachine;
 use crate::failure::Failure;
 use acp_shared::codes::Code;
+use parking_lot::RwLock;
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// A runtime backend. Its machine is [`BackendMachine`], with the methods of the source document's contract
 /// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
@@ -57,18 +58,18 @@ impl std::fmt::Debug for Registry {
 impl Registry {
     /// Adds a backend; replaces one of the same name.
     pub fn register(&self, backend: Arc<dyn Runtime>) {
-        let mut backends = self.backends.write().unwrap_or_else(PoisonError::into_inner);
+        let mut backends = self.backends.write();
         backends.insert(backend.id(), backend);
     }
 
     /// Removes a backend; sessions that use it keep their machine.
     pub fn unregister(&self, id: &str) {
-        self.backends.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.backends.write().remove(id);
     }
 
     /// Returns the backend of that name, if it is registered.
     pub fn get(&self, id: &str) -> Option<Arc<dyn Runtime>> {
-        self.backends.read().unwrap_or_else(PoisonError::into_inner).get(id).map(Arc::clone)
+        self.backends.read().get(id).map(Arc::clone)
     }
 
     /// Returns the backend of that name.
@@ -81,6 +82,6 @@ impl Registry {
 
     /// Returns the names, sorted.
     pub fn ids(&self) -> Vec<&'static str> {
-        self.backends.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.backends.read().keys().copied().collect()
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::core::headers::RateLimitScope;
 use crate::core::request_scheduler::Priority;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Waiting times of requests in the queue.
@@ -47,7 +47,7 @@ pub(crate) struct Counters(Mutex<RestCounts>);
 
 impl Counters {
     fn with(&self, change: impl FnOnce(&mut RestCounts)) {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.0.lock());
     }
 
     pub(crate) fn count_finished(&self, route: &'static str, outcome: &'static str) {
@@ -76,6 +76,6 @@ impl Counters {
     }
 
     pub(crate) fn snapshot(&self) -> RestCounts {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }

@@ -6,10 +6,10 @@ use crate::core::headers::{self, ResponseMeta};
 use crate::core::message::{FileUpload, RequestPayload};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
+use parking_lot::RwLock;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use reqwest::multipart::{Form, Part};
 use reqwest::{Client, Method, RequestBuilder, Response};
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 /// Timeout of a connection attempt.
@@ -78,7 +78,7 @@ impl HttpClient {
 
     pub(super) fn set_token(&self, token: &Secret) -> Result<(), ClientSetupError> {
         let value = authorization(token)?;
-        *self.token.write().unwrap_or_else(PoisonError::into_inner) = value;
+        *self.token.write() = value;
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl HttpClient {
         };
         let mut request = self.client.request(method, format!("{}{}", self.api, route.path));
         if route.is_bot() {
-            let token = self.token.read().unwrap_or_else(PoisonError::into_inner).clone();
+            let token = self.token.read().clone();
             request = request.header(AUTHORIZATION, token);
         }
         Ok(match payload {

@@ -37,11 +37,12 @@ use acp_shared::redact::Secret;
 use bytes::Bytes;
 use counters::Counters;
 use http::{HttpClient, HttpOutcome};
+use parking_lot::Mutex;
 use queue::{InFlightRequest, RequestQueue, Waiter};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -182,11 +183,11 @@ impl RestClient {
 
     /// Records the nonce of a bot message seen on the websocket: proof that the message was sent.
     pub fn record_sent_nonce(&self, nonce: &str, message: Snowflake) {
-        self.0.sent_nonces.lock().unwrap_or_else(PoisonError::into_inner).record(nonce, message);
+        self.0.sent_nonces.lock().record(nonce, message);
     }
 
     fn find_sent_nonce(&self, nonce: &str) -> Option<Snowflake> {
-        self.0.sent_nonces.lock().unwrap_or_else(PoisonError::into_inner).find(nonce)
+        self.0.sent_nonces.lock().find(nonce)
     }
 
     /// Records that a person archived a thread (`is_archived`), or that the thread was unarchived. A queued

@@ -8,8 +8,9 @@ use crate::core::request_scheduler::{
     Priority, Schedule, ScheduleDecision, ScheduledRequest, StartDecision, Ticket, WAIT_UNKNOWN,
 };
 use crate::rest::error::RestError;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -50,7 +51,7 @@ pub(super) struct RequestQueue(Arc<SharedQueue>);
 
 impl SharedQueue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn now(&self) -> Duration {

@@ -9,9 +9,9 @@ use crate::core::errors::{RejectionKind, ResourceKind};
 use crate::core::ids::Snowflake;
 use crate::core::message::{self, MessageBody};
 use acp_shared::redact::Secret;
+use parking_lot::MutexGuard;
 use serde_json::json;
 use std::collections::HashSet;
-use std::sync::{MutexGuard, PoisonError};
 
 /// Discord's error code for a webhook that does not exist, whatever the token.
 const UNKNOWN_WEBHOOK: u32 = 10015;
@@ -89,7 +89,7 @@ impl RestClient {
     }
 
     fn dead(&self) -> MutexGuard<'_, HashSet<(Snowflake, Option<Secret>)>> {
-        self.0.dead.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.dead.lock()
     }
 
     /// Refuses requests to a dead webhook: Discord penalises clients that keep calling one that does not

@@ -2,7 +2,8 @@
 
 use crate::core::event::Event;
 use crate::core::event_queue::{EnqueueResult, EventQueue};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,7 @@ struct EventChannel {
 impl EventChannel {
     fn queue(&self) -> MutexGuard<'_, EventQueue> {
         // The queue is consistent after each call, so a poisoned lock is harmless.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

@@ -4,9 +4,10 @@ use crate::core::decode::{DecodeError, DecodedEvent};
 use crate::core::event::{Event, GapCause};
 use crate::core::event_queue::EnqueueResult;
 use crate::websocket::event_channel::EventSender;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of kinds that are counted by name; further ones are counted together.
 const KINDS_MAX: usize = 64;
@@ -55,7 +56,7 @@ impl SessionCounters {
     }
 
     fn unrecognized(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.unrecognized.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unrecognized.lock()
     }
 
     /// Counts an unknown or unreadable event. Returns whether it is the first one of its kind.

@@ -285,7 +285,8 @@ async fn card_continues_after_crash() {
     let (_dir, store, mut journal, channel, driver) = with_card().await;
     eventually("the card to be stored", || async {
         let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
-        let cards = store.read("cards", move |db| cards::read_cards(db, binding_id, &key(), 0)).await.unwrap();
+        let cards =
+            store.read("cards", move |db| cards::read_cards(db, binding_id, &key(), 0)).await.unwrap();
         (cards.open.len() == 1).then_some(())
     })
     .await;
