@@ -1,7 +1,7 @@
 //! Conversation commands against real processes, over the console channel that `chat` and other clients use. Each runs
 //! once, also if it is repeated or the gateway is killed in between.
 
-use acp_tests::house::{AGENT, House};
+use acp_tests::house::{AGENT, House, Plan};
 use acp_tests::wait::{SOON, until};
 use serde_json::{Value, json};
 
@@ -61,6 +61,27 @@ fn show(house: &House, key: &str) -> Value {
 
 fn is_idle(house: &House, key: &str) -> bool {
     show(house, key)["state"] == "idle"
+}
+
+/// A conversation learns what to do, an operator also where.
+#[test]
+fn refused_spawn_shows_paths_to_the_command_line_only() {
+    let house = Plan::flags(&[]).gateway("[acp]\nworkspace_roots = [\"/srv\", \"/opt/my work\"]\n").build();
+    let cwd = house.world.dir("work/my project");
+    let said = Room::new("room").say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", cwd.display()));
+    let said = text(&said);
+    assert!(
+        said.contains("lies outside of acp.workspace_roots") && said.contains("ACP_CWD_NOT_ALLOWED"),
+        "{said}"
+    );
+    let shown = house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd.to_string_lossy()]);
+    assert_eq!(shown.error_code(), "ACP_CWD_NOT_ALLOWED");
+    let root = house.world.path("").to_string_lossy().into_owned();
+    for path in [root.trim_end_matches('/'), "my project", "/srv", "/opt", "my work"] {
+        assert!(!said.contains(path), "{path:?} is in {said}");
+        assert!(shown.stderr.contains(path), "{path:?} is not in {}", shown.stderr);
+    }
+    house.end();
 }
 
 /// The main verbs from the session's conversation and from another one.

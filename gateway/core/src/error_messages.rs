@@ -3,12 +3,12 @@
 //! "Error contract".
 
 use crate::failure::Failure;
-use crate::paths::hide_paths;
 use acp_shared::codes::Code;
 
 /// Returns the error message for a conversation.
 pub fn error_message(failure: &Failure) -> String {
-    let message = hide_paths(failure.message.trim_end());
+    let message = failure.text_for_conversations();
+    let message = message.trim_end();
     let code =
         if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
     format!("{message}{code}\nNext: {}", next_step(failure))

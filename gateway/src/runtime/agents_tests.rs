@@ -4,6 +4,7 @@ use super::*;
 use crate::runtime::local_lookup;
 use crate::tests::loaded;
 use acp_core::config::PermissionMode;
+use acp_core::error_messages::error_message;
 use std::os::unix::fs::PermissionsExt;
 
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {

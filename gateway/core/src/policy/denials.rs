@@ -41,7 +41,7 @@ fn disabled_error(code: Code, what: &str, by: &Effective<bool>) -> Failure {
 }
 
 fn disabled_error_with_remedy(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
-    Failure::new(code, format!("{what} by policy: {}. {how}", by.describe())).origin("gateway")
+    by.source.failure(code, |source| format!("{what} by policy: {}. {how}", by.describe(source)))
 }
 
 impl EffectivePolicy {
@@ -121,13 +121,10 @@ impl EffectivePolicy {
             return Ok(());
         }
         let names: Vec<&str> = allowed.value.iter().map(AgentName::as_str).collect();
-        let why = format!(
-            "The agent {agent} is not in {} ({}; set by {}). {REMEDY}",
-            allowed.key,
-            names.join(", "),
-            allowed.source
-        );
-        Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
+        let (key, names) = (&allowed.key, names.join(", "));
+        Err(allowed.source.failure(Code::AgentNotAllowed, |source| {
+            format!("The agent {agent} is not in {key} ({names}; set by {source}). {REMEDY}")
+        }))
     }
 
     /// Error for reaching the maximum number of sessions in use.
@@ -154,11 +151,13 @@ impl EffectivePolicy {
 }
 
 fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
-    let text = format!(
-        "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
-         its agent stops; /acp sessions lists them.",
-        max.value,
-        max.describe()
-    );
-    Failure::new(Code::LimitReached, text).detail(detail).origin("gateway").retryable()
+    let failure = max.source.failure(Code::LimitReached, |source| {
+        format!(
+            "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
+             its agent stops; /acp sessions lists them.",
+            max.value,
+            max.describe(source)
+        )
+    });
+    failure.detail(detail).retryable()
 }

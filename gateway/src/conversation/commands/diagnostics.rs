@@ -5,7 +5,6 @@ use super::{CommandContext, Commands, options, permissions};
 use acp_core::api::{AgentView, StatusView};
 use acp_core::command::authorization::RequesterRole;
 use acp_core::failure::Failure;
-use acp_core::paths::hide_paths;
 use acp_core::policy::EffectivePolicy;
 use acp_core::render::escape_name;
 use acp_core::rows::SessionActivity;
@@ -189,7 +188,8 @@ fn status_text(
         let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
     }
     if let Some(failure) = &row.last_error {
-        let _ = write!(text, "\nlast error: {} ({})", one_line(&hide_paths(&failure.message)), failure.code);
+        let _ =
+            write!(text, "\nlast error: {} ({})", one_line(&failure.text_for_conversations()), failure.code);
     }
     text
 }
@@ -264,7 +264,7 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     };
     let gate = policy
         .may_prompt()
-        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts are permitted".to_owned());
+        .map_or_else(|failure| failure.text_for_conversations(), |()| "prompts are permitted".to_owned());
     check(policy.may_prompt().is_ok(), format!("policy: {gate}"), "ask the operator to change that key");
     let wanted = &policy.backend.value;
     let backend = status.backends.iter().find(|backend| backend.id == *wanted);

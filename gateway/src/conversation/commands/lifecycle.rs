@@ -7,7 +7,6 @@ use crate::session::manager::{CloseRequest, SpawnRequest};
 use acp_core::binding::Placement;
 use acp_core::command::{SpawnArgs, SpawnPlacement};
 use acp_core::failure::Failure;
-use acp_core::paths::hide_paths;
 use acp_core::request::{QueueEdit, QueueEditResult};
 use acp_core::rows::{RunMode, SessionMode};
 use acp_core::session::{Ending, SessionState};
@@ -49,7 +48,7 @@ impl Commands {
         let mut text = self.spawned_text(context, &spawned.session_key, placement.is_some()).await?;
         if let Err(failure) = self.service.policy(at).may_prompt() {
             text.push_str("\nNote: ");
-            text.push_str(&hide_paths(&failure.message));
+            text.push_str(&failure.text_for_conversations());
         }
         // A binding made by this very command is not known to the client yet, so the session is named.
         let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
@@ -96,7 +95,7 @@ impl Commands {
         match self.bindings.resolve_by_conversation(&context.inbound.conversation).await {
             Ok(Some((binding, _))) => {
                 let text = format!("This conversation is bound to {}.", binding.session_key);
-                Failure { message: text, ..failure }
+                Failure { message: text, conversation_text: None, ..failure }
             }
             _ => failure,
         }

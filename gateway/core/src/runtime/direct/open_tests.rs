@@ -122,7 +122,7 @@ fn unknown_sessions_in_every_agents_words_are_one_refusal() {
                 begun(&input, json!({ "protocolVersion": 1, "agentCapabilities": abilities }));
             let steps = reply(&mut link, what, &input, &json!({ "error": error }));
             assert_eq!(failure(&steps).code, want, "{what} {code}");
-            assert_eq!(failure(&steps).acp.as_ref(), Some(&error));
+            assert_eq!(failure(&steps).acp.as_deref(), Some(&error));
             assert!(sent(&steps).is_empty(), "no new conversation is created silently");
             // What it says afterwards has no effect.
             assert!(reply(&mut link, what, &input, &json!({ "result": {} })).is_empty());

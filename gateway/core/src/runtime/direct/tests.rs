@@ -381,7 +381,7 @@ fn a_turn_fails_as_the_agent_says() {
         let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
         let got = (*run, failure.code, failure.detail_code.as_deref());
         assert_eq!(got, (run_id, code, Some(detail)), "{error}");
-        assert_eq!((failure.acp.as_ref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
+        assert_eq!((failure.acp.as_deref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
     }
 }
 

@@ -160,7 +160,7 @@ async fn user_binding_precedes_static_one_which_cannot_be_unbound() {
     spawn(&store, session_row(&key()), None).await;
     let first = prompted(&inlet, message("m1", "hello")).await;
     let refused = inlet.accept(message("m2", "/unfocus")).await.unwrap();
-    assert!(refused.text().contains("The configuration binds this conversation (/g.toml:2)"), "{refused:?}");
+    assert!(refused.text().contains("The configuration binds this conversation (g.toml:2)"), "{refused:?}");
     inlet.accept(message("m3", &format!("/focus {}", key()))).await.unwrap();
     assert_eq!(prompted(&inlet, message("m4", "hello")).await, key().as_str());
     let unbound = inlet.accept(message("m5", "/unfocus")).await.unwrap();
