@@ -160,10 +160,7 @@ impl DirectMachine {
     pub(super) fn opened(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => {
-                let servers = self.state.wanted.as_ref().map(|wanted| wanted.mcp_servers.as_slice());
-                return self.refused(&mcp::redact_json(error, servers.unwrap_or_default()));
-            }
+            Err(error) => return self.refused(error),
         };
         let result = lens::value(raw);
         if self.state.phase == HandshakePhase::Creating {
