@@ -249,6 +249,7 @@ fn allowed_directory(
     };
     for roots in [&policy.workspace_roots, &policy.cwd_roots] {
         if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
+            let (key, source) = (&roots.key, &roots.source);
             let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
             let list = list.join(", ");
             return Err(refuse(
@@ -299,14 +300,19 @@ impl Profiles for Agents {
         let mut options: BTreeMap<String, String> =
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
+        let env = self.environment(&agent, &preset, &policy.env_allow.value);
+        let asks = match &agent.command {
+            None if name.as_str() == DEMO => true,
+            command => preset.asks_with(command.as_deref(), &env),
+        };
         Ok(AgentProfile {
             argv: self.command(name),
             is_looked_up: false,
-            env: self.environment(&agent, &preset, &policy.env_allow.value),
+            env,
             graces,
             init_ms: policy.agent.init_ms.value,
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
-            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
+            asks: agent.asks.unwrap_or(asks),
             options: options.into_iter().collect(),
             mcp_servers: mcp::merge_servers([
                 loaded.config.mcp_servers.as_slice(),
@@ -324,7 +330,6 @@ impl Profiles for Agents {
     fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         let profile = self.configured(name)?;
         let Some(command) = self.find(name, found) else {
-            let (agent, preset) = self.settings(name);
             let program = self.command(name).first().cloned().unwrap_or_default();
             let (text, shown) = (
                 self.missing_text(name, &program),

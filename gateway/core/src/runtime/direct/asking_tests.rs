@@ -1,7 +1,7 @@
 //! Certainty of an agent's questions after the opening of its session, and the mode set in place of a refused one.
 
-use super::open_tests::{Settled, begun, reply, settle};
-use super::tests::ensure;
+use super::open_tests::{Settled, begun, reply, settle, statuses};
+use super::tests::{ensure, sent};
 use super::*;
 use crate::backend::AskGuarantee;
 use serde_json::{Value, json};
@@ -38,4 +38,70 @@ fn a_refused_mode_is_dropped_and_the_asking_mode_set_in_its_place() {
         let want = (want_sent, want_refused, Some(want));
         assert_eq!((methods, refused, asking), want, "{wanted} {asks} {refuses}");
     }
+}
+
+/// Session of Cline whose list of options has `auto_approve` with this value; `None` without that option.
+fn cline(auto_approve: Option<&str>) -> Value {
+    let option = auto_approve.map(|value| {
+        let choices = json!([{ "value": "true", "name": "on" }, { "value": "false", "name": "off" }]);
+        json!({ "id": "auto_approve", "name": "Auto-approve", "type": "select", "currentValue": value,
+            "options": choices })
+    });
+    json!({ "sessionId": "s", "configOptions": option.into_iter().collect::<Vec<_>>() })
+}
+
+fn guarantees(steps: &[BackendStep]) -> Vec<AskGuarantee> {
+    let of = |step: &BackendStep| match step {
+        BackendStep::AskGuarantee(asking) => Some(*asking),
+        _ => None,
+    };
+    steps.iter().filter_map(of).collect()
+}
+
+#[test]
+fn a_self_approving_option_is_judged_like_a_mode() {
+    use AskGuarantee::{Ensured, Never};
+    let input = StartSessionParams { asks: true, ..ensure() };
+    let set = |value: &str| OptionChange::Config { id: "auto_approve".to_owned(), value: value.to_owned() };
+    for (at_start, at_opening) in [(Some("false"), Ensured), (Some("true"), Never), (None, Ensured)] {
+        let (mut link, _) = begun(&input, json!({}));
+        let steps = reply(&mut link, "new", &input, &json!({ "result": cline(at_start) }));
+        let Settled { asking, .. } = settle(&mut link, steps, &[]);
+        assert_eq!(asking, Some(at_opening), "{at_start:?}");
+    }
+    // Set by a person, with a list in the answer and without one; then reported by the agent itself.
+    for with_list in [true, false] {
+        let (mut link, _) = begun(&input, json!({}));
+        reply(&mut link, "new", &input, &json!({ "result": cline(Some("false")) }));
+        for (value, want) in [("true", Never), ("false", Ensured)] {
+            let (request, _) = sent(&link.set_option(&set(value))).remove(0);
+            let result = if with_list { cline(Some(value)) } else { json!({}) };
+            let steps = link.hear(&json!({ "id": request["id"], "result": result }));
+            assert_eq!(guarantees(&steps), [want], "{value} {with_list}");
+            // The machine is the same after a restart of the gateway.
+            link = DirectMachine::open(Some(&link.save())).unwrap();
+        }
+        let update = |value: &str| {
+            let options = cline(Some(value))["configOptions"].clone();
+            let update = json!({ "sessionUpdate": "config_option_update", "configOptions": options });
+            json!({ "method": "session/update", "params": { "sessionId": "s", "update": update } })
+        };
+        for (value, want) in [("true", vec![Never]), ("true", vec![]), ("false", vec![Ensured])] {
+            let steps = link.hear(&update(value));
+            assert_eq!(guarantees(&steps), want, "{value}");
+            let is_reported = statuses(&steps).contains(&"approves_by_itself".to_owned());
+            assert_eq!(is_reported, want == [Never], "{value} {steps:?}");
+        }
+    }
+}
+
+/// An option of the preset or of the configuration is set before the session is open.
+#[test]
+fn a_self_approving_option_set_at_the_opening_counts() {
+    let options = vec![("auto_approve".to_owned(), "true".to_owned())];
+    let input = StartSessionParams { asks: true, options, ..ensure() };
+    let (mut link, _) = begun(&input, json!({}));
+    let steps = reply(&mut link, "new", &input, &json!({ "result": cline(Some("false")) }));
+    let Settled { asking, .. } = settle(&mut link, steps, &[]);
+    assert_eq!(asking, Some(AskGuarantee::Never));
 }
