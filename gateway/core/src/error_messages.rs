@@ -50,6 +50,10 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
                 "ask the operator of this gateway to repair the database; `acp-gateway doctor` names what is \
                  blocked."
             }
+            "TURN_TIMEOUT" => {
+                "send the next message to continue. /acp timeout sets the session's own limit of a turn; without \
+                 one, the gateway's applies (limits.turn_ms)."
+            }
             "TURN_RUNS" => "cancel the turn with /acp cancel, or wait for its end.",
             _ => return None,
         })
@@ -92,9 +96,7 @@ const fn next_step_by_code(code: Code) -> &'static str {
              /acp permissions."
         }
         Code::PermissionDenied => "to allow it, send the message again and use /acp allow.",
-        Code::Timeout => {
-            "/acp status shows whether it is still running; /acp timeout 0 removes the time limit of turns."
-        }
+        Code::Timeout => "/acp status shows whether it is still running.",
         Code::NoSession => "/acp sessions lists them.",
         Code::Usage => "/acp help lists the commands.",
         Code::ConfigInvalid => "ask the operator of this gateway to correct its configuration.",
@@ -110,7 +112,7 @@ mod tests {
     use super::*;
     use crate::command::{ChatCommand, parse};
 
-    const DETAILS: [&str; 12] = [
+    const DETAILS: [&str; 13] = [
         "ACCOUNT_DEAF",
         "BINDING_EXPIRED",
         "BINDING_PENDING",
@@ -125,6 +127,7 @@ mod tests {
         "TURN_RUNS",
     ];
 
+        "TURN_TIMEOUT",
     /// Every failure says what to do next, and no step names a command that there is not.
     #[test]
     fn every_failure_says_what_to_do_next() {
@@ -170,6 +173,22 @@ mod tests {
 
     #[test]
     fn a_conversation_is_told_text_code_and_step() {
+    /// Each step holds for every cause of its failure.
+    #[test]
+    fn next_steps_are_true() {
+        for (code, detail, never) in [
+            // The gateway's own limit may have fired, which no session setting removes.
+            (Code::Timeout, Some("TURN_TIMEOUT"), "removes"),
+            (Code::Timeout, None, "removes"),
+            // No program that could be installed adds a backend.
+            (Code::BackendMissing, None, "shows what is available"),
+        ] {
+            let step = next_step_for(code, detail);
+            assert!(!step.contains(never), "{code} {detail:?}: {step}");
+        }
+        assert!(next_step_for(Code::Timeout, Some("TURN_TIMEOUT")).contains("limits.turn_ms"));
+    }
+
         let failure =
             Failure::new(Code::TurnFailed, "ACP turn failed before completion. The agent said: no.\n");
         let want = "ACP turn failed before completion. The agent said: no. (ACP_TURN_FAILED)\n\

@@ -131,7 +131,7 @@ struct SettingArgs {
     /// Set the handling of permission requests that no person can answer
     #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
     non_interactive_permissions: Option<NonInteractive>,
-    /// Time limit of a turn, 1 to 86400; 0 removes the limit
+    /// The session's time limit of a turn, 1 to 86400; with 0 only the gateway's holds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Set one of the agent's config options

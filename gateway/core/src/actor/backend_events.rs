@@ -236,10 +236,12 @@ impl Actor {
         // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
-        let limit_ms =
-            self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
+        let (limit_ms, of) = match self.session.options.timeout_s {
+            Some(seconds) => (seconds.saturating_mul(1_000), "time limit of this session's turns"),
+            None => (self.limits.turn_ms, "gateway's time limit of turns (limits.turn_ms)"),
+        };
         let text = format!(
-            "The turn was stopped: it took longer than {}. The session continues with the next prompt.",
+            "The turn was stopped: it took longer than {}, the {of}. The session continues with the next prompt.",
             format_duration(limit_ms)
         );
         self.fail_after_cancel(

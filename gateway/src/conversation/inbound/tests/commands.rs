@@ -118,13 +118,13 @@ async fn commands_have_their_effect_and_reply() {
             "timeout 90 other",
             "2",
             "set KEY TimeoutS(90)",
-            "From the next turn on, a turn may take 1m30s.\nSET",
+            "A turn may take 1m30s from now on, a running one included.\nSET",
         ),
         (
             "timeout 0",
             "",
             "set KEY TimeoutS(0)",
-            "From the next turn on, only the gateway's own limit applies.\nSET",
+            "From now on, only the gateway's own limit applies (limits.turn_ms), also to a running turn.\nSET",
         ),
         (
             "set effort high",
