@@ -63,7 +63,9 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
 
 const fn next_step_by_code(code: Code) -> &'static str {
     match code {
-        Code::BackendMissing => "/acp install explains the setup, /acp doctor shows what is available.",
+        Code::BackendMissing => {
+            "/acp install names the setting to change; ask the operator of this gateway to change it."
+        }
         Code::BackendUnavailable => "send it again in a moment; /acp doctor shows the problem.",
         Code::SessionInitFailed => "see /acp doctor and /acp status for details; the next message retries.",
         Code::TurnFailed => "send it again, or see /acp status.",
@@ -125,9 +127,9 @@ mod tests {
         "SANDBOXED",
         "SESSION_BACKEND",
         "TURN_RUNS",
+        "TURN_TIMEOUT",
     ];
 
-        "TURN_TIMEOUT",
     /// Every failure says what to do next, and no step names a command that there is not.
     #[test]
     fn every_failure_says_what_to_do_next() {
@@ -171,8 +173,6 @@ mod tests {
         assert!(said.starts_with(want), "{said}");
     }
 
-    #[test]
-    fn a_conversation_is_told_text_code_and_step() {
     /// Each step holds for every cause of its failure.
     #[test]
     fn next_steps_are_true() {
@@ -189,6 +189,8 @@ mod tests {
         assert!(next_step_for(Code::Timeout, Some("TURN_TIMEOUT")).contains("limits.turn_ms"));
     }
 
+    #[test]
+    fn a_conversation_is_told_text_code_and_step() {
         let failure =
             Failure::new(Code::TurnFailed, "ACP turn failed before completion. The agent said: no.\n");
         let want = "ACP turn failed before completion. The agent said: no. (ACP_TURN_FAILED)\n\
