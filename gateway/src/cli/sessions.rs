@@ -14,7 +14,7 @@ use acp_core::failure::Failure;
 use acp_core::request::{CancelResult, SessionStatus};
 use acp_core::rows::{BindingStatus, SessionMode};
 use acp_core::sanitize;
-use acp_core::timeouts::{Expiry, TimeoutKind, format_duration};
+use acp_core::timeouts::{Expiry, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use acp_store::now_ms;
@@ -411,14 +411,8 @@ fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
 
 /// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry) -> String {
-    let what = match expiry.source {
-        TimeoutKind::BindingIdle => "idle timeout of the binding",
-        TimeoutKind::BindingMaxAge => "maximum age of the binding",
-        TimeoutKind::Session => "idle timeout of the session",
-        TimeoutKind::Runtime => "idle timeout of the agent",
-    };
     let left = format_duration(expiry.at_ms.saturating_sub(now_ms()) / 1_000 * 1_000);
-    format!("in {left} ({what}, {})", format_duration(expiry.window_ms))
+    expiry.describe(&format!("in {left}"))
 }
 
 fn show(view: &SessionView) -> String {
@@ -453,7 +447,7 @@ fn show(view: &SessionView) -> String {
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry))));
+    facts.extend(view.expiry.as_ref().map(|expiry| ("timeout", time_left(expiry))));
     let settings = view.agent_settings.lines();
     let settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();

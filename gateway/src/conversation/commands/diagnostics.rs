@@ -186,7 +186,7 @@ fn status_text(
     }
     let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
-        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
+        let _ = write!(text, "\ntimeout: {}", expiry.describe(&format!("at {}", format_utc(expiry.at_ms))));
     }
     if let Some(failure) = &row.last_error {
         let _ =

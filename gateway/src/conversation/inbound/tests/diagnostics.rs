@@ -1,8 +1,10 @@
 //! What the gateway says of itself in a conversation.
 use super::commands::{answer, keyed, sessions};
 use super::*;
+use crate::tests::loaded;
 use acp_core::agent_settings::Choices;
 use acp_core::api::{BackendView, StoreView, SupervisorView};
+use acp_core::timeouts::{Expiry, TimeoutKind};
 use acp_shared::ids::AgentName;
 
 fn status() -> StatusView {
@@ -127,14 +129,14 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
     insta::assert_snapshot!(doctor, @r#"
     acp-gateway 0.1.0 is not healthy.
     - ok: policy: prompts are permitted
-    - WRONG: backend direct does not exist
+    - WRONG: backend direct does not exist; this gateway has none
     - WRONG: supervisor does not answer
     - WRONG: store is full, 2 sessions open
     - WRONG: 3 bindings are stale
     - ok: no session is stuck
     - WRONG: 1 sessions or conversations cannot be read
     - 0 turns running, 0 queued
-    Next: /acp install shows how to set it up.
+    Next: /acp install shows what to change.
     Next: ask the operator to start the supervisor.
     Next: ask the operator to check the disk and to run `acp-gateway store check`.
     Next: /unfocus in those conversations.
@@ -148,4 +150,46 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
     let step = "\nNext: ask the operator to run `acp-gateway doctor`.";
     assert!(sick.ends_with(step) && !sick.contains("/acp install"), "{sick}");
     assert!(!format!("{said}{doctor}{sick}").contains("hunter2"), "{said}{doctor}{sick}");
+}
+
+/// No program that a person could install adds a backend to this gateway.
+#[tokio::test]
+async fn missing_backend_is_explained_by_the_setting() {
+    let (_dir, store) = open();
+    let fake = Fake::new(&store);
+    let text = "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n";
+    *fake.config.lock().unwrap() = Arc::new(loaded(text));
+    *fake.status.lock().unwrap() = Some(status());
+    let inlet = inlet(&store, &fake);
+    let install = answer(&inlet, "/acp install").await;
+    assert!(
+        install.starts_with("1. This gateway has no backend acpx: set acp.backend = \"direct\".\n"),
+        "{install}"
+    );
+    let doctor = answer(&inlet, "/acp doctor").await;
+    assert!(doctor.contains("- WRONG: backend acpx does not exist; this gateway has direct\n"), "{doctor}");
+    assert!(!format!("{install}{doctor}").contains("npm"), "{install}{doctor}");
+}
+
+#[tokio::test]
+async fn status_says_what_the_next_timeout_ends() {
+    let (_dir, store) = open();
+    spawn(&store, sessions(1, "first"), Some(binding_row(&keyed(1), &conversation("c")))).await;
+    let fake = Fake::new(&store);
+    let inlet = inlet(&store, &fake);
+    for (source, want) in [
+        (TimeoutKind::BindingIdle, "the binding ends at AT unless it is used (idle timeout, 1h)"),
+        (TimeoutKind::BindingMaxAge, "the binding ends at AT, used or not (maximum age, 1h)"),
+        (TimeoutKind::Session, "the session ends at AT unless it is used (idle timeout, 1h)"),
+        (
+            TimeoutKind::Runtime,
+            "the agent's process ends at AT unless it is used; the session stays (idle timeout, 1h)",
+        ),
+    ] {
+        let expiry = Expiry { at_ms: 1_782_259_200_000, source, window_ms: 3_600_000, binding_id: None };
+        *fake.expiry.lock().unwrap() = Some(expiry);
+        let status = answer(&inlet, "/acp status").await;
+        let want = format!("\ntimeout: {}\n", want.replace("AT", "2026-06-24T00:00:00Z"));
+        assert!(status.contains(&want), "{want:?} is not in {status:?}");
+    }
 }

@@ -17,6 +17,7 @@ pub(super) struct Fake {
     /// What becomes of changes to what waits.
     pub(super) queued_now: StdMutex<QueueEditResult>,
     pub(super) config: StdMutex<Arc<LoadedConfig>>,
+    pub(super) expiry: StdMutex<Option<Expiry>>,
 }
 
 impl Fake {
@@ -33,6 +34,7 @@ impl Fake {
             fails: StdMutex::default(),
             queued_now: StdMutex::new(QueueEditResult::Done),
             config: StdMutex::default(),
+            expiry: StdMutex::default(),
         })
     }
 
@@ -183,7 +185,8 @@ impl Service for Fake {
     }
 
     fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
-        Box::pin(async { Ok(None) })
+        let expiry = *self.expiry.lock().unwrap();
+        Box::pin(async move { Ok(expiry) })
     }
 
     fn unbind<'a>(
@@ -249,7 +252,7 @@ impl Service for Fake {
     }
 
     fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
-        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
+        effective_policy(&self.config(), &PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
