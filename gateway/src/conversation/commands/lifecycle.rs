@@ -67,16 +67,16 @@ impl Commands {
             let row = self.service.session(key).await?;
             let (agent, cwd, mode) = (&row.agent, &row.cwd, row.mode.word());
             return Ok(format!(
-                "{agent} works in {cwd}: session {key}, {mode}. It is bound to no conversation; /focus {key} \
-                 binds one to it."
+                "{agent} is starting in {cwd}: session {key}, {mode}. /acp status {key} shows if it started. It is \
+                 bound to no conversation; /focus {key} binds one to it."
             ));
         }
         match self.bindings.binding_of_spawn(key).await {
             Ok(Some(bound)) => Ok(self.bound_text(context, &bound)),
             // Unbound meanwhile by another user or a timeout.
-            Ok(None) => {
-                Ok(format!("{key} is running. This conversation is not bound to it; /focus {key} binds it."))
-            }
+            Ok(None) => Ok(format!(
+                "The session {key} is open. This conversation is not bound to it; /focus {key} binds it."
+            )),
             Err(error @ BindingError::NotMade { .. }) => {
                 // Its output would be visible nowhere, so the session is closed.
                 let request = CloseRequest::new("spawn-failed: its conversation could not be made");

@@ -193,7 +193,13 @@ async fn spawn_focus_and_unfocus_change_binding() {
     let off = say(&inlet, "/acp spawn demo --thread off").await;
     let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
     assert_eq!(here, first);
-    assert!(text.contains("It is bound to no conversation; /focus agent:demo:acp:"), "{text}");
+    for part in [
+        "demo is starting in /tmp: session agent:demo:acp:",
+        ", persistent. /acp status agent:demo:acp:",
+        "It is bound to no conversation; /focus agent:demo:acp:",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
     let unbound = format!("Unbound. The session goes on; /focus {first} binds it again.");
     assert_eq!(answer(&inlet, "/unfocus").await, unbound);
     let nothing = "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one.";
