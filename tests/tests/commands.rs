@@ -99,6 +99,10 @@ fn session_commands_work_from_any_conversation() {
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
     until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
+    let run = show(&house, &key)["runs"].as_array().and_then(|runs| runs.last().cloned()).unwrap();
+    let want = format!("; turn {} is running", run["run_id"].as_str().unwrap());
+    let listed = room.say(&house, "/acp sessions");
+    assert!(answered(&listed).contains(&want), "{want:?} is not in {listed}");
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
     let cancelled = other.say(&house, "/acp cancel my own");
     assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));
