@@ -78,7 +78,9 @@ fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> O
         let is_excepted = progress.loss_accepted_ms.is_some_and(|at| acked.started_at_ms <= at);
         (!is_excepted).then(|| {
             let (lease_id, known) = (acked.lease_id, acked.offset);
-            format!("output of lease {lease_id} was acknowledged up to {known}, and it has {offset}")
+            format!(
+                "output of lease {lease_id} was acknowledged up to byte {known}, the database is at {offset}"
+            )
         })
     })
 }

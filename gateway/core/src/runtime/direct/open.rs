@@ -310,7 +310,7 @@ impl DirectMachine {
             known.iter().find(|mode| preset::approves_by_itself(&self.state.agent_name, mode))
         {
             let text = format!(
-                "The agent does not report its mode; in \"{mode}\" it approves tool calls by itself."
+                "The agent does not report its mode; in \"{mode}\" it approves tool calls without asking."
             );
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
@@ -371,7 +371,7 @@ impl DirectMachine {
     fn mode_approves(&self, mode: &str) -> Option<BackendStep> {
         preset::approves_by_itself(&self.state.agent_name, mode).then(|| {
             let text = format!(
-                "The agent is in its mode {}: it approves tool calls by itself and may not ask here.",
+                "The agent is in its mode {}: it approves tool calls itself and may not ask here.",
                 quoted(mode)
             );
             self.status("approves_by_itself", &text, &[("mode", mode.into())])
@@ -382,7 +382,7 @@ impl DirectMachine {
     fn option_approves(&self) -> Option<BackendStep> {
         let id = self.state.approving_option.as_deref()?;
         let text = format!(
-            "The agent's option {} is on: it approves tool calls by itself and may not ask here.",
+            "The agent's option {} is on: it approves tool calls itself and may not ask here.",
             quoted(id)
         );
         Some(self.status("approves_by_itself", &text, &[("option", id.into())]))
