@@ -2,7 +2,8 @@
 //! once, also if it is repeated or the gateway is killed in between.
 
 use acp_tests::house::{AGENT, House, Plan};
-use acp_tests::wait::{SOON, until};
+use acp_tests::scrape::get;
+use acp_tests::wait::{SOON, eventually, until};
 use serde_json::{Value, json};
 
 /// One conversation of the console; messages are numbered.
@@ -68,12 +69,14 @@ fn is_idle(house: &House, key: &str) -> bool {
 fn refused_spawn_shows_paths_to_the_command_line_only() {
     let house = Plan::flags(&[]).gateway("[acp]\nworkspace_roots = [\"/srv\", \"/opt/my work\"]\n").build();
     let cwd = house.world.dir("work/my project");
-    let said = Room::new("room").say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", cwd.display()));
-    let said = text(&said);
-    assert!(
-        said.contains("lies outside of acp.workspace_roots") && said.contains("ACP_CWD_NOT_ALLOWED"),
-        "{said}"
-    );
+    Room::new("room").say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", cwd.display()));
+    let socket = house.gateway().socket();
+    let said = eventually(SOON, "refusal shown in the conversation", || {
+        let page = get(&socket, "/v1/console/conversations/room/messages");
+        let texts = page["messages"].as_array()?.iter().filter_map(|message| message["text"].as_str());
+        texts.map(str::to_owned).find(|text| text.contains("ACP_CWD_NOT_ALLOWED"))
+    });
+    assert!(said.contains("lies outside of acp.workspace_roots"), "{said}");
     let shown = house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd.to_string_lossy()]);
     assert_eq!(shown.error_code(), "ACP_CWD_NOT_ALLOWED");
     let root = house.world.path("").to_string_lossy().into_owned();

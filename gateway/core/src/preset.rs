@@ -45,12 +45,17 @@ pub struct Preset {
 impl Preset {
     /// True if the agent asks without an asking mode when it is started in this way. A command of the
     /// configuration may have arguments that end the questions, or start another program; a variable may replace
-    /// the one that makes the agent ask.
+    /// the one that makes the agent ask. The directory of the program does not matter.
     pub fn asks_with(&self, command: Option<&[String]>, env: &[(String, String)]) -> bool {
         let has = |&(name, value): &(&str, &str)| env.iter().any(|pair| pair.0 == name && pair.1 == value);
-        self.asks
-            && command.is_none_or(|words| self.commands.iter().any(|known| known.iter().eq(words)))
-            && self.env.iter().all(has)
+        let is_preset = |words: &[String]| {
+            let program = words.first().and_then(|path| path.rsplit('/').next());
+            let is = |known: &&[&str]| {
+                known.first().copied() == program && known.iter().skip(1).eq(words.iter().skip(1))
+            };
+            self.commands.iter().any(is)
+        };
+        self.asks && command.is_none_or(is_preset) && self.env.iter().all(has)
     }
 }
 

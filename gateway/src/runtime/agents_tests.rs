@@ -224,6 +224,8 @@ fn an_agent_with_a_changed_command_or_decisive_variable_is_not_vouched_for() {
         ("opencode", "env = { OPENCODE_PERMISSION = '{\"edit\":\"allow\"}' }".to_owned(), false),
         ("opencode", "env = { TOKEN = 't' }".to_owned(), true),
         ("opencode", "command = [\"opencode\", \"acp\"]".to_owned(), true),
+        ("opencode", format!("command = [\"{}\", \"acp\"]", programs[0]), true),
+        ("opencode", format!("command = [\"{other}\", \"acp\"]"), false),
         ("opencode", "command = [\"opencode\", \"acp\", \"--pure\"]".to_owned(), false),
         ("cline", String::new(), true),
         ("cline", "command = [\"cline\", \"--acp\", \"--yolo\"]".to_owned(), false),
