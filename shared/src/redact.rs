@@ -3,6 +3,23 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// Minimum length of a value that is replaced in what an agent writes, in bytes. Shorter ones are no secrets and
+/// occur in ordinary text.
+pub const SECRET_BYTES_MIN: usize = 8;
+/// Variables that describe a login. Their values are not secrets and would hide most paths. A `*` at the end matches
+/// any ending.
+const PLAIN_VARIABLES: [&str; 12] =
+    ["HOME", "PATH", "PWD", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
+
+/// True for a variable that describes a login, whose value is never replaced.
+#[must_use]
+pub fn is_plain_variable(name: &str) -> bool {
+    PLAIN_VARIABLES.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(head) => name.starts_with(head),
+        None => name == *pattern,
+    })
+}
+
 /// Secret text that prints as `***` in `Debug` output. Serialization contains the text itself.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Secret(String);

@@ -58,6 +58,16 @@ impl Scrape {
     }
 }
 
+/// Returns the JSON response of the local API to a `GET` request.
+///
+/// # Panics
+/// When the response is not JSON.
+#[must_use]
+pub fn get(socket: &Path, path: &str) -> Value {
+    let (head, answer) = http(socket, "GET", path, "");
+    serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {head}\n{answer}"))
+}
+
 /// Sends a JSON body to the local API and returns the JSON response.
 ///
 /// # Panics

@@ -1,8 +1,9 @@
 //! Conversation commands against real processes, over the console channel that `chat` and other clients use. Each runs
 //! once, also if it is repeated or the gateway is killed in between.
 
-use acp_tests::house::{AGENT, House};
-use acp_tests::wait::{SOON, until};
+use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::scrape::get;
+use acp_tests::wait::{SOON, eventually, until};
 use serde_json::{Value, json};
 
 /// One conversation of the console; messages are numbered.
@@ -63,6 +64,30 @@ fn is_idle(house: &House, key: &str) -> bool {
     show(house, key)["state"] == "idle"
 }
 
+/// A conversation learns what to do, an operator also where.
+#[test]
+fn refused_spawn_shows_paths_to_the_command_line_only() {
+    let house = Plan::flags(&[]).gateway("[acp]\nworkspace_roots = [\"/srv\", \"/opt/my work\"]\n").build();
+    let cwd = house.world.dir("work/my project");
+    Room::new("room").say(&house, &format!("/acp spawn {AGENT} --cwd '{}'", cwd.display()));
+    let socket = house.gateway().socket();
+    let said = eventually(SOON, "refusal shown in the conversation", || {
+        let page = get(&socket, "/v1/console/conversations/room/messages");
+        let texts = page["messages"].as_array()?.iter().filter_map(|message| message["text"].as_str());
+        texts.map(str::to_owned).find(|text| text.contains("ACP_CWD_NOT_ALLOWED"))
+    });
+    assert!(said.contains("lies outside of acp.workspace_roots"), "{said}");
+    let shown = house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd.to_string_lossy()]);
+    assert_eq!(shown.error_code(), "ACP_CWD_NOT_ALLOWED");
+    let message = shown.error()["message"].as_str().unwrap_or_default().to_owned();
+    let root = house.world.path("").to_string_lossy().into_owned();
+    for path in [root.trim_end_matches('/'), "my project", "/srv", "/opt", "my work"] {
+        assert!(!said.contains(path), "{path:?} is in {said}");
+        assert!(message.contains(path), "{path:?} is not in {message}");
+    }
+    house.end();
+}
+
 /// The main verbs from the session's conversation and from another one.
 #[test]
 fn session_commands_work_from_any_conversation() {
@@ -78,6 +103,10 @@ fn session_commands_work_from_any_conversation() {
     // A turn that does not end by itself is cancelled, by its label, from elsewhere.
     room.say(&house, "no_reply");
     until(SOON, "turn running", || house.prompts_received("no_reply") == 1);
+    let run = show(&house, &key)["runs"].as_array().and_then(|runs| runs.last().cloned()).unwrap();
+    let want = format!("; turn {} is running", run["run_id"].as_str().unwrap());
+    let listed = room.say(&house, "/acp sessions");
+    assert!(answered(&listed).contains(&want), "{want:?} is not in {listed}");
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
     let cancelled = other.say(&house, "/acp cancel my own");
     assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));

@@ -46,8 +46,11 @@ fn secrets_printed_by_dying_agent_reach_no_conversation() {
     let world = World::new();
     // The gateway logs an agent's arguments, so the secret is not an argument.
     let secret = world.write("secret", UNKNOWN);
-    let script =
-        format!("read hello; echo \"key $API_KEY of $(cat {}) is refused\" >&2; exit 3", secret.display());
+    // A line that is not ACP goes into the journal and the gateway's log.
+    let script = format!(
+        "read hello; echo \"starting with $API_KEY\"; echo \"key $API_KEY of $(cat {}) is refused\" >&2; exit 3",
+        secret.display()
+    );
     let dying = Agent {
         command: ["/bin/sh", "-c", &script].map(str::to_owned).to_vec(),
         ..scripted(&world, &[], "ask")
@@ -79,6 +82,7 @@ fn secrets_printed_by_dying_agent_reach_no_conversation() {
     let log = supervisor.log();
     assert!(log.contains("[redacted:API_KEY]") && !log.contains(CONFIGURED), "{log}");
     assert!(!gateway.log().contains(CONFIGURED) && !gateway.log().contains(UNKNOWN), "{}", gateway.log());
+    assert!(gateway.log().contains("starting with [redacted:API_KEY]"), "{}", gateway.log());
     assert_eq!(gateway.terminate(LONG), Some(0));
     assert_eq!(supervisor.terminate(LONG), Some(0));
     let values = all_values(&world.path(GATEWAY).join("gateway.db"));

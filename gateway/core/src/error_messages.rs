@@ -3,12 +3,12 @@
 //! "Error contract".
 
 use crate::failure::Failure;
-use crate::paths::hide_paths;
 use acp_shared::codes::Code;
 
 /// Returns the error message for a conversation.
 pub fn error_message(failure: &Failure) -> String {
-    let message = hide_paths(failure.message.trim_end());
+    let message = failure.text_for_conversations();
+    let message = message.trim_end();
     let code =
         if message.contains(failure.code.as_str()) { String::new() } else { format!(" ({})", failure.code) };
     format!("{message}{code}\nNext: {}", next_step(failure))
@@ -50,6 +50,10 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
                 "ask the operator of this gateway to repair the database; `acp-gateway doctor` names what is \
                  blocked."
             }
+            "TURN_TIMEOUT" => {
+                "send the next message to continue. /acp timeout sets the session's own limit of a turn; without \
+                 one, the gateway's applies (limits.turn_ms)."
+            }
             "TURN_RUNS" => "cancel the turn with /acp cancel, or wait for its end.",
             _ => return None,
         })
@@ -59,7 +63,9 @@ pub fn next_step_for(code: Code, detail: Option<&str>) -> &'static str {
 
 const fn next_step_by_code(code: Code) -> &'static str {
     match code {
-        Code::BackendMissing => "/acp install explains the setup, /acp doctor shows what is available.",
+        Code::BackendMissing => {
+            "/acp install names the setting to change; ask the operator of this gateway to change it."
+        }
         Code::BackendUnavailable => "send it again in a moment; /acp doctor shows the problem.",
         Code::SessionInitFailed => "see /acp doctor and /acp status for details; the next message retries.",
         Code::TurnFailed => "send it again, or see /acp status.",
@@ -92,9 +98,7 @@ const fn next_step_by_code(code: Code) -> &'static str {
              /acp permissions."
         }
         Code::PermissionDenied => "to allow it, send the message again and use /acp allow.",
-        Code::Timeout => {
-            "/acp status shows whether it is still running; /acp timeout 0 removes the time limit of turns."
-        }
+        Code::Timeout => "/acp status shows whether it is still running.",
         Code::NoSession => "/acp sessions lists them.",
         Code::Usage => "/acp help lists the commands.",
         Code::ConfigInvalid => "ask the operator of this gateway to correct its configuration.",
@@ -110,7 +114,7 @@ mod tests {
     use super::*;
     use crate::command::{ChatCommand, parse};
 
-    const DETAILS: [&str; 12] = [
+    const DETAILS: [&str; 13] = [
         "ACCOUNT_DEAF",
         "BINDING_EXPIRED",
         "BINDING_PENDING",
@@ -123,6 +127,7 @@ mod tests {
         "SANDBOXED",
         "SESSION_BACKEND",
         "TURN_RUNS",
+        "TURN_TIMEOUT",
     ];
 
     #[test]
@@ -165,6 +170,22 @@ mod tests {
         let want =
             "The working directory [path] lies outside of acp.workspace_roots ([path]; set by [path]).";
         assert!(message.starts_with(want), "{message}");
+    }
+
+    /// Each step holds for every cause of its failure.
+    #[test]
+    fn next_steps_are_true() {
+        for (code, detail, never) in [
+            // The gateway's own limit may have fired, which no session setting removes.
+            (Code::Timeout, Some("TURN_TIMEOUT"), "removes"),
+            (Code::Timeout, None, "removes"),
+            // No program that could be installed adds a backend.
+            (Code::BackendMissing, None, "shows what is available"),
+        ] {
+            let step = next_step_for(code, detail);
+            assert!(!step.contains(never), "{code} {detail:?}: {step}");
+        }
+        assert!(next_step_for(Code::Timeout, Some("TURN_TIMEOUT")).contains("limits.turn_ms"));
     }
 
     #[test]

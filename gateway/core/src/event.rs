@@ -40,7 +40,8 @@ acp_shared::named! {
         /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
         /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
         HostRequest = "host_request",
-        /// Change of the session or the agent. Payload: `{"status", "text", …}`.
+        /// Change of the session or the agent. Payload: `{"status", "text", "conversation_text"?, …}`; the last
+        /// one replaces `text` in conversations.
         Status = "status",
         /// Output of the agent is missing here (H7). Payload: `{"text"}`.
         Gap = "gap",
@@ -48,7 +49,7 @@ acp_shared::named! {
         /// Payload: `{"stop_reason", "usage"?, "result"?: <as received>}`.
         Done = "done",
         /// End of a run without an answer.
-        /// Payload: `{"code", "message", "retryable", "detail_code"?, "origin"?, "acp"?}`.
+        /// Payload: `{"code", "message", "conversation_text"?, "retryable", "detail_code"?, "origin"?, "acp"?}`.
         Error = "error",
         /// Close of the session. Payload: `{"reason", "ending"?}`.
         Closed = "closed",

@@ -1,5 +1,6 @@
 //! The error type shared by the journal, API responses and command lines.
 
+use crate::paths::hide_paths;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 
@@ -11,6 +12,9 @@ pub struct Failure {
     pub code: Code,
     /// What happened and what to do next; for auth-required, the agent's own instructions.
     pub message: String,
+    /// The message for conversations if it differs: without paths of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub conversation_text: Option<String>,
     /// Finer than the code, for programs: `AUTH_REQUIRED`, `AGENT_EXITED`, `AGENT_ERROR` …
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail_code: Option<String>,
@@ -22,7 +26,7 @@ pub struct Failure {
     pub retryable: bool,
     /// The agent's JSON-RPC error object as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub acp: Option<serde_json::Value>,
+    pub acp: Option<Box<serde_json::Value>>,
 }
 
 impl Failure {
@@ -33,7 +37,26 @@ impl Failure {
 
     /// Creates a failure with the given text.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), detail_code: None, origin: None, retryable: false, acp: None }
+        Self {
+            code,
+            message: message.into(),
+            conversation_text: None,
+            detail_code: None,
+            origin: None,
+            retryable: false,
+            acp: None,
+        }
+    }
+
+    /// Sets the message for conversations. Required where the message contains a path of the server.
+    pub fn for_conversations(mut self, text: impl Into<String>) -> Self {
+        self.conversation_text = Some(text.into()).filter(|text| *text != self.message);
+        self
+    }
+
+    /// Returns the message for conversations.
+    pub fn text_for_conversations(&self) -> String {
+        hide_paths(self.conversation_text.as_deref().unwrap_or(&self.message))
     }
 
     /// Sets the detail code.

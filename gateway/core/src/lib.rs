@@ -35,6 +35,7 @@ pub mod rows;
 pub mod run;
 pub mod runtime;
 pub mod sanitize;
+pub mod secrets;
 pub mod session;
 pub mod static_binding;
 #[cfg(test)]

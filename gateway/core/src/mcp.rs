@@ -1,5 +1,5 @@
-//! MCP servers and additional directories of a session: merges the three levels, builds the parameters of
-//! `session/new`, `session/load` and `session/resume`, and removes secrets from output for people.
+//! MCP servers and additional directories of a session: merges the three levels, and builds the parameters of
+//! `session/new`, `session/load` and `session/resume`.
 
 use crate::config::mcp::mistakes;
 use crate::config::{McpServer, McpTransport, Secret};
@@ -11,10 +11,6 @@ use std::collections::BTreeMap;
 
 /// Maximum number of additional directories of one session.
 const DIRECTORIES_MAX: usize = 32;
-/// Minimum length of a secret redacted in the output of agents, in bytes. Shorter ones would match ordinary
-/// words.
-const REDACTED_BYTES_MIN: usize = 8;
-
 /// Servers by name, as in the JSON of `--mcp-config` and in the API.
 pub type McpServers = BTreeMap<String, McpServer>;
 
@@ -97,62 +93,6 @@ pub fn server_param(server: &McpServer) -> Value {
             "url": server.url,
             "headers": pairs(&server.headers),
         }),
-    }
-}
-
-/// Returns the secrets of the servers that are long enough to redact, longest first.
-fn secrets(servers: &[McpServer]) -> Vec<String> {
-    let values = |server: &McpServer| -> Vec<String> {
-        let values = server.args.iter().chain(server.env.values()).chain(server.headers.values());
-        values.chain(&server.url).map(|secret| secret.0.clone()).collect()
-    };
-    let mut secrets: Vec<String> = servers.iter().flat_map(values).collect();
-    secrets.retain(|secret| secret.len() >= REDACTED_BYTES_MIN);
-    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    secrets
-}
-
-/// Redacts the secrets of these servers in text of an agent.
-pub fn redact_text(text: &mut String, servers: &[McpServer]) {
-    for secret in secrets(servers) {
-        if text.contains(&secret) {
-            *text = text.replace(&secret, "***");
-        }
-    }
-}
-
-/// Redacts the secrets of these servers in an error of an agent.
-pub fn redact_failure(failure: &mut Failure, servers: &[McpServer]) {
-    redact_text(&mut failure.message, servers);
-    if let Some(error) = &mut failure.acp {
-        redact_value(error, &secrets(servers));
-    }
-}
-
-/// Redacts the secrets of these servers in JSON of an agent, which may repeat received parameters.
-pub fn redact_json(json: &str, servers: &[McpServer]) -> String {
-    let secrets = secrets(servers);
-    match serde_json::from_str::<Value>(json) {
-        Ok(mut value) if !secrets.is_empty() => {
-            redact_value(&mut value, &secrets);
-            value.to_string()
-        }
-        Ok(_) | Err(_) => json.to_owned(),
-    }
-}
-
-fn redact_value(value: &mut Value, secrets: &[String]) {
-    match value {
-        Value::String(text) => {
-            for secret in secrets {
-                if text.contains(secret.as_str()) {
-                    *text = text.replace(secret.as_str(), "***");
-                }
-            }
-        }
-        Value::Array(list) => list.iter_mut().for_each(|inner| redact_value(inner, secrets)),
-        Value::Object(map) => map.values_mut().for_each(|inner| redact_value(inner, secrets)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -285,18 +225,6 @@ mod tests {
         let shown = format!("{secrets:?} {views:?} {}", serde_json::to_string(&views).unwrap());
         assert!(!shown.contains("hidden"), "{shown}");
         assert!(["https://host:1", "TOKEN", "Authorization"].iter().all(|part| shown.contains(part)));
-    }
-
-    #[test]
-    fn repeated_secrets_are_redacted() {
-        let config = [server("n", json!({"command": "mcp", "env": {"A": "se\"cret\n1", "B": "short"}}))];
-        let error_json =
-            json!({"code": -32602, "message": "no short se\"cret\n1", "data": {"env": ["se\"cret\n1"]}});
-        let got = redact_json(&error_json.to_string(), &config);
-        let want = json!({"code": -32602, "message": "no short ***", "data": {"env": ["***"]}});
-        assert_eq!(serde_json::from_str::<Value>(&got).unwrap(), want);
-        assert_eq!(redact_json("{\"n\":1e2}", &[]), "{\"n\":1e2}");
-        assert_eq!(redact_json("no json", &config), "no json");
     }
 
     proptest! {

@@ -40,7 +40,7 @@ pub enum Setting {
     Permission(PermissionMode),
     /// Policy for later permission requests if no person can be asked.
     NonInteractive(NonInteractive),
-    /// Timeout of a turn in seconds, from the next turn on; 0 removes the timeout.
+    /// The session's own time limit of a turn in seconds, also for a running turn; with 0 only the gateway's holds.
     TimeoutS(u64),
     /// Config option of the agent.
     Config {
@@ -107,9 +107,9 @@ impl Setting {
                     Err(invalid("The working directory must be an absolute path.".to_owned()))
                 }
             }
-            Self::TimeoutS(seconds) if *seconds > TIMEOUT_S_MAX => {
-                Err(invalid(format!("A turn may be given 1 to {TIMEOUT_S_MAX} seconds, or 0 for no limit.")))
-            }
+            Self::TimeoutS(seconds) if *seconds > TIMEOUT_S_MAX => Err(invalid(format!(
+                "A session's time limit of turns is 1 to {TIMEOUT_S_MAX} seconds, or 0 for none of its own."
+            ))),
             Self::Config { id, value } => {
                 if id.chars().count() > KEY_CHARS_MAX || !is_key(id) {
                     let text = format!(

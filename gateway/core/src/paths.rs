@@ -1,11 +1,23 @@
 //! Hides absolute paths in text for conversations, since people there need not know the layout of the server.
 //! Operators read the full text with `acp-gateway sessions show` and in the log.
+//!
+//! A message into which this program inserts a path has a text of its own for conversations
+//! ([`crate::failure::Failure::for_conversations`]): a pattern recognizes neither a path of one component nor one
+//! with spaces. [`hide_paths`] is for texts of agents and of other programs.
 
 /// Replacement for a path.
 const HIDDEN: &str = "[path]";
 
-/// Replaces each absolute path of two or more components by `[path]`. A single component (`/login`) is more
-/// likely a command. A path ends at white space, a quote or a delimiter.
+/// Replaces these absolute paths by `[path]`; relative ones and `/` stay.
+pub fn hide_known_paths(text: &str, paths: &[&str]) -> String {
+    let mut known: Vec<&str> =
+        paths.iter().copied().filter(|path| path.starts_with('/') && path.len() > 1).collect();
+    known.sort_by_key(|path| std::cmp::Reverse(path.len()));
+    known.into_iter().fold(text.to_owned(), |text, path| text.replace(path, HIDDEN))
+}
+
+/// Replaces each absolute path of two or more components by `[path]`, also in a `file:` URI. A single component
+/// (`/login`) is more likely a command. A path ends at white space, a quote or a delimiter.
 pub fn hide_paths(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -17,8 +29,8 @@ pub fn hide_paths(text: &str) -> String {
             path.find(|c: char| c.is_whitespace() || "\"'`<>|,;)]}".contains(c)).unwrap_or(path.len());
         let (word, after) = path.split_at(length);
         let path = word.trim_end_matches(['.', ':', '!', '?']);
-        let is_path =
-            begins && path.bytes().filter(|byte| *byte == b'/').count() > 1 && !path.starts_with("//");
+        let is_web_address = path.starts_with("//") && !out.ends_with("file:");
+        let is_path = begins && path.bytes().filter(|byte| *byte == b'/').count() > 1 && !is_web_address;
         out.push_str(if is_path { HIDDEN } else { path });
         out.push_str(word.get(path.len()..).unwrap_or_default());
         rest = after;
@@ -48,6 +60,8 @@ mod tests {
             ("cwd=/home/me/p: no such directory", "cwd=[path]: no such directory"),
             ("'/a/b' and \"/c/d\" and `/e/f`", "'[path]' and \"[path]\" and `[path]`"),
             ("see https://example.org/a/b and a/b/c", "see https://example.org/a/b and a/b/c"),
+            ("cannot open file:///srv/x", "cannot open file:[path]"),
+            ("(file:///srv)", "(file:[path])"),
             ("/é/ü", "[path]"),
             ("", ""),
         ] {

@@ -1,6 +1,7 @@
 //! Presets of known agents, as data: start command, asking mode, timeouts. One table; the code that uses the
 //! table has no branch on an agent's name.
 
+use crate::agent_settings::boolean;
 use crate::config::ClientFs;
 
 /// Preset of one agent.
@@ -16,10 +17,13 @@ pub struct Preset {
     pub env: &'static [(&'static str, &'static str)],
     /// Session mode in which the agent asks before acting.
     pub asking_mode: Option<&'static str>,
-    /// True if the agent asks without an asking mode, because of `env` or of the start command.
+    /// True if the agent asks without an asking mode, because of `env` or of the start command. See
+    /// [`Preset::asks_with`].
     pub asks: bool,
     /// Session modes in which the agent approves tool calls without asking.
     pub self_approving_modes: &'static [&'static str],
+    /// Config options, id and value, with which the agent approves tool calls without asking.
+    pub self_approving_options: &'static [(&'static str, &'static str)],
     /// Config options to set when a session opens: id and value.
     pub config: &'static [(&'static str, &'static str)],
     /// File requests offered to the agent.
@@ -38,6 +42,23 @@ pub struct Preset {
     pub install: &'static str,
 }
 
+impl Preset {
+    /// True if the agent asks without an asking mode when it is started in this way. A command of the
+    /// configuration may have arguments that end the questions, or start another program; a variable may replace
+    /// the one that makes the agent ask. The directory of the program does not matter.
+    pub fn asks_with(&self, command: Option<&[String]>, env: &[(String, String)]) -> bool {
+        let has = |&(name, value): &(&str, &str)| env.iter().any(|pair| pair.0 == name && pair.1 == value);
+        let is_preset = |words: &[String]| {
+            let program = words.first().and_then(|path| path.rsplit('/').next());
+            let is = |known: &&[&str]| {
+                known.first().copied() == program && known.iter().skip(1).eq(words.iter().skip(1))
+            };
+            self.commands.iter().any(is)
+        };
+        self.asks && command.is_none_or(is_preset) && self.env.iter().all(has)
+    }
+}
+
 /// Defaults for an unknown agent.
 pub const DEFAULT: Preset = Preset {
     name: "agent",
@@ -47,6 +68,7 @@ pub const DEFAULT: Preset = Preset {
     asking_mode: None,
     asks: false,
     self_approving_modes: &[],
+    self_approving_options: &[],
     config: &[],
     client_fs: ClientFs::Both,
     eof_ms: 2_000,
@@ -180,6 +202,7 @@ pub const PRESETS: &[Preset] = &[
         commands: &[&["cline", "--acp"], &["npx", "-y", "cline", "--acp"]],
         // The config option `auto_approve` is off without `--auto-approve true` or `--yolo` (3.0.65).
         asks: true,
+        self_approving_options: &[("auto_approve", "true")],
         install: "npm install -g cline",
         ..DEFAULT
     },
@@ -272,6 +295,18 @@ pub fn approves_by_itself(agent: &str, mode: &str) -> bool {
     known.is_some_and(|preset| preset.self_approving_modes.contains(&mode)) || UNMISTAKABLE.contains(&mode)
 }
 
+/// True if a config option belongs to those with which some agent approves tool calls without asking. Such names
+/// are unmistakable, so the agent does not matter.
+pub fn is_self_approving_option(id: &str) -> bool {
+    PRESETS.iter().any(|preset| preset.self_approving_options.iter().any(|(known, _)| *known == id))
+}
+
+/// True if an agent approves tool calls without asking while a config option has this value.
+pub fn option_approves_by_itself(id: &str, value: &str) -> bool {
+    let is = |want: &str| value == want || boolean(value).is_some_and(|is_on| boolean(want) == Some(is_on));
+    PRESETS.iter().any(|it| it.self_approving_options.iter().any(|(known, want)| *known == id && is(want)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,6 +332,9 @@ mod tests {
             assert!(preset.asking_mode.is_none_or(|mode| !approves_by_itself(name, mode)), "{name}");
             for mode in preset.self_approving_modes {
                 assert!(approves_by_itself(name, mode), "{name} {mode}");
+            }
+            for (id, value) in preset.self_approving_options {
+                assert!(option_approves_by_itself(id, value) && is_self_approving_option(id), "{name} {id}");
             }
             // Cold starts under load took close to ten seconds for some agents.
             assert!(preset.init_ms >= 30_000 && preset.init_ms <= 300_000, "{name}");
@@ -331,6 +369,19 @@ mod tests {
             assert_eq!(preset.asks, name == "cline", "{name}");
             let got = (preset.asking_mode, preset.eof_ms, preset.env.first().copied());
             assert_eq!(got, (mode, eof_ms, env), "{name}");
+        }
+    }
+
+    #[test]
+    fn self_approving_options_are_known() {
+        for (id, value, want) in [
+            ("auto_approve", "true", true),
+            ("auto_approve", "on", true),
+            ("auto_approve", "false", false),
+            ("auto_approve", "", false),
+            ("model", "true", false),
+        ] {
+            assert_eq!(option_approves_by_itself(id, value), want, "{id} {value}");
         }
     }
 

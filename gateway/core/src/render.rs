@@ -375,8 +375,8 @@ fn notice_content(
         }
         EventKind::Status => {
             let quiet = payload["status"].as_str().is_some_and(|status| HIDDEN_STATUSES.contains(&status));
-            let text = payload["text"].as_str().unwrap_or_default();
-            (!quiet && !text.is_empty()).then(|| (PartKind::Notice, hide_paths(text)))
+            let text = conversation_text(payload, "text");
+            (!quiet && !text.is_empty()).then_some((PartKind::Notice, text))
         }
         EventKind::Gap => {
             let text = payload["text"].as_str().unwrap_or_default();
@@ -430,7 +430,7 @@ fn completed_content(payload: &Value, run: Option<&RunDigest>) -> Option<(PartKi
 fn failure_text(payload: &Value) -> String {
     let code = payload["code"].as_str().unwrap_or_default();
     let advice = Code::parse(code).map_or("", Code::text);
-    let message = hide_paths(payload["message"].as_str().unwrap_or_default().trim());
+    let message = conversation_text(payload, "message");
     let mut text =
         format!("The turn failed ({}): ", if code.is_empty() { Code::TurnFailed.as_str() } else { code });
     if message.is_empty() {
@@ -448,6 +448,12 @@ fn failure_text(payload: &Value) -> String {
         text.push_str(" Sending the prompt again may work.");
     }
     text
+}
+
+/// Returns the text of a status or a failure for conversations: their own, or else the one of this name.
+fn conversation_text(payload: &Value, name: &str) -> String {
+    let text = payload["conversation_text"].as_str().or_else(|| payload[name].as_str());
+    hide_paths(text.unwrap_or_default().trim())
 }
 
 fn join_paragraphs(body: String, ending: Option<String>) -> String {

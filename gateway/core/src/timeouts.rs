@@ -119,6 +119,25 @@ impl Expiry {
             TimeoutKind::Runtime => format!("agent idle for {window}"),
         }
     }
+
+    /// Describes for people what ends `when`, and the timeout.
+    pub fn describe(&self, when: &str) -> String {
+        let window = format_duration(self.window_ms);
+        match self.source {
+            TimeoutKind::BindingIdle => {
+                format!("the binding ends {when} unless it is used (idle timeout, {window})")
+            }
+            TimeoutKind::BindingMaxAge => {
+                format!("the binding ends {when}, used or not (maximum age, {window})")
+            }
+            TimeoutKind::Session => {
+                format!("the session ends {when} unless it is used (idle timeout, {window})")
+            }
+            TimeoutKind::Runtime => format!(
+                "the agent's process ends {when} unless it is used; the session stays (idle timeout, {window})"
+            ),
+        }
+    }
 }
 
 /// Formats a duration for people: `1h30m`, `2d`, `45s`, `300ms`.

@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
 use acp_core::api::LogPage;
 use acp_core::mcp;
+use acp_core::secrets::Secrets;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{LogFrom, LogPiece};
 use axum::extract::rejection::QueryRejection;
@@ -47,7 +48,7 @@ pub(crate) async fn log(
     let of_agent = loaded.config.agents.get(&session.agent).map(|agent| agent.mcp_servers.as_slice());
     let levels =
         [loaded.config.mcp_servers.as_slice(), of_agent.unwrap_or_default(), &session.options.mcp_servers];
-    mcp::redact_text(&mut text, &mcp::merge_servers(levels));
+    Secrets::new(&[], &mcp::merge_servers(levels)).redact_text(&mut text);
     Ok(Json(LogPage {
         text,
         offset: piece.offset,

@@ -14,6 +14,7 @@ use acp_core::request::{
 use acp_core::rows::{RunMode, SessionMode};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
+use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
@@ -122,7 +123,14 @@ async fn opening(
     Ok(match row.state {
         SessionState::Creating => (Some(Opening::Pending), None),
         SessionState::Error => (Some(Opening::Failed), row.last_error),
-        _ => (Some(Opening::Open), None),
+        // A closed session has opened if its agent named its conversation.
+        SessionState::Closed if row.agent_session_id.is_none() => {
+            let closed = || Failure::of(Code::SessionClosed).origin("gateway");
+            (Some(Opening::Failed), Some(row.last_error.unwrap_or_else(closed)))
+        }
+        SessionState::Idle | SessionState::Running | SessionState::Cancelling | SessionState::Closed => {
+            (Some(Opening::Open), None)
+        }
     })
 }
 

@@ -14,7 +14,7 @@ use acp_core::failure::Failure;
 use acp_core::request::{CancelResult, SessionStatus};
 use acp_core::rows::{BindingStatus, SessionMode};
 use acp_core::sanitize;
-use acp_core::timeouts::{Expiry, TimeoutKind, format_duration};
+use acp_core::timeouts::{Expiry, format_duration};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -130,7 +130,7 @@ struct SettingArgs {
     /// Set the handling of permission requests that no person can answer
     #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
     non_interactive_permissions: Option<NonInteractive>,
-    /// Time limit of a turn, 1 to 86400; 0 removes the limit
+    /// The session's time limit of a turn, 1 to 86400; with 0 only the gateway's holds
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Set one of the agent's config options
@@ -410,14 +410,8 @@ fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
 
 /// Formats the timeout that ends first.
 fn time_left(expiry: &Expiry) -> String {
-    let what = match expiry.source {
-        TimeoutKind::BindingIdle => "idle timeout of the binding",
-        TimeoutKind::BindingMaxAge => "maximum age of the binding",
-        TimeoutKind::Session => "idle timeout of the session",
-        TimeoutKind::Runtime => "idle timeout of the agent",
-    };
     let left = format_duration(expiry.at_ms.saturating_sub(now_ms()) / 1_000 * 1_000);
-    format!("in {left} ({what}, {})", format_duration(expiry.window_ms))
+    expiry.describe(&format!("in {left}"))
 }
 
 fn show(view: &SessionView) -> String {
@@ -452,7 +446,7 @@ fn show(view: &SessionView) -> String {
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));
     }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("expires", time_left(expiry))));
+    facts.extend(view.expiry.as_ref().map(|expiry| ("timeout", time_left(expiry))));
     let settings = view.agent_settings.lines();
     let settings: Vec<(String, String)> =
         settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();
@@ -495,4 +489,46 @@ fn questions(view: &SessionView) -> String {
         format!("\npending permission request: {} ({})", name(&question.title), question.permission_id)
     };
     waiting.map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use crate::tests::session_row;
+    use acp_core::agent_settings::{AgentSettings, Choices, ConfigOption};
+
+    #[test]
+    fn modes_models_and_options_of_the_agent_have_a_row_each() {
+        let choices = |current: Option<&str>, values: &[&str]| Choices {
+            current: current.map(str::to_owned),
+            values: values.iter().map(|&value| value.to_owned()).collect(),
+        };
+        let option = |id: &str, category: &str, choices| ConfigOption {
+            id: id.to_owned(),
+            category: Some(category.to_owned()),
+            is_boolean: false,
+            choices,
+        };
+        let mut row = session_row(&SessionKey::parse("agent:demo:acp:1").unwrap());
+        row.options.agent = AgentSettings {
+            modes: Some(choices(Some("ask"), &["ask", "pl\nan"])),
+            models: Some(choices(None, &["big", "small"])),
+            options: vec![
+                option("effort", "thought_level", choices(Some("low"), &["low", "high"])),
+                option("web", "other", choices(Some("true"), &[])),
+            ],
+        };
+        let text = show(&SessionView::from(row));
+        let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("agent mode")).collect();
+        assert_eq!(
+            rows,
+            [
+                "agent mode     ask (of ask, pl an)",
+                "agent model    not reported (of big, small)",
+                "agent effort   low (of low, high)",
+                "agent web      true",
+            ]
+        );
+    }
 }

@@ -170,6 +170,19 @@ impl Agents {
         })
     }
 
+    /// Describes the absence of an agent's program.
+    fn missing_text(&self, name: &AgentName, program: &str) -> String {
+        let (agent, preset) = self.settings(name);
+        if agent.command.is_some() {
+            return format!(
+                "{program} (agents.{name}.command) does not exist, or is not executable by the user that \
+                 agents run as."
+            );
+        }
+        let how = if preset.install.is_empty() { "" } else { " Install it: " };
+        format!("{program} is not installed here.{how}{}", preset.install)
+    }
+
     fn var(&self, name: &str) -> Option<&str> {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -210,17 +223,25 @@ fn allowed_directory(
     asked: &Path,
     found: &LookupResults,
 ) -> Result<String, Failure> {
-    let refuse = |why: String| Failure::new(Code::CwdNotAllowed, why).origin("gateway");
-    let shown = asked.display();
+    let named = format!("{what} {}", asked.display());
+    let refuse = |text: String, shown: String| {
+        Failure::new(Code::CwdNotAllowed, text).for_conversations(shown).origin("gateway")
+    };
+    let is = |problem: &str| {
+        refuse(format!("The {named} {problem}."), format!("The {what} of the request {problem}."))
+    };
     if !asked.is_absolute() {
-        return Err(refuse(format!("The {what} {shown} is not an absolute path.")));
+        return Err(is("is not an absolute path"));
     }
     let real = |path: &Path| found.directories.get(path.to_str()?).cloned();
     let canonical = real(asked).unwrap_or(Err(FilesError::NotFound)).map_err(|error| match error {
-        FilesError::NotFound => refuse(format!("The {what} {shown} cannot be used: it does not exist.")),
-        FilesError::NotDirectory => refuse(format!("The {what} {shown} is not a directory.")),
-        FilesError::BadPath => refuse(format!("The {what} {shown} is not UTF-8.")),
-        error => refuse(format!("The {what} {shown} cannot be used: {error}.")),
+        FilesError::NotFound => is("cannot be used: it does not exist"),
+        FilesError::NotDirectory => is("is not a directory"),
+        FilesError::BadPath => is("is not UTF-8"),
+        error => refuse(
+            format!("The {named} cannot be used: {error}."),
+            format!("The {what} of the request cannot be used."),
+        ),
     })?;
     // A missing root matches no path; a list of missing roots is not treated as an empty list.
     let beneath = |root: &PathBuf| {
@@ -228,13 +249,15 @@ fn allowed_directory(
     };
     for roots in [&policy.workspace_roots, &policy.cwd_roots] {
         if !roots.value.is_empty() && !roots.value.iter().any(beneath) {
+            let (key, source) = (&roots.key, &roots.source);
             let list: Vec<String> = roots.value.iter().map(|root| root.display().to_string()).collect();
-            return Err(refuse(format!(
-                "The {what} {shown} lies outside of {} ({}; set by {}). Choose one beneath it.",
-                roots.key,
-                list.join(", "),
-                roots.source
-            )));
+            let list = list.join(", ");
+            return Err(refuse(
+                format!(
+                    "The {named} lies outside of {key} ({list}; set by {source}). Choose one beneath it."
+                ),
+                format!("The {what} of the request lies outside of {key}. Choose one beneath it."),
+            ));
         }
     }
     Ok(canonical)
@@ -277,14 +300,19 @@ impl Profiles for Agents {
         let mut options: BTreeMap<String, String> =
             preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
         options.extend(agent.config.clone());
+        let env = self.environment(&agent, &preset, &policy.env_allow.value);
+        let asks = match &agent.command {
+            None if name.as_str() == DEMO => true,
+            command => preset.asks_with(command.as_deref(), &env),
+        };
         Ok(AgentProfile {
             argv: self.command(name),
             is_looked_up: false,
-            env: self.environment(&agent, &preset, &policy.env_allow.value),
+            env,
             graces,
             init_ms: policy.agent.init_ms.value,
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
-            asks: agent.asks.unwrap_or(preset.asks || name.as_str() == DEMO),
+            asks: agent.asks.unwrap_or(asks),
             options: options.into_iter().collect(),
             mcp_servers: mcp::merge_servers([
                 loaded.config.mcp_servers.as_slice(),
@@ -301,18 +329,14 @@ impl Profiles for Agents {
 
     fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
         let profile = self.configured(name)?;
-        let refuse = |why: String| Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         let Some(command) = self.find(name, found) else {
-            let (agent, preset) = self.settings(name);
             let program = self.command(name).first().cloned().unwrap_or_default();
-            if agent.command.is_some() {
-                return refuse(format!(
-                    "{program} (agents.{name}.command) does not exist, or is not executable by the user that \
-                     agents run as."
-                ));
-            }
-            let how = if preset.install.is_empty() { "" } else { " Install it: " };
-            return refuse(format!("{program} is not installed here.{how}{}", preset.install));
+            let (text, shown) = (
+                self.missing_text(name, &program),
+                self.missing_text(name, &format!("The program of {name}")),
+            );
+            let failure = Failure::new(Code::AgentNotAllowed, text).for_conversations(shown);
+            return Err(failure.origin("gateway"));
         };
         Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
     }

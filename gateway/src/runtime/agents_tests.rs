@@ -4,6 +4,7 @@ use super::*;
 use crate::runtime::local_lookup;
 use crate::tests::loaded;
 use acp_core::config::PermissionMode;
+use acp_core::error_messages::error_message;
 use std::os::unix::fs::PermissionsExt;
 
 fn agents(text: &str, env: &[(&str, &str)], dir: &Path) -> Agents {
@@ -206,5 +207,59 @@ fn gemini_gets_write_access_only_by_default() {
     ] {
         let profile = profile(&agents(text, &env, dir.path()), agent).unwrap();
         assert_eq!(profile.client_fs, want, "{agent} {text}");
+    }
+}
+
+/// The preset's promise holds for its own command and variables only.
+#[test]
+fn an_agent_with_a_changed_command_or_decisive_variable_is_not_vouched_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let programs = ["opencode", "cline", "other"].map(|name| program(dir.path(), name, 0o755));
+    let other = &programs[2];
+    let env = [("PATH", dir.path().to_str().unwrap())];
+    for (agent, text, want) in [
+        ("opencode", String::new(), true),
+        ("opencode", "env = { OPENCODE_PERMISSION = '{\"edit\":\"allow\"}' }".to_owned(), false),
+        ("opencode", "env = { TOKEN = 't' }".to_owned(), true),
+        ("opencode", "command = [\"opencode\", \"acp\"]".to_owned(), true),
+        ("opencode", format!("command = [\"{}\", \"acp\"]", programs[0]), true),
+        ("opencode", format!("command = [\"{other}\", \"acp\"]"), false),
+        ("opencode", "command = [\"opencode\", \"acp\", \"--pure\"]".to_owned(), false),
+        ("cline", String::new(), true),
+        ("cline", "command = [\"cline\", \"--acp\", \"--yolo\"]".to_owned(), false),
+        ("cline", "command = [\"cline\", \"--acp\", \"--yolo\"]\nasks = true".to_owned(), true),
+        ("cline", "asks = false".to_owned(), false),
+        ("demo", String::new(), true),
+        ("demo", format!("command = [\"{other}\"]"), false),
+        ("other", format!("command = [\"{other}\"]"), false),
+    ] {
+        let agents = agents(&format!("[agents.{agent}]\n{text}\n"), &env, dir.path());
+        if agents.is_known(&name(agent)) {
+            assert_eq!(agents.configured(&name(agent)).unwrap().asks, want, "{agent}: {text}");
+        }
+    }
+}
+
+/// The conversation's text shows neither the roots nor the directory nor the place of the configuration.
+#[test]
+fn refused_directories_and_programs_show_conversations_no_path() {
+    let (dir, real) = tree(&["my work/in", "out"]);
+    let at = |rest: &str| real.join(rest).to_str().unwrap().to_owned();
+    let text = format!(
+        "[acp]\nworkspace_roots = [\"/srv\", \"{}\"]\n[agents.gone]\ncommand = [\"{}\"]\n",
+        at("my work"),
+        at("my work/gone")
+    );
+    let agents = agents(&text, &[], dir.path());
+    let refusals = ["out", "my work/none", "my work/in/none"].map(|it| cwd(&agents, "demo", Some(&at(it))));
+    let relative = cwd(&agents, "demo", Some("my work")).unwrap_err();
+    let gone = profile(&agents, "gone").unwrap_err();
+    for failure in refusals.map(Result::unwrap_err).iter().chain([&relative, &gone]) {
+        let shown = error_message(failure);
+        for part in [at("").as_str(), "/srv", "my work", "g.toml:2)"] {
+            let is_place = part.starts_with("g.toml");
+            assert!(is_place || !shown.contains(part), "{part:?} is in {shown:?}");
+        }
+        assert!(failure.message.contains("my work") || failure.message.contains("/out"), "{failure:?}");
     }
 }

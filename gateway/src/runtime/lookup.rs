@@ -123,8 +123,9 @@ async fn ask(supervisor: &SupervisorClient, op: FilesOp) -> Result<FilesReply, L
 }
 
 fn failed(why: &str, detail: &str) -> LookupError {
-    let text = format!("Programs and directories cannot be looked up: {why}.");
-    let failure = Failure::new(Code::BackendUnavailable, text).detail(detail);
+    const TEXT: &str = "Programs and directories cannot be looked up";
+    let failure = Failure::new(Code::BackendUnavailable, format!("{TEXT}: {why}."));
+    let failure = failure.for_conversations(format!("{TEXT}.")).detail(detail);
     LookupError::Failed(failure.origin("supervisor").retryable())
 }
 

@@ -299,7 +299,10 @@ async fn each_reason_for_no_agent_has_code_and_next_step() {
         (
             "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n",
             Code::BackendMissing,
-            &["not configured", "acp.backend = acpx (/g.toml:2)", "Install it: npm i acpx"],
+            // The command of the configuration installs nothing that this gateway could use.
+            &[
+                "acp.backend = acpx (/g.toml:2). This gateway has only the backend direct: set acp.backend = \"direct\".",
+            ],
         ),
         ("", Code::BackendUnavailable, &["currently unavailable", "Try again in a moment", "acp.backend"]),
         ("[acp]\nenabled = false\n", Code::Disabled, &["acp.enabled = false (/g.toml:2)", "reload"]),

@@ -94,15 +94,21 @@ pub(crate) fn profile(
     if cwd != session.cwd {
         let why =
             format!("The working directory {} now resolves to {cwd}. Start a new session.", session.cwd);
-        return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+        return Err(moved(why, "working directory"));
     }
     for directory in &session.options.additional_directories {
         if deps.profiles.directory(&session.agent, directory, found)? != *directory {
             let why = format!(
                 "The additional directory {directory} now resolves to another path. Start a new session."
             );
-            return Err(Failure::new(Code::CwdNotAllowed, why).origin("gateway"));
+            return Err(moved(why, "additional directory"));
         }
     }
     Ok(profile)
+}
+
+/// Builds the failure of a start in a directory that now lies elsewhere.
+fn moved(text: String, what: &str) -> Failure {
+    let shown = format!("The {what} of the session now resolves to another path. Start a new session.");
+    Failure::new(Code::CwdNotAllowed, text).for_conversations(shown).origin("gateway")
 }

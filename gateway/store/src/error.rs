@@ -274,6 +274,19 @@ impl StoreError {
         matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
     }
 
+    /// True if the text contains a path of the server.
+    const fn names_path(&self) -> bool {
+        matches!(
+            self,
+            Self::Locked { .. }
+                | Self::Foreign { .. }
+                | Self::Missing { .. }
+                | Self::Gone { .. }
+                | Self::NotABackup { .. }
+                | Self::Cloned { .. }
+        )
+    }
+
     /// The error and its causes on one line, for the command line.
     pub fn whole(&self) -> String {
         let mut text = self.to_string();
@@ -290,7 +303,9 @@ impl From<StoreError> for Failure {
     /// Error message for users and API clients. The technical detail is logged instead.
     fn from(error: StoreError) -> Self {
         if let Some(detail) = error.detail() {
-            let failure = Failure::new(Code::StoreUnavailable, error.to_string());
+            let code = Code::StoreUnavailable;
+            let failure = Failure::new(code, error.to_string());
+            let failure = if error.names_path() { failure.for_conversations(code.text()) } else { failure };
             return failure.detail(detail).origin("gateway");
         }
         let failure = match &error {
@@ -320,5 +335,28 @@ impl From<StoreError> for Failure {
             _ => Failure::of(Code::StoreUnavailable),
         };
         failure.origin("gateway")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_that_name_a_file_show_conversations_no_path() {
+        let path = || PathBuf::from("/srv");
+        let why = || "empty".to_owned();
+        for error in [
+            StoreError::Locked { path: path(), pid: None },
+            StoreError::Foreign { path: path(), why: why() },
+            StoreError::Missing { path: path(), lock: path() },
+            StoreError::Gone { path: path() },
+            StoreError::NotABackup { path: path(), why: why() },
+            StoreError::Cloned { dir: path(), why: why() },
+        ] {
+            let failure = Failure::from(error);
+            assert!(failure.message.contains("/srv"), "{failure:?}");
+            assert_eq!(failure.text_for_conversations(), Code::StoreUnavailable.text());
+        }
     }
 }

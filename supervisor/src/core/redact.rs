@@ -4,19 +4,13 @@
 //! except those that describe a login (`HOME`, `PATH` …). Their values would hide most paths and are not
 //! secrets.
 
-use acp_shared::redact::Secret;
+use acp_shared::redact::{SECRET_BYTES_MIN, Secret, is_plain_variable};
 use memchr::memmem;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// Shorter values are not replaced: they are no secrets, and occur in ordinary text.
-const VALUE_BYTES_MIN: usize = 8;
 /// Longer values are recognised by their first bytes; the rest of the line is then left out.
 const NEEDLE_BYTES_MAX: usize = 16 * 1024;
-/// Variables whose values are not replaced. A `*` at the end stands for any ending.
-const PLAIN_VARIABLES: [&str; 12] =
-    ["HOME", "PATH", "PWD", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
-
 /// A line of a value of a variable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,20 +29,13 @@ pub struct Redactor {
     needles: Vec<Needle>,
 }
 
-fn is_plain(name: &str) -> bool {
-    PLAIN_VARIABLES.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(head) => name.starts_with(head),
-        None => name == *pattern,
-    })
-}
-
 impl Redactor {
     /// Collects the values of an agent's environment. Each line of a multi-line value is a value of its own.
     #[must_use]
     pub fn of_env(env: &[(String, String)]) -> Self {
         let mut needles = Vec::new();
-        for (name, value) in env.iter().filter(|(name, _)| !is_plain(name)) {
-            for line in value.lines().map(str::trim).filter(|line| line.len() >= VALUE_BYTES_MIN) {
+        for (name, value) in env.iter().filter(|(name, _)| !is_plain_variable(name)) {
+            for line in value.lines().map(str::trim).filter(|line| line.len() >= SECRET_BYTES_MIN) {
                 let head = crate::core::tail_buffer::head(line, NEEDLE_BYTES_MAX);
                 let cut = head.len() < line.len();
                 needles.push(Needle { name: name.clone(), value: Secret::new(head.to_owned()), cut });
@@ -68,7 +55,7 @@ impl Redactor {
     /// the line was cut off by the end of the stream, so its last bytes may be the beginning of a value.
     #[must_use]
     pub fn line(&self, line: &[u8], bytes_max: usize, ended: bool) -> Vec<u8> {
-        if line.len() < VALUE_BYTES_MIN {
+        if line.len() < SECRET_BYTES_MIN {
             return line.get(..bytes_max).unwrap_or(line).to_owned();
         }
         let mut found = self.find(line);
@@ -107,7 +94,7 @@ fn find_cut_off(line: &[u8], needle: &Needle) -> Option<Range<usize>> {
     let value = needle.value.expose().as_bytes();
     let most = value.len().min(line.len());
     let ends = |count: &usize| value.get(..*count).is_some_and(|head| line.ends_with(head));
-    let count = (VALUE_BYTES_MIN..=most).rev().find(ends)?;
+    let count = (SECRET_BYTES_MIN..=most).rev().find(ends)?;
     Some(line.len() - count..line.len())
 }
 

@@ -1,6 +1,6 @@
 //! Lease store on a disk that fails below SQLite: syncs and writes that return EIO, a torn WAL frame.
 
-use crate::common::{DEFAULTS, Host, Identity, agent, eventually, marked};
+use crate::common::{DEFAULTS, Host, Identity, agent, eventually, pids_of};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request};
 use acp_testkit::disk_fault::DiskFault;
 
@@ -12,7 +12,7 @@ struct FaultyHost {
 
 impl FaultyHost {
     fn new() -> (Self, Identity) {
-        let host = Host::idle(DEFAULTS);
+        let host = Host::prepare(DEFAULTS);
         let disk = DiskFault::build(host.dir.path());
         let mut faulty = Self { host, disk };
         faulty.start();
@@ -41,13 +41,13 @@ async fn failing_calls_start_nothing(fault: &str) {
     faulty.disk.set(fault);
     let refusal = gateway.call(Request::Spawn(refused.clone())).await.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::StoreUnavailable, "{refusal:?}");
-    assert!(marked(refused.lease_id).is_empty(), "nothing starts without a record");
+    assert!(pids_of(refused.lease_id).is_empty(), "nothing starts without a record");
     assert!(faulty.has_warned());
     gateway.close(ended.lease_id).await;
-    eventually("the tree is gone", || marked(ended.lease_id).is_empty());
+    eventually("the tree is gone", || pids_of(ended.lease_id).is_empty());
     gateway.state(ended.lease_id, LeaseState::Closed).await;
     faulty.host.crash();
-    eventually("the wrapper ends its tree", || marked(living.lease_id).is_empty());
+    eventually("the wrapper ends its tree", || pids_of(living.lease_id).is_empty());
     faulty.disk.set("none");
     faulty.start();
     let mut gateway = identity.connect().await;
@@ -95,8 +95,8 @@ async fn torn_wal_frame_loses_no_committed_lease() {
     faulty.disk.set("torn");
     assert_eq!(gateway.try_call(Request::Spawn(torn.clone())).await, None, "killed in the middle of a write");
     assert_eq!(faulty.host.wait(), None, "killed by a signal");
-    eventually("the wrapper ends its tree", || marked(living.lease_id).is_empty());
-    assert!(marked(torn.lease_id).is_empty(), "nothing starts without a record");
+    eventually("the wrapper ends its tree", || pids_of(living.lease_id).is_empty());
+    assert!(pids_of(torn.lease_id).is_empty(), "nothing starts without a record");
     faulty.disk.set("none");
     faulty.start();
     let mut gateway = identity.connect().await;

@@ -3,6 +3,7 @@
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::processes::{self, ProcessHandle};
+use acp_tests::scrape::get;
 use acp_tests::service::Service;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
@@ -36,6 +37,22 @@ fn socket(service: &Service, name: &str) -> PathBuf {
 fn interrupt(up: Service) {
     assert!(up.signal(Signal::INT));
     assert_eq!(up.wait(LONG), Some(0));
+}
+
+#[test]
+fn health_is_ready_only_while_the_supervisor_answers() {
+    let mut house = House::new(&[]);
+    let socket = house.gateway().socket();
+    let health = || {
+        let view = get(&socket, "/v1/health");
+        (view["ok"].as_bool(), view["ready"].as_bool())
+    };
+    until(SOON, "gateway ready", || health() == (Some(true), Some(true)));
+    house.kill_supervisor();
+    until(SOON, "gateway live and not ready", || health() == (Some(true), Some(false)));
+    house.start_supervisor();
+    until(LONG, "gateway ready again", || health() == (Some(true), Some(true)));
+    house.end();
 }
 
 /// `serve` prints one ready line with pid and socket, its sockets are private, and SIGTERM shuts it down.

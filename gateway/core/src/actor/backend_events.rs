@@ -10,6 +10,7 @@ use crate::failure::Failure;
 use crate::mcp;
 use crate::rows::{LeaseStatus, RunMode};
 use crate::run::RunEvent;
+use crate::secrets::Secrets;
 use crate::session::{SessionEvent, SessionState};
 use crate::timeouts::format_duration;
 use crate::writes::Write;
@@ -34,14 +35,28 @@ impl Actor {
         mcp::merge_servers([&self.profile.mcp_servers[..], &self.session.options.mcp_servers[..]])
     }
 
-    /// Removes the secrets of MCP servers from the agent's error texts.
+    /// Returns the secrets of the agent: of its configured environment, of its process and of its MCP servers.
+    fn secrets(&self) -> Secrets {
+        let of_process = self.lease.iter().flat_map(|lease| &lease.row.spawn.env);
+        Secrets::new(self.profile.env.iter().chain(of_process), &self.mcp_servers())
+    }
+
+    /// Replaces secrets in reports and errors of the agent. Its answers, tool calls and requests stay as received.
     fn redact(&self, step: &mut BackendStep) {
         match step {
             BackendStep::Failed(failure) | BackendStep::TurnFailed { failure, .. } => {
-                mcp::redact_failure(failure, &self.mcp_servers());
+                self.secrets().redact_failure(failure);
             }
             BackendStep::Log(text) | BackendStep::OptionAnswered { text, .. } => {
-                mcp::redact_text(text, &self.mcp_servers());
+                self.secrets().redact_text(text);
+            }
+            BackendStep::TurnDone { stop_reason, result, .. } => {
+                let secrets = self.secrets();
+                secrets.redact_text(stop_reason);
+                secrets.redact_json(result);
+            }
+            BackendStep::Event(event) if event.kind == EventKind::Status => {
+                self.secrets().redact_json(&mut event.payload);
             }
             _ => {}
         }
@@ -221,10 +236,12 @@ impl Actor {
         // A turn being cancelled has a separate deadline.
         let running = self.session.state == SessionState::Running;
         let Some(run_id) = self.current_id().filter(|_| running) else { return };
-        let limit_ms =
-            self.session.options.timeout_s.map_or(self.limits.turn_ms, |s| s.saturating_mul(1_000));
+        let (limit_ms, of) = match self.session.options.timeout_s {
+            Some(seconds) => (seconds.saturating_mul(1_000), "time limit of this session's turns"),
+            None => (self.limits.turn_ms, "gateway's time limit of turns (limits.turn_ms)"),
+        };
         let text = format!(
-            "The turn was stopped: it took longer than {}. The session continues with the next prompt.",
+            "The turn was stopped: it took longer than {}, the {of}. The session continues with the next prompt.",
             format_duration(limit_ms)
         );
         self.fail_after_cancel(

@@ -7,6 +7,7 @@ use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::line_splitter::{LineError, LineSplitter};
 use crate::mcp;
+use crate::paths::hide_known_paths;
 use crate::rows::{LeaseRow, LeaseStatus, OutboxRow};
 use crate::session::SessionState;
 use crate::writes::Write;
@@ -148,7 +149,9 @@ impl Actor {
             return;
         }
         let text = format!("The agent could not be started: {message}");
-        let failure = Failure::new(Code::SessionInitFailed, text).detail(code.as_str()).origin("supervisor");
+        let shown = hide_spawn_paths(&text, &lease.row.spawn);
+        let failure = Failure::new(Code::SessionInitFailed, text).for_conversations(shown);
+        let failure = failure.detail(code.as_str()).origin("supervisor");
         self.fail_session(&failure, out);
         self.release_lease(out);
     }
@@ -162,7 +165,12 @@ impl Actor {
             return;
         }
         let text = format!("The agent is not started yet: {message}");
-        self.report(json!({ "status": "agent_waits", "text": text, "code": code.as_str(), "retry_after_ms": wait_ms }), out);
+        let shown = hide_spawn_paths(&text, &lease.row.spawn);
+        self.report(
+            json!({ "status": "agent_waits", "text": text, "conversation_text": shown, "code": code.as_str(),
+                "retry_after_ms": wait_ms }),
+            out,
+        );
     }
 
     fn on_attached(&mut self, attached: &Attached, out: &mut StepOutput) {
@@ -444,4 +452,10 @@ impl Actor {
         let reason = reason.to_owned();
         out.effects.push(ActorEffect::CloseLease { lease_id: lease.row.lease_id, reason });
     }
+}
+
+/// Replaces the paths of a start in a message of the supervisor.
+fn hide_spawn_paths(message: &str, spawn: &Spawn) -> String {
+    let paths = spawn.argv.iter().take(1).chain([&spawn.cwd]).chain(&spawn.roots);
+    hide_known_paths(message, &paths.map(String::as_str).collect::<Vec<_>>())
 }

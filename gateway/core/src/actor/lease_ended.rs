@@ -197,7 +197,11 @@ impl Actor {
             self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure.clone()), out);
         }
         self.fail_queue(failure, out);
-        self.report(json!({ "status": "agent_failed", "text": failure.message, "code": failure.code }), out);
+        let mut payload = json!({ "status": "agent_failed", "text": failure.message, "code": failure.code });
+        if let Some(text) = &failure.conversation_text {
+            payload["conversation_text"] = text.as_str().into();
+        }
+        self.report(payload, out);
         if self.session.state != SessionState::Error {
             self.session_event(SessionEvent::Faulted, out);
         }

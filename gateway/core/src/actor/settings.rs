@@ -177,7 +177,7 @@ impl Actor {
                  The gateway still asks about files and commands that the agent requests from it."
             }
             Some(AskGuarantee::Never) if promises => {
-                "This agent is in a mode that approves its own actions; it may act without asking."
+                "This agent is set to approve its own actions; it may act without asking."
             }
             _ => return,
         };

@@ -14,6 +14,7 @@ mod machines;
 mod permissions;
 mod phases;
 mod queued;
+mod secrets;
 mod settings;
 mod world;
 

@@ -111,7 +111,7 @@ pub struct OptionBody {
     /// Outcome of unattended permission requests to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub non_interactive_permissions: Option<NonInteractive>,
-    /// Maximum duration of a turn, in seconds; 0 removes the limit.
+    /// The session's own time limit of a turn, in seconds; with 0 only the gateway's (`limits.turn_ms`) holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
     /// Resets all options to the configured values; only `true`.

@@ -144,7 +144,13 @@ pub const COMMANDS: [CommandSpec; 30] = [
         parser::permissions,
         "list pending permission requests; with a mode, set the permission mode",
     ),
-    acp("timeout", "SECONDS [SESSION]", Owner, parser::timeout, "set the time limit of a turn; 0 removes it"),
+    acp(
+        "timeout",
+        "SECONDS [SESSION]",
+        Owner,
+        parser::timeout,
+        "set the session's time limit of a turn; with 0 only the gateway's holds",
+    ),
     acp("model", "MODEL [SESSION]", Owner, parser::model, "set the agent's model"),
     acp(
         "reset-options",

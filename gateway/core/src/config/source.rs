@@ -3,6 +3,8 @@
 use super::channels::{Account, DiscordAccount};
 use crate::config::ignored_keys;
 use crate::config::{AgentConfig, Binding, Config, McpServer, mcp};
+use crate::failure::Failure;
+use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -44,6 +46,17 @@ impl fmt::Display for Source {
             Self::File { path, line } => write!(f, "{}:{line}", path.display()),
             Self::Env { name } | Self::Flag { name } => f.write_str(name),
         }
+    }
+}
+
+impl Source {
+    /// Builds a failure whose text names this origin. Conversations see it without the directory of the file.
+    pub fn failure(&self, code: Code, text: impl Fn(&str) -> String) -> Failure {
+        let shown = match self {
+            Self::File { path, line } => format!("{}:{line}", path.file_name().unwrap_or_default().display()),
+            Self::Default | Self::BuiltIn | Self::Env { .. } | Self::Flag { .. } => self.to_string(),
+        };
+        Failure::new(code, text(&self.to_string())).for_conversations(text(&shown)).origin("gateway")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Effective, EffectivePolicy};
 use crate::failure::Failure;
+use crate::runtime::{BACKENDS, direct};
 use acp_shared::codes::Code;
 use acp_shared::ids::AgentName;
 
@@ -41,7 +42,7 @@ fn disabled_error(code: Code, what: &str, by: &Effective<bool>) -> Failure {
 }
 
 fn disabled_error_with_remedy(code: Code, what: &str, by: &Effective<bool>, how: &str) -> Failure {
-    Failure::new(code, format!("{what} by policy: {}. {how}", by.describe())).origin("gateway")
+    by.source.failure(code, |source| format!("{what} by policy: {}. {how}", by.describe(source)))
 }
 
 impl EffectivePolicy {
@@ -121,13 +122,10 @@ impl EffectivePolicy {
             return Ok(());
         }
         let names: Vec<&str> = allowed.value.iter().map(AgentName::as_str).collect();
-        let why = format!(
-            "The agent {agent} is not in {} ({}; set by {}). {REMEDY}",
-            allowed.key,
-            names.join(", "),
-            allowed.source
-        );
-        Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"))
+        let (key, names) = (&allowed.key, names.join(", "));
+        Err(allowed.source.failure(Code::AgentNotAllowed, |source| {
+            format!("The agent {agent} is not in {key} ({names}; set by {source}). {REMEDY}")
+        }))
     }
 
     /// Error for reaching the maximum number of sessions in use.
@@ -141,24 +139,41 @@ impl EffectivePolicy {
         limit_error("sessions of this account are in use", &max, ACCOUNT_SESSIONS_MAX)
     }
 
-    /// Adds how to install the missing backend of new sessions to an error.
+    /// Adds the setting that requires the backend of new sessions to an error, and how to mend a missing one.
     pub fn explain_missing_backend(&self, failure: Failure) -> Failure {
-        let how = match &self.install_command.value {
-            _ if failure.code != Code::BackendMissing => String::new(),
+        let how = if failure.code == Code::BackendMissing { self.backend_remedy() } else { String::new() };
+        let explained = self.backend.source.failure(failure.code, |source| {
+            format!("{} It is required by {}.{how}", failure.message, self.backend.describe(source))
+        });
+        Failure { message: explained.message, conversation_text: explained.conversation_text, ..failure }
+    }
+
+    fn backend_remedy(&self) -> String {
+        match self.usable_install_command() {
             Some(command) => format!(" Install it: {command}"),
-            None => format!(" The built-in backend is {} = direct.", self.backend.key),
-        };
-        let message = format!("{} It is required by {}.{how}", failure.message, self.backend.describe());
-        Failure { message, ..failure }
+            None => {
+                let (known, key) = (BACKENDS.join(", "), &self.backend.key);
+                format!(" This gateway has only the backend {known}: set {key} = \"{}\".", direct::ID)
+            }
+        }
+    }
+
+    /// Returns the command that installs the backend of new sessions; `None` for a backend that this program
+    /// cannot use.
+    pub fn usable_install_command(&self) -> Option<&str> {
+        let is_usable = BACKENDS.contains(&self.backend.value.as_str());
+        self.install_command.value.as_deref().filter(|_| is_usable)
     }
 }
 
 fn limit_error(what: &str, max: &Effective<u64>, detail: &str) -> Failure {
-    let text = format!(
-        "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
-         its agent stops; /acp sessions lists them.",
-        max.value,
-        max.describe()
-    );
-    Failure::new(Code::LimitReached, text).detail(detail).origin("gateway").retryable()
+    let failure = max.source.failure(Code::LimitReached, |source| {
+        format!(
+            "{} {what}, which is the maximum: {}. Close one that is not needed, or wait until one is idle and \
+             its agent stops; /acp sessions lists them.",
+            max.value,
+            max.describe(source)
+        )
+    });
+    failure.detail(detail).retryable()
 }

@@ -67,11 +67,11 @@ impl<T> Effective<T> {
     }
 
     /// Formats the key, the value and the source: `acp.enabled = false (/etc/gateway.toml:3)`.
-    fn describe(&self) -> String
+    fn describe(&self, source: &str) -> String
     where
         T: std::fmt::Display,
     {
-        format!("{} = {} ({})", self.key, self.value, self.source)
+        format!("{} = {} ({source})", self.key, self.value)
     }
 }
 

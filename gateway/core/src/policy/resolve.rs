@@ -129,7 +129,8 @@ impl Resolver<'_> {
         let own = account.and_then(|(_, sessions_max, _)| sessions_max);
         let mut max = self.pick(vec![(path, own)], last).map(|max| set(max, 1));
         if max.value.is_some_and(|max| max > sessions_max.value) {
-            max.note = Some(format!("{} is reached first", sessions_max.describe()));
+            max.note =
+                Some(format!("{} is reached first", sessions_max.describe(&sessions_max.source.to_string())));
         }
         max
     }

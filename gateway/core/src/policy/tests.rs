@@ -133,6 +133,24 @@ fn disabled_switch_names_key_and_source() {
     }
 }
 
+/// The configuration file of these tests lies in the root directory, so that no pattern recognizes its path.
+#[test]
+fn refusals_in_conversations_show_the_key_without_the_files_directory() {
+    let [off, one, few] = ["enabled = false", "allowed_agents = [\"goose\"]", "max_concurrent_sessions = 1"]
+        .map(|line| effective_policy(&loaded(&format!("[acp]\n{line}\n")), &PolicyScope::default()));
+    let spawn = effective_policy(&loaded(""), &scope("discord", "main", "")).may_bind(BindOrigin::Spawn);
+    for (failure, want) in [
+        (off.may_prompt().unwrap_err(), "acp.enabled = false (g.toml:2)"),
+        (one.may_use(&AgentName::parse("demo").unwrap()).unwrap_err(), "(goose; set by g.toml:2)"),
+        (few.at_sessions_max(), "acp.max_concurrent_sessions = 1 (g.toml:2)"),
+        (spawn.unwrap_err(), "spawn_acp_sessions = false (default)"),
+    ] {
+        let shown = crate::error_messages::error_message(&failure);
+        assert!(shown.contains(want) && !shown.contains("/g.toml"), "{want:?} is not in {shown:?}");
+        assert!(!failure.message.contains("(g.toml"), "{}", failure.message);
+    }
+}
+
 #[test]
 fn agent_overrides_backend_preset_and_default() {
     let agent = "[agents.qwen]\neof_ms = 1\ninit_ms = 1001\nqueue_runs_max = 11\npermission = \"deny-all\"\n";

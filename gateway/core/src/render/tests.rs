@@ -184,6 +184,21 @@ fn failures_hide_server_paths() {
 }
 
 #[test]
+fn conversation_text_replaces_operator_text() {
+    let run = run_id(1);
+    let got = texts_of(|journal| {
+        let payload = json!({"status": "agent_failed", "text": "in /srv", "conversation_text": "in [path]"});
+        journal.push(None, K::Status, payload);
+        let payload = json!({"code": "ACP_RUNTIME", "message": "The directory /srv/my work/x is gone.",
+            "conversation_text": "The directory is gone.", "retryable": false});
+        journal.push(Some(run), K::Error, payload);
+    });
+    assert_eq!(got[0].1, "in [path]");
+    assert!(got[1].1.starts_with("The turn failed (ACP_RUNTIME): The directory is gone."), "{got:?}");
+    assert!(!got[1].1.contains("my work"), "{got:?}");
+}
+
+#[test]
 fn steers_and_unstarted_runs_have_no_final() {
     let run = run_id(1);
     let mut journal = Journal::default();

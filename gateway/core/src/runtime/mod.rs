@@ -12,6 +12,9 @@ use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Names of the backends that this program can register.
+pub const BACKENDS: [&str; 1] = [direct::ID];
+
 /// A runtime backend. Its machine is [`BackendMachine`], with the methods of the source document's contract
 /// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
 /// returned steps, so every backend is exactly-once in the same way.

@@ -132,7 +132,8 @@ fn setting_commands() -> Vec<SlashCommandSpec> {
     let value = required(text("value", "new value", OptionPosition::Word(1)));
     let modes = choice("mode", "permission mode", &MODES, OptionPosition::Word(0));
     let number = OptionKind::Integer { min: 0, max: 86_400 };
-    let seconds = required(param("seconds", "0 removes the limit", number, OptionPosition::Word(0)));
+    let seconds =
+        required(param("seconds", "0: only the gateway's own limit", number, OptionPosition::Word(0)));
     vec![
         subcommand("set-mode", "Set the agent's mode", vec![word("mode", "mode of the agent"), session()]),
         subcommand("set", "Set one of the agent's options", vec![option, value, session()]),

@@ -3,8 +3,9 @@
 
 use super::{Check, CheckStatus, check};
 use acp_core::api::AccountView;
-use acp_core::config::Config;
+use acp_core::config::bindings::ANY_ACCOUNT;
 use acp_core::config::load::LoadedConfig;
+use acp_core::config::{Binding, Config};
 use acp_core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +23,8 @@ pub(super) fn check_accounts(
     };
     let accounts = config.map(|config| &config.channels.discord.accounts).into_iter().flatten();
     for (id, account) in accounts {
-        let oddities = account_issues(id, account, env).into_iter();
+        let bindings = config.map_or(&[][..], |config| &config.bindings);
+        let oddities = account_issues(id, account, bindings, env).into_iter();
         checks.extend(oddities.map(|(verdict, text)| check("discord", verdict, format!("{id}: {text}"))));
         if is_served(id) {
             continue;
@@ -79,6 +81,7 @@ fn readable(
 fn account_issues(
     id: &str,
     account: &acp_core::config::DiscordAccount,
+    bindings: &[Binding],
     env: &BTreeMap<String, String>,
 ) -> Vec<(CheckStatus, String)> {
     use std::os::unix::fs::PermissionsExt as _;
@@ -111,12 +114,16 @@ fn account_issues(
         ("approver_users", &account.approver_users),
         ("approver_roles", &account.approver_roles),
     ];
-    for (name, ids) in lists {
-        let is_id = |text: &str| (17..=20).contains(&text.len()) && text.parse::<u64>().is_ok();
-        for wrong in ids.iter().filter(|text| is_discords && !is_id(text)) {
-            let text = format!("{name}: {wrong:?} is not a Discord id, which has 17 to 20 digits");
-            found.push((CheckStatus::Failed, text));
-        }
+    let ids = lists.into_iter().flat_map(|(name, ids)| ids.iter().map(move |it| (name.to_owned(), it)));
+    let is_of_account = |entry: &Binding| {
+        entry.channel == "discord" && (entry.account == *id || entry.account == ANY_ACCOUNT)
+    };
+    let bound = bindings.iter().enumerate().filter(|(_, entry)| is_of_account(entry));
+    let bound = bound.map(|(index, entry)| (format!("bindings.{index}.conversation"), &entry.conversation));
+    let is_id = |text: &str| (17..=20).contains(&text.len()) && text.parse::<u64>().is_ok();
+    for (name, wrong) in ids.chain(bound).filter(|(_, text)| is_discords && !is_id(text)) {
+        let text = format!("{name}: {wrong:?} is not a Discord id, which has 17 to 20 digits");
+        found.push((CheckStatus::Failed, text));
     }
     found
 }
@@ -136,6 +143,7 @@ fn is_token(text: &str) -> bool {
 fn account_issues(
     _id: &str,
     _account: &acp_core::config::DiscordAccount,
+    _bindings: &[Binding],
     _env: &BTreeMap<String, String>,
 ) -> Vec<(CheckStatus, String)> {
     Vec::new()
@@ -244,11 +252,46 @@ mod tests {
                 allowed_users: ids.iter().map(|&id| id.to_owned()).collect(),
                 ..DiscordAccount::default()
             };
-            let found = account_issues("main", &account, &BTreeMap::new());
+            let found = account_issues("main", &account, &[], &BTreeMap::new());
             let is_as_wanted = found.len() == want.len()
                 && found.iter().zip(want).all(|(found, want)| found.0 == want.0 && found.1.contains(want.1));
             assert!(is_as_wanted, "{found:?} {want:?}");
             assert!(!format!("{found:?}").contains("hunter2"), "{found:?}");
+        }
+    }
+
+    /// Ids of conversations in `[[bindings]]`, for the accounts that they apply to.
+    #[test]
+    fn static_bindings_of_wrong_ids_are_named() {
+        let env = BTreeMap::from([("T".to_owned(), "hunter2hunter2.hunter2.hunter2-hunter2".to_owned())]);
+        let entry = |channel: &str, account: &str, conversation: &str| Binding {
+            channel: channel.to_owned(),
+            account: account.to_owned(),
+            conversation: conversation.to_owned(),
+            ..Binding::default()
+        };
+        let elsewhere = Some("http://127.0.0.1:1".to_owned());
+        for (bindings, base_url, want) in [
+            (vec![entry("discord", "*", "184467440737095516")], None, &[][..]),
+            (vec![entry("console", "*", "general")], None, &[]),
+            (vec![entry("discord", "other", "general")], None, &[]),
+            (vec![entry("discord", "main", "7")], elsewhere, &[]),
+            (
+                vec![entry("discord", "main", "general"), entry("discord", "*", "12345678901234567x")],
+                None,
+                &["bindings.0.conversation: \"general\"", "bindings.1.conversation: \"12345678901234567x\""],
+            ),
+        ] {
+            let account =
+                DiscordAccount { token_env: Some("T".to_owned()), base_url, ..DiscordAccount::default() };
+            let config = Config { bindings, ..config(account) };
+            let checks = check_accounts(Some(&config), None, &env);
+            let failed = checks.iter().filter(|check| check.verdict == CheckStatus::Failed);
+            let failed: Vec<&str> = failed.map(|check| check.detail.as_str()).collect();
+            assert_eq!(failed.len(), want.len(), "{failed:?}");
+            for (found, want) in failed.iter().zip(want) {
+                assert!(found.contains(want) && found.contains("17 to 20 digits"), "{found}");
+            }
         }
     }
 }

@@ -81,7 +81,7 @@ impl From<BindingError> for Failure {
             BindingError::NotMadeYet { why } => {
                 let text = format!(
                     "The conversation for the session is not created yet: {why}. The gateway retries \
-                     automatically; the session is running."
+                     automatically; /acp sessions shows the session."
                 );
                 let failure = Self::new(Code::ChannelUnavailable, text).detail("CONVERSATION_PENDING");
                 failure.origin("gateway").retryable()

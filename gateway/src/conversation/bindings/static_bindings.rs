@@ -200,11 +200,12 @@ pub(crate) fn may_unbind(loaded: &LoadedConfig, at: &ConversationRef, metadata: 
         return Ok(());
     };
     let path = ["bindings".to_owned(), found.number.to_string()];
-    let text = format!(
-        "The configuration binds this conversation ({}), and the next message would bind it again. /acp new \
-         starts a new conversation in its session, and /focus KEY binds another session instead; only the \
-         operator of this gateway can remove the entry.",
-        nearest_source(&path, &loaded.sources)
-    );
-    Err(Failure::new(Code::Usage, text).detail("BOUND_BY_CONFIGURATION").origin("gateway"))
+    let failure = nearest_source(&path, &loaded.sources).failure(Code::Usage, |source| {
+        format!(
+            "The configuration binds this conversation ({source}), and the next message would bind it again. /acp \
+             new starts a new conversation in its session, and /focus KEY binds another session instead; only the \
+             operator of this gateway can remove the entry."
+        )
+    });
+    Err(failure.detail("BOUND_BY_CONFIGURATION"))
 }

@@ -5,12 +5,12 @@ use super::{CommandContext, Commands, options, permissions};
 use acp_core::api::{AgentView, StatusView};
 use acp_core::command::authorization::RequesterRole;
 use acp_core::failure::Failure;
-use acp_core::paths::hide_paths;
 use acp_core::policy::EffectivePolicy;
 use acp_core::render::escape_name;
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_core::run::RunState;
+use acp_core::runtime::direct;
 use acp_core::time_format::format_utc;
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::SessionKey;
@@ -186,10 +186,11 @@ fn status_text(
     }
     let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
-        let _ = write!(text, "\nends: {} if it is not used ({})", format_utc(expiry.at_ms), expiry.reason());
+        let _ = write!(text, "\ntimeout: {}", expiry.describe(&format!("at {}", format_utc(expiry.at_ms))));
     }
     if let Some(failure) = &row.last_error {
-        let _ = write!(text, "\nlast error: {} ({})", one_line(&hide_paths(&failure.message)), failure.code);
+        let _ =
+            write!(text, "\nlast error: {} ({})", one_line(&failure.text_for_conversations()), failure.code);
     }
     text
 }
@@ -264,18 +265,20 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     };
     let gate = policy
         .may_prompt()
-        .map_or_else(|failure| hide_paths(&failure.message), |()| "prompts are permitted".to_owned());
+        .map_or_else(|failure| failure.text_for_conversations(), |()| "prompts are permitted".to_owned());
     check(policy.may_prompt().is_ok(), format!("policy: {gate}"), "ask the operator to change that key");
     let wanted = &policy.backend.value;
     let backend = status.backends.iter().find(|backend| backend.id == *wanted);
+    let ids: Vec<&str> = status.backends.iter().map(|backend| backend.id.as_str()).collect();
     let how = match backend {
-        Some(backend) if backend.ok => "works",
-        Some(_) => "does not work",
-        None => "does not exist",
+        Some(backend) if backend.ok => "works".to_owned(),
+        Some(_) => "does not work".to_owned(),
+        None if ids.is_empty() => "does not exist; this gateway has none".to_owned(),
+        None => format!("does not exist; this gateway has {}", ids.join(", ")),
     };
     let step = match backend {
         Some(_) => "ask the operator to run `acp-gateway doctor`",
-        None => "/acp install shows how to set it up",
+        None => "/acp install shows what to change",
     };
     check(backend.is_some_and(|it| it.ok), format!("backend {wanted} {how}"), step);
     let connected = status.supervisor.connected;
@@ -320,15 +323,16 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
     let wanted = &policy.backend.value;
     let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
     let mut steps = Vec::new();
-    match (is_there, &policy.install_command.value) {
+    match (is_there, policy.usable_install_command()) {
         (true, _) => {
             steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
         }
         (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", one_line(command))),
         (false, None) => {
             steps.push(format!(
-                "This gateway has no backend {wanted}: set {} to `direct`, which it has.",
-                policy.backend.key
+                "This gateway has no backend {wanted}: set {} = \"{}\".",
+                policy.backend.key,
+                direct::ID
             ));
         }
     }

@@ -7,7 +7,6 @@ use crate::session::manager::{CloseRequest, SpawnRequest};
 use acp_core::binding::Placement;
 use acp_core::command::{SpawnArgs, SpawnPlacement};
 use acp_core::failure::Failure;
-use acp_core::paths::hide_paths;
 use acp_core::request::{QueueEdit, QueueEditResult};
 use acp_core::rows::{RunMode, SessionMode};
 use acp_core::session::{Ending, SessionState};
@@ -49,7 +48,7 @@ impl Commands {
         let mut text = self.spawned_text(context, &spawned.session_key, placement.is_some()).await?;
         if let Err(failure) = self.service.policy(at).may_prompt() {
             text.push_str("\nNote: ");
-            text.push_str(&hide_paths(&failure.message));
+            text.push_str(&failure.text_for_conversations());
         }
         // A binding made by this very command is not known to the client yet, so the session is named.
         let here = matches!(placement, Some(Placement::Here)).then_some(spawned.session_key);
@@ -68,16 +67,16 @@ impl Commands {
             let row = self.service.session(key).await?;
             let (agent, cwd, mode) = (&row.agent, &row.cwd, row.mode.word());
             return Ok(format!(
-                "{agent} works in {cwd}: session {key}, {mode}. It is bound to no conversation; /focus {key} \
-                 binds one to it."
+                "{agent} is starting in {cwd}: session {key}, {mode}. /acp status {key} shows if it started. It is \
+                 bound to no conversation; /focus {key} binds one to it."
             ));
         }
         match self.bindings.binding_of_spawn(key).await {
             Ok(Some(bound)) => Ok(self.bound_text(context, &bound)),
             // Unbound meanwhile by another user or a timeout.
-            Ok(None) => {
-                Ok(format!("{key} is running. This conversation is not bound to it; /focus {key} binds it."))
-            }
+            Ok(None) => Ok(format!(
+                "The session {key} is open. This conversation is not bound to it; /focus {key} binds it."
+            )),
             Err(error @ BindingError::NotMade { .. }) => {
                 // Its output would be visible nowhere, so the session is closed.
                 let request = CloseRequest::new("spawn-failed: its conversation could not be made");
@@ -96,7 +95,7 @@ impl Commands {
         match self.bindings.resolve_by_conversation(&context.inbound.conversation).await {
             Ok(Some((binding, _))) => {
                 let text = format!("This conversation is bound to {}.", binding.session_key);
-                Failure { message: text, ..failure }
+                Failure { message: text, conversation_text: None, ..failure }
             }
             _ => failure,
         }

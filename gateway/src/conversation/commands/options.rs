@@ -40,12 +40,13 @@ fn setting_text(setting: &Setting) -> String {
         Setting::Cwd(_) => "The agent uses the new directory from the next message on.".to_owned(),
         Setting::Permission(mode) => format!("From now on: {}.", mode_text(*mode)),
         Setting::NonInteractive(policy) => format!("From now on: {}.", unattended_text(*policy)),
-        Setting::TimeoutS(0) => "From the next turn on, only the gateway's own limit applies.".to_owned(),
+        Setting::TimeoutS(0) => {
+            "From now on, only the gateway's own limit applies (limits.turn_ms), also to a running turn."
+                .to_owned()
+        }
         Setting::TimeoutS(seconds) => {
-            format!(
-                "From the next turn on, a turn may take {}.",
-                format_duration(seconds.saturating_mul(1_000))
-            )
+            let limit = format_duration(seconds.saturating_mul(1_000));
+            format!("A turn may take {limit} from now on, a running one included.")
         }
         Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
         Setting::Defaults => "All settings are as configured.".to_owned(),

@@ -11,7 +11,7 @@ use crate::tests::{
     JournalWriter, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
 };
 use acp_core::api::{AgentView, StatusView};
-use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::config::load::LoadedConfig;
 use acp_core::error_messages::error_message;
 use acp_core::event::EventRow;
 use acp_core::options::Setting;

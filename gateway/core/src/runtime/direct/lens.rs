@@ -84,13 +84,13 @@ fn details(data: &Value, depth: usize) -> String {
 }
 
 /// Returns a JSON-RPC error as received, for programs. Errors above [`ERROR_BYTES_MAX`] are stored without data.
-pub(super) fn raw_error(raw: &str) -> Value {
+pub(super) fn raw_error(raw: &str) -> Box<Value> {
     let mut error = value(raw);
     if raw.len() > ERROR_BYTES_MAX {
         let (code, message) = self::error(raw);
         error = serde_json::json!({ "code": code, "message": message });
     }
-    error
+    Box::new(error)
 }
 
 /// True for an enabled capability: `true`, or an object as marker.

@@ -4,7 +4,7 @@
 
 use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
 use super::{DirectMachine, control, lens};
-use crate::agent_settings::{AgentSettings, SettingsReport};
+use crate::agent_settings::{AgentSettings, ConfigOption, SettingsReport};
 use crate::backend::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
 use crate::failure::Failure;
 use crate::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
@@ -160,10 +160,7 @@ impl DirectMachine {
     pub(super) fn opened(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
         let raw = match outcome {
             Ok(raw) => raw,
-            Err(error) => {
-                let servers = self.state.wanted.as_ref().map(|wanted| wanted.mcp_servers.as_slice());
-                return self.refused(&mcp::redact_json(error, servers.unwrap_or_default()));
-            }
+            Err(error) => return self.refused(error),
         };
         let result = lens::value(raw);
         if self.state.phase == HandshakePhase::Creating {
@@ -176,6 +173,7 @@ impl DirectMachine {
         self.state.modes = lens::modes(&result);
         let settings = lens::settings(&result);
         self.state.wire = OptionFormat::of(&settings);
+        self.state.approving_option = approving_option(&settings.options);
         // A resumed conversation without any report keeps the known settings.
         let is_silent = self.state.resumed && settings == AgentSettings::default();
         let mut steps = Vec::new();
@@ -284,10 +282,11 @@ impl DirectMachine {
         asking.map(|asking| self.plan_mode(asking)).unwrap_or_default()
     }
 
-    /// Returns the certainty of permission requests in the current mode.
-    pub(super) fn asking(&self) -> AskGuarantee {
+    /// Returns the certainty of permission requests in the current mode and with the current options.
+    fn asking(&self) -> AskGuarantee {
         let mode = self.state.modes.current.as_deref();
-        if mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode)) {
+        let is_approving = mode.is_some_and(|mode| preset::approves_by_itself(&self.state.agent_name, mode));
+        if is_approving || self.state.approving_option.is_some() {
             return AskGuarantee::Never;
         }
         let is_asking_mode = mode.is_some() && mode == self.state.asking_mode.as_deref();
@@ -305,8 +304,8 @@ impl DirectMachine {
         self.state.wanted = None;
         let known = std::mem::take(&mut self.state.modes.known);
         let mut steps = Vec::new();
-        if let Some(mode) = self.state.modes.current.clone() {
-            steps.extend(self.approves_by_itself(&mode));
+        if let Some(mode) = &self.state.modes.current {
+            steps.extend(self.mode_approves(mode));
         } else if let Some(mode) =
             known.iter().find(|mode| preset::approves_by_itself(&self.state.agent_name, mode))
         {
@@ -315,6 +314,7 @@ impl DirectMachine {
             );
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
+        steps.extend(self.option_approves());
         steps.push(BackendStep::AskGuarantee(self.asking()));
         steps.push(BackendStep::Ready {
             agent_session_id: self.state.session_id.clone().unwrap_or_default(),
@@ -336,8 +336,39 @@ impl DirectMachine {
         steps
     }
 
+    /// Records a mode and options that the agent reported or accepted. In an open session, returns what changes
+    /// about its questions.
+    pub(super) fn record_asking(
+        &mut self,
+        mode: Option<String>,
+        options: Option<&SettingsReport>,
+    ) -> Vec<BackendStep> {
+        let before = (self.state.modes.current.clone(), self.state.approving_option.clone());
+        self.state.modes.current = mode.or_else(|| before.0.clone());
+        match options {
+            Some(SettingsReport::Options(options)) => {
+                self.state.approving_option = approving_option(options);
+            }
+            Some(SettingsReport::Value { id, value }) if preset::is_self_approving_option(id) => {
+                let is_on = preset::option_approves_by_itself(id, value);
+                self.state.approving_option = is_on.then(|| id.clone());
+            }
+            _ => {}
+        }
+        let is_new_mode = self.state.modes.current != before.0;
+        let is_new_option = self.state.approving_option != before.1;
+        if self.state.phase != HandshakePhase::Ready || !(is_new_mode || is_new_option) {
+            return Vec::new();
+        }
+        let current = self.state.modes.current.as_deref();
+        let by_mode = current.filter(|_| is_new_mode).and_then(|mode| self.mode_approves(mode));
+        let by_option = if is_new_option { self.option_approves() } else { None };
+        let asking = BackendStep::AskGuarantee(self.asking());
+        by_mode.into_iter().chain(by_option).chain([asking]).collect()
+    }
+
     /// Builds a status for a mode in which the agent approves tool calls itself.
-    pub(super) fn approves_by_itself(&self, mode: &str) -> Option<BackendStep> {
+    fn mode_approves(&self, mode: &str) -> Option<BackendStep> {
         preset::approves_by_itself(&self.state.agent_name, mode).then(|| {
             let text = format!(
                 "The agent is in its mode {}: it approves tool calls itself and may not ask here.",
@@ -346,4 +377,23 @@ impl DirectMachine {
             self.status("approves_by_itself", &text, &[("mode", mode.into())])
         })
     }
+
+    /// Builds a status for an option with which the agent approves tool calls itself.
+    fn option_approves(&self) -> Option<BackendStep> {
+        let id = self.state.approving_option.as_deref()?;
+        let text = format!(
+            "The agent's option {} is on: it approves tool calls itself and may not ask here.",
+            quoted(id)
+        );
+        Some(self.status("approves_by_itself", &text, &[("option", id.into())]))
+    }
+}
+
+/// Returns the id of a reported option with which the agent approves tool calls itself.
+fn approving_option(options: &[ConfigOption]) -> Option<String> {
+    let is_on = |option: &&ConfigOption| {
+        let value = option.choices.current.as_deref();
+        value.is_some_and(|value| preset::option_approves_by_itself(&option.id, value))
+    };
+    options.iter().find(is_on).map(|option| option.id.clone())
 }

@@ -132,7 +132,7 @@ fn unknown_session_errors_mean_resume_unavailable() {
                 initialized(&input, json!({ "protocolVersion": 1, "agentCapabilities": capabilities }));
             let steps = reply(&mut machine, method, &input, &json!({ "error": error }));
             assert_eq!(failure(&steps).code, want, "{method} {code}");
-            assert_eq!(failure(&steps).acp.as_ref(), Some(&error));
+            assert_eq!(failure(&steps).acp.as_deref(), Some(&error));
             assert!(sent(&steps).is_empty(), "no new conversation is created silently");
             // Later responses have no effect.
             assert!(reply(&mut machine, method, &input, &json!({ "result": {} })).is_empty());

@@ -60,6 +60,9 @@ pub(super) struct MachineState {
     pub(super) sign_in: String,
     /// The agent's modes.
     pub(super) modes: Modes,
+    /// Id of a config option that makes the agent approve tool calls itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) approving_option: Option<String>,
     /// Wire format of config options.
     #[serde(default, skip_serializing_if = "OptionFormat::is_default")]
     pub(super) wire: OptionFormat,

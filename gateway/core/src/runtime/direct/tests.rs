@@ -373,7 +373,7 @@ fn turn_error_maps_to_failure_code() {
         let [BackendStep::TurnFailed { run_id: run, failure }] = &steps[..] else { panic!("{steps:?}") };
         let got = (*run, failure.code, failure.detail_code.as_deref());
         assert_eq!(got, (run_id, code, Some(detail)), "{error}");
-        assert_eq!((failure.acp.as_ref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
+        assert_eq!((failure.acp.as_deref(), failure.origin.as_deref()), (Some(&error), Some("agent")));
     }
 }
 

@@ -189,7 +189,7 @@ impl DirectMachine {
                 SettingsReport::Value { id: self.config_id(&option).to_owned(), value: value.clone() }
             }
         };
-        let mut steps = vec![BackendStep::SettingsReported(reported)];
+        let mut steps = vec![BackendStep::SettingsReported(reported.clone())];
         let by_option = options.is_some().then(|| lens::mode_in_options(&lens::value(raw))).flatten();
         if let Some(options) = &options {
             self.state.wire.booleans = booleans(options);
@@ -208,15 +208,7 @@ impl DirectMachine {
         if is_open {
             steps.push(self.status("option_set", &text, &fields));
         }
-        if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
-            if is_open {
-                steps.extend(self.approves_by_itself(&mode));
-            }
-            self.state.modes.current = Some(mode);
-            if is_open {
-                steps.push(BackendStep::AskGuarantee(self.asking()));
-            }
-        }
+        steps.extend(self.record_asking(mode, Some(&reported)));
         steps.push(self.answered_option(option, true, text));
         steps
     }

@@ -3,7 +3,7 @@
 use super::DirectMachine;
 use super::halves::{MESSAGE, THOUGHT};
 use super::lens;
-use super::state::{HandshakePhase, booleans};
+use super::state::booleans;
 use crate::agent_settings::SettingsReport;
 use crate::backend::BackendStep;
 use crate::event::{EventKind, NewEvent};
@@ -50,29 +50,22 @@ impl DirectMachine {
         if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
             self.state.calls.update(raw);
         }
-        let mode = match (variant.as_deref(), &update) {
+        let (mode, report) = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {
                 let mode = update.string("currentModeId");
                 let mode = mode.map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
-                steps.extend(mode.clone().map(SettingsReport::Mode).map(BackendStep::SettingsReported));
-                mode
+                (mode.clone(), mode.map(SettingsReport::Mode))
             }
             (Some("config_option_update"), Some(_)) => {
                 let update = lens::value(raw);
                 let options = lens::options(&update);
                 self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
-                steps.extend(options.map(SettingsReport::Options).map(BackendStep::SettingsReported));
-                lens::mode_in_options(&update)
+                (lens::mode_in_options(&update), options.map(SettingsReport::Options))
             }
-            _ => None,
+            _ => (None, None),
         };
-        if let Some(mode) = mode.filter(|mode| self.state.modes.current.as_ref() != Some(mode)) {
-            steps.extend(self.approves_by_itself(&mode));
-            self.state.modes.current = Some(lens::truncate(&mode, 200));
-            if self.state.phase == HandshakePhase::Ready {
-                steps.push(BackendStep::AskGuarantee(self.asking()));
-            }
-        }
+        steps.extend(report.clone().map(BackendStep::SettingsReported));
+        steps.extend(self.record_asking(mode, report.as_ref()));
         steps
     }
 

@@ -119,13 +119,13 @@ async fn commands_have_their_effect_and_reply() {
             "timeout 90 other",
             "2",
             "set KEY TimeoutS(90)",
-            "From the next turn on, a turn may take 1m30s.\nSET",
+            "A turn may take 1m30s from now on, a running one included.\nSET",
         ),
         (
             "timeout 0",
             "",
             "set KEY TimeoutS(0)",
-            "From the next turn on, only the gateway's own limit applies.\nSET",
+            "From now on, only the gateway's own limit applies (limits.turn_ms), also to a running turn.\nSET",
         ),
         (
             "set effort high",
@@ -194,7 +194,13 @@ async fn spawn_focus_and_unfocus_change_binding() {
     let off = send(&service, "/acp spawn demo --thread off").await;
     let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
     assert_eq!(here, first);
-    assert!(text.contains("It is bound to no conversation; /focus agent:demo:acp:"), "{text}");
+    for part in [
+        "demo is starting in /tmp: session agent:demo:acp:",
+        ", persistent. /acp status agent:demo:acp:",
+        "It is bound to no conversation; /focus agent:demo:acp:",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in {text:?}");
+    }
     let unbound = format!("Unbound. The session stays open; /focus {first} binds it again.");
     assert_eq!(reply_to(&service, "/unfocus").await, unbound);
     let nothing = "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one.";

@@ -1,8 +1,10 @@
 //! Diagnostic commands in a conversation.
 use super::commands::{key_of, reply_to, session_of_id};
 use super::*;
+use crate::tests::loaded;
 use acp_core::agent_settings::Choices;
 use acp_core::api::{BackendView, StoreView, SupervisorView};
+use acp_core::timeouts::{Expiry, TimeoutKind};
 use acp_shared::ids::AgentName;
 
 fn status() -> StatusView {
@@ -126,14 +128,14 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
     insta::assert_snapshot!(doctor, @r#"
     acp-gateway 0.1.0 is not healthy.
     - ok: policy: prompts are permitted
-    - WRONG: backend direct does not exist
+    - WRONG: backend direct does not exist; this gateway has none
     - WRONG: supervisor does not answer
     - WRONG: store is full, 2 sessions open
     - WRONG: 3 bindings are stale
     - ok: no session is stuck
     - WRONG: 1 sessions or conversations cannot be read
     - 0 turns running, 0 queued
-    Next: /acp install shows how to set it up.
+    Next: /acp install shows what to change.
     Next: ask the operator to start the supervisor.
     Next: ask the operator to check the disk and to run `acp-gateway store check`.
     Next: /unfocus in those conversations.
@@ -150,4 +152,46 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
         !format!("{output}{doctor}{backend_report}").contains("hunter2"),
         "{output}{doctor}{backend_report}"
     );
+}
+
+/// No program that a person could install adds a backend to this gateway.
+#[tokio::test]
+async fn missing_backend_names_the_setting() {
+    let (_dir, store) = open();
+    let fake = FakeService::new(&store);
+    let text = "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n";
+    *fake.config.lock().unwrap() = Arc::new(loaded(text));
+    *fake.status.lock().unwrap() = Some(status());
+    let service = service(&store, &fake);
+    let install = reply_to(&service, "/acp install").await;
+    assert!(
+        install.starts_with("1. This gateway has no backend acpx: set acp.backend = \"direct\".\n"),
+        "{install}"
+    );
+    let doctor = reply_to(&service, "/acp doctor").await;
+    assert!(doctor.contains("- WRONG: backend acpx does not exist; this gateway has direct\n"), "{doctor}");
+    assert!(!format!("{install}{doctor}").contains("npm"), "{install}{doctor}");
+}
+
+#[tokio::test]
+async fn status_names_the_next_timeout() {
+    let (_dir, store) = open();
+    spawn(&store, session_of_id(1, "first"), Some(binding_row(&key_of(1), &conversation("c")))).await;
+    let fake = FakeService::new(&store);
+    let service = service(&store, &fake);
+    for (source, want) in [
+        (TimeoutKind::BindingIdle, "the binding ends at AT unless it is used (idle timeout, 1h)"),
+        (TimeoutKind::BindingMaxAge, "the binding ends at AT, used or not (maximum age, 1h)"),
+        (TimeoutKind::Session, "the session ends at AT unless it is used (idle timeout, 1h)"),
+        (
+            TimeoutKind::Runtime,
+            "the agent's process ends at AT unless it is used; the session stays (idle timeout, 1h)",
+        ),
+    ] {
+        let expiry = Expiry { at_ms: 1_782_259_200_000, source, window_ms: 3_600_000, binding_id: None };
+        *fake.expiry.lock().unwrap() = Some(expiry);
+        let status = reply_to(&service, "/acp status").await;
+        let want = format!("\ntimeout: {}\n", want.replace("AT", "2026-06-24T00:00:00Z"));
+        assert!(status.contains(&want), "{want:?} is not in {status:?}");
+    }
 }

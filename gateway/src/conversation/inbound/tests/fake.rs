@@ -15,6 +15,7 @@ pub(super) struct FakeService {
     pub(super) fails: StdMutex<Option<Failure>>,
     pub(super) queued_now: StdMutex<QueueEditResult>,
     pub(super) config: StdMutex<Arc<LoadedConfig>>,
+    pub(super) expiry: StdMutex<Option<Expiry>>,
 }
 
 impl FakeService {
@@ -31,6 +32,7 @@ impl FakeService {
             fails: StdMutex::default(),
             queued_now: StdMutex::new(QueueEditResult::Done),
             config: StdMutex::default(),
+            expiry: StdMutex::default(),
         })
     }
 
@@ -179,7 +181,8 @@ impl Service for FakeService {
     }
 
     fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
-        Box::pin(async { Ok(None) })
+        let expiry = *self.expiry.lock().unwrap();
+        Box::pin(async move { Ok(expiry) })
     }
 
     fn unbind<'a>(
@@ -245,7 +248,7 @@ impl Service for FakeService {
     }
 
     fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
-        effective_policy(&load(Inputs::default()).unwrap(), &PolicyScope::of(Some(at)))
+        effective_policy(&self.config(), &PolicyScope::of(Some(at)))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {

@@ -156,7 +156,7 @@ async fn user_binding_precedes_static_one_which_cannot_be_unbound() {
     spawn(&store, session_row(&key()), None).await;
     let first = prompted(&service, message("m1", "hello")).await;
     let refused = service.accept(message("m2", "/unfocus")).await.unwrap();
-    assert!(refused.text().contains("The configuration binds this conversation (/g.toml:2)"), "{refused:?}");
+    assert!(refused.text().contains("The configuration binds this conversation (g.toml:2)"), "{refused:?}");
     service.accept(message("m3", &format!("/focus {}", key()))).await.unwrap();
     assert_eq!(prompted(&service, message("m4", "hello")).await, key().as_str());
     let unbound = service.accept(message("m5", "/unfocus")).await.unwrap();
