@@ -14,7 +14,7 @@ fn from_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
     Ok(OutboxRow {
         lease_id: id(row, "lease_id")?,
         seq: int(row, "seq")?,
-        bytes: row.get::<_, Option<Vec<u8>>>("bytes")?.unwrap_or_default(),
+        bytes: row.get::<_, Option<Vec<u8>>>("bytes")?.unwrap_or_default().into(),
         kind: json(row, "meaning_json")?,
         written: row.get("written")?,
     })
@@ -39,7 +39,7 @@ pub fn insert(db: &Connection, row: &OutboxRow, now_ms: u64) -> Result<(), Store
     execute(
         db,
         INSERT,
-        params![lease, Int(row.seq), row.bytes, hash, to_json(&row.kind)?, row.written, Int(now_ms)],
+        params![lease, Int(row.seq), &*row.bytes, hash, to_json(&row.kind)?, row.written, Int(now_ms)],
     )
 }
 

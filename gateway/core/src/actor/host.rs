@@ -4,7 +4,7 @@
 //! Requests are `received` until decided, and `started` from then on. A restart decides received requests
 //! again, except those with a pending question.
 
-use super::{Actor, ActorEffect, StepOutput};
+use super::{Actor, ActorEffect, Lease, StepOutput};
 use crate::backend::{AgentRequest, AgentRequestKind, RpcError};
 use crate::event::EventKind;
 use crate::hex::hex;
@@ -19,6 +19,19 @@ use crate::writes::Write;
 use acp_shared::ids::RunId;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+
+/// Maximum total size of waiting answers, in bytes, at which a request with a large answer is carried out.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
+/// True for a request whose answer may be large: content of a file, output of a terminal.
+const fn has_large_answer(row: &AgentRequestRow) -> bool {
+    matches!(row.request.what, AgentRequestKind::FsRead { .. } | AgentRequestKind::TerminalOutput { .. })
+}
+
+/// True for a request that needs no decision any more.
+const fn is_decided(row: &AgentRequestRow) -> bool {
+    !matches!(row.state, RequestState::Received) || HostEffect::of(&row.request.what).is_none()
+}
 
 impl Actor {
     /// Handles a request for a file or a terminal.
@@ -42,14 +55,33 @@ impl Actor {
             self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
         for at in open {
             let Some(row) = self.requests.get(&at) else { continue };
-            let is_decided =
-                row.state != RequestState::Received || HostEffect::of(&row.request.what).is_none();
-            if is_decided {
-                out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: true });
+            if is_decided(row) {
+                self.perform(at, true, out);
             } else {
                 self.decide_host_request(at, None, out);
             }
         }
+    }
+
+    /// Carries out a decided request. One with a large answer may wait for others.
+    fn perform(&mut self, at: u64, again: bool, out: &mut StepOutput) {
+        match self.requests.get(&at) {
+            Some(row) if has_large_answer(row) => self.perform_next_read(again, out),
+            Some(row) => out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again }),
+            None => {}
+        }
+    }
+
+    /// Carries out the next request with a large answer: one at a time, and only while the agent reads its
+    /// input, since answers are kept in memory and in the outbox until then.
+    pub(super) fn perform_next_read(&mut self, again: bool, out: &mut StepOutput) {
+        let waiting = self.lease.as_ref().map_or(0, Lease::waiting_answer_bytes);
+        if self.reading.is_some_and(|at| self.requests.contains_key(&at)) || waiting > WAITING_BYTES_MAX {
+            return;
+        }
+        let next = self.requests.values().find(|row| has_large_answer(row) && is_decided(row));
+        self.reading = next.map(|row| row.request.at);
+        out.effects.extend(next.map(|row| ActorEffect::Perform { row: Box::new(row.clone()), again }));
     }
 
     /// Handles the result of [`ActorEffect::Inspect`].
@@ -205,7 +237,7 @@ impl Actor {
             row.state = RequestState::Started;
         }
         out.writes.push(Write::Request(Box::new(row.clone())));
-        out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: false });
+        self.perform(at, false, out);
     }
 
     /// Recalls allowed effects that may not have been sent yet, of one run or of all.

@@ -11,6 +11,7 @@ mod letters;
 mod lives;
 mod lookups;
 mod machines;
+mod outbox;
 mod permissions;
 mod phases;
 mod queued;

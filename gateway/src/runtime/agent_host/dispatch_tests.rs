@@ -57,7 +57,7 @@ fn create(command: &str) -> AgentRequestKind {
 async fn files_are_served() {
     let session = Session::new();
     let (path, content) = ("/project/a".to_owned(), "one\ntwo\n".to_owned());
-    let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.clone() };
+    let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.as_str().into() };
     assert_eq!(session.serve(write, false).await.unwrap(), serde_json::json!({}));
     let read = AgentRequestKind::FsRead { path, line: None, limit: None };
     for again in [false, true] {
@@ -72,7 +72,7 @@ async fn files_are_served() {
 async fn a_write_of_an_earlier_gateway_is_never_done_again() {
     let session = Session::new();
     let disk = &session.fake.disk;
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".into() };
     for (there, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
         *disk.files.lock().unwrap() =
             there.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();

@@ -150,7 +150,7 @@ pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
     OutboxRow {
         lease_id: lease.lease_id,
         seq,
-        bytes: format!("message {seq}\n").into_bytes(),
+        bytes: format!("message {seq}\n").into_bytes().into(),
         kind: InputKind::Prompt { run_id },
         written: false,
     }

@@ -249,16 +249,6 @@ fn an_agent_that_closed_its_standard_input_is_ended() {
 }
 
 #[test]
-fn an_answer_that_is_too_large_becomes_an_error() {
-    let mut world = approving();
-    prompt(&mut world, "Wtext").unwrap();
-    let (at, _) = world.performed[0];
-    world.input(ActorInput::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
-    let answer = world.stdin().into_iter().find(|text| text.starts_with("answer")).unwrap();
-    assert!(answer.starts_with("answer Err"), "a frame that cannot be sent would break every connection");
-}
-
-#[test]
 fn a_turn_whose_lease_was_taken_away_by_adopt_ends() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();

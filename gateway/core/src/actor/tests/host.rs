@@ -21,7 +21,7 @@ impl World {
             return Err(RpcError { code: -32602, message: format!("{path}: outside") });
         }
         let old = self.disk.get(&path);
-        let is_same = old == Some(content);
+        let is_same = old.map(String::as_str) == Some(&**content);
         Ok(Inspection { path, is_same, old: old.cloned().map_or(FileContent::Absent, FileContent::Text) })
     }
 }

@@ -148,7 +148,7 @@ impl BackendMachine for LetterLink {
                     Some((path, content)) if path.starts_with('/') => (path, content),
                     _ => ("/w/f", text),
                 };
-                let what = AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() };
+                let what = AgentRequestKind::FsWrite { path: path.to_owned(), content: content.into() };
                 request("fs/write_text_file", "{}".to_owned(), what)
             }
             ("G", path) => {
