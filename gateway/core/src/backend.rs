@@ -263,6 +263,9 @@ pub struct AgentRequest {
     pub params: String,
     /// Parsed request.
     pub what: AgentRequestKind,
+    /// True once an allowed effect was recalled: what was not sent to the supervisor yet is never sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_recalled: bool,
 }
 
 /// Parsed request of an agent to the client.
@@ -344,9 +347,6 @@ pub struct PermissionOption {
 /// JSON-RPC result as JSON text, or error.
 pub type RpcOutcome = Result<String, RpcError>;
 
-/// Answer to an [`AgentRequest`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestReply {
 /// Serialization of a shared text as a string.
 mod shared_text {
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -370,6 +370,9 @@ impl AgentRequest {
     }
 }
 
+/// Answer to an [`AgentRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestReply {
     /// Offset of the request's line.
     pub at: u64,
     /// JSON-RPC result as JSON text, or error.

@@ -183,8 +183,8 @@ impl Actor {
             _ => return,
         };
         let (run_id, method) = (row.request.run_id, row.request.method.clone());
-        let request =
-            AgentRequest { at, run_id, method, params: question.params.to_string(), what: question.what };
+        let (params, is_recalled) = (question.params.to_string(), false);
+        let request = AgentRequest { at, run_id, method, params, what: question.what, is_recalled };
         out.writes.push(Write::Request(Box::new(row.clone())));
         let Some(permission) = self.new_permission(request, out) else { return };
         out.writes.push(Write::Permission(Box::new(permission.clone())));
@@ -240,18 +240,19 @@ impl Actor {
         self.perform(at, false, out);
     }
 
-    /// Recalls allowed effects that may not have been sent yet, of one run or of all.
-    pub(super) fn recall_effects(&self, run_id: Option<RunId>, out: &mut StepOutput) {
-        let is_meant = |row: &&AgentRequestRow| {
-            let is_effect =
-                matches!(HostEffect::of(&row.request.what), Some(HostEffect::Write | HostEffect::Run));
-            is_effect
-                && row.state == RequestState::Started
-                && (run_id.is_none() || row.request.run_id == run_id)
-        };
-        out.effects.extend(
-            self.requests.values().filter(is_meant).map(|row| ActorEffect::Recall { at: row.request.at }),
-        );
+    /// Recalls allowed effects that may not have been sent yet, of one run or of all. For a command the recall
+    /// is committed, since a restart would start it otherwise; a restart never repeats a write (H3).
+    pub(super) fn recall_effects(&mut self, run_id: Option<RunId>, out: &mut StepOutput) {
+        for row in self.requests.values_mut() {
+            let is_meant = run_id.is_none() || row.request.run_id == run_id;
+            let effect = HostEffect::of(&row.request.what).filter(|effect| *effect != HostEffect::Read);
+            let (Some(effect), RequestState::Started, true) = (effect, row.state, is_meant) else { continue };
+            if effect == HostEffect::Run && !row.request.is_recalled {
+                row.request.is_recalled = true;
+                out.writes.push(Write::Request(Box::new(row.clone())));
+            }
+            out.effects.push(ActorEffect::Recall { at: row.request.at });
+        }
     }
 
     fn refuse_effect(&mut self, at: u64, reason: DecisionReason, out: &mut StepOutput) {

@@ -20,7 +20,8 @@ impl Session {
     }
 
     fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
-        let ask = AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
+        let (method, params) = (String::new(), String::new());
+        let ask = AgentRequest { at: 0, run_id: None, method, params, what, is_recalled: false };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row = AgentRequestRow {
             lease_id: self.agent,
@@ -125,7 +126,7 @@ async fn a_supervisor_that_is_away_is_waited_for_and_not_for_ever() {
 /// What a person stopped while the supervisor was away is not done once it is back.
 #[tokio::test]
 async fn what_is_recalled_before_it_is_sent_is_never_done() {
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".into() };
     for what in [write, create("make")] {
         let session = Session::new();
         session.fake.away_for.store(3, Ordering::Relaxed);
@@ -148,8 +149,26 @@ async fn what_is_recalled_before_it_is_sent_is_never_done() {
 async fn what_is_recalled_after_it_was_begun_is_looked_at() {
     let session = Session::new();
     session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".into() };
     let job = session.job(write, None, true);
     job.recalled.store(true, Ordering::Relaxed);
     assert_eq!(serve(&session.fake, job).await.unwrap(), "{}");
+}
+
+/// A recalled command that an earlier gateway may have started is looked up, and never started.
+#[tokio::test]
+async fn recalled_command_of_an_earlier_gateway_is_answered_and_not_started() {
+    for is_running in [true, false] {
+        let session = Session::new();
+        let id = LeaseId::mint();
+        if is_running {
+            let job = session.job(create("make"), Some(id.to_string()), false);
+            serve(&session.fake, job).await.unwrap();
+        }
+        let job = session.job(create("make"), Some(id.to_string()), true);
+        job.recalled.store(true, Ordering::Relaxed);
+        let served = serve(&session.fake, job).await.map_err(|error| error.code);
+        assert_eq!(served, if is_running { Ok(format!(r#"{{"terminalId":"{id}"}}"#)) } else { Err(REFUSED) });
+        assert_eq!(session.fake.terminals.lock().unwrap().len(), usize::from(is_running));
+    }
 }

@@ -120,6 +120,7 @@ pub(super) fn ask(at: u64, run_id: Option<RunId>) -> AgentRequest {
         method: "fs/read_text_file".into(),
         params: "{\"path\":\"/tmp/x\"}".into(),
         what: AgentRequestKind::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
+        is_recalled: true,
     }
 }
 

@@ -430,3 +430,22 @@ fn an_effect_that_was_not_sent_is_recalled() {
         assert_eq!(world.recalled, effects, "reads are not recalled");
     }
 }
+
+/// The recall is committed with the change that caused it: a restart carries out a command as recalled.
+#[test]
+fn recall_of_a_command_survives_a_restart() {
+    type End = fn(&mut World);
+    let stricter: End = |world| {
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
+    };
+    let finish: End = |world| world.say("D\n");
+    let nothing: End = |_| {};
+    for (end, is_recalled) in [(stricter, true), (finish, true), (nothing, false)] {
+        let (mut world, _) = running(PermissionMode::ApproveAll);
+        world.say("Cls\n");
+        end(&mut world);
+        world.restart();
+        let (at, again) = *world.performed.last().unwrap();
+        assert_eq!((again, world.rows.requests[&at].request.is_recalled), (true, is_recalled));
+    }
+}

@@ -84,7 +84,8 @@ impl BackendMachine for LetterLink {
         let text = String::from_utf8(line.to_vec()).unwrap();
         let run_id = self.running;
         let request = |method: &str, params: String, what: AgentRequestKind| {
-            vec![BackendStep::Request(AgentRequest { at, run_id, method: method.to_owned(), params, what })]
+            let (method, is_recalled) = (method.to_owned(), false);
+            vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
         };
         match text.split_at(1) {
             ("R", id) => vec![BackendStep::Ready {

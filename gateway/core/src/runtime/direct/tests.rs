@@ -176,7 +176,8 @@ fn request_ids_are_given_back_as_they_were() {
         let steps = link.stream(77, line.as_bytes());
         let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
         let method = "session/request_permission".to_owned();
-        let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
+        let (run_id, params) = (Some(run_id), params.into());
+        let ask = AgentRequest { at: 77, run_id, method, params, what, is_recalled: false };
         assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also by a gateway that was started anew in between.
         let mut link = DirectMachine::open(Some(&link.save())).unwrap();
