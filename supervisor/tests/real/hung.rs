@@ -3,7 +3,7 @@
 use crate::common::{Client, DEADLINE, Host, agent, can, eventually, marked, script};
 use crate::files::{helpers, request};
 use crate::start::await_gone;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
 use acp_testkit::processes::Killed;
@@ -145,6 +145,41 @@ async fn a_hung_launch_directory_holds_up_nobody() {
     drop(hung);
     drop(tokio::time::timeout(DEADLINE, gateway.reply(asked)).await.unwrap());
     assert_eq!(host.stop(), Some(0));
+}
+
+/// A directory that hangs fails the look-ups of itself soon, and delays no others, however many there are.
+#[tokio::test]
+async fn a_directory_that_hangs_delays_look_ups_of_itself_only() {
+    let Some(host) = host("") else { return };
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (hung_dir, dir) = (host.dir.path().join("hung"), host.dir.path().join("work"));
+    for dir in [&hung_dir, &dir] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    let hung = hang(&host, &hung_dir);
+    let look_up = |path: &Path| {
+        let op = FilesOp::Directories { paths: vec![path.to_str().unwrap().to_owned()] };
+        Request::Files(FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op })
+    };
+    let mut asked = Vec::new();
+    for n in 0..20 {
+        asked.push(gateway.send(look_up(&hung_dir.join(n.to_string()))).await);
+    }
+    let found = FilesReply::Directories(vec![Ok(dir.to_str().unwrap().to_owned())]);
+    let other = soon("another directory", gateway.call(look_up(&dir))).await;
+    assert_eq!(other, Ok(Reply::Files(Ok(found.clone()))));
+    for id in asked {
+        match soon("an answer at the deadline", gateway.reply(id)).await {
+            Ok(Reply::Files(Err(
+                FilesError::TimedOut { within_ms: 4_000 } | FilesError::NoHelper { .. },
+            ))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let other = soon("another directory", gateway.call(look_up(&dir))).await;
+    assert_eq!(other, Ok(Reply::Files(Ok(found))));
+    drop(hung);
+    eventually("its helpers are gone", || helpers(identity.id).is_empty());
 }
 
 /// A project whose file system hangs stalls the file requests of its own session, until their deadline.
