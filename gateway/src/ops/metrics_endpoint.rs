@@ -3,6 +3,7 @@
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
 use crate::supervisor::SupervisorClient;
+use acp_shared::log_limit::RefusalLog;
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
@@ -132,6 +133,7 @@ pub(crate) async fn serve(
     ending: CancellationToken,
 ) {
     let places = Arc::new(Semaphore::new(bounds.connections_max));
+    let log = RefusalLog::default();
     loop {
         let accepted = tokio::select! {
             () = ending.cancelled() => return,
@@ -140,7 +142,9 @@ pub(crate) async fn serve(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics");
+                if log.may_log(rustix::process::geteuid().as_raw(), "accept for metrics failed") {
+                    tracing::warn!(%error, "cannot accept a connection for metrics");
+                }
                 tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                 continue;
             }

@@ -10,7 +10,7 @@ use acp_shared::wire;
 use acp_testkit::ability::{self, Ability};
 use acp_testkit::possible;
 use acp_testkit::processes::Killed;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -286,6 +286,22 @@ async fn connections_without_hello_keep_nobody_out() {
     let mut line = [0; 5];
     holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     assert_open_to_others(&host, identity, "connections without Hello").await;
+}
+
+/// Without descriptors no connection can be accepted: the log says so a few times, then how often it did not.
+#[test]
+fn accepts_that_fail_are_logged_a_few_times() {
+    let host = Host::public("");
+    let limit = |current| Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+    let pid = Pid::from_raw(host.pid());
+    let before = prlimit(pid, Resource::Nofile, limit(Some(1))).unwrap();
+    let waiting = UnixStream::connect(host.socket()).unwrap();
+    eventually("the rest is counted", || host.log().contains("similar messages suppressed"));
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    drop(waiting);
+    let logged = host.log().matches("cannot accept a connection").count();
+    assert!((1..=20).contains(&logged), "{logged} lines");
+    Honest::begin(host.gateway()).end("one that came later");
 }
 
 /// H5: what was heard of an earlier handshake is of no use while the gateway is there.
