@@ -221,3 +221,25 @@ fn restored_backup_is_accepted_as_loss() {
     check_answer(&house.prompt(&key, "say again"), ["again"]);
     house.end();
 }
+
+/// Neither the replaced database nor a refusal tells how often the gateway was started since.
+#[test]
+fn backup_of_an_earlier_start_is_accepted_although_the_replaced_database_is_gone() {
+    let mut house = house();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", file.to_str().unwrap()]);
+    for _ in 0..3 {
+        house.restart_gateway();
+        let _ = house.prompt(&key, "say lost");
+    }
+    house.kill_gateway();
+    for name in FILES.iter().copied().chain(["gateway.db-shm"]) {
+        let _ = std::fs::remove_file(state(&house).join(name));
+    }
+    let _ = house.verb(&["store", "restore", file.to_str().unwrap()]);
+    house.start_gateway();
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
+    house.end();
+}

@@ -6,7 +6,7 @@ use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::open_checks;
 use crate::schema::{open_reader, open_writer};
-use crate::{Durability, meta, rollback};
+use crate::{Durability, events, meta, now_ms, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -97,16 +97,16 @@ pub fn location_mismatch(db: &Connection, dir: &Path) -> Result<Option<String>, 
     Ok(home.moved(&StateDirLocation::of(dir)?))
 }
 
-/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database (if
-/// readable) and that on record at a supervisor which refused the replaced database. No supervisor sees an
-/// epoch twice.
+/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database and that
+/// on record at a supervisor which refused the replaced database. If neither of these can be read, the time in
+/// seconds takes their place: it is above any number of starts. No supervisor sees an epoch twice.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors of the restored database.
 pub fn raise_epoch(db: &Connection, dir: &Path) -> Result<(), StoreError> {
-    let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
-    let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
-    accept_loss(db, replaced.max(known))
+    let replaced = open_reader(dir).and_then(|old| epoch(&old)).ok().filter(|epoch| *epoch > 0);
+    let known = rollback::read(dir).map(|note| note.known_epoch);
+    accept_loss(db, replaced.max(known).unwrap_or_else(|| now_ms() / 1_000))
 }
 
 /// Raises the epoch of the next start above `known_epoch` and marks the loss of newer data as accepted.
