@@ -38,7 +38,7 @@ async fn a_supervisor_that_hangs_without_dying_is_noticed() {
         greet(&listener, answered).await;
         greet(&listener, usize::MAX).await;
     });
-    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
     let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
@@ -67,7 +67,7 @@ async fn older_supervisor_is_not_used_and_the_reason_names_its_upgrade() {
         }
     });
     let stop = CancellationToken::new();
-    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     let why = reason_of_down(&mut status).await;

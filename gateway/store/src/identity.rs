@@ -17,6 +17,8 @@ const INSTANCE_ID: &str = "gateway_instance_id";
 const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
 const ACCEPTED_LOSS: &str = "accepted_loss";
+/// Epoch of a start that no supervisor has admitted, and the event id that it shows.
+const UNADMITTED: &str = "unadmitted_start";
 
 /// Identity of this gateway, fixed while the store is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,6 +123,19 @@ pub fn accept_loss(db: &Connection, known_epoch: u64) -> Result<(), StoreError> 
     })
 }
 
+/// Event id to show in a Hello: that of the database when a start opened it first after the last admission by a
+/// supervisor, or the present one. A database that went back in time may be served without a supervisor for some
+/// starts, and its new rows must not hide the loss.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn shown_event_id(db: &Connection) -> Result<u64, StoreError> {
+    let Some(text) = meta::get(db, UNADMITTED)? else { return events::last_id(db) };
+    let (of, event_id): (u64, u64) = parse(UNADMITTED, &text, |text| serde_json::from_str(text))?;
+    // A start of an older version does not know the value.
+    if of == epoch(db)? { Ok(event_id) } else { events::last_id(db) }
+}
+
 /// True while an accepted loss is not yet known to the supervisor.
 ///
 /// # Errors
@@ -129,11 +144,12 @@ pub fn has_accepted_loss(db: &Connection) -> Result<bool, StoreError> {
     Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
 }
 
-/// Marks the accepted loss as known to the supervisor.
+/// Records that the supervisor has admitted this start, and knows an accepted loss.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle_loss(db: &Connection) -> Result<(), StoreError> {
+pub fn settle_admission(db: &Connection) -> Result<(), StoreError> {
+    meta::remove(db, UNADMITTED)?;
     meta::remove(db, ACCEPTED_LOSS)
 }
 
@@ -154,9 +170,11 @@ fn settle(
     };
     let last = epoch(db)?;
     let epoch = if refused == Some(last) { last } else { last + 1 };
+    let shown = shown_event_id(db)?;
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
     meta::set(db, EPOCH, &epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    meta::set(db, UNADMITTED, &serde_json::to_string(&(epoch, shown))?)?;
     Ok(GatewayIdentity { instance_id, epoch, start_id: StartId::mint() })
 }
 
