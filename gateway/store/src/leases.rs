@@ -166,14 +166,22 @@ pub fn is_used(db: &Connection, lease_id: LeaseId) -> Result<bool, StoreError> {
     Ok(first(db, sql, [lease_id.to_string()], |_| Ok(()))?.is_some())
 }
 
-/// Offset of the first uncommitted output byte of each agent lease that has not ended.
+/// Number of ended agent leases in [`offsets`]. The supervisor may still know one as running if the gateway gave
+/// it up.
+const ENDED_MAX: usize = 1_000;
+
+/// Offset of the first uncommitted output byte of each agent lease that has not ended, and of the newest ended
+/// ones.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn offsets(db: &Connection) -> Result<Vec<(LeaseId, u64)>, StoreError> {
-    const SQL: &str =
-        "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent'";
-    all(db, SQL, [], |row| Ok((id(row, "lease_id")?, int(row, "stdout_offset")?)))
+    let sql = format!(
+        "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent' UNION ALL \
+         SELECT * FROM (SELECT lease_id, stdout_offset FROM acp_leases WHERE usage = 'ended' AND kind = 'agent' \
+         ORDER BY rowid DESC LIMIT {ENDED_MAX})"
+    );
+    all(db, &sql, [], |row| Ok((id(row, "lease_id")?, int(row, "stdout_offset")?)))
 }
 
 impl Store {

@@ -9,7 +9,7 @@ use crate::context::wall_ms;
 use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{LeaseKind, Refusal, Rollback};
+use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, Rollback};
 use std::collections::{HashMap, HashSet};
 
 /// Maximum delay between an acknowledgement and the write of its event id, in milliseconds.
@@ -79,7 +79,9 @@ impl Owner {
             .map(|e| {
                 let info = e.info();
                 let (lease_id, started_at_ms) = (info.lease_id, info.started_at_ms);
-                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms }
+                let is_running = info.state == LeaseState::Open && info.exit.is_none() && !e.is_ending();
+                let is_in_use = is_running && info.stdin_written > 0;
+                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms, is_in_use }
             })
             .collect()
     }

@@ -130,6 +130,26 @@ async fn marks_and_kept_agents_survive_an_upgrade_of_the_supervisor() {
     let pid = client.spawn(&spec).await.adapter_pid.unwrap();
     client.attach(spec.lease_id, 0).await;
     ack(&mut client, spec.lease_id, 0, 40).await;
+/// The database was restored to a state before a lease that is in use: nothing of it was acknowledged.
+#[tokio::test]
+async fn database_without_the_lease_of_an_agent_in_use_is_refused() {
+    let host = Host::with_config("reap_term_ms = 300");
+    let identity = host.gateway();
+    let mut client = connect(&at(&identity, 1), marks(0)).await.unwrap();
+    let spec = client.start(agent(&["cat"])).await;
+    drop(client);
+    // An agent without input has done nothing for this gateway.
+    let mut client = connect(&at(&identity, 2), marks(0)).await.unwrap();
+    assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
+    drop(client);
+    let refused = rollback(connect(&at(&identity, 3), marks(0)).await);
+    assert!(refused.refusal.message.contains(&spec.lease_id.to_string()), "{refused:?}");
+    let with_lease = Marks { offsets: vec![(spec.lease_id, 0)], ..marks(0) };
+    let mut client = connect(&at(&identity, 3), with_lease).await.unwrap();
+    client.close(spec.lease_id).await;
+    connect(&at(&identity, 4), marks(0)).await.unwrap();
+}
+
     drop(client);
     let before = rollback(connect(&at(&identity, 1), marks(40)).await);
     let upgraded = host.json(&["upgrade"]);
