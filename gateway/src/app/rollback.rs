@@ -101,16 +101,14 @@ fn failure(text: String) -> Failure {
 }
 
 fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
+    let kept = match note.agents {
+        0 => "None of its agents is alive".to_owned(),
+        agents => format!("{agents} living agents are kept until {}", format_utc(note.kept_until_ms)),
+    };
     format!(
         "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, the \
-         supervisor's record is at epoch {} and event {}. {} living agents are kept until {}; the gateway \
-         does no work meanwhile.",
-        note.epoch,
-        note.event_id,
-        note.known_epoch,
-        note.known_event_id,
-        note.agents,
-        format_utc(note.kept_until_ms)
+         supervisor's record is at epoch {} and event {}. {kept}; the gateway does no work meanwhile.",
+        note.epoch, note.event_id, note.known_epoch, note.known_event_id,
     )
 }
 

@@ -38,6 +38,10 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
 
 fn event_mark(host: &Host) -> Option<i64> {
     host.rows().query_row("SELECT event_id FROM homes", [], |row| row.get(0)).ok()
+fn doctor(host: &Host) -> String {
+    String::from_utf8(host.cli(&["doctor"]).stdout).unwrap()
+}
+
 }
 
 async fn ack(client: &mut Client, lease_id: LeaseId, offset: u64, event_id: u64) {
@@ -70,6 +74,7 @@ async fn older_epoch_is_refused_and_its_agent_is_kept_until_the_loss_is_accepted
     }
     // The time does not begin anew with each attempt.
     let again = rollback(connect(&at(&identity, 3), marks(0)).await);
+    assert!(doctor(&host).contains("1 living agents are kept until 2"), "{}", doctor(&host));
     assert!(again.kept_until_ms.abs_diff(refused.kept_until_ms) < 1_000, "{again:?} {refused:?}");
 
     let accepts = Marks { accepts_loss: true, ..marks(0) };
@@ -91,6 +96,8 @@ async fn agents_of_a_refused_gateway_end_after_the_time_to_decide() {
     eventually("its agent is ended", || !runs(pid));
 }
 
+    eventually("no agent is said to be kept", || doctor(&host).contains("None of its agents is alive"));
+    assert!(!doctor(&host).contains("kept until"), "{}", doctor(&host));
 #[tokio::test]
 async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     let mut host = Host::with_config("reap_term_ms = 300");
