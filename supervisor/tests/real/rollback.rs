@@ -2,8 +2,10 @@
 
 use crate::common::{Client, DEADLINE, Host, Identity, agent, eventually, runs};
 use acp_shared::conn::{self, ConnError};
+use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
 use acp_shared::ids::{LeaseId, StartId};
 use acp_shared::protocol::{Hello, Marks, RefusalCode, Reply, Request, Rollback, VERSION_MARKS};
+use std::path::Path;
 use std::time::Duration;
 
 fn marks(event_id: u64) -> Marks {
@@ -36,12 +38,12 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
     }
 }
 
-fn event_mark(host: &Host) -> Option<i64> {
-    host.rows().query_row("SELECT event_id FROM homes", [], |row| row.get(0)).ok()
 fn doctor(host: &Host) -> String {
     String::from_utf8(host.cli(&["doctor"]).stdout).unwrap()
 }
 
+fn event_mark(host: &Host) -> Option<i64> {
+    host.rows().query_row("SELECT event_id FROM homes", [], |row| row.get(0)).ok()
 }
 
 async fn ack(client: &mut Client, lease_id: LeaseId, offset: u64, event_id: u64) {
@@ -72,9 +74,9 @@ async fn older_epoch_is_refused_and_its_agent_is_kept_until_the_loss_is_accepted
     for says in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
         assert!(warnings.contains(says), "{says}: {warnings}");
     }
+    assert!(doctor(&host).contains("1 living agents are kept until 2"), "{}", doctor(&host));
     // The time does not begin anew with each attempt.
     let again = rollback(connect(&at(&identity, 3), marks(0)).await);
-    assert!(doctor(&host).contains("1 living agents are kept until 2"), "{}", doctor(&host));
     assert!(again.kept_until_ms.abs_diff(refused.kept_until_ms) < 1_000, "{again:?} {refused:?}");
 
     let accepts = Marks { accepts_loss: true, ..marks(0) };
@@ -94,10 +96,10 @@ async fn agents_of_a_refused_gateway_end_after_the_time_to_decide() {
     drop(client);
     rollback(connect(&at(&identity, 1), marks(0)).await);
     eventually("its agent is ended", || !runs(pid));
-}
-
     eventually("no agent is said to be kept", || doctor(&host).contains("None of its agents is alive"));
     assert!(!doctor(&host).contains("kept until"), "{}", doctor(&host));
+}
+
 #[tokio::test]
 async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     let mut host = Host::with_config("reap_term_ms = 300");
@@ -128,15 +130,6 @@ async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     connect(&at(&identity, 3), marks(70)).await.unwrap();
 }
 
-#[tokio::test]
-async fn marks_and_kept_agents_survive_an_upgrade_of_the_supervisor() {
-    let host = Host::with_config("detached_grace_ms = 300\nreap_term_ms = 300");
-    let identity = host.gateway();
-    let mut client = connect(&at(&identity, 2), marks(0)).await.unwrap();
-    let spec = agent(&["cat"]);
-    let pid = client.spawn(&spec).await.adapter_pid.unwrap();
-    client.attach(spec.lease_id, 0).await;
-    ack(&mut client, spec.lease_id, 0, 40).await;
 /// The database was restored to a state before a lease that is in use: nothing of it was acknowledged.
 #[tokio::test]
 async fn database_without_the_lease_of_an_agent_in_use_is_refused() {
@@ -157,6 +150,15 @@ async fn database_without_the_lease_of_an_agent_in_use_is_refused() {
     connect(&at(&identity, 4), marks(0)).await.unwrap();
 }
 
+#[tokio::test]
+async fn marks_and_kept_agents_survive_an_upgrade_of_the_supervisor() {
+    let host = Host::with_config("detached_grace_ms = 300\nreap_term_ms = 300");
+    let identity = host.gateway();
+    let mut client = connect(&at(&identity, 2), marks(0)).await.unwrap();
+    let spec = agent(&["cat"]);
+    let pid = client.spawn(&spec).await.adapter_pid.unwrap();
+    client.attach(spec.lease_id, 0).await;
+    ack(&mut client, spec.lease_id, 0, 40).await;
     drop(client);
     let before = rollback(connect(&at(&identity, 1), marks(40)).await);
     let upgraded = host.json(&["upgrade"]);
@@ -174,6 +176,13 @@ async fn acting_request_needs_the_epoch_of_its_connection() {
     let identity = at(&host.gateway(), 5);
     let mut client = connect(&identity, marks(0)).await.unwrap();
     let spec = client.start(agent(&["cat"])).await;
+    let dir = tempfile::tempdir().unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let write = FilesRequest {
+        scope: FilesScope::Lease(spec.lease_id),
+        roots: vec![text(dir.path())],
+        op: FilesOp::Write { path: text(&dir.path().join("a")), content: b"x".to_vec() },
+    };
     let table = [
         (Some(4), RefusalCode::EpochStale),
         (Some(6), RefusalCode::BadRequest),
@@ -190,6 +199,7 @@ async fn acting_request_needs_the_epoch_of_its_connection() {
             Request::AckSynced { lease_id, offset: 0, event_id: 1 },
             Request::CloseLease { lease_id, reason: String::new() },
             Request::Release { lease_id },
+            Request::Files(write.clone()),
         ] {
             let said = format!("{request:?}");
             assert_eq!(client.call(request).await.unwrap_err().code, code, "{epoch:?}: {said}");
@@ -198,6 +208,7 @@ async fn acting_request_needs_the_epoch_of_its_connection() {
     client.epoch = Some(5);
     assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(client.leases().await.len(), 1, "nothing else was started");
+    assert!(!dir.path().join("a").exists(), "nothing was written");
 }
 
 /// A gateway of the version before goes on, its restored database included.
