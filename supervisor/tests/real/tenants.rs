@@ -341,7 +341,9 @@ fn look_ups_are_made_as_the_tenants_user() {
     }
     let work = own.display();
     let host = Host::public(&format!(
-        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{work}\"]\n",
+        "[[tenant]]\nuid = {A}\nrun_as_user = {RUNS_A}\nrun_as_group = {RUNS_A}\nroots = [\"{work}\"]\n\
+         landlock = \"{}\"\n",
+        if landlock() { "on" } else { "off" },
     ));
     let mut gateway = Tenant::connect(&host.gateway(), A);
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -371,8 +373,11 @@ fn look_ups_are_made_as_the_tenants_user() {
     let spec = Spawn { cwd: text(&own), roots: roots.clone(), ..agent(&["cat"]) };
     let op = FilesOp::Directory { path: text(&own) };
     let want = FilesReply::Directory { path: text(&own), roots: vec![text(&own)] };
-    assert_eq!(ask(FilesScope::Tenant, &roots, op), want);
+    assert_eq!(ask(FilesScope::Tenant, &roots, op.clone()), want);
     gateway.spawn(&spec);
+    let answer =
+        gateway.call(Request::Files(FilesRequest { scope: FilesScope::Lease(spec.lease_id), roots, op }));
+    assert_eq!(answer, Ok(Reply::Files(Ok(want))));
 }
 
 /// The state of a supervisor is for its user alone, whatever the umask was.
