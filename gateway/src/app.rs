@@ -245,7 +245,7 @@ async fn wait_for_store(
                 if !waits {
                     tracing::error!(
                         state_dir = %state_dir.display(),
-                        hint = "free disk space; the gateway then starts by itself",
+                        hint = "free disk space; the gateway then starts automatically",
                         "disk full; startup waits for space"
                     );
                 }

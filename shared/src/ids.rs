@@ -159,7 +159,7 @@ uuid_ids! {
 text_ids! {
     /// Session with an agent, for its whole lifetime. Users and scripts refer to a session by this key.
     SessionKey, "session key";
-    /// Key chosen by a client so that a repeated command has one effect (design §9, H24).
+    /// Key chosen by a client so that a repeated command has one effect (H24).
     IdempotencyKey, "idempotency key";
     /// Name of a configured or built-in agent.
     AgentName, "agent name";

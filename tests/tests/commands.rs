@@ -82,7 +82,7 @@ fn session_commands_work_from_any_conversation() {
     let cancelled = other.say(&house, "/acp cancel my own");
     assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));
     assert_eq!(house.received("session/cancel").len(), 1, "repeated, and done once");
-    let want = format!("{key} is being closed, and no conversation is bound to it any more.");
+    let want = format!("{key} is being closed and is no longer bound to a conversation.");
     assert_eq!(answered(&other.say(&house, "/acp close my own")), want);
     assert_eq!(show(&house, &key)["state"], "closed");
     let unbound = room.say(&house, "say more");

@@ -307,7 +307,10 @@ fn log_records_every_transition_and_no_secret() {
             "idle>closed>closed"
         ]
     );
-    assert_eq!(moved("run state changed"), [">accepted>queued", "queued>started>running", "running>completed>completed"]);
+    assert_eq!(
+        moved("run state changed"),
+        [">accepted>queued", "queued>started>running", "running>completed>completed"]
+    );
     for line in of("run state changed") {
         for field in ["session_key", "run_id", "backend", "idempotency_key"] {
             assert!(line[field].is_string(), "{field}: {line}");

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 const HELP: &str = "\
 acp-wrapper runs one agent for acp-supervisor and cleans up its process tree.
 
-The supervisor starts it without arguments, with a control socket as standard input and a launch.json beside
+The supervisor starts it without arguments, with a control socket as standard input and a launch.json next to
 the binary. Do not run it by hand: see `acp-supervisor --help`.
 
 Options:

@@ -67,7 +67,7 @@ const fn next_step_by_code(code: Code) -> &'static str {
         Code::ResumeUnavailable => {
             "/acp new starts a new conversation in this session, without the old context."
         }
-        Code::Uncertain => "check what was done, and send it again only if nothing was.",
+        Code::Uncertain => "check whether the prompt had an effect, and send it again only if it had none.",
         Code::DispatchDisabled => {
             "ask the operator of this gateway to enable dispatch; commands work in the meantime."
         }

@@ -171,7 +171,7 @@ pub struct RunRow {
     pub ended_at_ms: Option<u64>,
 }
 
-/// State of a lease, as known to the gateway (design §9, H5).
+/// State of a lease, as known to the gateway (H5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseStatus {
@@ -224,7 +224,7 @@ impl LeaseRow {
     }
 }
 
-/// Row of `acp_stdin_outbox`: one message to an agent (design §9, H6).
+/// Row of `acp_stdin_outbox`: one message to an agent (H6).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
     /// Lease of the message, which is never sent to another lease.
@@ -239,7 +239,7 @@ pub struct OutboxRow {
     pub written: bool,
 }
 
-/// State of an agent's request (design §9, H3).
+/// State of an agent's request (H3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestState {
@@ -266,7 +266,7 @@ pub struct AgentRequestRow {
     pub intent: Option<String>,
 }
 
-/// State of a permission request (design §9, H4).
+/// State of a permission request (H4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PermissionState {

@@ -138,7 +138,7 @@ impl Channels {
         self.put(new, |found| found.is_none_or(|found| Arc::ptr_eq(found, old)))
     }
 
-    /// Puts an adapter in the place of the one that serves its account, if that `may` be.
+    /// Replaces the adapter of its account if `may` accepts the current one.
     fn put(
         &self,
         adapter: Arc<dyn ChannelAdapter>,

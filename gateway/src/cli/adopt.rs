@@ -1,4 +1,4 @@
-//! `adopt`: gives a restored copy of a state directory a new gateway identity (design §9, H15).
+//! `adopt`: gives a restored copy of a state directory a new gateway identity (H15).
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};

@@ -268,8 +268,8 @@ impl Metrics {
     }
 
     /// Counts a command or message that a full queue refused.
-    pub(crate) fn mailbox_full(&self, lane: &str) {
-        count(&self.inner.rejections, [("lane", lane)]);
+    pub(crate) fn mailbox_full(&self, queue: &str) {
+        count(&self.inner.rejections, [("queue", queue)]);
     }
 }
 

@@ -1,5 +1,5 @@
 //! Orphaned agents: living leases that the control plane does not use. Each is closed, so that its session
-//! can continue and no process is left over (design §9, H5 and H7).
+//! can continue and no process is left over (H5 and H7).
 //!
 //! A lease is committed before it is sent to the supervisor, and lease rows are never deleted: a lease
 //! without a row is newer than the backup from which this database was restored, and its prompts are unknown.

@@ -97,7 +97,7 @@ pub(crate) async fn look_up_with_timeout(
     tokio::time::timeout(WAIT, found).await.unwrap_or_else(no_answer)
 }
 
-/// Returns the failure of work that needs the supervisor, which does not answer; `what` it does.
+/// Failure because the supervisor does not answer; `what` names its part in the operation.
 pub(crate) fn no_supervisor(what: &str) -> Failure {
     let text = format!("{} The supervisor, which {what}, does not answer.", Code::BackendUnavailable.text());
     let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_SUPERVISOR");

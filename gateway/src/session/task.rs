@@ -1,7 +1,7 @@
 //! Runs one session's actor: feeds it input, commits its decisions, and only then executes them.
 //!
 //! This file makes no decisions. After a failed commit the actor's memory differs from the database, so the
-//! actor is dropped and rebuilt from the database (design §9, H19).
+//! actor is dropped and rebuilt from the database (H19).
 
 mod deps;
 mod step;

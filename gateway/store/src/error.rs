@@ -175,7 +175,7 @@ pub enum StoreError {
     /// The disk, the quota or the database's maximum size is exhausted.
     #[error(
         "the disk is full: no new work is accepted until there is space again. Free some space; the gateway \
-         then continues by itself"
+         then resumes automatically"
     )]
     Full,
     /// The database holds a value that this program cannot read.

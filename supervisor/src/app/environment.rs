@@ -149,8 +149,7 @@ pub fn probe_and_choose(
             .push("this kernel has no pidfs: processes are identified by start time and environment".into());
     }
     if rung == ContainmentLevel::R4 {
-        warnings
-            .push("nothing is started: this machine has no means to contain a process tree (rung R4)".into());
+        warnings.push("no agent can start: this machine cannot contain a process tree (level R4)".into());
     }
     tracing::info!(containment = rung.as_str(), cgroups = abilities.groups.why(), "containment level chosen");
     let containment = Containment { rung, subtree, limits };

@@ -49,7 +49,7 @@ impl TerminationSignals {
                 Ok(_) => context.send_event(Event::Stop).await,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => {
-                    tracing::error!(%error, "cannot receive signals any more");
+                    tracing::error!(%error, "signal handling failed");
                     return;
                 }
             }

@@ -97,7 +97,7 @@ fn account(tenant: &TenantConfig, user: &UserOrGroup, own_uid: u32) -> Result<Ac
         ));
     }
     if account.uid == 0 && !tenant.allow_root {
-        return Err("has run_as_user = root; choose another user, or say allow_root = true".into());
+        return Err("has run_as_user = root; choose another user, or set allow_root = true".into());
     }
     if let Some(group) = &tenant.run_as_group {
         account.gid = group_id(group)?;

@@ -39,7 +39,7 @@ impl CgroupSupport {
     pub const fn why(self) -> &'static str {
         match self {
             Self::Work => "control groups work",
-            Self::NotTried => "control groups were not probed, because another rung is configured",
+            Self::NotTried => "control groups were not probed, because another level is configured",
             Self::NotMounted => {
                 "no cgroup v2 file system is mounted; mount one, or boot with the unified hierarchy"
             }

@@ -122,7 +122,7 @@ pub fn without_effect(
                 controllers.why_not(controller)
             } else {
                 format!(
-                    "limits need rung R1, but {} is in use; `acp-supervisor doctor` explains why",
+                    "limits need containment level R1, but {} is in use; `acp-supervisor doctor` explains why",
                     rung.as_str()
                 )
             };
@@ -176,7 +176,8 @@ mod tests {
     #[test]
     fn ineffective_limit_is_reported_with_controller_location() {
         let (all, tenant) = ("pids_max = 64", "[[tenant]]\nuid = 6\n[[tenant]]\nuid = 5\npids_max = 1");
-        let on_r2 = "limits need rung R1, but R2 is in use; `acp-supervisor doctor` explains why";
+        let on_r2 =
+            "limits need containment level R1, but R2 is in use; `acp-supervisor doctor` explains why";
         for (text, rung, abilities, (offered, mounts), want) in [
             (all, ContainmentLevel::R1, ALL, ("cpu pids", UNIFIED), None),
             (all, ContainmentLevel::R1, NO_PIDS, ("", MOUNTS), Some(("", BOUND))),

@@ -81,11 +81,11 @@ fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> O
         let (lease_id, known) = (acked.lease_id, acked.offset);
         match shown.get(&lease_id) {
             Some(offset) if *offset < known => Some(format!(
-                "output of lease {lease_id} was acknowledged up to {known}, and it has {offset}"
+                "output of lease {lease_id} was acknowledged up to byte {known}, the database is at {offset}"
             )),
             // A gateway commits a lease before it starts it, and lists those that ended last, too.
             None if acked.is_in_use => Some(format!(
-                "the agent of lease {lease_id} runs and has input, and it does not have the lease"
+                "the agent of lease {lease_id} runs and has input, the database does not have the lease"
             )),
             Some(_) | None => None,
         }

@@ -310,7 +310,7 @@ pub fn doubt(claim: &Claim<'_>, now: &Evidence) -> Option<&'static str> {
         IdentityMatch::Gone(_) | IdentityMatch::Other(_) => None,
         IdentityMatch::Same | IdentityMatch::SameTicks if now.life == ProcessState::Zombie => None,
         IdentityMatch::Elsewhere(why) | IdentityMatch::Unknown(why) => Some(why),
-        IdentityMatch::Same => Some("its process runs, and is never signalled"),
+        IdentityMatch::Same => Some("its process is running; only verified leases are signalled"),
         IdentityMatch::SameTicks => {
             Some("a process with its pid and start time runs, but is not proved to be its own")
         }

@@ -26,7 +26,7 @@ const HELPERS: &str = "helpers";
 pub enum LaunchDirError {
     /// The wrapper does not exist.
     #[error(
-        "there is no wrapper at {path}; build or install acp-wrapper beside acp-supervisor, or name it with --wrapper"
+        "there is no wrapper at {path}; build or install acp-wrapper in the directory of acp-supervisor, or name it with --wrapper"
     )]
     NoWrapper {
         /// Path of the wrapper.

@@ -13,7 +13,7 @@ const CALLBACK: &str = "POST /interactions/{}/{}/callback";
 const BUSY: &str = "say Begun.\nwait_cancel";
 const EDIT: &str = "PATCH /webhooks/{}/{}/messages/@original";
 const LOST: &str = "`/acp cancel` of “ann” was executed, but its reply may not have been delivered.";
-const TOLD: &str = "`/acp cancel` of “ann” could only be executed now.";
+const TOLD: &str = "`/acp cancel` of “ann” was executed late.";
 
 fn busy() -> (Stage, Id) {
     let (stage, thread) = Stage::new(&[], "").with_thread();

@@ -2,7 +2,8 @@
 
 use crate::assert_none;
 use crate::source::{Source, product};
-use std::collections::{BTreeMap, BTreeSet};
+use proc_macro2::{TokenStream, TokenTree};
+use std::collections::BTreeMap;
 use syn::visit::Visit;
 
 /// Maximum share of doc comments that open with one of [`OPENERS`], in percent.
@@ -133,7 +134,7 @@ fn count(path: &str, text: &str, counts: &mut Counts) {
     }
 }
 
-/// Collects the names of types and traits outside of inline modules.
+/// Collects the names of types and traits, except those of unit tests.
 #[derive(Default)]
 struct TypeNames(Vec<String>);
 
@@ -150,7 +151,11 @@ impl<'ast> Visit<'ast> for TypeNames {
         self.0.push(item.ident.to_string());
     }
 
-    fn visit_item_mod(&mut self, _: &'ast syn::ItemMod) {}
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if module.ident != "tests" {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
 }
 
 fn is_product(source: &Source) -> bool {
@@ -173,14 +178,44 @@ fn comments_are_plain() {
     assert!(vague <= VAGUE_MAX, "{vague} % of long comments are mostly pronouns: name the things");
 }
 
+/// String literals with a private word, as lines.
+fn private_strings(stream: TokenStream, found: &mut Vec<(usize, &'static str)>) {
+    for token in stream {
+        match token {
+            TokenTree::Group(group) => private_strings(group.stream(), found),
+            TokenTree::Literal(literal) => {
+                let text = literal.to_string();
+                let spaced = format!(" {} ", words(&text).join(" "));
+                // A single word is a key, a column or a value, not a sentence.
+                let is_sentence = text.starts_with(['"', 'r']) && text.trim().contains(' ');
+                let word = PRIVATE.iter().find(|word| spaced.contains(&format!(" {word} ")));
+                found.extend(word.filter(|_| is_sentence).map(|word| (literal.span().start().line, *word)));
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+    }
+}
+
+#[test]
+fn texts_for_people_are_plain() {
+    let mut violations = Vec::new();
+    for source in product().iter().filter(|source| is_product(source)) {
+        let mut found = Vec::new();
+        private_strings(source.tokens.clone(), &mut found);
+        found.retain(|(line, _)| !source.is_test(*line));
+        violations.extend(found.iter().map(|(line, word)| format!("{}:{line}: \"{word}\"", source.path)));
+    }
+    assert_none("use the glossary's words (docs/design/glossary.md)", &violations);
+}
+
 #[test]
 fn type_names_are_distinct() {
-    let mut places: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for source in product().iter().filter(|source| is_product(source)) {
         let mut names = TypeNames::default();
         names.visit_file(&source.file);
         for name in names.0 {
-            places.entry(name).or_default().insert(source.path.clone());
+            places.entry(name).or_default().push(source.path.clone());
         }
     }
     let homonyms: Vec<String> = places

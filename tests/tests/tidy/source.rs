@@ -115,8 +115,8 @@ impl Source {
         self.path.split_once("/src/").map_or("", |(package, _)| package)
     }
 
-    /// Whether a line is compiled for tests only: by the file's name (`by_hand.rs` is a port as the simulation holds it, `fuzzing.rs` an entry point of fuzz targets)
-    /// or package, or inside of a test module.
+    /// True if a line is compiled for tests only: by package, by the file's name (`simulated.rs` is a port of the
+    /// simulation, `fuzzing.rs` an entry point of fuzz targets), or inside of a test module.
     pub(crate) fn is_test(&self, line: usize) -> bool {
         let by_name = self.path.contains("tests/")
             || self.path.ends_with("tests.rs")

@@ -1,5 +1,5 @@
-//! Agent host: decision by the permission mode, question and start of file and terminal requests (design §9,
-//! H3; §10, A2).
+//! Agent host: decision by the permission mode, question and start of file and terminal requests
+//! (H3, A2).
 //!
 //! Requests are `received` until decided, and `started` from then on. A restart decides received requests
 //! again, except those with a pending question.

@@ -1,4 +1,4 @@
-//! Requests of the agent: permissions, files and terminals (design §9, H3 and H4).
+//! Requests of the agent: permissions, files and terminals (H3 and H4).
 
 use super::input::{CommandReply, IdempotencyRecord};
 use super::{Actor, ActorEffect, StepOutput};

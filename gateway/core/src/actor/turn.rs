@@ -230,7 +230,7 @@ impl Actor {
         }
     }
 
-    /// Ends a cancelled run: as cancelled, unless it is marked to fail (see `ask`).
+    /// Ends a cancelled run with state cancelled, or failed if its permission request failed.
     pub(super) fn finish_cancelled(&mut self, run_id: RunId, out: &mut StepOutput) {
         match self.pending_failure() {
             Some(failure) => self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out),

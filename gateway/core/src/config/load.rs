@@ -215,7 +215,7 @@ fn unknown<'a>(path: &[String], known: impl Iterator<Item = &'a str>) -> String 
         let at = |key: &str| join(&above.iter().cloned().chain([key.to_owned()]).collect::<Vec<_>>());
         return format!(
             "the key `{}` was replaced: `{}` counts from the last activity, `{}` from the start of the binding; \
-             ttlHours became the first",
+             ttlHours is now the first",
             join(path),
             at("idle_hours"),
             at("max_age_hours")

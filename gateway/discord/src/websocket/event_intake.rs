@@ -119,8 +119,8 @@ impl EventIntake {
     /// Logs that many sessions were identified within an hour.
     pub(super) fn alarm(count: usize) {
         let text = format!(
-            "{count} sessions were identified within an hour. Discord resets the token of a bot that goes on \
-             like this for a day, so new sessions are delayed from now on. Find out what breaks the \
+            "{count} sessions were identified within an hour. Discord resets the token of a bot that keeps doing \
+             this for a day, so new sessions are delayed from now on. Find out what breaks the \
              connection: the network, a proxy, or a second program with the same token."
         );
         tracing::error!(count, text, "too many Discord sessions identified");

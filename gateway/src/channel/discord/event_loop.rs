@@ -138,7 +138,7 @@ impl EventLoop {
     /// Processes what requests found: deletions and archive states.
     fn on_cache_events(&mut self, events: CacheEvents) {
         for channel in events.deleted {
-            self.on_conversation_gone(channel, "Discord does not know it any more");
+            self.on_conversation_gone(channel, "the channel no longer exists on Discord");
         }
         for (channel, archive) in events.archive_states {
             if self.is_bound(channel) != Some(false) {

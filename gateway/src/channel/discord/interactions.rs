@@ -180,7 +180,7 @@ impl Inner {
                 tracing::info!(
                     interaction = %at.id,
                     withdrawn,
-                    "unacknowledged interaction: withdrawal finished"
+                    "unacknowledged interaction withdrawn"
                 );
                 None
             }

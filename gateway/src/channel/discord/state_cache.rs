@@ -408,7 +408,7 @@ impl StateCache {
         denied_features.retain(|(channel, _), _| !is_meant(*channel));
         denied_channels.retain(|(channel, access), _| *access == Access::Read || !is_meant(*channel));
         for ((channel, _), denied) in denied_channels {
-            // One conversation is tried at once.
+            // A conversation with a new right is tried immediately.
             denied.next_ms = if is_meant(*channel) { 0 } else { denied.next_ms };
         }
     }

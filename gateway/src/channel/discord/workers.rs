@@ -327,7 +327,7 @@ impl ConversationWorker {
         let mut bytes = Vec::new();
         while let Some(chunk) = answer.chunk().await.map_err(|_| none())? {
             if bytes.len() + chunk.len() > usize::try_from(FILE_MAX.0).unwrap_or(usize::MAX) {
-                return Err("it is longer than it was said to be".to_owned());
+                return Err("the file is larger than Discord announced".to_owned());
             }
             bytes.extend_from_slice(&chunk);
         }

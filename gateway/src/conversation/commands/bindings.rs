@@ -64,7 +64,7 @@ impl Commands {
         let ended = self.bindings.unbind(UnbindTarget::Conversation(at), &reason, root).await?;
         Ok(match ended.first() {
             Some(BindingRow { session_key: key, .. }) => {
-                format!("Unbound. The session goes on; /focus {key} binds it again.")
+                format!("Unbound. The session stays open; /focus {key} binds it again.")
             }
             None => "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one."
                 .to_owned(),

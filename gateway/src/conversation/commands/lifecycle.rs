@@ -188,7 +188,7 @@ impl Commands {
             Some(_) => " The configuration binds this conversation: the next message starts a new session.",
             None => "",
         };
-        Ok(format!("{session} is being closed, and no conversation is bound to it any more.{again}{forgets}"))
+        Ok(format!("{session} is being closed and is no longer bound to a conversation.{again}{forgets}"))
     }
 
     /// `/acp new`

@@ -206,7 +206,7 @@ pub(super) fn late_reply_text(
     let words: Vec<&str> = inbound.text.split_whitespace().take(2).collect();
     let is_refused = matches!(outcome, Outcome::Refused { .. });
     let became = match (caller_tells, is_refused) {
-        (false, false) => "could only be executed now",
+        (false, false) => "was executed late",
         (false, true) => "could not be executed",
         (true, false) => "was executed, but its reply may not have been delivered",
         (true, true) => "could not be executed, and its reply may not have been delivered",

@@ -232,7 +232,7 @@ async fn stale_bindings_and_full_queues_are_counted() {
     let text = inlet.inner.metrics.render();
     for series in [
         "acp_stale_binding_detections_total{channel=\"console\"} 2",
-        "acp_mailbox_rejections_total{lane=\"inbox\"} 1",
+        "acp_mailbox_rejections_total{queue=\"inbox\"} 1",
     ] {
         assert!(text.contains(series), "{series}: {text}");
     }

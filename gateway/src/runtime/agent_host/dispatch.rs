@@ -1,6 +1,6 @@
 //! Executes one request of an agent (files and terminals) through the supervisor.
 //!
-//! Each request is committed before it is executed, and may be repeated after a crash (design §9, H3): reads
+//! Each request is committed before it is executed, and may be repeated after a crash (H3): reads
 //! are repeated, a terminal is requested under the same lease id, and a write is answered from the content of
 //! the file, never repeated.
 

@@ -49,7 +49,7 @@ pub(crate) enum LoadRetry {
 }
 
 /// The two input queues: `urgent` is for cancel, close and permission answers, so that a full mailbox cannot
-/// delay them (design §9, H18).
+/// delay them (H18).
 pub(crate) struct CommandQueues {
     /// Queue of normal commands.
     pub(crate) mailbox: mpsc::Receiver<ActorRequest>,

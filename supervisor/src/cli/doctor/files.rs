@@ -188,7 +188,7 @@ fn program(wrapper: &Path) -> Check {
             return Check::fail(name, found, means, "install acp-wrapper of this version");
         }
         Err(error) => {
-            let next = "install acp-wrapper beside acp-supervisor, or name it with --wrapper";
+            let next = "install acp-wrapper in the directory of acp-supervisor, or name it with --wrapper";
             return Check::fail(name, format!("{shown}: {error}"), means, next);
         }
     };

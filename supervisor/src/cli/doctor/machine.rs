@@ -103,7 +103,7 @@ pub(super) fn systemd(pid: Option<i32>) -> Check {
                 let found = format!("{unit}, Delegate is on");
                 return Check::ok(name, found, "it can create a control group for each lease");
             }
-            let means = "without Delegate=yes it cannot create control groups and uses rung R2";
+            let means = "without Delegate=yes it cannot create control groups and uses containment level R2";
             let next = "use the packaged unit, or set Delegate=yes";
             Check::warn(name, format!("{unit}, Delegate is off"), means, next)
         }

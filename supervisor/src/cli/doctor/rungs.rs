@@ -80,7 +80,7 @@ impl ContainmentLevels {
         }
         checks.push(self.abilities());
         let unlimited = self.unlimited.iter().map(|limit| {
-            let next = "follow the message, or remove the limit so that nobody relies on it";
+            let next = "fix the reported cause, or remove the limit";
             Check::warn("limit", limit.clone(), "leases run without this limit", next)
         });
         checks.extend(unlimited);
@@ -90,12 +90,12 @@ impl ContainmentLevels {
     fn chosen(&self) -> Check {
         let name = "rung";
         if let Some(refusal) = &self.refused {
-            let next = "follow the message, or set rung = \"auto\"";
+            let next = "fix the reported cause, or set rung = \"auto\"";
             let means = "the supervisor does not start with this setting";
             return Check::fail(name, refusal.clone(), means, next);
         }
         let Some(report) = self.reports.iter().find(|report| report.chosen) else {
-            let means = "this program is older than the supervisor and does not know its rung";
+            let means = "this program is older than the supervisor and does not know its containment level";
             let next = "use acp-supervisor of that version";
             return Check::warn(name, "an unknown one is in use", means, next);
         };
@@ -105,7 +105,9 @@ impl ContainmentLevels {
         let means = format!("It finds {}. It misses {}. {residue}", report.catches, report.misses);
         match report.rung {
             "R1" | "R2" => Check::ok(name, found, means.trim_end()),
-            "R3" => Check::warn(name, found, means.trim_end(), "make R2 or R1 possible, or accept this rung"),
+            "R3" => {
+                Check::warn(name, found, means.trim_end(), "make R2 or R1 possible, or accept this level")
+            }
             _ => Check::fail(name, found, means.trim_end(), "make R3, R2 or R1 possible"),
         }
     }
@@ -153,7 +155,7 @@ impl ContainmentLevels {
 /// Reports that the containment levels could not be probed.
 pub(super) fn not_tried(error: &LaunchDirError) -> Check {
     let next = "see the check of the wrapper; the directory for temporary files must allow exec";
-    let means = "the rung that a supervisor would use is probed with the wrapper";
+    let means = "the containment level of a new supervisor is probed with the wrapper";
     Check::warn("rung", error.to_string(), means, next)
 }
 

@@ -141,7 +141,7 @@ fn graces(spec: &Spawn) -> Graces {
 /// Returns the refusal for a machine without containment: a tree that could not be found again is not
 /// started.
 pub(super) fn no_containment() -> Refusal {
-    let why = "this machine has no means to contain a process tree (rung R4), so nothing is started; \
+    let why = "this machine cannot contain a process tree (level R4), so no agent can start; \
                `acp-supervisor doctor` shows what is missing";
     Refusal::new(RefusalCode::RungUnavailable, why)
 }

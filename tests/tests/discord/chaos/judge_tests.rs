@@ -108,7 +108,7 @@ fn question(token: &str) -> Message {
 
 /// Public notice about a press whose acknowledgement a kill prevented.
 fn late_press(thread: Id) -> Message {
-    message(thread, "`/acp answer` of boss could only be executed now.")
+    message(thread, "`/acp answer` of boss was executed late.")
 }
 
 /// Notices that a message was queued and dropped.

@@ -311,7 +311,7 @@ impl DirectMachine {
             known.iter().find(|mode| preset::approves_by_itself(&self.state.agent_name, mode))
         {
             let text = format!(
-                "The agent does not report its mode; in \"{mode}\" it approves tool calls by itself."
+                "The agent does not report its mode; in \"{mode}\" it approves tool calls without asking."
             );
             steps.push(self.status("approves_by_itself", &text, &[("mode", mode.clone().into())]));
         }
@@ -340,7 +340,7 @@ impl DirectMachine {
     pub(super) fn approves_by_itself(&self, mode: &str) -> Option<BackendStep> {
         preset::approves_by_itself(&self.state.agent_name, mode).then(|| {
             let text = format!(
-                "The agent is in its mode {}: it approves tool calls by itself and may not ask here.",
+                "The agent is in its mode {}: it approves tool calls itself and may not ask here.",
                 quoted(mode)
             );
             self.status("approves_by_itself", &text, &[("mode", mode.into())])

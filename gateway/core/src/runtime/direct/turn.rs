@@ -398,7 +398,7 @@ impl DirectMachine {
 
 /// Builds the failure of a turn that the agent cancelled without a cancel request or a refused permission.
 fn cancelled_by_agent(body: &str) -> Failure {
-    let text = format!("{} The agent cancelled the turn by itself.", Code::TurnFailed.text());
+    let text = format!("{} The agent cancelled the turn without a request.", Code::TurnFailed.text());
     let failure = Failure::new(Code::TurnFailed, text).detail("AGENT_CANCELLED").origin("agent").retryable();
     Failure { acp: Some(lens::raw_error(body)), ..failure }
 }

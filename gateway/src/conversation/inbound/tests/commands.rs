@@ -154,7 +154,7 @@ async fn commands_have_their_effect_and_reply() {
                 "RENEWED",
                 "The next message starts a new conversation in KEY; the session and its history stay.",
             ),
-            ("CLOSED", "KEY is being closed, and no conversation is bound to it any more."),
+            ("CLOSED", "KEY is being closed and is no longer bound to a conversation."),
             ("RESTARTED", "also after a restart of the agent."),
             (
                 "SET",
@@ -194,7 +194,7 @@ async fn spawn_focus_and_unfocus_change_binding() {
     let Outcome::Command { session_key: Some(here), text, .. } = off else { panic!("{off:?}") };
     assert_eq!(here, first);
     assert!(text.contains("It is bound to no conversation; /focus agent:demo:acp:"), "{text}");
-    let unbound = format!("Unbound. The session goes on; /focus {first} binds it again.");
+    let unbound = format!("Unbound. The session stays open; /focus {first} binds it again.");
     assert_eq!(answer(&inlet, "/unfocus").await, unbound);
     let nothing = "This conversation is not bound. /focus binds it to a session, /acp spawn to a new one.";
     assert_eq!(answer(&inlet, "/unfocus").await, nothing);

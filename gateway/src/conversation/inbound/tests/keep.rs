@@ -90,12 +90,12 @@ async fn reserved_interaction_runs_once_by_its_caller() {
 #[tokio::test]
 async fn abandoned_reservation_runs_once_with_notice() {
     for row in [
-        ("/acp cancel", 1, "`/acp cancel` of “ann” could only be executed now."),
-        ("/acp model big", 1, "`/acp model` of “ann” could only be executed now: The model is big"),
+        ("/acp cancel", 1, "`/acp cancel` of “ann” was executed late."),
+        ("/acp model big", 1, "`/acp model` of “ann” was executed late: The model is big"),
         (
             "/acp help",
             0,
-            "`/acp help` of “ann” could only be executed now. Its reply is private: use the command again.",
+            "`/acp help` of “ann” was executed late. Its reply is private: use the command again.",
         ),
         ("/acp close agent:demo:acp:9", 0, "`/acp close` of “ann” could not be executed: "),
         (
@@ -157,7 +157,7 @@ async fn late_result_notice_is_unchanged_after_second_kill() {
     store.write("record", move |tx| inbox::record(tx, &kept, &outcome, false)).await.unwrap();
     let next = super::inlet(&store, &fake);
     assert_eq!(next.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be executed now.")]);
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
     assert_eq!(fake.effects().len(), 0, "it was executed before");
 }
 
@@ -258,6 +258,6 @@ async fn uncertain_reservation_runs_if_committed() {
     begun.await.unwrap();
     tokio::time::timeout(Duration::from_secs(30), inlet.inner.retry_needed.notified()).await.unwrap();
     assert_eq!(inlet.resume().await.unwrap(), 1);
-    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” could only be executed now.")]);
+    assert_eq!(heard(&store).await, [line("notice", "`/acp cancel` of “ann” was executed late.")]);
     assert_eq!(fake.effects().len(), 1);
 }
