@@ -65,6 +65,8 @@ impl Worker {
             QueueScope::Lease(_) => Duration::from_millis(self.context.config.files_idle_ms),
             QueueScope::LookUp(_) => LOOKUP_IDLE,
         };
+        // A queue is created for a request, which may arrive after the end of an earlier helper.
+        let mut is_used = false;
         loop {
             let job = tokio::select! {
                 biased;
@@ -72,12 +74,13 @@ impl Worker {
                 job = jobs.recv() => job,
                 // The queue is closed only now that no helper is left, because a closed queue may get a new
                 // worker. A request received in the meantime is still served.
-                () = self.end_when_idle(idle) => {
+                () = self.end_when_idle(idle), if is_used => {
                     jobs.close();
                     continue;
                 }
             };
             let Some(job) = job else { break };
+            is_used = true;
             self.serve(job, &end).await;
         }
         jobs.close();
