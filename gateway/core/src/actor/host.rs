@@ -28,7 +28,7 @@ const fn has_large_answer(row: &AgentRequestRow) -> bool {
     matches!(row.request.what, AgentRequestKind::FsRead { .. } | AgentRequestKind::TerminalOutput { .. })
 }
 
-/// True for a request that needs no decision any more.
+/// True for a request that needs no further decision.
 const fn is_decided(row: &AgentRequestRow) -> bool {
     !matches!(row.state, RequestState::Received) || HostEffect::of(&row.request.what).is_none()
 }
