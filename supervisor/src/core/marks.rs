@@ -148,7 +148,13 @@ mod tests {
             ("epoch behind", 4, true, |_| {}, Some("epoch is 4, and 5 is on record")),
             ("epoch of another start", 5, true, |_| {}, Some("epoch 5 was used by another start")),
             ("event behind", 6, true, |c| c.marks.event_id = 98, Some("last event is 98, and event 100")),
-            ("offset behind", 6, true, |c| c.marks.offsets[0].1 = 39, Some("up to byte 40, the database is at 39")),
+            (
+                "offset behind",
+                6,
+                true,
+                |c| c.marks.offsets[0].1 = 39,
+                Some("up to byte 40, the database is at 39"),
+            ),
             (
                 "lease that the supervisor has no more",
                 6,

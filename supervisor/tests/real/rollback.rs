@@ -114,7 +114,10 @@ async fn events_and_offsets_behind_the_acknowledged_ones_are_refused() {
     assert!(refused.refusal.message.contains("its last event is 49"), "{refused:?}");
     let behind = |offset| Marks { offsets: vec![(spec.lease_id, offset)], ..marks(50) };
     let refused = rollback(connect(&at(&identity, 2), behind(5)).await);
-    assert!(refused.refusal.message.contains("acknowledged up to byte 6, the database is at 5"), "{refused:?}");
+    assert!(
+        refused.refusal.message.contains("acknowledged up to byte 6, the database is at 5"),
+        "{refused:?}"
+    );
 
     // One start says Hello again after each broken connection, whatever it had acknowledged by then.
     let same = behind(6);
