@@ -26,7 +26,7 @@ use crate::ops::timeouts;
 use crate::runtime::agents::Agents;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
-use crate::supervisor::{ReadMarks, SupervisorClient, SupervisorStatus, gateway_role, hello};
+use crate::supervisor::{SupervisorClient, SupervisorStatus, gateway_role, hello};
 use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Config, StoreKind};
@@ -170,7 +170,6 @@ async fn refuse_to_serve(
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
-    tokio::spawn(rollback::clear_when_admitted(store.clone(), supervisor.clone(), api.ending.clone()));
     let refusing = async {
         let failure = rollback::startup_refusal(store, supervisor).await?;
         if !stays {
@@ -309,7 +308,7 @@ fn start(
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
     let supervisor =
-        SupervisorClient::start(socket, secret, (hello(role), marks_reader(store)), stop.clone());
+        SupervisorClient::start(socket, secret, (hello(role), rollback::progress(store)), stop.clone());
     let registry = Arc::new(Registry::default());
     let starter = supervisor.clone();
     registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
@@ -345,20 +344,6 @@ fn start(
         },
         live: live.clone(),
         started_at_ms: clock.now_ms(),
-    })
-}
-
-/// Reads the progress sent with each Hello from the store at that time.
-fn marks_reader(store: &Store) -> ReadMarks {
-    let store = store.clone();
-    Box::new(move || {
-        let store = store.clone();
-        Box::pin(async move {
-            store
-                .marks()
-                .await
-                .map_err(|error| format!("the control plane cannot be read: {}", error.whole()))
-        })
     })
 }
 

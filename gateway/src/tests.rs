@@ -183,6 +183,7 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
             method: "session/request_permission".to_owned(),
             params: "{}".to_owned(),
             what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
+            is_recalled: false,
         },
         state: PermissionState::Pending,
         option_id: None,

@@ -140,7 +140,8 @@ pub struct Marks {
     pub start_id: StartId,
     /// Highest event id that is synced; 0 before the first event.
     pub event_id: u64,
-    /// First output byte that is not yet committed, for each agent lease that has not ended in the database.
+    /// First output byte that is not yet committed, for each agent lease that has not ended in the database, and
+    /// for the newest ended ones.
     pub offsets: Vec<(LeaseId, u64)>,
     /// The operator accepted the loss of newer data: marks behind the recorded ones replace them if the epoch
     /// is above the recorded one.

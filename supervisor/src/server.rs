@@ -69,7 +69,9 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
                 client
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if context.may_log(rustix::process::geteuid().as_raw(), "accept failed") {
+                    tracing::warn!(%error, "cannot accept a connection");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }

@@ -101,7 +101,7 @@ const BEYOND: [(&str, &str); 12] = [
     ("inbox_keep", "no simulated user sends a slash command or a click"),
     ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
-    ("settle_loss", "the simulated supervisor refuses no database"),
+    ("settle_admission", "the simulated supervisor refuses no database"),
 ];
 
 /// Transactions of the gateway that are too rare to require a crash around each, with reasons.

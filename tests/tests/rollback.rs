@@ -155,6 +155,54 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     house.end();
 }
 
+/// A database that went back in time is served without a supervisor, and writes past the recorded event. The
+/// supervisor refuses it all the same, and the gateway stops serving.
+#[test]
+fn older_copy_that_was_served_without_a_supervisor_is_refused() {
+    let mut house = house();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let lease = house.lease(&key);
+    house.kill_gateway();
+    let kept = keep(&house, "older");
+    house.start_gateway();
+    for _ in 0..3 {
+        let _ = house.prompt(&key, "say lost");
+    }
+    let recorded = last_event(&house);
+    house.kill_gateway();
+    put(&house, &kept);
+    // An agent that lives would be ahead of the database too.
+    house.wait_for_lease_end(&lease);
+
+    let absent = house.world.path("absent");
+    let socket = absent.join(house.socket().file_name().unwrap()).to_string_lossy().into_owned();
+    let config = house.world.path("gateway.toml").to_string_lossy().into_owned();
+    let serve = || {
+        let serving = house.follow(&["serve", "--supervisor-socket", &socket, "--config", &config]);
+        until(LONG, "the gateway serves", || house.cli(&["sessions", "list"]).code == Some(0));
+        serving
+    };
+    let mut serving = serve();
+    until(LONG, "more events than were recorded", || {
+        assert_eq!(house.cli(&["prompt", &key, "say more", "--no-wait"]).code, Some(0));
+        last_event(&house) > recorded
+    });
+    // A later start has an epoch above the recorded one, and finds the new events.
+    for _ in 0..2 {
+        serving.kill9();
+        serving = serve();
+    }
+    std::os::unix::fs::symlink(house.socket().parent().unwrap(), &absent).unwrap();
+    let ended = serving.finish(LONG);
+    assert_eq!(ended.error()["detail_code"], "ROLLED_BACK", "{ended:#?}");
+    start_refused(&house).kill9();
+    let _ = house.verb(&["store", "accept-loss"]);
+    house.start_gateway();
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
+    house.end();
+}
+
 #[test]
 fn damaged_wal_is_refused_and_newest_files_are_accepted() {
     let mut house = house();
@@ -216,6 +264,28 @@ fn restored_backup_is_accepted_as_loss() {
     put(&house, &oldest);
     let mut refusing = start_refused(&house);
     refusing.kill9();
+    let _ = house.verb(&["store", "restore", file.to_str().unwrap()]);
+    house.start_gateway();
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
+    house.end();
+}
+
+/// Neither the replaced database nor a refusal tells how often the gateway was started since.
+#[test]
+fn backup_of_an_earlier_start_is_accepted_although_the_replaced_database_is_gone() {
+    let mut house = house();
+    let key = house.spawn();
+    let _ = house.prompt(&key, "say before");
+    let file = house.world.path("backup.db");
+    let _ = house.verb(&["store", "backup", file.to_str().unwrap()]);
+    for _ in 0..3 {
+        house.restart_gateway();
+        let _ = house.prompt(&key, "say lost");
+    }
+    house.kill_gateway();
+    for name in FILES.iter().copied().chain(["gateway.db-shm"]) {
+        let _ = std::fs::remove_file(state(&house).join(name));
+    }
     let _ = house.verb(&["store", "restore", file.to_str().unwrap()]);
     house.start_gateway();
     check_answer(&house.prompt(&key, "say again"), ["again"]);

@@ -130,8 +130,11 @@ fn ruleset(wanted: &Landlock) -> Result<OwnedFd, StepError> {
         if !root.starts_with('/') {
             return Err(StepError::new("confine writes: a root is not absolute", libc::EINVAL));
         }
-        let root = open_root(root).during(STAGE_OPEN_ROOT)?;
-        ruleset = allow(ruleset, root)?;
+        match open_root(root) {
+            // Nothing can be written there. A missing working directory is an error of the child's `chdir`.
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            root => ruleset = allow(ruleset, root.during(STAGE_OPEN_ROOT)?)?,
+        }
     }
     for device in DEVICES {
         match open(device) {

@@ -259,10 +259,13 @@ pub struct AgentRequest {
     pub run_id: Option<RunId>,
     /// Method, as received.
     pub method: String,
-    /// Params as received, JSON text.
+    /// Params as received, JSON text; `{}` for a file write, whose content is in `what`.
     pub params: String,
     /// Parsed request.
     pub what: AgentRequestKind,
+    /// True once an allowed effect was recalled: what was not sent to the supervisor yet is never sent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_recalled: bool,
 }
 
 /// Parsed request of an agent to the client.
@@ -291,8 +294,9 @@ pub enum AgentRequestKind {
     FsWrite {
         /// Absolute path.
         path: String,
-        /// New content.
-        content: String,
+        /// New content, shared by the copies of the request.
+        #[serde(with = "shared_text")]
+        content: Arc<str>,
     },
     /// `terminal/create`.
     TerminalCreate {
@@ -342,6 +346,29 @@ pub struct PermissionOption {
 
 /// JSON-RPC result as JSON text, or error.
 pub type RpcOutcome = Result<String, RpcError>;
+
+/// Serialization of a shared text as a string.
+mod shared_text {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+    use std::sync::Arc;
+
+    pub(super) fn serialize<S: Serializer>(text: &Arc<str>, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(text)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<str>, D::Error> {
+        String::deserialize(from).map(Arc::from)
+    }
+}
+
+impl AgentRequest {
+    /// Approximate number of content bytes.
+    pub fn content_bytes(&self) -> usize {
+        let content =
+            if let AgentRequestKind::FsWrite { content, .. } = &self.what { content.len() } else { 0 };
+        self.params.len() * 2 + content
+    }
+}
 
 /// Answer to an [`AgentRequest`].
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,9 +10,20 @@ mod question;
 pub use grant::{Grant, GrantTarget, Grants};
 pub use question::{HostQuestion, command_line, shell_words};
 
-use crate::backend::AgentRequestKind;
+use crate::backend::{AgentRequestKind, RpcError};
+use crate::jsonrpc::LIMIT_REACHED;
 use crate::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
+
+/// Maximum length of an answer to an agent's request, in bytes of JSON. A commit holds several copies.
+pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Returns the error for an agent whose request has an answer above [`ANSWER_BYTES_MAX`].
+pub fn too_long_answer() -> RpcError {
+    let message =
+        format!("The answer is longer than {ANSWER_BYTES_MAX} bytes of JSON; ask for a part of it.");
+    RpcError { code: LIMIT_REACHED, message }
+}
 
 acp_shared::named! {
     /// Kind of effect, named as in the journal.

@@ -174,7 +174,18 @@ fn classify_invalid(text: &str) -> RpcParseError {
 
 /// Encodes text as a JSON string.
 pub fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    // Writing a string to memory cannot fail.
+    serde_json::to_string(text).unwrap_or_else(|_| "\"\"".to_owned())
+}
+
+/// Length of [`quoted`] text, in bytes, without building it.
+pub fn quoted_len(text: &str) -> usize {
+    let extra = |byte: u8| match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 1,
+        0..=0x1f => 5,
+        _ => 0,
+    };
+    2 + text.len() + text.bytes().map(extra).sum::<usize>()
 }
 
 /// Builds a request with an id of the gateway, newline included.

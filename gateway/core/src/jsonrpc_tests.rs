@@ -118,6 +118,11 @@ proptest! {
     }
 
     #[test]
+    fn length_of_quoted_text_is_computed_without_it(text in any::<String>()) {
+        prop_assert_eq!(quoted_len(&text), quoted(&text).len());
+    }
+
+    #[test]
     fn parser_accepts_any_text(text in "[{}\\[\\]\",:0-9a-z\\\\ un]{0,80}") {
         let _ = RpcMessage::parse(&text);
     }

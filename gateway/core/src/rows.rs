@@ -232,7 +232,7 @@ pub struct OutboxRow {
     /// Number within the lease, from 1, without gaps.
     pub seq: u64,
     /// Bytes of the message, newline included.
-    pub bytes: Vec<u8>,
+    pub bytes: Arc<[u8]>,
     /// Kind of the message.
     pub kind: InputKind,
     /// True if the supervisor confirmed the write of the last byte to the pipe.

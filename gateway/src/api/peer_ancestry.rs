@@ -1,10 +1,17 @@
 //! Ancestry of peer processes (H9): an agent runs as the gateway's user, but must not approve its own
 //! requests or prompt other sessions. This is no security boundary: a process of the same user can have its
 //! commands run by another process.
+//!
+//! The process list shows most agents. Only for other peers the environment of the peer and its ancestors is
+//! read, on few threads and with a time limit: it lies in their memory, and a read waits for them.
 
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, WRAPPER_FILE};
 use std::collections::HashSet;
+use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, oneshot};
 
 /// Maximum number of ancestors followed.
 const GENERATIONS_MAX: usize = 4_096;
@@ -12,6 +19,12 @@ const GENERATIONS_MAX: usize = 4_096;
 const TRIES_MAX: u32 = 3;
 /// Process name of the supervisor: all its descendants belong to leases.
 const SUPERVISOR: &str = "acp-supervisor";
+/// Maximum size of an environment that is searched, in bytes.
+const ENVIRON_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// Maximum number of threads that read environments. One whose read hangs stays until the process ends.
+const THREADS_MAX: usize = 16;
+/// Time limit for the environments of one peer and its ancestors.
+const ENVIRONMENT_WAIT: Duration = Duration::from_secs(2);
 
 /// Process in an ancestry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,17 +33,19 @@ pub(crate) struct ProcessInfo {
     parent: i32,
     /// Process name as stored by the kernel.
     name: String,
-    /// True if the environment names a lease; `None` if it cannot be read.
-    marked: Option<bool>,
 }
 
 /// Source of process information.
 pub(crate) trait ProcessTable {
-    /// Returns a process, if it exists.
+    /// Returns a process, if it exists. Never waits.
     fn process(&self, pid: i32) -> Option<ProcessInfo>;
+
+    /// True if the environment of a process names a lease; `None` if it cannot be read. May hang.
+    fn has_lease_marker(&self, pid: i32) -> Option<bool>;
 }
 
 /// Process information from `/proc`.
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcFs;
 
 impl ProcessTable for ProcFs {
@@ -41,12 +56,18 @@ impl ProcessTable for ProcFs {
         let (head, tail) = stat.rsplit_once(')')?;
         let parent = tail.split_ascii_whitespace().nth(1)?.parse().ok()?;
         let name = head.split_once('(').map(|(_, name)| name.to_owned())?;
-        let environ = std::fs::read(format!("/proc/{pid}/environ")).ok();
-        Some(ProcessInfo { parent, name, marked: environ.map(|bytes| has_lease_marker(&bytes)) })
+        Some(ProcessInfo { parent, name })
+    }
+
+    fn has_lease_marker(&self, pid: i32) -> Option<bool> {
+        let mut environ = Vec::new();
+        let file = std::fs::File::open(format!("/proc/{pid}/environ")).ok()?;
+        file.take(ENVIRON_BYTES_MAX).read_to_end(&mut environ).ok()?;
+        Some(names_lease(&environ))
     }
 }
 
-fn has_lease_marker(environ: &[u8]) -> bool {
+fn names_lease(environ: &[u8]) -> bool {
     let is = |entry: &[u8], name: &str| {
         entry.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'='))
     };
@@ -63,26 +84,78 @@ pub(crate) fn own_ancestry(table: &impl ProcessTable) -> HashSet<i32> {
     own
 }
 
-/// True if a process descends from a lease, or if its ancestry cannot be determined.
-pub(crate) fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
-    (0..TRIES_MAX).find_map(|_| descends_from_lease(table, own, pid)).unwrap_or(true)
+/// Returns a process and its ancestors that are not ours. `None` if the process list shows that they belong
+/// to a lease, or if the ancestry cannot be determined. Never waits.
+pub(crate) fn foreign_ancestry(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<Vec<i32>> {
+    (0..TRIES_MAX).find_map(|_| follow(table, own, pid)).flatten()
 }
 
-fn descends_from_lease(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<bool> {
-    let mut at = pid;
-    for _ in 0..GENERATIONS_MAX {
+/// Follows an ancestry once; `None` if it breaks.
+fn follow(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<Option<Vec<i32>>> {
+    let (mut ancestry, mut at) = (Vec::new(), pid);
+    while ancestry.len() < GENERATIONS_MAX {
         if at <= 1 || own.contains(&at) {
-            return Some(false);
+            return Some(Some(ancestry));
         }
         let process = table.process(at)?;
-        // A wrapper with an unreadable environment is recognised by name; any other one by environment.
-        let named = process.name == SUPERVISOR || (process.name == WRAPPER_FILE && process.marked.is_none());
-        if named || process.marked == Some(true) {
-            return Some(true);
+        if process.name == SUPERVISOR || process.name == WRAPPER_FILE {
+            return Some(None);
         }
+        ancestry.push(at);
         at = process.parent;
     }
     None
+}
+
+/// True if a process descends from a lease, or if its ancestry cannot be determined. May hang.
+fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
+    for _ in 0..TRIES_MAX {
+        let Some(ancestry) = foreign_ancestry(table, own, pid) else { return true };
+        if ancestry.iter().any(|pid| table.has_lease_marker(*pid) == Some(true)) {
+            return true;
+        }
+        // Another process may have had one of these ids when its environment was read.
+        if foreign_ancestry(table, own, pid) == Some(ancestry) {
+            return false;
+        }
+    }
+    true
+}
+
+/// Checks the environments of peers.
+#[derive(Debug, Clone)]
+pub(crate) struct EnvironmentCheck {
+    own: Arc<HashSet<i32>>,
+    threads: Arc<Semaphore>,
+}
+
+impl EnvironmentCheck {
+    /// Creates the check of a gateway with this ancestry.
+    pub(crate) fn new(own: Arc<HashSet<i32>>) -> Self {
+        Self { own, threads: Arc::new(Semaphore::new(THREADS_MAX)) }
+    }
+
+    /// True if a process descends from a lease. `None` if that takes too long.
+    pub(crate) async fn is_agent_process(
+        &self,
+        table: impl ProcessTable + Send + 'static,
+        pid: i32,
+    ) -> Option<bool> {
+        let checked = async {
+            let permit = Arc::clone(&self.threads).acquire_owned().await.ok()?;
+            let (answer, answered) = oneshot::channel();
+            let own = Arc::clone(&self.own);
+            // Not on the runtime's pool: the end of the gateway would wait for a read that hangs.
+            let thread = std::thread::Builder::new().name("peer environ".to_owned());
+            let started = thread.spawn(move || {
+                let _ = answer.send(is_agent_process(&table, &own, pid));
+                drop(permit);
+            });
+            started.ok()?;
+            answered.await.ok()
+        };
+        tokio::time::timeout(ENVIRONMENT_WAIT, checked).await.ok().flatten()
+    }
 }
 
 /// Returns a pidfd of the process behind a connection, if the kernel supports it: the process id may be
@@ -104,19 +177,36 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use std::collections::HashMap;
+    use std::sync::Mutex;
 
-    struct FakeProcesses(HashMap<i32, ProcessInfo>);
+    /// Processes, and whether their environment names a lease; a read of the environment of `hung` never
+    /// returns.
+    #[derive(Clone, Default)]
+    struct FakeProcesses {
+        list: HashMap<i32, (ProcessInfo, Option<bool>)>,
+        hung: Option<i32>,
+        read: Arc<Mutex<Vec<i32>>>,
+    }
 
     impl ProcessTable for FakeProcesses {
         fn process(&self, pid: i32) -> Option<ProcessInfo> {
-            self.0.get(&pid).cloned()
+            self.list.get(&pid).map(|(process, _)| process.clone())
+        }
+
+        fn has_lease_marker(&self, pid: i32) -> Option<bool> {
+            self.read.lock().unwrap().push(pid);
+            if self.hung == Some(pid) {
+                loop {
+                    std::thread::park();
+                }
+            }
+            self.list.get(&pid)?.1
         }
     }
 
-    #[test]
-    fn processes_below_a_wrapper_are_agents() {
-        let p = |parent, name: &str, marked| ProcessInfo { parent, name: name.into(), marked };
-        let processes = FakeProcesses(HashMap::from([
+    fn process_list() -> FakeProcesses {
+        let p = |parent, name: &str, marked| (ProcessInfo { parent, name: name.into() }, marked);
+        let list = HashMap::from([
             (10, p(1, "sshd", None)),
             (11, p(10, "bash", Some(false))),
             (12, p(11, "acp-gateway", Some(false))),
@@ -129,28 +219,52 @@ mod tests {
             (26, p(1, "acp-wrapper", None)),
             (27, p(26, "sh", Some(false))),
             (28, p(1, "curl", Some(true))),
+            (29, p(28, "sh", Some(false))),
             (30, p(99, "sh", Some(false))),
             (40, p(11, "acp-gateway", Some(false))),
             (41, p(12, "helper", Some(false))),
             (50, p(50, "loop", Some(false))),
-        ]));
-        let own = HashSet::from([12, 11, 10]);
-        for (name, pid, want) in [
-            ("a sibling of the gateway", 40, false),
-            ("a child of the gateway", 41, false),
-            ("the login process", 10, false),
-            ("an agent", 22, true),
-            ("a grandchild without markers, adopted by the wrapper", 23, true),
-            ("adopted by the supervisor after the death of its wrapper", 24, true),
-            ("the wrapper of another user", 25, true),
-            ("below a wrapper that hides its environment", 27, true),
-            ("marked, and adopted by init", 28, true),
-            ("a missing parent", 30, true),
-            ("a parent cycle", 50, true),
-            ("a missing process", 60, true),
+        ]);
+        FakeProcesses { list, ..FakeProcesses::default() }
+    }
+
+    const OWN: [i32; 3] = [12, 11, 10];
+
+    #[test]
+    fn agents_are_recognised_by_process_list_or_environment() {
+        for (name, pid, by_list, want) in [
+            ("a sibling of the gateway", 40, false, false),
+            ("a child of the gateway", 41, false, false),
+            ("the login process", 10, false, false),
+            ("an agent", 22, true, true),
+            ("a grandchild without markers, adopted by the wrapper", 23, true, true),
+            ("adopted by the supervisor after the death of its wrapper", 24, true, true),
+            ("the wrapper of another user", 25, true, true),
+            ("below a wrapper that hides its environment", 27, true, true),
+            ("marked, and adopted by init", 28, false, true),
+            ("a child of a marked process", 29, false, true),
+            ("a missing parent", 30, true, true),
+            ("a parent cycle", 50, true, true),
+            ("a missing process", 60, true, true),
         ] {
+            let (processes, own) = (process_list(), HashSet::from(OWN));
+            assert_eq!(foreign_ancestry(&processes, &own, pid).is_none(), by_list, "{name}");
             assert_eq!(is_agent_process(&processes, &own, pid), want, "{name}");
+            assert_eq!(processes.read.lock().unwrap().is_empty(), by_list || pid == 10, "{name}");
         }
+    }
+
+    #[tokio::test]
+    async fn hung_environment_delays_only_its_own_peer() {
+        let check = EnvironmentCheck::new(Arc::new(HashSet::from(OWN)));
+        let hung = FakeProcesses { hung: Some(41), ..process_list() };
+        let ask = async |pids: Vec<i32>| {
+            let asked = pids.into_iter().map(|pid| check.is_agent_process(hung.clone(), pid));
+            futures_util::future::join_all(asked).await
+        };
+        assert_eq!(ask(vec![41; THREADS_MAX - 1]).await, [None; THREADS_MAX - 1]);
+        assert_eq!(ask(vec![40, 28]).await, [Some(false), Some(true)]);
+        assert_eq!(ask(vec![41, 40]).await, [None, None], "the number of threads is bounded");
     }
 
     #[test]
@@ -162,7 +276,7 @@ mod tests {
             (b"OPENCLAW_ACPX_LEASE_IDX=x\0", false),
             (b"", false),
         ] {
-            assert_eq!(has_lease_marker(environ), want);
+            assert_eq!(names_lease(environ), want);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::api::ApiLimits;
 use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::api::extract::ApiError;
-use crate::api::peer_ancestry;
+use crate::api::peer_ancestry::{self, EnvironmentCheck, ProcFs, foreign_ancestry};
 use crate::api::write_timeout::WriteTimeout;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
@@ -31,6 +31,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+/// Reason for the refusal of an agent, for logs.
+const AN_AGENT: &str = "an agent";
 /// Length of the kernel's queue of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
 /// Maximum size of a request's head, in bytes.
@@ -41,6 +43,8 @@ const ACCEPT_PAUSE_MS: u64 = 100;
 const REFUSED_MAX: usize = 64;
 /// Time limit for a refused connection to send its request and read the response, in milliseconds.
 const REFUSED_MS: u64 = 2_000;
+/// Maximum number of peers whose environment is being checked. Others are closed without a response.
+const CHECKED_MAX: usize = 512;
 /// Time limit for open requests when the gateway stops, in milliseconds.
 const DRAIN_MS: u64 = 2_000;
 
@@ -111,45 +115,24 @@ impl ApiListener {
     /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
     /// socket's file.
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
-        let slots = ConnectionSlots::new(limits.connections_max);
-        let refused = Arc::new(Semaphore::new(REFUSED_MAX));
-        let log = RefusalLog::default();
         let tasks = TaskTracker::new();
-        let own = peer_ancestry::own_ancestry(&peer_ancestry::ProcFs);
+        let server = Arc::new(PeerServer::new(router, limits, ending.clone()));
         loop {
             let accepted = tokio::select! {
                 () = ending.cancelled() => break,
                 accepted = self.listener.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            match accepted {
+                Ok((stream, _)) => server.accept(stream, &tasks),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
+                    if server.log.may_log(rustix::process::geteuid().as_raw(), "accept failed") {
+                        tracing::warn!(%error, "cannot accept a connection");
+                    }
                     tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
-                    continue;
                 }
-            };
-            let Some(peer) = admit(&stream, &log) else { continue };
-            if is_agent_peer(&stream, peer, &own) {
-                if log.may_log(peer.uid, "an agent") {
-                    tracing::warn!(uid = peer.uid, pid = peer.pid, reason = "an agent", "connection refused");
-                }
-                if let Ok(slot) = Arc::clone(&refused).try_acquire_owned() {
-                    let answering = refuse(stream, limits.body_bytes_max);
-                    tasks.spawn(async move {
-                        answering.await;
-                        drop(slot);
-                    });
-                }
-                continue;
             }
-            let (slot, displaced) = slots.take();
-            if displaced && log.may_log(peer.uid, "too many connections") {
-                tracing::warn!(limits.connections_max, "too many connections; least active one closed");
-            }
-            tasks.spawn(connection(stream, peer, router.clone(), limits, (slot, ending.clone())));
         }
-        log.flush();
+        server.log.flush();
         tasks.close();
         if tokio::time::timeout(Duration::from_millis(DRAIN_MS), tasks.wait()).await.is_err() {
             tracing::warn!("requests still open at shutdown");
@@ -179,19 +162,100 @@ fn admit(stream: &UnixStream, log: &RefusalLog) -> Option<Peer> {
     None
 }
 
-/// True if the peer descends from an agent (H9). Checked when it connects; a later transfer of the connection
-/// to another process is not detected.
-fn is_agent_peer(stream: &UnixStream, peer: Peer, own: &HashSet<i32>) -> bool {
-    let Some(pid) = peer.pid else { return false };
-    let process = peer_ancestry::pidfd(stream);
-    peer_ancestry::is_agent_process(&peer_ancestry::ProcFs, own, pid)
-        || process.as_ref().is_some_and(peer_ancestry::has_ended)
+/// Decides about accepted connections, and serves them. Peers are checked when they connect; a later transfer
+/// of the connection to another process is not detected.
+struct PeerServer {
+    router: Router,
+    limits: ApiLimits,
+    ending: CancellationToken,
+    slots: ConnectionSlots,
+    refused: Arc<Semaphore>,
+    checked: Arc<Semaphore>,
+    log: RefusalLog,
+    /// This process and its ancestors.
+    own: Arc<HashSet<i32>>,
+    environments: EnvironmentCheck,
+}
+
+impl PeerServer {
+    fn new(router: Router, limits: ApiLimits, ending: CancellationToken) -> Self {
+        let own = Arc::new(peer_ancestry::own_ancestry(&ProcFs));
+        Self {
+            router,
+            limits,
+            ending,
+            slots: ConnectionSlots::new(limits.connections_max),
+            refused: Arc::new(Semaphore::new(REFUSED_MAX)),
+            checked: Arc::new(Semaphore::new(CHECKED_MAX)),
+            log: RefusalLog::default(),
+            environments: EnvironmentCheck::new(Arc::clone(&own)),
+            own,
+        }
+    }
+
+    /// Serves or refuses a connection in a task. Never waits.
+    fn accept(self: &Arc<Self>, stream: UnixStream, tasks: &TaskTracker) {
+        let Some(peer) = admit(&stream, &self.log) else { return };
+        // The pidfd is opened first: if the process has not ended by the end of the check, its id was not reused.
+        let process = peer_ancestry::pidfd(&stream);
+        let ancestry = peer.pid.map_or(Some(Vec::new()), |pid| foreign_ancestry(&ProcFs, &self.own, pid));
+        let server = Arc::clone(self);
+        match (ancestry, Arc::clone(&self.checked).try_acquire_owned()) {
+            (None, _) => self.refuse(stream, peer, AN_AGENT, tasks),
+            (Some(_), Err(_)) => self.log_refusal(peer, "too many connections to check"),
+            (Some(ancestry), Ok(place)) => {
+                let tasks_of_peer = tasks.clone();
+                drop(tasks.spawn(async move {
+                    let is_agent = match peer.pid.filter(|_| !ancestry.is_empty()) {
+                        None => Some(false),
+                        Some(pid) => server.environments.is_agent_process(ProcFs, pid).await,
+                    };
+                    drop(place);
+                    match is_agent {
+                        Some(false) if !process.as_ref().is_some_and(peer_ancestry::has_ended) => {
+                            server.serve(stream, peer).await;
+                        }
+                        Some(_) => server.refuse(stream, peer, AN_AGENT, &tasks_of_peer),
+                        None => server.refuse(stream, peer, "environment unreadable in time", &tasks_of_peer),
+                    }
+                }));
+            }
+        }
+    }
+
+    async fn serve(&self, stream: UnixStream, peer: Peer) {
+        let (slot, displaced) = self.slots.take();
+        if displaced && self.log.may_log(peer.uid, "too many connections") {
+            let limits = self.limits;
+            tracing::warn!(limits.connections_max, "too many connections; least active one closed");
+        }
+        let ending = self.ending.clone();
+        connection(stream, peer, self.router.clone(), self.limits, (slot, ending)).await;
+    }
+
+    /// Answers a refused connection in a task, unless too many are being answered.
+    fn refuse(&self, stream: UnixStream, peer: Peer, reason: &'static str, tasks: &TaskTracker) {
+        self.log_refusal(peer, reason);
+        if let Ok(place) = Arc::clone(&self.refused).try_acquire_owned() {
+            let answering = refuse(stream, self.limits.body_bytes_max);
+            drop(tasks.spawn(async move {
+                answering.await;
+                drop(place);
+            }));
+        }
+    }
+
+    fn log_refusal(&self, peer: Peer, reason: &'static str) {
+        if self.log.may_log(peer.uid, reason) {
+            tracing::warn!(uid = peer.uid, pid = peer.pid, reason, "connection refused");
+        }
+    }
 }
 
 /// Response to every request of an agent's process.
 fn agent_refusal() -> Response {
-    let text =
-        "The gateway refuses requests from processes of its agents. Use a shell that no agent started.";
+    let text = "The gateway refuses requests from processes of its agents, and from processes whose environment \
+         cannot be read. Use a shell that no agent started.";
     ApiError::of(Code::PermissionDenied, text).into_response()
 }
 

@@ -5,18 +5,18 @@
 use crate::api::extract::ApiError;
 use crate::api::socket::ApiListener;
 use crate::api::{Api, sessions};
-use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use crate::supervisor::{DurableProgress, SupervisorClient, SupervisorStatus};
 use acp_core::failure::Failure;
 use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
-use acp_shared::protocol::Rollback;
-use acp_store::Store;
+use acp_shared::protocol::{Marks, Rollback};
 use acp_store::rollback::{self, RollbackRecord};
+use acp_store::{Store, StoreError};
 use axum::Router;
 use axum::routing::get;
+use futures_util::future::BoxFuture;
 use std::path::Path;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 /// Maximum wait of a start for the supervisor's first response; then the gateway serves without it.
 const FIRST_ANSWER: Duration = Duration::from_secs(2);
@@ -101,16 +101,14 @@ fn failure(text: String) -> Failure {
 }
 
 fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
+    let kept = match note.agents {
+        0 => "None of its agents is alive".to_owned(),
+        agents => format!("{agents} living agents are kept until {}", format_utc(note.kept_until_ms)),
+    };
     format!(
         "The gateway refuses to serve: {reason}. The database here is at epoch {} and event {}, the \
-         supervisor's record is at epoch {} and event {}. {} living agents are kept until {}; the gateway \
-         does no work meanwhile.",
-        note.epoch,
-        note.event_id,
-        note.known_epoch,
-        note.known_event_id,
-        note.agents,
-        format_utc(note.kept_until_ms)
+         supervisor's record is at epoch {} and event {}. {kept}; the gateway does no work meanwhile.",
+        note.epoch, note.event_id, note.known_epoch, note.known_event_id,
     )
 }
 
@@ -140,21 +138,22 @@ pub(crate) async fn answer(
     Ok(())
 }
 
-/// Clears the note and the accepted loss once the supervisor admits this gateway.
-pub(crate) async fn clear_when_admitted(store: Store, supervisor: SupervisorClient, stop: CancellationToken) {
-    let mut status = supervisor.status();
-    loop {
-        let is_up = status.borrow_and_update().is_up();
-        if is_up {
-            match store.settle_loss().await {
-                Ok(()) => return,
-                Err(error) => tracing::warn!(%error, "clearing accepted loss failed"),
-            }
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            changed = status.changed() => if changed.is_err() { return },
-        }
+/// Progress of the gateway with this store.
+struct StoreProgress(Store);
+
+/// Returns the progress of a gateway's store for its handshakes.
+pub(crate) fn progress(store: &Store) -> Box<dyn DurableProgress> {
+    Box::new(StoreProgress(store.clone()))
+}
+
+impl DurableProgress for StoreProgress {
+    fn marks(&self) -> BoxFuture<'_, Result<Marks, String>> {
+        let why = |error: StoreError| format!("the control plane cannot be read: {}", error.whole());
+        Box::pin(async move { self.0.marks().await.map_err(why) })
+    }
+
+    fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
+        let why = |error: StoreError| format!("the control plane cannot be written: {}", error.whole());
+        Box::pin(async move { self.0.settle_admission().await.map_err(why) })
     }
 }

@@ -3,6 +3,7 @@
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
 use crate::supervisor::SupervisorClient;
+use acp_shared::log_limit::RefusalLog;
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
@@ -140,6 +141,7 @@ pub(crate) async fn serve(
     let refusal = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
     let slots = || Arc::new(Semaphore::new(bounds.connections_max));
     let services = [(slots(), routes), (slots(), refusal)];
+    let log = RefusalLog::default();
     loop {
         let accepted = tokio::select! {
             () = ending.cancelled() => return,
@@ -148,7 +150,9 @@ pub(crate) async fn serve(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection for metrics");
+                if log.may_log(rustix::process::geteuid().as_raw(), "accept for metrics failed") {
+                    tracing::warn!(%error, "cannot accept a connection for metrics");
+                }
                 tokio::time::sleep(Duration::from_millis(ACCEPT_PAUSE_MS)).await;
                 continue;
             }

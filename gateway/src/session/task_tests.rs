@@ -6,7 +6,7 @@ use crate::metrics::Metrics;
 use crate::runtime::lookup::LookupRequest;
 use crate::runtime::profiles::Profiles;
 use crate::session::manager::{CloseRequest, Manager};
-use crate::supervisor::simulated::{gateway_role, no_marks, welcome};
+use crate::supervisor::simulated::{gateway_role, no_progress, welcome};
 use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{deps, eventually, execute, lease_row, open, prompt_request, session_row, spawn};
 use acp_core::actor::{ActorLimits, AgentProfile};
@@ -115,7 +115,7 @@ async fn world() -> World {
     let (report, closed) = mpsc::channel(8);
     tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), report));
     let stop = CancellationToken::new();
-    let greeting = (hello(gateway_role()), no_marks());
+    let greeting = (hello(gateway_role()), no_progress());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();

@@ -13,10 +13,10 @@ use acp_shared::protocol::{
 use acp_shared::redact::Secret;
 use acp_store::GatewayIdentity;
 use acp_store::identity::StateDirLocation;
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -47,9 +47,14 @@ pub(crate) enum CallError {
     Disconnected,
 }
 
-/// Reads the durable progress sent with each Hello; the error is a reason in words.
-pub(crate) type ReadMarks =
-    Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<Marks, String>> + Send>> + Send + Sync>;
+/// Durable progress of this gateway for the handshake. Errors are reasons in words.
+pub(crate) trait DurableProgress: Send + Sync {
+    /// Returns the progress to send with a Hello.
+    fn marks(&self) -> BoxFuture<'_, Result<Marks, String>>;
+
+    /// Records that the supervisor has admitted this start. Called before anything else is sent.
+    fn admitted(&self) -> BoxFuture<'_, Result<(), String>>;
+}
 
 /// Status of the connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +170,7 @@ impl SupervisorClient {
     pub(crate) fn start(
         path: PathBuf,
         secret: PathBuf,
-        says: (Hello, ReadMarks),
+        says: (Hello, Box<dyn DurableProgress>),
         stop: CancellationToken,
     ) -> Self {
         Self::start_with(path, secret, says, stop, (PING_AFTER_MS, PONG_TIMEOUT_MS))
@@ -175,15 +180,22 @@ impl SupervisorClient {
     fn start_with(
         path: PathBuf,
         secret: PathBuf,
-        (hello, marks): (Hello, ReadMarks),
+        (hello, progress): (Hello, Box<dyn DurableProgress>),
         stop: CancellationToken,
         patience_ms: (u64, u64),
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(SupervisorStatus::Connecting);
         let shared = Arc::new(ClientShared { state: Mutex::default(), status });
-        let driver =
-            ConnectionDriver { path, secret, hello, marks, shared: Arc::clone(&shared), queue, patience_ms };
+        let driver = ConnectionDriver {
+            path,
+            secret,
+            hello,
+            progress,
+            shared: Arc::clone(&shared),
+            queue,
+            patience_ms,
+        };
         tokio::spawn(async move {
             tokio::select! {
                 () = driver.run() => {}
@@ -264,7 +276,7 @@ struct ConnectionDriver {
     path: PathBuf,
     secret: PathBuf,
     hello: Hello,
-    marks: ReadMarks,
+    progress: Box<dyn DurableProgress>,
     shared: Arc<ClientShared>,
     queue: mpsc::Receiver<(u64, Request)>,
     /// Silence before a ping, and the time to respond, in milliseconds.
@@ -290,15 +302,19 @@ impl ConnectionDriver {
 
     async fn open(&self) -> Result<(SupervisorConnection, Welcome), SupervisorStatus> {
         let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
-        let marks = (self.marks)().await.map_err(SupervisorStatus::Down)?;
+        let marks = self.progress.marks().await.map_err(SupervisorStatus::Down)?;
         let opened = conn::open_gateway(&self.path, hello, marks, Duration::from_millis(HELLO_MS)).await;
-        opened.map_err(|error| match error {
+        let opened = opened.map_err(|error| match error {
             ConnError::RolledBack(rollback) => SupervisorStatus::RolledBack(rollback),
             ConnError::Refused(refusal) if refusal.code == RefusalCode::InstanceBusy => {
                 SupervisorStatus::Busy(refusal.message)
             }
             other => SupervisorStatus::Down(describe(&other)),
-        })
+        })?;
+        if self.shared.state.lock().generation == 0 {
+            self.progress.admitted().await.map_err(SupervisorStatus::Down)?;
+        }
+        Ok(opened)
     }
 
     fn epoch(&self) -> Option<u64> {

@@ -1,6 +1,6 @@
 //! Supervisor connection without a socket, for simulated time: the owner of the [`SimSupervisorConnection`] is the other end.
 
-use super::{ClientShared, ConnectionDriver, REQUESTS_MAX, ReadMarks, SupervisorClient};
+use super::{ClientShared, ConnectionDriver, DurableProgress, REQUESTS_MAX, SupervisorClient};
 use crate::supervisor::{SupervisorStatus, hello};
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, StartId};
@@ -8,17 +8,29 @@ use acp_shared::probe;
 use acp_shared::protocol::{
     Home, Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome,
 };
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 
-/// Returns the marks of a gateway without a store.
-pub(crate) fn no_marks() -> ReadMarks {
-    let start_id = StartId::mint();
-    Box::new(move || {
-        Box::pin(async move { Ok(Marks { start_id, event_id: 0, offsets: Vec::new(), accepts_loss: false }) })
-    })
+/// Progress of a gateway without a store.
+struct NoProgress(StartId);
+
+impl DurableProgress for NoProgress {
+    fn marks(&self) -> BoxFuture<'_, Result<Marks, String>> {
+        let marks = Marks { start_id: self.0, event_id: 0, offsets: Vec::new(), accepts_loss: false };
+        Box::pin(async { Ok(marks) })
+    }
+
+    fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+}
+
+/// Returns the progress of a gateway without a store.
+pub(crate) fn no_progress() -> Box<dyn DurableProgress> {
+    Box::new(NoProgress(StartId::mint()))
 }
 
 /// Returns the greeting of a supervisor.
@@ -70,7 +82,7 @@ impl SimSupervisorConnection {
             path: PathBuf::new(),
             secret: PathBuf::new(),
             hello: hello(Role::Admin),
-            marks: no_marks(),
+            progress: no_progress(),
             shared: Arc::clone(&shared),
             queue,
             patience_ms: (0, 0),

@@ -38,7 +38,7 @@ async fn hanging_supervisor_is_disconnected() {
         serve(&listener, answered).await;
         serve(&listener, usize::MAX).await;
     });
-    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
     let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
@@ -66,7 +66,7 @@ async fn older_supervisor_is_refused_with_upgrade_hint() {
         }
     });
     let stop = CancellationToken::new();
-    let greeting = (hello(simulated::gateway_role()), simulated::no_marks());
+    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
     let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
     let mut status = supervisor.status();
     let why = reason_of_down(&mut status).await;

@@ -4,7 +4,7 @@
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::schema::open_reader;
-use crate::{meta, rollback};
+use crate::{events, meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -14,6 +14,8 @@ const INSTANCE_ID: &str = "gateway_instance_id";
 const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
 const ACCEPTED_LOSS: &str = "accepted_loss";
+/// Epoch of a start that no supervisor has admitted, and the event id that it shows.
+const UNADMITTED: &str = "unadmitted_start";
 
 /// Identity of this gateway, fixed while the store is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,16 +96,16 @@ pub fn location_mismatch(db: &Db, dir: &Path) -> Result<Option<String>, StoreErr
     Ok(home.moved(&StateDirLocation::of(dir)?))
 }
 
-/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database (if
-/// readable) and that on record at a supervisor which refused the replaced database. No supervisor sees an
-/// epoch twice.
+/// Raises the epoch of a restored database to the maximum of its own, that of the replaced database and that
+/// on record at a supervisor which refused the replaced database. If neither of these can be read, the time in
+/// seconds takes their place: it is above any number of starts. No supervisor sees an epoch twice.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors of the restored database.
-pub fn raise_epoch(db: &Db, dir: &Path) -> Result<(), StoreError> {
-    let replaced = open_reader(dir).and_then(|old| epoch(&old)).unwrap_or(0);
-    let known = rollback::read(dir).map_or(0, |note| note.known_epoch);
-    accept_loss(db, replaced.max(known))
+pub fn raise_epoch(db: &Db, dir: &Path, now_ms: u64) -> Result<(), StoreError> {
+    let replaced = open_reader(dir).and_then(|old| epoch(&old)).ok().filter(|epoch| *epoch > 0);
+    let known = rollback::read(dir).map(|note| note.known_epoch);
+    accept_loss(db, replaced.max(known).unwrap_or(now_ms / 1_000))
 }
 
 /// Raises the epoch of the next start above `known_epoch` and marks the loss of newer data as accepted.
@@ -118,6 +120,19 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     })
 }
 
+/// Event id to show in a Hello: that of the database when a start opened it first after the last admission by a
+/// supervisor, or the present one. A database that went back in time may be served without a supervisor for some
+/// starts, and its new rows must not hide the loss.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn shown_event_id(db: &Db) -> Result<u64, StoreError> {
+    let Some(text) = meta::get(db, UNADMITTED)? else { return events::last_id(db) };
+    let (of, event_id): (u64, u64) = parse(UNADMITTED, &text, |text| serde_json::from_str(text))?;
+    // A start of an older version does not know the value.
+    if of == epoch(db)? { Ok(event_id) } else { events::last_id(db) }
+}
+
 /// True while an accepted loss is not yet known to the supervisor.
 ///
 /// # Errors
@@ -126,11 +141,12 @@ pub fn has_accepted_loss(db: &Db) -> Result<bool, StoreError> {
     Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
 }
 
-/// Marks the accepted loss as known to the supervisor.
+/// Records that the supervisor has admitted this start, and knows an accepted loss.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle_loss(db: &Db) -> Result<(), StoreError> {
+pub fn settle_admission(db: &Db) -> Result<(), StoreError> {
+    meta::remove(db, UNADMITTED)?;
     meta::remove(db, ACCEPTED_LOSS)
 }
 
@@ -147,9 +163,11 @@ fn settle(db: &Db, here: &StateDirLocation, refused: Option<u64>) -> Result<Gate
     };
     let last = epoch(db)?;
     let epoch = if refused == Some(last) { last } else { last + 1 };
+    let shown = shown_event_id(db)?;
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
     meta::set(db, EPOCH, &epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    meta::set(db, UNADMITTED, &serde_json::to_string(&(epoch, shown))?)?;
     Ok(GatewayIdentity { instance_id, epoch, start_id: StartId::mint() })
 }
 

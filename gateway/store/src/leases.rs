@@ -153,14 +153,22 @@ pub fn is_used(db: &Db, lease_id: LeaseId) -> Result<bool, StoreError> {
     Ok(db.first(sql, params![lease_id], |_| Ok(()))?.is_some())
 }
 
-/// Offset of the first uncommitted output byte of each agent lease that has not ended.
+/// Number of ended agent leases in [`offsets`]. The supervisor may still know one as running if the gateway gave
+/// it up.
+const ENDED_MAX: usize = 1_000;
+
+/// Offset of the first uncommitted output byte of each agent lease that has not ended, and of the newest ended
+/// ones.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn offsets(db: &Db) -> Result<Vec<(LeaseId, u64)>, StoreError> {
-    const SQL: &str =
-        "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent'";
-    db.all(SQL, &[], |row| Ok((row.get("lease_id")?, row.get("stdout_offset")?)))
+    let sql = format!(
+        "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent' UNION ALL \
+         SELECT * FROM (SELECT lease_id, stdout_offset FROM acp_leases WHERE usage = 'ended' AND kind = 'agent' \
+         ORDER BY rowid DESC LIMIT {ENDED_MAX})"
+    );
+    db.all(&sql, &[], |row| Ok((row.get("lease_id")?, row.get("stdout_offset")?)))
 }
 
 impl Store {

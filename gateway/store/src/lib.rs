@@ -205,21 +205,19 @@ impl Store {
     pub async fn marks(&self) -> Result<Marks, StoreError> {
         let start_id = self.inner.identity.start_id;
         self.read("marks", move |db| {
-            let (event_id, offsets) = (events::last_id(db)?, leases::offsets(db)?);
+            let (event_id, offsets) = (identity::shown_event_id(db)?, leases::offsets(db)?);
             let accepts_loss = identity::has_accepted_loss(db)?;
             Ok(Marks { start_id, event_id, offsets, accepts_loss })
         })
         .await
     }
 
-    /// Clears the records of a refusal by the supervisor, after the supervisor has accepted this gateway.
+    /// Records that the supervisor has admitted this start, and removes the note about a refusal.
     ///
     /// # Errors
     /// As [`Store::write`]; [`StoreError::File`].
-    pub async fn settle_loss(&self) -> Result<(), StoreError> {
-        if self.read("accepted_loss", identity::has_accepted_loss).await? {
-            self.write("settle_loss", |tx| identity::settle_loss(tx)).await?;
-        }
+    pub async fn settle_admission(&self) -> Result<(), StoreError> {
+        self.write("settle_admission", |tx| identity::settle_admission(tx)).await?;
         rollback::remove_record(self.dir())
     }
 

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(start(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();
-        store.settle_loss().await.unwrap();
+        store.settle_admission().await.unwrap();
         assert!(!store.marks().await.unwrap().accepts_loss);
         store.close().await;
     }

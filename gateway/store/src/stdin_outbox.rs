@@ -14,7 +14,7 @@ fn from_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
     Ok(OutboxRow {
         lease_id: row.get("lease_id")?,
         seq: row.get("seq")?,
-        bytes: row.get::<Option<Vec<u8>>>("bytes")?.unwrap_or_default(),
+        bytes: row.get::<Option<Vec<u8>>>("bytes")?.unwrap_or_default().into(),
         kind: row.json("meaning_json")?,
         written: row.get("written")?,
     })
@@ -35,7 +35,7 @@ pub fn insert(db: &Db, row: &OutboxRow, now_ms: u64) -> Result<(), StoreError> {
         });
     }
     let hash: [u8; 32] = Sha256::digest(&row.bytes).into();
-    let (bytes, hash) = (row.bytes.as_slice(), hash.as_slice());
+    let (bytes, hash) = (&*row.bytes, hash.as_slice());
     let kind = to_json(&row.kind)?;
     db.run(INSERT, params![row.lease_id, row.seq, bytes, hash, kind, row.written, now_ms]).map(drop)
 }

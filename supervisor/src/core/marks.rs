@@ -29,6 +29,8 @@ pub struct AckedOutput {
     pub offset: u64,
     /// Start time of the lease, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
+    /// True if the agent runs, nobody has requested its end, and it has input of the gateway.
+    pub is_in_use: bool,
 }
 
 /// Compares the marks of a gateway with its record and returns the new record.
@@ -73,15 +75,20 @@ pub fn advance(
 
 fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> Option<String> {
     let shown: HashMap<LeaseId, u64> = marks.offsets.iter().copied().collect();
-    acked.iter().find_map(|acked| {
-        let offset = shown.get(&acked.lease_id).filter(|offset| **offset < acked.offset)?;
-        let is_excepted = progress.loss_accepted_ms.is_some_and(|at| acked.started_at_ms <= at);
-        (!is_excepted).then(|| {
-            let (lease_id, known) = (acked.lease_id, acked.offset);
-            format!(
+    let is_compared =
+        |acked: &&AckedOutput| progress.loss_accepted_ms.is_none_or(|at| acked.started_at_ms > at);
+    acked.iter().filter(is_compared).find_map(|acked| {
+        let (lease_id, known) = (acked.lease_id, acked.offset);
+        match shown.get(&lease_id) {
+            Some(offset) if *offset < known => Some(format!(
                 "output of lease {lease_id} was acknowledged up to byte {known}, the database is at {offset}"
-            )
-        })
+            )),
+            // A gateway commits a lease before it starts it, and lists those that ended last, too.
+            None if acked.is_in_use => Some(format!(
+                "the agent of lease {lease_id} runs and has input, the database does not have the lease"
+            )),
+            Some(_) | None => None,
+        }
     })
 }
 
@@ -119,14 +126,15 @@ mod tests {
             damaged: None,
         };
         let marks = Marks { start_id, event_id: 100, offsets: vec![(lease_id, 40)], accepts_loss: false };
-        Case { known, marks, acked: vec![AckedOutput { lease_id, offset: 40, started_at_ms: 1_000 }] }
+        let acked = AckedOutput { lease_id, offset: 40, started_at_ms: 1_000, is_in_use: true };
+        Case { known, marks, acked: vec![acked] }
     }
 
     #[test]
     fn database_behind_the_record_is_refused() {
         let other = |marks: &mut Marks| marks.start_id = StartId::mint();
         type Change = fn(&mut Case);
-        let table: [(&str, u64, bool, Change, Option<&str>); 13] = [
+        let table: [(&str, u64, bool, Change, Option<&str>); 17] = [
             ("reconnection", 5, false, |_| {}, None),
             (
                 "reconnection while rows are behind the newest acknowledgement",
@@ -140,7 +148,13 @@ mod tests {
             ("epoch behind", 4, true, |_| {}, Some("epoch is 4, and 5 is on record")),
             ("epoch of another start", 5, true, |_| {}, Some("epoch 5 was used by another start")),
             ("event behind", 6, true, |c| c.marks.event_id = 98, Some("last event is 98, and event 100")),
-            ("offset behind", 6, true, |c| c.marks.offsets[0].1 = 39, Some("is at 39")),
+            (
+                "offset behind",
+                6,
+                true,
+                |c| c.marks.offsets[0].1 = 39,
+                Some("up to byte 40, the database is at 39"),
+            ),
             (
                 "lease unknown to the supervisor",
                 6,
@@ -148,6 +162,34 @@ mod tests {
                 |c| {
                     c.acked.clear();
                     c.marks.offsets[0].1 = 0;
+                },
+                None,
+            ),
+            (
+                "agent in use without a lease",
+                6,
+                true,
+                |c| c.marks.offsets.clear(),
+                Some("does not have the lease"),
+            ),
+            (
+                "agent that ends, without a lease",
+                6,
+                true,
+                |c| {
+                    c.marks.offsets.clear();
+                    c.acked[0].is_in_use = false;
+                },
+                None,
+            ),
+            ("reconnection without a new lease", 5, false, |c| c.marks.offsets.clear(), None),
+            (
+                "agent from before an accepted loss, without a lease",
+                6,
+                true,
+                |c| {
+                    c.marks.offsets.clear();
+                    c.known.progress.loss_accepted_ms = Some(1_000);
                 },
                 None,
             ),

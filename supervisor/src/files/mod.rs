@@ -1,7 +1,7 @@
 //! File requests of gateways: queues, and the helper processes that serve them.
 //!
-//! One queue and at most one helper for each lease, so that a hanging file system stalls one session, and one
-//! queue for a gateway's look-ups without a lease. The owner only enqueues requests and never waits. A helper
+//! One queue and at most one helper for each lease, and for each set of names that a gateway looks up without a
+//! lease, so that a hanging file system stalls only what needs it. The owner only enqueues requests and never waits. A helper
 //! is this program under the wrapper, started with the user and the confinement of the tenant. It ends when
 //! its pipe or control socket closes or its wrapper dies, so none outlives the supervisor.
 
@@ -21,6 +21,8 @@ use acp_shared::protocol::RefusalCode;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem::discriminant;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -34,6 +36,9 @@ use worker::Worker;
 pub(crate) const FRAMES_VERSION: u32 = 1;
 /// Capacity of the queue of one helper.
 const QUEUED_MAX: usize = 64;
+/// Maximum number of queues for look-ups of one gateway, each with at most one helper, idle and hanging ones
+/// included.
+const LOOKUPS_MAX: usize = 64;
 /// Maximum total size of queued requests of this supervisor, in bytes.
 const QUEUED_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Retry delay of a refused request, in milliseconds.
@@ -54,7 +59,34 @@ pub(crate) struct HelperJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct HelperKey {
     gateway: GatewayInstanceId,
-    scope: FilesScope,
+    scope: QueueScope,
+}
+
+/// Requests that share a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum QueueScope {
+    /// Requests for a lease.
+    Lease(LeaseId),
+    /// Equal requests without a lease, by their hash.
+    LookUp(u64),
+}
+
+impl QueueScope {
+    fn of(request: &FilesRequest) -> Self {
+        let FilesRequest { scope, roots, op } = request;
+        match scope {
+            FilesScope::Lease(lease_id) => Self::Lease(*lease_id),
+            FilesScope::Tenant => {
+                let mut hasher = DefaultHasher::new();
+                (discriminant(op), roots, op.names(), op.search()).hash(&mut hasher);
+                Self::LookUp(hasher.finish())
+            }
+        }
+    }
+
+    const fn is_lookup(self) -> bool {
+        matches!(self, Self::LookUp(_))
+    }
 }
 
 /// User and directories of a helper, fixed at its start. A request with other values needs another helper.
@@ -125,7 +157,7 @@ impl FileQueues {
     pub(crate) fn from_surviving(left: Vec<SurvivingHelper>) -> Self {
         let key = |left: &SurvivingHelper| HelperKey {
             gateway: left.gateway,
-            scope: FilesScope::Lease(left.lease_id),
+            scope: QueueScope::Lease(left.lease_id),
         };
         let running = left.iter().map(|left| (key(left), left.process)).collect();
         Self { running: Arc::new(Mutex::new(running)), ..Self::default() }
@@ -143,10 +175,11 @@ impl FileQueues {
         let Ok(bytes) = Arc::clone(&self.bytes).try_acquire_many_owned(size) else {
             return busy(to, "too many bytes are queued for file writes");
         };
-        let FilesRequest { scope, roots, op } = request;
-        let Some(jobs) = self.queue(context, HelperKey { gateway: requester.gateway, scope }) else {
+        let key = HelperKey { gateway: requester.gateway, scope: QueueScope::of(&request) };
+        let Some(jobs) = self.queue(context, key) else {
             return busy(to, "too many file helpers of this gateway run");
         };
+        let FilesRequest { roots, op, .. } = request;
         let setting = HelperSetting { requester, roots };
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
@@ -163,9 +196,14 @@ impl FileQueues {
             return Some(queue.jobs.clone());
         }
         // The number of living leases has the same bounds; a hanging helper may outlive its lease.
-        let config = &context.config;
-        let of_gateway = self.queues.keys().filter(|other| other.gateway == key.gateway).count();
-        if of_gateway > size(config.leases_per_gateway_max) || self.queues.len() > size(config.leases_max) {
+        let is_lookup = key.scope.is_lookup();
+        let (of_gateway_max, max) = match is_lookup {
+            true => (LOOKUPS_MAX, usize::MAX),
+            false => (size(context.config.leases_per_gateway_max), size(context.config.leases_max)),
+        };
+        let alike = || self.queues.keys().filter(|other| other.scope.is_lookup() == is_lookup);
+        let of_gateway = alike().filter(|other| other.gateway == key.gateway).count();
+        if of_gateway >= of_gateway_max || alike().count() >= max {
             return None;
         }
         let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
@@ -177,7 +215,7 @@ impl FileQueues {
 
     /// Ends the helper of a lease that is ending. Queued requests are refused.
     pub(crate) fn end(&self, lease_id: LeaseId) {
-        let of_lease = |key: &HelperKey| key.scope == FilesScope::Lease(lease_id);
+        let of_lease = |key: &HelperKey| key.scope == QueueScope::Lease(lease_id);
         for (_, queue) in self.queues.iter().filter(|(key, _)| of_lease(key)) {
             queue.end.cancel();
         }
@@ -194,10 +232,10 @@ impl FileQueues {
         }
         let running = self.running.lock();
         let left = |(key, process): (&HelperKey, &ProcessRecord)| match key.scope {
-            FilesScope::Lease(lease_id) => {
+            QueueScope::Lease(lease_id) => {
                 Some(SurvivingHelper { gateway: key.gateway, lease_id, process: *process })
             }
-            FilesScope::Tenant => None,
+            QueueScope::LookUp(_) => None,
         };
         running.iter().filter_map(left).collect()
     }

@@ -2,9 +2,9 @@
 //! is idle or does not respond.
 
 use super::helper::{Helper, HelperStartError, wait_until_gone};
-use super::{FilesJob, HelperJob, HelperKey, HelperSetting, RunningHelpers};
+use super::{FilesJob, HelperJob, HelperKey, HelperSetting, QueueScope, RunningHelpers};
 use crate::context::Context;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
+use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::protocol::{RefusalCode, Reply};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +13,12 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Idle time after which a helper without a lease ends: a spawn makes a few look-ups in a row.
-const TENANT_IDLE: Duration = Duration::from_secs(1);
+/// Idle time after which a helper without a lease ends: a spawn and the start of its agent look up the same.
+const LOOKUP_IDLE: Duration = Duration::from_secs(1);
+/// Maximum time of a look-up without a lease, in milliseconds: shorter than a gateway waits for it.
+const LOOKUP_MS: u64 = 4_000;
 /// Maximum wait of a request for the end of an earlier helper.
 const ENDING: Duration = Duration::from_secs(2);
-/// Maximum number of hanging helpers of one gateway without a lease, beyond which no further one is started.
-/// They write nothing.
-const TENANT_HUNG_MAX: usize = 15;
 
 type FilesResult = Result<FilesReply, FilesError>;
 
@@ -63,9 +62,11 @@ impl Worker {
         (end, stop): (CancellationToken, CancellationToken),
     ) {
         let idle = match self.key.scope {
-            FilesScope::Lease(_) => Duration::from_millis(self.context.config.files_idle_ms),
-            FilesScope::Tenant => TENANT_IDLE,
+            QueueScope::Lease(_) => Duration::from_millis(self.context.config.files_idle_ms),
+            QueueScope::LookUp(_) => LOOKUP_IDLE,
         };
+        // A queue is created for a request, which may arrive after the end of an earlier helper.
+        let mut is_used = false;
         loop {
             let job = tokio::select! {
                 biased;
@@ -73,12 +74,13 @@ impl Worker {
                 job = jobs.recv() => job,
                 // The queue is closed only now that no helper is left, because a closed queue may get a new
                 // worker. A request received in the meantime is still served.
-                () = self.end_when_idle(idle) => {
+                () = self.end_when_idle(idle), if is_used => {
                     jobs.close();
                     continue;
                 }
             };
             let Some(job) = job else { break };
+            is_used = true;
             self.serve(job, &end).await;
         }
         jobs.close();
@@ -109,7 +111,10 @@ impl Worker {
         if to.link().end().is_cancelled() {
             return;
         }
-        let within_ms = self.context.config.files_request_ms;
+        let within_ms = match self.key.scope {
+            QueueScope::Lease(_) => self.context.config.files_request_ms,
+            QueueScope::LookUp(_) => self.context.config.files_request_ms.min(LOOKUP_MS),
+        };
         let until = Instant::now() + Duration::from_millis(within_ms);
         if self.setting.as_ref() != Some(&setting) {
             self.dismiss();
@@ -183,15 +188,10 @@ impl Worker {
         self.slot = HelperSlot::Ready(Box::new(helper));
     }
 
-    /// Waits briefly until a helper may be started. A lease has only one helper at a time, so that inspection
-    /// sees all writes.
+    /// Waits briefly until a helper may be started. A queue has only one helper at a time, so that inspection
+    /// sees all writes, and a directory that hangs has only one.
     async fn has_room(&mut self) -> bool {
-        let hung_max = match self.key.scope {
-            FilesScope::Lease(_) => 0,
-            FilesScope::Tenant => TENANT_HUNG_MAX,
-        };
-        self.ending.retain(|ending| !ending.is_finished());
-        self.ending.len() <= hung_max || timeout(ENDING, self.wait_for_ending()).await.is_ok()
+        timeout(ENDING, self.wait_for_ending()).await.is_ok()
     }
 
     /// Starts to end the helper.

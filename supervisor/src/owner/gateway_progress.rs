@@ -9,7 +9,7 @@ use crate::context::wall_ms;
 use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::protocol::{LeaseKind, Refusal, Rollback};
+use acp_shared::protocol::{LeaseKind, LeaseState, Refusal, Rollback};
 use std::collections::{HashMap, HashSet};
 
 /// Maximum delay between an acknowledgement and the write of its event id, in milliseconds.
@@ -19,6 +19,11 @@ const SAVE_MS: u64 = 1_000;
 fn time(wall_ms: u64) -> String {
     let ms = i64::try_from(wall_ms).unwrap_or(i64::MAX);
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |at| format!("{at:.0}"))
+}
+
+/// Converts a time on the supervisor's clock, which shows `now_ms`.
+fn wall_time_of(at_ms: u64, now_ms: u64) -> u64 {
+    wall_ms().saturating_add(at_ms).saturating_sub(now_ms)
 }
 
 /// Progress state of the owner that is not part of the installations.
@@ -79,7 +84,9 @@ impl Owner {
             .map(|e| {
                 let info = e.info();
                 let (lease_id, started_at_ms) = (info.lease_id, info.started_at_ms);
-                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms }
+                let is_running = info.state == LeaseState::Open && info.exit.is_none() && !e.is_ending();
+                let is_in_use = is_running && info.stdin_written > 0;
+                AckedOutput { lease_id, offset: info.stdout_acked, started_at_ms, is_in_use }
             })
             .collect()
     }
@@ -96,7 +103,7 @@ impl Owner {
             .get(&gateway)
             .map_or((0, 0), |known| (known.epoch_max, known.progress.event_id));
         let agents = self.acked_outputs(gateway).len() as u64;
-        let kept_until_ms = wall_ms().saturating_add(until.saturating_sub(now));
+        let kept_until_ms = wall_time_of(until, now);
         Rollback { refusal, epoch, event_id, agents, kept_until_ms }
     }
 
@@ -109,13 +116,14 @@ impl Owner {
     pub(crate) fn describe_held_agents(&self) -> Vec<String> {
         let now = self.context.now_ms();
         let line = |(gateway, until): (&GatewayInstanceId, &u64)| {
-            let left = until.saturating_sub(now);
-            let until = time(wall_ms().saturating_add(left));
-            let agents = self.acked_outputs(*gateway).len();
+            let kept = match (self.acked_outputs(*gateway).len(), time(wall_time_of(*until, now))) {
+                (0, _) => "None of its agents is alive".to_owned(),
+                (agents, at) if now < *until => format!("Its {agents} living agents are kept until {at}"),
+                (agents, at) => format!("Its agents were kept until {at}, and {agents} are being ended"),
+            };
             format!(
-                "gateway {gateway} is refused: its database was rolled back. Its {agents} living agents are \
-                 kept until {until}; on its machine, stop it and use `acp-gateway store restore` or \
-                 `acp-gateway store accept-loss`"
+                "gateway {gateway} is refused: its database was rolled back. {kept}; on its machine, stop it \
+                 and use `acp-gateway store restore` or `acp-gateway store accept-loss`"
             )
         };
         self.pending.kept_until_ms.iter().map(line).collect()

@@ -10,7 +10,7 @@ use acp_shared::wire;
 use acp_testkit::ability::{self, Ability};
 use acp_testkit::processes::KillOnDrop;
 use acp_testkit::skip_unless;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -285,6 +285,22 @@ async fn connections_without_hello_block_no_client() {
     let mut line = [0; 5];
     connection_holder.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
     assert_open_to_others(&host, identity, "connections without Hello").await;
+}
+
+/// Without descriptors no connection can be accepted: the log has a few lines, then a count of the rest.
+#[test]
+fn failed_accepts_are_logged_a_few_times() {
+    let host = Host::public("");
+    let limit = |current| Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+    let pid = Pid::from_raw(host.pid());
+    let before = prlimit(pid, Resource::Nofile, limit(Some(1))).unwrap();
+    let waiting = UnixStream::connect(host.socket()).unwrap();
+    eventually("the rest is counted", || host.log().contains("similar messages suppressed"));
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    drop(waiting);
+    let logged = host.log().matches("cannot accept a connection").count();
+    assert!((1..=20).contains(&logged), "{logged} lines");
+    Workload::start(host.gateway()).finish("gateway");
 }
 
 /// H5: an observed epoch is useless while the gateway is connected.

@@ -3,7 +3,7 @@
 use crate::common::{Client, Host, TIMEOUT, agent, eventually, is_possible, pids_of, script};
 use crate::files::{helpers, request};
 use crate::scenarios::await_gone;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesScope};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, Reply, Request, Spawn};
 use acp_testkit::processes::KillOnDrop;
@@ -144,6 +144,41 @@ async fn hung_launch_directory_delays_only_spawns() {
     drop(hung_mount);
     drop(tokio::time::timeout(TIMEOUT, gateway.reply(requests)).await.unwrap());
     assert_eq!(host.stop(), Some(0));
+}
+
+/// The look-ups of the directory fail at their timeout.
+#[tokio::test]
+async fn hung_directory_delays_only_its_own_lookups() {
+    let Some(host) = host_with_namespace("") else { return };
+    let (identity, mut gateway) = host.connect_gateway().await;
+    let (hung_dir, dir) = (host.dir.path().join("hung"), host.dir.path().join("work"));
+    for dir in [&hung_dir, &dir] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    let hung_mount = hang_directory(&host, &hung_dir);
+    let look_up = |path: &Path| {
+        let op = FilesOp::Directories { paths: vec![path.to_str().unwrap().to_owned()] };
+        Request::Files(FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op })
+    };
+    let mut asked = Vec::new();
+    for n in 0..20 {
+        asked.push(gateway.send(look_up(&hung_dir.join(n.to_string()))).await);
+    }
+    let found = FilesReply::Directories(vec![Ok(dir.to_str().unwrap().to_owned())]);
+    let other = within_latency("another directory", gateway.call(look_up(&dir))).await;
+    assert_eq!(other, Ok(Reply::Files(Ok(found.clone()))));
+    for id in asked {
+        match within_latency("an answer at the deadline", gateway.reply(id)).await {
+            Ok(Reply::Files(Err(
+                FilesError::TimedOut { within_ms: 4_000 } | FilesError::NoHelper { .. },
+            ))) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let other = within_latency("another directory", gateway.call(look_up(&dir))).await;
+    assert_eq!(other, Ok(Reply::Files(Ok(found))));
+    drop(hung_mount);
+    eventually("the helpers have ended", || helpers(identity.id).is_empty());
 }
 
 /// The file requests fail at their timeout.

@@ -2,8 +2,10 @@
 
 use crate::common::{Client, Host, Identity, TIMEOUT, agent, eventually, is_alive};
 use acp_shared::conn::{self, ConnError};
+use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
 use acp_shared::ids::{LeaseId, StartId};
 use acp_shared::protocol::{Hello, Marks, RefusalCode, Reply, Request, Rollback, VERSION_MARKS};
+use std::path::Path;
 use std::time::Duration;
 
 fn marks(event_id: u64) -> Marks {
@@ -34,6 +36,10 @@ fn rollback(opened: Result<Client, ConnError>) -> Rollback {
         Err(other) => panic!("{other:?}"),
         Ok(client) => panic!("unexpectedly connected: {:?}", client.welcome),
     }
+}
+
+fn doctor(host: &Host) -> String {
+    String::from_utf8(host.cli(&["doctor"]).stdout).unwrap()
 }
 
 fn event_mark(host: &Host) -> Option<i64> {
@@ -68,6 +74,7 @@ async fn older_epoch_is_refused_and_agent_kept_until_loss_is_accepted() {
     for want in [identity.id.to_string().as_str(), "was rolled back", "1 living agents are kept until 2"] {
         assert!(warnings.contains(want), "{want}: {warnings}");
     }
+    assert!(doctor(&host).contains("1 living agents are kept until 2"), "{}", doctor(&host));
     // A retry does not restart the grace.
     let again = rollback(connect(&with_epoch(&identity, 3), marks(0)).await);
     assert!(again.kept_until_ms.abs_diff(refused.kept_until_ms) < 1_000, "{again:?} {refused:?}");
@@ -89,6 +96,8 @@ async fn agents_of_refused_gateway_end_after_rollback_grace() {
     drop(client);
     rollback(connect(&with_epoch(&identity, 1), marks(0)).await);
     eventually("the agent is ended", || !is_alive(pid));
+    eventually("no agent is said to be kept", || doctor(&host).contains("None of its agents is alive"));
+    assert!(!doctor(&host).contains("kept until"), "{}", doctor(&host));
 }
 
 #[tokio::test]
@@ -124,6 +133,26 @@ async fn marks_behind_acknowledged_ones_are_refused() {
     connect(&with_epoch(&identity, 3), marks(70)).await.unwrap();
 }
 
+/// The database was restored to a state before a lease that is in use: nothing of it was acknowledged.
+#[tokio::test]
+async fn database_without_lease_of_agent_in_use_is_refused() {
+    let host = Host::with_config("reap_term_ms = 300");
+    let identity = host.gateway();
+    let mut client = connect(&with_epoch(&identity, 1), marks(0)).await.unwrap();
+    let spec = client.start(agent(&["cat"])).await;
+    drop(client);
+    // An agent without input has done nothing for this gateway.
+    let mut client = connect(&with_epoch(&identity, 2), marks(0)).await.unwrap();
+    assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
+    drop(client);
+    let refused = rollback(connect(&with_epoch(&identity, 3), marks(0)).await);
+    assert!(refused.refusal.message.contains(&spec.lease_id.to_string()), "{refused:?}");
+    let with_lease = Marks { offsets: vec![(spec.lease_id, 0)], ..marks(0) };
+    let mut client = connect(&with_epoch(&identity, 3), with_lease).await.unwrap();
+    client.close(spec.lease_id).await;
+    connect(&with_epoch(&identity, 4), marks(0)).await.unwrap();
+}
+
 #[tokio::test]
 async fn marks_and_kept_agents_survive_upgrade() {
     let host = Host::with_config("detached_grace_ms = 300\nreap_term_ms = 300");
@@ -150,6 +179,13 @@ async fn acting_request_needs_epoch_of_connection() {
     let identity = with_epoch(&host.gateway(), 5);
     let mut client = connect(&identity, marks(0)).await.unwrap();
     let spec = client.start(agent(&["cat"])).await;
+    let dir = tempfile::tempdir().unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let write = FilesRequest {
+        scope: FilesScope::Lease(spec.lease_id),
+        roots: vec![text(dir.path())],
+        op: FilesOp::Write { path: text(&dir.path().join("a")), content: b"x".to_vec() },
+    };
     let table = [
         (Some(4), RefusalCode::EpochStale),
         (Some(6), RefusalCode::BadRequest),
@@ -166,6 +202,7 @@ async fn acting_request_needs_epoch_of_connection() {
             Request::AckSynced { lease_id, offset: 0, event_id: 1 },
             Request::CloseLease { lease_id, reason: String::new() },
             Request::Release { lease_id },
+            Request::Files(write.clone()),
         ] {
             let text = format!("{request:?}");
             assert_eq!(client.call(request).await.unwrap_err().code, code, "{epoch:?}: {text}");
@@ -174,6 +211,7 @@ async fn acting_request_needs_epoch_of_connection() {
     client.epoch = Some(5);
     assert_eq!(client.input(spec.lease_id, 1, b"x").await, Ok(Reply::Written { seq: 1 }));
     assert_eq!(client.leases().await.len(), 1, "another lease was started");
+    assert!(!dir.path().join("a").exists(), "nothing was written");
 }
 
 /// A gateway of protocol 1 keeps its agent, even with a restored database.

@@ -346,7 +346,9 @@ fn lookups_run_as_tenant_user() {
     }
     let work = own.display();
     let host = Host::public(&format!(
-        "[[tenant]]\nuid = {UID_A}\nrun_as_user = {AGENT_UID_A}\nrun_as_group = {AGENT_UID_A}\nroots = [\"{work}\"]\n",
+        "[[tenant]]\nuid = {UID_A}\nrun_as_user = {AGENT_UID_A}\nrun_as_group = {AGENT_UID_A}\nroots = [\"{work}\"]\n\
+         landlock = \"{}\"\n",
+        if can_confine_writes() { "on" } else { "off" },
     ));
     let mut gateway = Tenant::connect(&host.gateway(), UID_A);
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -376,8 +378,11 @@ fn lookups_run_as_tenant_user() {
     let spec = Spawn { cwd: text(&own), roots: roots.clone(), ..agent(&["cat"]) };
     let op = FilesOp::Directory { path: text(&own) };
     let want = FilesReply::Directory { path: text(&own), roots: vec![text(&own)] };
-    assert_eq!(ask(FilesScope::Tenant, &roots, op), want);
+    assert_eq!(ask(FilesScope::Tenant, &roots, op.clone()), want);
     gateway.spawn(&spec);
+    let answer =
+        gateway.call(Request::Files(FilesRequest { scope: FilesScope::Lease(spec.lease_id), roots, op }));
+    assert_eq!(answer, Ok(Reply::Files(Ok(want))));
 }
 
 /// The state is private to the supervisor's user, whatever the umask.

@@ -34,6 +34,8 @@
 //! | `long_line BYTES` | one `available_commands_update` whose line has exactly that many bytes, at least 400 |
 //! | `endless_line BYTES` | that many bytes without a line end |
 //! | `titles COUNT BYTES` | that many tool calls, each with a title of that many bytes |
+//! | `reads COUNT MS PATH` | that many `fs/read_text_file` at once; reads no answer for MS milliseconds; says `reads: N of COUNT` |
+//! | `writes COUNT BYTES PATH` | that many `fs/write_text_file` at once, each of that many bytes; says `writes: N of COUNT` |
 //! | `unknown_update` | a `session/update` of an unknown kind |
 //! | `bad_json` | a line that is not JSON |
 //! | `orphan_reply` | an error -32700 with id null |

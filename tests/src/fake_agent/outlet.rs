@@ -3,9 +3,18 @@
 use serde_json::Value;
 use std::io::{BufRead, Read as _, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of buffered lines of the client.
 const WAITING_LINES_MAX: usize = 1024;
+
+/// Held while no line of stdin is accepted.
+static STDIN_GATE: Mutex<()> = Mutex::new(());
+
+/// Stops reading stdin, except for one line, until the guard is dropped.
+pub(crate) fn stop_reading() -> MutexGuard<'static, ()> {
+    STDIN_GATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Input from the client.
 #[derive(Debug)]
@@ -24,6 +33,7 @@ pub(crate) fn read_stdin() -> std::io::Result<Receiver<Line>> {
         super::process::block_sigterm();
         for line in std::io::stdin().lock().lines() {
             let Ok(line) = line else { break };
+            drop(stop_reading());
             if sender.send(Line::Text(line)).is_err() {
                 return;
             }

@@ -37,6 +37,8 @@ pub(crate) enum Directive {
     LongLine { bytes: usize },
     EndlessLine { bytes: u64 },
     Titles { count: u64, bytes: usize },
+    Reads { count: usize, deaf_ms: u64, path: String },
+    Writes { count: usize, bytes: usize, path: String },
     UnknownUpdate,
     BadJson,
     OrphanReply,
@@ -64,7 +66,7 @@ pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first words of all directives, and the one of a remark.
 const NAMES: &str = "say chunks stamps thought plan mode tool permission missing_tool_call fs_read fs_write \
-    terminal terminal_kill terminals ext_request ext_notify long_line endless_line titles unknown_update bad_json \
+    terminal terminal_kill terminals ext_request ext_notify long_line endless_line titles reads writes unknown_update bad_json \
     orphan_reply late_update stderr sleep wait_cancel no_reply refuse stop error error_data option_name bad_utf8 raw \
     exit crash ignore_term ignore_eof fork_child spawn_setsid #";
 
@@ -138,6 +140,10 @@ fn directive(line: &str) -> Result<Directive, String> {
             let (count, bytes) = word(rest);
             Ok(Directive::Titles { count: number(count)?, bytes: number(bytes)? })
         }
+        "reads" => {
+            counted(name, rest).map(|(count, deaf_ms, path)| Directive::Reads { count, deaf_ms, path })
+        }
+        "writes" => counted(name, rest).map(|(count, bytes, path)| Directive::Writes { count, bytes, path }),
         "unknown_update" => bare(Directive::UnknownUpdate),
         "bad_json" => bare(Directive::BadJson),
         "orphan_reply" => bare(Directive::OrphanReply),
@@ -222,6 +228,12 @@ fn path_and_text(name: &str, rest: &str) -> Result<(String, String), String> {
     Ok((required(name, path)?, unescape(text)))
 }
 
+fn counted<T: std::str::FromStr>(name: &str, rest: &str) -> Result<(usize, T, String), String> {
+    let (count, rest) = word(rest);
+    let (value, path) = word(rest);
+    Ok((number(count)?, number(value)?, required(name, path)?))
+}
+
 fn title(rest: &str) -> String {
     if rest.is_empty() { "Do something".to_owned() } else { unescape(rest) }
 }
@@ -295,6 +307,8 @@ mod tests {
             ("long_line 573440", D::LongLine { bytes: 573_440 }),
             ("endless_line 99", D::EndlessLine { bytes: 99 }),
             ("titles 3 4000000", D::Titles { count: 3, bytes: 4_000_000 }),
+            ("reads 9 500 a b", D::Reads { count: 9, deaf_ms: 500, path: text("a b") }),
+            ("writes 3 12 a", D::Writes { count: 3, bytes: 12, path: text("a") }),
             ("unknown_update", D::UnknownUpdate),
             ("bad_json", D::BadJson),
             ("orphan_reply", D::OrphanReply),
@@ -355,6 +369,8 @@ mod tests {
             ("tool write", 1),
             ("fs_read", 1),
             ("mode", 1),
+            ("reads 1 x a", 1),
+            ("writes 1 1", 1),
             ("long_line 10", 1),
             ("exit 300", 1),
             ("error x y", 1),

@@ -167,6 +167,7 @@ impl Agent {
                     self.update(&turn.session, call)?;
                 }
             }
+            Directive::Reads { .. } | Directive::Writes { .. } => self.flood(turn, step)?,
             Directive::UnknownUpdate => {
                 let update = json!({"sessionUpdate": "fancy_new_thing", "fancy": {"deep": [1, 2.50, null]}});
                 self.update(&turn.session, update)?;
@@ -277,6 +278,59 @@ impl Agent {
                 }
             },
         }
+    }
+
+    /// Sends many file requests at once and says the number of results.
+    fn flood(&mut self, turn: &mut Turn, step: &Directive) -> Result<(), Exit> {
+        let params = |path: &str| json!({"sessionId": turn.session, "path": turn.cwd.join(path)});
+        match step {
+            Directive::Reads { count, deaf_ms, path } => {
+                let deaf = outlet::stop_reading();
+                let ids = self.send_many(&turn.session, "fs/read_text_file", &params(path), *count)?;
+                std::thread::sleep(Duration::from_millis(*deaf_ms));
+                drop(deaf);
+                self.say_results(turn, "reads", &ids)
+            }
+            Directive::Writes { count, bytes, path } => {
+                let mut params = params(path);
+                params["content"] = "x".repeat(*bytes).into();
+                let ids = self.send_many(&turn.session, "fs/write_text_file", &params, *count)?;
+                self.say_results(turn, "writes", &ids)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the same request `count` times and returns the ids.
+    fn send_many(
+        &mut self,
+        session: &str,
+        method: &str,
+        params: &Value,
+        count: usize,
+    ) -> Result<Vec<Value>, Exit> {
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let id = self.requests.begin(session, method);
+            self.send(&messages::request(&id, method, params.clone()))?;
+            ids.push(id);
+        }
+        Ok(ids)
+    }
+
+    /// Waits for the answers of requests and says the number of results after a label.
+    fn say_results(&mut self, turn: &mut Turn, label: &str, ids: &[Value]) -> Result<(), Exit> {
+        let mut results = 0;
+        for id in ids {
+            let answer = loop {
+                match self.requests.take(id) {
+                    Some(answer) => break answer,
+                    None => self.handle_next_line(None)?,
+                }
+            };
+            results += usize::from(matches!(answer, Answer::Result(_)));
+        }
+        self.say(turn, &format!("{label}: {results} of {}", ids.len()))
     }
 
     fn next_call(&mut self) -> String {

@@ -1,11 +1,14 @@
 //! Terminal commands of agents: each has a lease below the agent's lease.
 
 use crate::files::said;
-use acp_tests::house::House;
+use acp_testkit::processes::{all_pids, status_field};
+use acp_tests::house::{GATEWAY, House};
 use acp_tests::lease::Lease;
+use acp_tests::processes::{ProcessHandle, belongs_to_dir, read};
 use acp_tests::seed::Seed;
 use acp_tests::story::{check_answer, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until, wait_until_instant};
+use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// Code of the JSON-RPC error for a limit that is reached.
@@ -165,6 +168,44 @@ fn heavy_terminal_command_starts_once_across_gateway_kills() {
     }
     let started = std::fs::read_to_string(house.cwd().join("started")).unwrap();
     assert_eq!(started, (0..rounds).map(|n| format!("{n}\n")).collect::<String>(), "each command once");
+    house.end();
+}
+
+/// The file helper of a house with one agent. Helpers for look-ups of its start end soon.
+fn file_helper(house: &House) -> ProcessHandle {
+    let is_helper = |pid: &i32| {
+        let wrapper = status_field(*pid, "PPid").and_then(|parent| parent.parse().ok());
+        read(*pid).is_some_and(|process| process.argv.iter().any(|arg| arg == "files-helper"))
+            && wrapper.is_some_and(|wrapper| belongs_to_dir(wrapper, &house.world.path("supervisor")))
+    };
+    eventually(SOON, "only the file helper of the agent running", || {
+        let helpers: Vec<i32> = all_pids().into_iter().filter(is_helper).collect();
+        let [helper] = helpers[..] else { return None };
+        ProcessHandle::open(helper)
+    })
+}
+
+/// A stricter mode recalls a command that waits for the supervisor. The gateway is killed before the wait ends: its
+/// restart does not start the command.
+#[test]
+fn recalled_command_does_not_run_after_a_restart() {
+    let (mut house, key) = House::with_approve_all(&[]).with_session();
+    std::fs::write(house.cwd().join("a"), "x").unwrap();
+    assert_eq!(said(&house, &key, "fs_read a"), ["fs_read: x"]);
+    // The working directory of the command is looked up by a helper that does not answer.
+    let helper = file_helper(&house);
+    assert!(helper.signal(Signal::STOP));
+    let turn = house.follow(&["prompt", &key, "terminal touch ran"]);
+    until(SOON, "command allowed", || {
+        let sql = "SELECT count(*) FROM acp_agent_request WHERE state = 'started'";
+        house.world.journal(GATEWAY).query_row(sql, [], |row| row.get(0)) == Ok(1)
+    });
+    let _ = house.verb(&["sessions", "set", &key, "--permission", "deny-all"]);
+    house.kill_gateway();
+    assert!(helper.signal(Signal::CONT));
+    house.start_gateway();
+    check_answer(&turn.finish(LONG).ok().lines(), ["terminal: terminal/create error -32003"]);
+    assert!(!house.cwd().join("ran").exists());
     house.end();
 }
 

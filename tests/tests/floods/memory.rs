@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::story::chunks;
 use acp_tests::wait::{LONG, until};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -31,9 +32,10 @@ fn reader(house: &House, key: &str) {
     });
 }
 
-/// Floods a gateway with an agent's scripted output, and returns peak and remaining memory in KiB.
-fn flood(name: &str, script: &str) -> (u64, u64) {
-    let (house, key) = Plan::flags(&[]).build().with_session();
+/// Runs a script that floods a gateway, and returns the house and its session. The peak memory is checked.
+fn flood(name: &str, script: &str) -> (House, String) {
+    let (house, key) = Plan::flags(&[]).permission("approve-all").build().with_session();
+    std::fs::write(house.cwd().join("large"), "0123456789abcde\n".repeat(600_000)).unwrap();
     let _ = house.prompt(&key, "say warm");
     reader(&house, &key);
     let before = status(&house, "RssAnon");
@@ -44,19 +46,25 @@ fn flood(name: &str, script: &str) -> (u64, u64) {
         state != "running" && state != "starting"
     });
     let peak = status(&house, "VmHWM");
-    until(LONG, "memory released", || {
-        status(&house, "RssAnon") <= before + KEPT_KIB || std::env::var_os("ACP_MEMORY_FIGURES").is_some()
-    });
+    let is_measured = std::env::var_os("ACP_MEMORY_FIGURES").is_some();
+    until(LONG, "memory released", || is_measured || status(&house, "RssAnon") <= before + KEPT_KIB);
     let kept = status(&house, "RssAnon");
     println!("{name}: {before} KiB before, {peak} KiB at most, {kept} KiB afterwards");
-    house.end();
-    (peak, kept)
+    assert!(is_measured || peak <= PEAK_KIB, "{name}: {peak} KiB at most, {PEAK_KIB} KiB allowed");
+    (house, key)
 }
 
 fn check(name: &str, script: &str) {
-    let (peak, _) = flood(name, script);
-    let is_measured = std::env::var_os("ACP_MEMORY_FIGURES").is_some();
-    assert!(is_measured || peak <= PEAK_KIB, "{name}: {peak} KiB at most, {PEAK_KIB} KiB allowed");
+    flood(name, script).0.end();
+}
+
+/// Runs a script that floods a gateway with file requests, and returns the agent's message about their results.
+fn results(name: &str, script: &str) -> Vec<String> {
+    let (house, key) = flood(name, script);
+    let history = house.history(&key);
+    let said = chunks(&history).into_iter().filter(|said| *said != "warm").map(str::to_owned).collect();
+    house.end();
+    said
 }
 
 #[test]
@@ -78,4 +86,16 @@ fn heavy_long_titles_are_bounded() {
 fn heavy_many_updates_are_bounded() {
     let count = std::env::var("ACP_MEMORY_UPDATES").unwrap_or_else(|_| "50000".to_owned());
     check(&format!("{count} updates"), &format!("chunks {count} size=16"));
+}
+
+#[test]
+fn heavy_reads_of_an_agent_that_does_not_read_are_bounded_and_answered_later() {
+    assert_eq!(results("20 reads of 9.6 MB", "reads 20 8000 large"), ["reads: 20 of 20"]);
+}
+
+#[test]
+fn heavy_longest_writes_are_bounded() {
+    let said = results("12 writes of 12 MB", "writes 12 12000000 written");
+    assert!(said.len() == 1 && said[0].ends_with(" of 12"), "{said:?}");
+    assert_ne!(said, ["writes: 0 of 12"]);
 }

@@ -4,6 +4,8 @@
 
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::world::bin;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 
@@ -65,5 +67,40 @@ fn unfinished_requests_do_not_block_others() {
         check_short_requests(&house, &key);
         drop(held);
     }
+    house.end();
+}
+
+/// H9: a process of an agent's tree holds 400 connections, and opens anew those that are closed.
+#[test]
+fn connections_of_an_agents_tree_shut_nobody_out() {
+    let (house, key) = House::new(&[]).with_session();
+    let program = bin("hold-connections");
+    let socket = house.world.path(GATEWAY).join("gateway.sock");
+    let script = format!(
+        "tool run sleep 3600 | {} {} 400 > held & while ! [ -s held ]; do sleep 0.05; done",
+        program.display(),
+        socket.display()
+    );
+    let _ = house.prompt(&key, &script);
+    assert_eq!(std::fs::read_to_string(house.cwd().join("held")).unwrap(), "held\n");
+    for _ in 0..3 {
+        check_short_requests(&house, &key);
+    }
+    house.end();
+}
+
+/// Without descriptors no connection can be accepted: the log says so a few times, then how often it did not.
+#[test]
+fn accepts_that_fail_are_logged_a_few_times() {
+    let house = House::new(&[]);
+    let limit = |current| Rlimit { current, maximum: getrlimit(Resource::Nofile).maximum };
+    let pid = Pid::from_raw(house.gateway().pid());
+    let before = prlimit(pid, Resource::Nofile, limit(Some(1))).unwrap();
+    let waiting = UnixStream::connect(house.world.path(GATEWAY).join("gateway.sock")).unwrap();
+    until(SOON, "rest counted", || house.gateway_log().contains("similar messages suppressed"));
+    prlimit(pid, Resource::Nofile, before).unwrap();
+    drop(waiting);
+    let logged = house.gateway_log().matches("cannot accept a connection").count();
+    assert!((1..=20).contains(&logged), "{logged} lines");
     house.end();
 }

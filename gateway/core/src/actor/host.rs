@@ -4,7 +4,7 @@
 //! Requests are `received` until decided, and `started` from then on. A restart decides received requests
 //! again, except those with a pending question.
 
-use super::{Actor, ActorEffect, StepOutput};
+use super::{Actor, ActorEffect, Lease, StepOutput};
 use crate::backend::{AgentRequest, AgentRequestKind, RpcError};
 use crate::event::EventKind;
 use crate::host::{
@@ -18,6 +18,19 @@ use crate::writes::Write;
 use acp_shared::ids::RunId;
 use serde_json::json;
 use sha2::{Digest, Sha256};
+
+/// Maximum total size of waiting answers, in bytes, at which a request with a large answer is carried out.
+const WAITING_BYTES_MAX: usize = 1024 * 1024;
+
+/// True for a request whose answer may be large: content of a file, output of a terminal.
+const fn has_large_answer(row: &AgentRequestRow) -> bool {
+    matches!(row.request.what, AgentRequestKind::FsRead { .. } | AgentRequestKind::TerminalOutput { .. })
+}
+
+/// True for a request that needs no further decision.
+const fn is_decided(row: &AgentRequestRow) -> bool {
+    !matches!(row.state, RequestState::Received) || HostEffect::of(&row.request.what).is_none()
+}
 
 impl Actor {
     /// Handles a request for a file or a terminal.
@@ -41,14 +54,33 @@ impl Actor {
             self.requests.keys().filter(|at| !self.permissions.contains_key(at)).copied().collect();
         for at in open {
             let Some(row) = self.requests.get(&at) else { continue };
-            let is_decided =
-                row.state != RequestState::Received || HostEffect::of(&row.request.what).is_none();
-            if is_decided {
-                out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: true });
+            if is_decided(row) {
+                self.perform(at, true, out);
             } else {
                 self.decide_host_request(at, None, out);
             }
         }
+    }
+
+    /// Carries out a decided request. One with a large answer may wait for others.
+    fn perform(&mut self, at: u64, again: bool, out: &mut StepOutput) {
+        match self.requests.get(&at) {
+            Some(row) if has_large_answer(row) => self.perform_next_read(again, out),
+            Some(row) => out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again }),
+            None => {}
+        }
+    }
+
+    /// Carries out the next request with a large answer: one at a time, and only while the agent reads its
+    /// input, since answers are kept in memory and in the outbox until then.
+    pub(super) fn perform_next_read(&mut self, again: bool, out: &mut StepOutput) {
+        let waiting = self.lease.as_ref().map_or(0, Lease::waiting_answer_bytes);
+        if self.reading.is_some_and(|at| self.requests.contains_key(&at)) || waiting > WAITING_BYTES_MAX {
+            return;
+        }
+        let next = self.requests.values().find(|row| has_large_answer(row) && is_decided(row));
+        self.reading = next.map(|row| row.request.at);
+        out.effects.extend(next.map(|row| ActorEffect::Perform { row: Box::new(row.clone()), again }));
     }
 
     /// Handles the result of [`ActorEffect::Inspect`].
@@ -150,8 +182,8 @@ impl Actor {
             _ => return,
         };
         let (run_id, method) = (row.request.run_id, row.request.method.clone());
-        let request =
-            AgentRequest { at, run_id, method, params: question.params.to_string(), what: question.what };
+        let (params, is_recalled) = (question.params.to_string(), false);
+        let request = AgentRequest { at, run_id, method, params, what: question.what, is_recalled };
         out.writes.push(Write::Request(Box::new(row.clone())));
         let Some(permission) = self.new_permission(request, out) else { return };
         out.writes.push(Write::Permission(Box::new(permission.clone())));
@@ -206,21 +238,22 @@ impl Actor {
             row.state = RequestState::Started;
         }
         out.writes.push(Write::Request(Box::new(row.clone())));
-        out.effects.push(ActorEffect::Perform { row: Box::new(row.clone()), again: false });
+        self.perform(at, false, out);
     }
 
-    /// Recalls allowed effects that may not have been sent yet, of one run or of all.
-    pub(super) fn recall_effects(&self, run_id: Option<RunId>, out: &mut StepOutput) {
-        let is_meant = |row: &&AgentRequestRow| {
-            let is_effect =
-                matches!(HostEffect::of(&row.request.what), Some(HostEffect::Write | HostEffect::Run));
-            is_effect
-                && row.state == RequestState::Started
-                && (run_id.is_none() || row.request.run_id == run_id)
-        };
-        out.effects.extend(
-            self.requests.values().filter(is_meant).map(|row| ActorEffect::Recall { at: row.request.at }),
-        );
+    /// Recalls allowed effects that may not have been sent yet, of one run or of all. For a command the recall
+    /// is committed, since a restart would start it otherwise; a restart never repeats a write (H3).
+    pub(super) fn recall_effects(&mut self, run_id: Option<RunId>, out: &mut StepOutput) {
+        for row in self.requests.values_mut() {
+            let is_meant = run_id.is_none() || row.request.run_id == run_id;
+            let effect = HostEffect::of(&row.request.what).filter(|effect| *effect != HostEffect::Read);
+            let (Some(effect), RequestState::Started, true) = (effect, row.state, is_meant) else { continue };
+            if effect == HostEffect::Run && !row.request.is_recalled {
+                row.request.is_recalled = true;
+                out.writes.push(Write::Request(Box::new(row.clone())));
+            }
+            out.effects.push(ActorEffect::Recall { at: row.request.at });
+        }
     }
 
     fn refuse_effect(&mut self, at: u64, reason: DecisionReason, out: &mut StepOutput) {

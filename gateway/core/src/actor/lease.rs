@@ -16,6 +16,7 @@ use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, LeaseKind, RefusalCode, Spawn};
 use serde_json::json;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Maximum number of messages in flight to the supervisor.
 const INPUT_WINDOW: u64 = 32;
@@ -25,6 +26,8 @@ const INPUT_RETRY_MS: u64 = 100;
 const TAIL_BYTES: usize = 64 * 1024;
 /// Maximum number of messages waiting for an agent that sends requests and does not read.
 const OUTBOX_ROWS_MAX: usize = 4_096;
+/// Maximum total size of answers waiting for an agent, in bytes: more than one answer of the largest size.
+const OUTBOX_BYTES_MAX: usize = 20 * 1024 * 1024;
 
 impl Actor {
     /// Commits a new lease together with the first messages to its agent, then asks for the process (H5).
@@ -51,6 +54,7 @@ impl Actor {
         let lines = LineSplitter::new(0, self.limits.line_bytes_max);
         self.lease = Some(Lease { backend_dirty: true, ..Lease::new(row, lines, VecDeque::new()) });
         self.session.lease_id = Some(lease_id);
+        self.reading = None;
         self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
         let options = self.session.options.config_over(&self.profile.options);
         let steps = self.backend.start_session(&StartSessionParams {
@@ -298,13 +302,19 @@ impl Actor {
             }
             Err(error @ LineError::TooLong { .. }) => {
                 self.fail_protocol_limit(error.to_string(), offset + bytes.len() as u64, out);
-                return;
             }
         }
-        let waiting = self.lease.as_ref().map_or(0, |lease| lease.outbox.len());
-        if waiting > OUTBOX_ROWS_MAX {
-            let text = format!("The agent does not read its input: {waiting} messages are pending.");
-            self.fail_protocol_limit(text, offset + bytes.len() as u64, out);
+    }
+
+    /// Ends an agent that sends requests and does not read the answers.
+    pub(super) fn check_outbox(&mut self, out: &mut StepOutput) {
+        let Some(lease) = &self.lease else { return };
+        let (rows, bytes) = (lease.outbox.len(), lease.waiting_answer_bytes());
+        if rows > OUTBOX_ROWS_MAX || bytes > OUTBOX_BYTES_MAX {
+            let text = format!(
+                "The agent does not read its input: {rows} messages are pending, with {bytes} bytes of answers."
+            );
+            self.fail_protocol_limit(text, lease.lines.next_offset(), out);
         }
     }
 
@@ -375,7 +385,7 @@ impl Actor {
         let Some(lease) = &mut self.lease else { return };
         let seq = lease.row.next_stdin_seq;
         lease.row.next_stdin_seq += 1;
-        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes, kind, written: false };
+        let row = OutboxRow { lease_id: lease.row.lease_id, seq, bytes: bytes.into(), kind, written: false };
         out.writes.push(Write::Outbox(Box::new(row.clone())));
         lease.outbox.push_back(row);
         lease.backend_dirty = true;
@@ -393,7 +403,7 @@ impl Actor {
                 out.effects.push(ActorEffect::Input {
                     lease_id: row.lease_id,
                     seq: row.seq,
-                    bytes: row.bytes.clone(),
+                    bytes: Arc::clone(&row.bytes),
                 });
             }
         }

@@ -25,7 +25,7 @@ pub use input::{
 };
 pub use output::{ActorEffect, StepOutput};
 
-use crate::backend::BackendMachine;
+use crate::backend::{BackendMachine, InputKind};
 use crate::failure::Failure;
 use crate::line_splitter::LineSplitter;
 use crate::rows::{AgentRequestRow, LeaseStatus, OutboxRow, PermissionRow, RunRow, SessionRow};
@@ -81,6 +81,12 @@ impl Lease {
         }
     }
 
+    /// Total size of the answers that the agent has not read, in bytes.
+    fn waiting_answer_bytes(&self) -> usize {
+        let answers = self.outbox.iter().filter(|row| matches!(row.kind, InputKind::Answer { .. }));
+        answers.map(|row| row.bytes.len()).sum()
+    }
+
     /// Returns the request for the output from the committed offset on.
     const fn attach(&self) -> ActorEffect {
         ActorEffect::Attach { lease_id: self.row.lease_id, from_offset: self.row.stdout_offset }
@@ -125,6 +131,8 @@ pub struct Actor {
     runs: VecDeque<RunRow>,
     backend: Box<dyn BackendMachine>,
     requests: BTreeMap<u64, AgentRequestRow>,
+    /// Offset of the request in progress whose answer may be large.
+    reading: Option<u64>,
     permissions: BTreeMap<u64, PermissionRow>,
     profile: AgentProfile,
     limits: ActorLimits,
@@ -175,6 +183,7 @@ impl Actor {
             runs,
             backend,
             requests: requests.into_iter().map(|row| (row.request.at, row)).collect(),
+            reading: None,
             permissions: permissions.into_iter().map(|row| (row.request.at, row)).collect(),
             profile,
             limits,
@@ -293,6 +302,8 @@ impl Actor {
 
     /// Last part of every step: starts what the new state requires, and writes the progress rows.
     fn finish(&mut self, out: &mut StepOutput) {
+        self.check_outbox(out);
+        self.perform_next_read(false, out);
         self.start_next(out);
         self.end_lease_if_drained(out);
         self.start_next(out);

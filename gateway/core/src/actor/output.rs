@@ -10,6 +10,7 @@ use crate::transition::Transition;
 use crate::writes::Write;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::Spawn;
+use std::sync::Arc;
 
 /// Action to perform once the rows are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +31,7 @@ pub enum ActorEffect {
         /// Number of the message.
         seq: u64,
         /// Bytes of the message.
-        bytes: Vec<u8>,
+        bytes: Arc<[u8]>,
     },
     /// Acknowledge output: all bytes before the offset are committed.
     Ack {

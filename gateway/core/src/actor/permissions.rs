@@ -2,10 +2,11 @@
 
 use super::input::{CommandReply, IdempotencyRecord};
 use super::{Actor, ActorEffect, StepOutput};
-use crate::backend::{AgentRequest, AgentRequestKind, RequestReply, RpcError, RpcOutcome};
+use crate::backend::{AgentRequest, AgentRequestKind, RequestReply, RpcOutcome};
 use crate::event::EventKind;
 use crate::failure::Failure;
-use crate::jsonrpc::{INTERNAL_ERROR, REFUSED};
+use crate::host::{ANSWER_BYTES_MAX, too_long_answer};
+use crate::jsonrpc::REFUSED;
 use crate::permission::{self, NOT_PENDING, PermissionDecision};
 use crate::rows::{AutoResolution, NonInteractive, PermissionRow, PermissionState, RequestState, ResolvedBy};
 use crate::session::SessionState;
@@ -40,12 +41,7 @@ impl Actor {
         row.state = RequestState::Answered;
         out.writes.push(Write::Request(Box::new(row)));
         let outcome = outcome.and_then(|result| {
-            if result.len() <= MESSAGE_BYTES_MAX {
-                return Ok(result);
-            }
-            let message =
-                format!("The answer is longer than {MESSAGE_BYTES_MAX} bytes; ask for a part of it.");
-            Err(RpcError { code: INTERNAL_ERROR, message })
+            if result.len() <= ANSWER_BYTES_MAX { Ok(result) } else { Err(too_long_answer()) }
         });
         let is_rejection = matches!(&outcome, Err(error) if error.code == REFUSED);
         self.answer(RequestReply { at, outcome, is_rejection }, out);
@@ -53,6 +49,7 @@ impl Actor {
 
     fn answer(&mut self, answer: RequestReply, out: &mut StepOutput) {
         let steps = self.backend.answer(&answer);
+        drop(answer);
         self.mark_backend_dirty();
         self.on_backend_steps(steps, out);
     }

@@ -11,6 +11,7 @@ mod letter_machine;
 mod lifecycle;
 mod lookups;
 mod machines;
+mod outbox;
 mod permissions;
 mod phases;
 mod queued;

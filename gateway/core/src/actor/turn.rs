@@ -6,6 +6,7 @@ use crate::actor::permissions::MESSAGE_BYTES_MAX;
 use crate::backend::SubmitParams;
 use crate::event::{self, EventKind};
 use crate::failure::Failure;
+use crate::jsonrpc;
 use crate::request::{CancelResult, PromptAccepted, PromptRequest};
 use crate::rows::{AutoResolution, RunMode};
 use crate::run::{RunEvent, RunState};
@@ -113,7 +114,7 @@ impl Actor {
             let max = self.limits.prompt_bytes_max;
             return Err(Failure::new(Code::LimitReached, format!("A prompt may have {max} bytes at most.")));
         }
-        if json_len(text) > MESSAGE_BYTES_MAX {
+        if jsonrpc::quoted_len(text) > MESSAGE_BYTES_MAX {
             return Err(Failure::new(Code::LimitReached, "As JSON this prompt is too long for one message."));
         }
         Ok(())
@@ -334,14 +335,6 @@ impl RunOutcome {
     pub(super) fn cancelled() -> Self {
         Self::Stopped { stop_reason: "cancelled".to_owned(), usage: None, result: None }
     }
-}
-
-/// Length of a text as a JSON string, in bytes; a lower bound for short texts.
-fn json_len(text: &str) -> usize {
-    if text.len() * 6 < MESSAGE_BYTES_MAX {
-        return text.len();
-    }
-    serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
 }
 
 fn done_payload(stop_reason: &str, usage: Option<serde_json::Value>, result: Option<String>) -> String {

@@ -55,7 +55,7 @@ fn effect_decisions_follow_the_rules_for_every_input() {
 }
 
 fn write(path: &str) -> (AgentRequestKind, Option<Inspection>) {
-    let wanted = AgentRequestKind::FsWrite { path: path.to_owned(), content: String::new() };
+    let wanted = AgentRequestKind::FsWrite { path: path.to_owned(), content: "".into() };
     (wanted, Some(Inspection { path: path.to_owned(), is_same: false, old: FileContent::Absent }))
 }
 

@@ -106,7 +106,14 @@ fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Resolv
     PermissionRow {
         lease_id: LeaseId::mint(),
         session_key: SessionKey::parse("agent:demo:acp:1").unwrap(),
-        request: AgentRequest { at: 7, run_id: None, method: "m".into(), params: "{}".into(), what },
+        request: AgentRequest {
+            at: 7,
+            run_id: None,
+            method: "m".into(),
+            params: "{}".into(),
+            what,
+            is_recalled: false,
+        },
         state,
         option_id: option_id.map(str::to_owned),
         resolved_by: by,

@@ -11,7 +11,7 @@ use crate::runtime::agent_host::terminal::{
 };
 use crate::supervisor::{CallError, SupervisorClient};
 use acp_core::backend::{AgentRequestKind, RpcError};
-use acp_core::host::{DecisionReason, Inspection};
+use acp_core::host::{DecisionReason, HostEffect, Inspection};
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use acp_core::rows::AgentRequestRow;
 use acp_shared::ids::LeaseId;
@@ -64,16 +64,20 @@ where
 {
     let (mut is_uncertain, mut wait_budget) = (job.again, ReconnectWait(wait_ms));
     loop {
-        // A write that may have started is only inspected.
-        let is_looking = is_uncertain && matches!(job.row.request.what, AgentRequestKind::FsWrite { .. });
-        if job.recalled.load(Ordering::Relaxed) && !is_looking {
-            return Err(rpc(REFUSED, DecisionReason::Stopped.refusal()));
+        let is_recalled = job.recalled.load(Ordering::Relaxed);
+        if is_recalled && !(is_uncertain && HostEffect::of(&job.row.request.what).is_some()) {
+            return Err(recalled());
         }
         let outcome = attempt(supervisor, &job, &mut is_uncertain).await;
         if !matches!(outcome, Err(TerminalError::Unavailable)) || !wait_budget.wait().await {
             return outcome.map_err(TerminalError::rpc);
         }
     }
+}
+
+/// Returns the error for a recalled effect that was not started.
+fn recalled() -> RpcError {
+    rpc(REFUSED, DecisionReason::Stopped.refusal())
 }
 
 /// Remaining wait for a disconnected supervisor, in milliseconds.
@@ -89,7 +93,8 @@ impl ReconnectWait {
     }
 }
 
-/// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file.
+/// Makes one attempt. `is_uncertain` is true if an earlier one may have written the file or started the
+/// command.
 async fn attempt<S>(
     supervisor: &S,
     job: &AgentRequestJob,
@@ -107,8 +112,18 @@ where
         AgentRequestKind::FsWrite { path, content } => {
             files::write(supervisor, project, (path, content), is_uncertain).await
         }
+        // A recalled command that may have been started is only looked up.
+        AgentRequestKind::TerminalCreate { .. } if job.recalled.load(Ordering::Relaxed) => {
+            let terminal_id = job.row.intent.as_deref().unwrap_or_default();
+            let lease_id = ours(terminal_id).await.map_err(|error| match error {
+                TerminalError::Unavailable => TerminalError::Unavailable,
+                TerminalError::Rpc(_) => TerminalError::Rpc(recalled()),
+            })?;
+            Ok(terminal::created(lease_id))
+        }
         AgentRequestKind::TerminalCreate { .. } => {
             let spawn = spawn_of(supervisor, project, job).await?;
+            *is_uncertain = true;
             terminal::create(supervisor, spawn).await
         }
         AgentRequestKind::TerminalOutput { terminal_id } => {

@@ -20,8 +20,8 @@ impl Session {
     }
 
     fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
-        let request =
-            AgentRequest { at: 0, run_id: None, method: String::new(), params: String::new(), what };
+        let (method, params) = (String::new(), String::new());
+        let request = AgentRequest { at: 0, run_id: None, method, params, what, is_recalled: false };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row = AgentRequestRow {
             lease_id: self.agent,
@@ -58,7 +58,7 @@ fn create(command: &str) -> AgentRequestKind {
 async fn file_requests_are_served() {
     let session = Session::new();
     let (path, content) = ("/project/a".to_owned(), "one\ntwo\n".to_owned());
-    let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.clone() };
+    let write = AgentRequestKind::FsWrite { path: path.clone(), content: content.as_str().into() };
     assert_eq!(session.serve(write, false).await.unwrap(), serde_json::json!({}));
     let read = AgentRequestKind::FsRead { path, line: None, limit: None };
     for again in [false, true] {
@@ -73,7 +73,7 @@ async fn file_requests_are_served() {
 async fn write_of_earlier_gateway_is_not_repeated() {
     let session = Session::new();
     let disk = &session.fake.disk;
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "new".into() };
     for (content, is_ok) in [(Some("new"), true), (Some("old"), false), (Some(""), false), (None, false)] {
         *disk.files.lock().unwrap() =
             content.map(|text| ("/project/a".to_owned(), text.to_owned())).into_iter().collect();
@@ -125,7 +125,7 @@ async fn unavailable_supervisor_is_awaited_for_limited_time() {
 
 #[tokio::test]
 async fn request_recalled_before_sending_is_not_executed() {
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".into() };
     for what in [write, create("make")] {
         let session = Session::new();
         session.fake.unavailable_calls.store(3, Ordering::Relaxed);
@@ -147,8 +147,26 @@ async fn request_recalled_before_sending_is_not_executed() {
 async fn recalled_write_in_progress_is_inspected() {
     let session = Session::new();
     session.fake.disk.files.lock().unwrap().insert("/project/a".to_owned(), "x".to_owned());
-    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".to_owned() };
+    let write = AgentRequestKind::FsWrite { path: "/project/a".to_owned(), content: "x".into() };
     let job = session.job(write, None, true);
     job.recalled.store(true, Ordering::Relaxed);
     assert_eq!(serve(&session.fake, job).await.unwrap(), "{}");
+}
+
+/// A recalled command that an earlier gateway may have started is looked up, and never started.
+#[tokio::test]
+async fn recalled_command_of_an_earlier_gateway_is_answered_and_not_started() {
+    for is_running in [true, false] {
+        let session = Session::new();
+        let id = LeaseId::mint();
+        if is_running {
+            let job = session.job(create("make"), Some(id.to_string()), false);
+            serve(&session.fake, job).await.unwrap();
+        }
+        let job = session.job(create("make"), Some(id.to_string()), true);
+        job.recalled.store(true, Ordering::Relaxed);
+        let served = serve(&session.fake, job).await.map_err(|error| error.code);
+        assert_eq!(served, if is_running { Ok(format!(r#"{{"terminalId":"{id}"}}"#)) } else { Err(REFUSED) });
+        assert_eq!(session.fake.terminals.lock().unwrap().len(), usize::from(is_running));
+    }
 }

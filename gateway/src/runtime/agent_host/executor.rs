@@ -69,7 +69,7 @@ impl AgentRequestExecutor {
     ) {
         let at = row.request.at;
         let supervisor = self.supervisor.clone();
-        let recalled = Arc::default();
+        let recalled = Arc::new(AtomicBool::new(row.request.is_recalled));
         let job = AgentRequestJob { row, again, roots, env, recalled: Arc::clone(&recalled) };
         self.start(at, recalled, async move { WorkResult::Done(serve(&supervisor, job).await) });
     }

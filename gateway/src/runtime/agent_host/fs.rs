@@ -6,8 +6,8 @@
 use crate::runtime::agent_host::terminal::{SupervisorCalls, TerminalError, rpc, unexpected};
 use crate::supervisor::CallError;
 use acp_core::host;
-use acp_core::host::FileContent;
-use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND};
+use acp_core::host::{ANSWER_BYTES_MAX, FileContent, too_long_answer};
+use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND, quoted, quoted_len};
 use acp_shared::files::{
     FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection, READ_BYTES_MAX,
 };
@@ -43,7 +43,17 @@ pub(crate) async fn read(
 ) -> Result<String, TerminalError> {
     let op = FilesOp::Read { path: path.to_owned(), line, limit, bytes_max: READ_BYTES_MAX };
     match ask(supervisor, project, op, path).await? {
-        FilesReply::Text(content) => Ok(serde_json::json!({ "content": content }).to_string()),
+        FilesReply::Text(content) if quoted_len(&content) > ANSWER_BYTES_MAX => {
+            Err(TerminalError::Rpc(too_long_answer()))
+        }
+        FilesReply::Text(content) => {
+            // Built in place: the content may be large.
+            let mut result = quoted(&content);
+            drop(content);
+            result.insert_str(0, "{\"content\":");
+            result.push('}');
+            Ok(result)
+        }
         _ => Err(unexpected()),
     }
 }

@@ -163,9 +163,14 @@ fn argv(command: &str, args: &[String]) -> Result<Vec<String>, RpcError> {
 pub(crate) async fn create(supervisor: &impl SupervisorCalls, spawn: Spawn) -> Result<String, TerminalError> {
     let lease_id = spawn.lease_id;
     match supervisor.call(Request::Spawn(spawn)).await? {
-        Reply::Spawned(_) => Ok(json!({ "terminalId": lease_id.to_string() }).to_string()),
+        Reply::Spawned(_) => Ok(created(lease_id)),
         _ => Err(unexpected()),
     }
+}
+
+/// Result of `terminal/create` as JSON text.
+pub(crate) fn created(lease_id: LeaseId) -> String {
+    json!({ "terminalId": lease_id.to_string() }).to_string()
 }
 
 /// Returns the lease of a terminal id if it belongs to this session.

@@ -232,7 +232,7 @@ impl SessionTask {
                     self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
                 }
                 ActorEffect::Input { lease_id, seq, bytes } => {
-                    let request = Request::Input { lease_id, seq, bytes };
+                    let request = Request::Input { lease_id, seq, bytes: bytes.to_vec() };
                     self.call(lease_id, request, move |answer| written(seq, answer)).await;
                 }
                 ActorEffect::Ack { lease_id, offset } => {

@@ -122,6 +122,7 @@ pub(super) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
         method: "fs/read_text_file".into(),
         params: "{\"path\":\"/tmp/x\"}".into(),
         what: AgentRequestKind::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
+        is_recalled: true,
     }
 }
 
@@ -152,7 +153,7 @@ pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
     OutboxRow {
         lease_id: lease.lease_id,
         seq,
-        bytes: format!("message {seq}\n").into_bytes(),
+        bytes: format!("message {seq}\n").into_bytes().into(),
         kind: InputKind::Prompt { run_id },
         written: false,
     }

@@ -138,3 +138,24 @@ async fn durability_sets_synchronous_pragma() {
         assert_eq!(store.write("look", read_pragma).await.unwrap(), want, "{durability:?}");
     }
 }
+
+/// A database that is served without a supervisor shows the event of the first such start, whatever is written since.
+#[tokio::test]
+async fn shown_event_id_is_from_before_unadmitted_starts() {
+    let (dir, mut store) = open();
+    insert_session(&store, "s").await;
+    let (mut last, mut shown) = (0, Vec::new());
+    for is_admitted in [true, false, false, true, false] {
+        if is_admitted {
+            store.settle_admission().await.unwrap();
+        }
+        let (_, fence) = store.claim(session("s").session_key).await.unwrap();
+        last += 1;
+        store.commit(fence, vec![event(last, None)]).await.unwrap();
+        shown.push(store.marks().await.unwrap().event_id);
+        store.close().await;
+        store = Store::open(dir.path(), Durability::Full).unwrap();
+    }
+    assert_eq!(shown, [1, 1, 1, 4, 4]);
+    store.close().await;
+}

@@ -46,7 +46,7 @@ fn weight(write: &Write) -> usize {
         Write::Outbox(row) => row.bytes.len(),
         Write::Run(row) => row.text.len() + row.files.as_ref().map_or(0, |files| files.len()),
         Write::Reword { text, .. } => text.len(),
-        Write::Request(row) => row.request.params.len() * 2,
+        Write::Request(row) => row.request.content_bytes(),
         Write::Permission(row) => row.request.params.len(),
         Write::LeaseProgress { link_state, .. } => link_state.as_ref().map_or(0, String::len),
         Write::Session(_)

@@ -218,3 +218,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> Result<(Handover, Summary), ImageError
     }
     Ok((Handover { head, entries }, summary))
 }
+
+#[cfg(test)]
+#[path = "image_tests.rs"]
+mod tests;

@@ -249,16 +249,6 @@ fn agent_with_closed_stdin_is_ended() {
 }
 
 #[test]
-fn oversized_answer_becomes_an_error() {
-    let mut world = approving();
-    prompt(&mut world, "Wtext").unwrap();
-    let (at, _) = world.performed[0];
-    world.input(ActorInput::RequestDone { at, outcome: Ok("x".repeat(33 * 1024 * 1024)) });
-    let answer = world.stdin().into_iter().find(|text| text.starts_with("answer")).unwrap();
-    assert!(answer.starts_with("answer Err"), "a frame that cannot be sent would break every connection");
-}
-
-#[test]
 fn turn_without_lease_after_adopt_is_uncertain() {
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();

@@ -21,7 +21,7 @@ impl World {
             return Err(RpcError { code: -32602, message: format!("{path}: outside") });
         }
         let old = self.disk.get(&path);
-        let is_same = old == Some(content);
+        let is_same = old.map(String::as_str) == Some(&**content);
         Ok(Inspection { path, is_same, old: old.cloned().map_or(FileContent::Absent, FileContent::Text) })
     }
 }
@@ -429,5 +429,24 @@ fn unsent_effect_is_recalled() {
         end(&mut world, run);
         let effects: Vec<u64> = world.performed.iter().skip(1).map(|(at, _)| *at).take(recalled).collect();
         assert_eq!(world.recalled, effects, "reads are not recalled");
+    }
+}
+
+/// The recall is committed with the change that caused it: a restart carries out a command as recalled.
+#[test]
+fn recall_of_a_command_survives_restart() {
+    type End = fn(&mut World);
+    let stricter: End = |world| {
+        world.command(ActorCommand::Set(Setting::Permission(PermissionMode::DenyAll))).unwrap();
+    };
+    let finish: End = |world| world.emit("D\n");
+    let nothing: End = |_| {};
+    for (end, is_recalled) in [(stricter, true), (finish, true), (nothing, false)] {
+        let (mut world, _) = running(PermissionMode::ApproveAll);
+        world.emit("Cls\n");
+        end(&mut world);
+        world.restart();
+        let (at, again) = *world.performed.last().unwrap();
+        assert_eq!((again, world.rows.requests[&at].request.is_recalled), (true, is_recalled));
     }
 }

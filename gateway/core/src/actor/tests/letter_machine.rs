@@ -83,7 +83,8 @@ impl BackendMachine for LetterMachine {
         let text = String::from_utf8(line.to_vec()).unwrap();
         let run_id = self.running;
         let request = |method: &str, params: String, what: AgentRequestKind| {
-            vec![BackendStep::Request(AgentRequest { at, run_id, method: method.to_owned(), params, what })]
+            let (method, is_recalled) = (method.to_owned(), false);
+            vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
         };
         match text.split_at(1) {
             ("R", id) => vec![BackendStep::Ready {
@@ -147,7 +148,7 @@ impl BackendMachine for LetterMachine {
                     Some((path, content)) if path.starts_with('/') => (path, content),
                     _ => ("/w/f", text),
                 };
-                let what = AgentRequestKind::FsWrite { path: path.to_owned(), content: content.to_owned() };
+                let what = AgentRequestKind::FsWrite { path: path.to_owned(), content: content.into() };
                 request("fs/write_text_file", "{}".to_owned(), what)
             }
             ("G", path) => {

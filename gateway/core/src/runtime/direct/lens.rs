@@ -9,6 +9,7 @@ use crate::jsonrpc::{ObjectMembers, string};
 use crate::sanitize;
 use serde_json::Value;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// Maximum length of sign-in instructions, in characters.
 const SIGN_IN_CHARS_MAX: usize = 4_000;
@@ -375,7 +376,10 @@ pub(super) fn host_request(
         "fs/read_text_file" => {
             AgentRequestKind::FsRead { path: path()?, line: number("line"), limit: number("limit") }
         }
-        "fs/write_text_file" => AgentRequestKind::FsWrite { path: path()?, content: text("content")? },
+        "fs/write_text_file" => {
+            let content = params.string("content").map(Arc::from).ok_or("content")?;
+            AgentRequestKind::FsWrite { path: path()?, content }
+        }
         "terminal/create" => {
             // Decoding only shortens the raw members, so the sum of their lengths is the limit.
             let sent = ["command", "args", "env", "cwd"].map(|name| params.get(name).map_or(0, str::len));

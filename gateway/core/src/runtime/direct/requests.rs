@@ -50,7 +50,7 @@ impl DirectMachine {
             let note = BackendStep::Log(format!("{method} refused: the open requests exceed the size limit"));
             return vec![note, refuse(at, id, LIMIT_REACHED, "The open requests exceed the size limit")];
         };
-        let mut params = given.to_owned();
+        let mut params = if method == "fs/write_text_file" { "{}" } else { given }.to_owned();
         let what = match ObjectMembers::parse(given) {
             Err(_) => Err("params"),
             Ok(_) if method == "session/request_permission" => {
@@ -76,7 +76,8 @@ impl DirectMachine {
         // The offset identifies the request: two with the same id are two requests.
         self.state.asks.insert(at, PendingAgentRequest { id: id.to_owned(), permission, bytes });
         let run_id = self.state.run_id();
-        vec![BackendStep::Request(AgentRequest { at, run_id, method: method.to_owned(), params, what })]
+        let (method, is_recalled) = (method.to_owned(), false);
+        vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
     }
 
     /// Returns the number of bytes of parameters to count for a new request; `None` if the limit is exceeded.

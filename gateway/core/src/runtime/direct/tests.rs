@@ -169,7 +169,8 @@ fn request_ids_are_returned_verbatim() {
         let steps = machine.stream(77, line.as_bytes());
         let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
         let method = "session/request_permission".to_owned();
-        let ask = AgentRequest { at: 77, run_id: Some(run_id), method, params: params.into(), what };
+        let (run_id, params) = (Some(run_id), params.into());
+        let ask = AgentRequest { at: 77, run_id, method, params, what, is_recalled: false };
         assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also after a restart of the gateway.
         let mut machine = DirectMachine::open(Some(&machine.save())).unwrap();
