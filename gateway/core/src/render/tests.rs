@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 mod asked;
 mod cases;
+mod effects;
 mod files;
 mod untrusted;
 
@@ -237,6 +238,7 @@ fn permissions_are_parts_of_their_own_unless_nobody_is_asked() {
         journal.push(Some(run), K::Permission, asked.clone());
         journal.push(Some(run), K::PermissionSettled, settle("without", "policy"));
     });
+    // Without a question, its outcome is part of the answer.
     assert_eq!(got, vec![]);
     // A person with the name of a policy is still a person.
     let got = one(|journal| {

@@ -97,6 +97,27 @@ fn approve_all_asks_nobody_and_journals_each() {
     assert_eq!(effects(&world), want);
 }
 
+/// Nobody was asked, so the journal alone tells what surrounded the command.
+#[test]
+fn effect_of_a_command_names_its_directory_and_variables() {
+    let (mut world, _) = running(PermissionMode::ApproveAll);
+    let cwd = world.rows.session.cwd.clone();
+    for (given, dir, env) in [
+        (
+            json!({"command": "ls", "cwd": "/elsewhere", "env": "LD_PRELOAD"}),
+            json!("/elsewhere"),
+            json!(["LD_PRELOAD"]),
+        ),
+        (json!({"command": "ls", "cwd": cwd}), Value::Null, Value::Null),
+    ] {
+        world.say(&format!("C{given}\n"));
+        let event = world.rows.events.iter().rfind(|event| event.kind == K::HostRequest).unwrap();
+        let payload: Value = serde_json::from_str(&event.payload).unwrap();
+        assert_eq!((&payload["command"], &payload["cwd"], &payload["env"]), (&json!("ls"), &dir, &env));
+        assert!(!event.payload.contains("secret"));
+    }
+}
+
 #[test]
 fn ask_and_approve_reads_read_at_once_and_ask_before_a_write_and_a_command() {
     for mode in [PermissionMode::Ask, PermissionMode::ApproveReads] {

@@ -134,3 +134,27 @@ async fn style_changes_without_rows_between_leave_one_record() {
     let styles = record(of(4)).await;
     assert_eq!((styles.at(3), styles.at(4)), (Some(&of(3)), Some(&of(4))));
 }
+
+/// Effects for the agent within a turn are part of its answer, those between turns messages of their own.
+#[tokio::test]
+async fn effects_between_turns_are_delivered() {
+    let (_dir, store, binding, mut scribe) = bound().await;
+    let effect =
+        |path: &str| json!({"effect": "write", "path": path, "outcome": "allowed", "reason": "mode"});
+    scribe.event(EventKind::HostRequest, effect("/w/early")).await;
+    scribe.start().await;
+    scribe.event(EventKind::HostRequest, effect("/w/during")).await;
+    scribe.say("Done.").await;
+    scribe.done().await;
+    scribe.event(EventKind::HostRequest, effect("/w/late")).await;
+    let driver = on_console(&store, "");
+    let told = caught_up(&store, "c", 3).await;
+    driver.settle(&store, 3).await;
+    let want = [
+        "[host] write /w/early: allowed",
+        "[host] write /w/during: allowed\n\nDone.",
+        "[host] write /w/late: allowed",
+    ];
+    assert_eq!(told, want);
+    assert_eq!(outbox(&store).await, worked_out(&store, binding.binding_id).await);
+}
