@@ -15,6 +15,7 @@ pub mod protocol;
 pub mod redact;
 pub mod refusal;
 pub mod report;
+pub mod sanitize;
 pub mod wire;
 
 #[cfg(any(test, fuzzing))]

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use acp_tests::cli::run;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::scrape::Scrape;
 use acp_tests::story::check_turn;
@@ -221,5 +222,47 @@ fn answers_appear_once_in_bound_conversation_only() {
     assert_eq!(told(&house, "lobby").len(), 1, "only the refusal");
     assert_eq!(house.prompts_received("say asked here"), 1);
     assert_eq!(house.prompts_received("say asked in the lobby"), 0);
+    house.end();
+}
+
+/// A row of an earlier version, stored as the agent sent it, with half of a UTF-16 pair: every reader reads it.
+#[test]
+fn old_row_with_a_lone_surrogate_is_read_by_every_reader() {
+    let (mut house, key) = House::new(&[]).with_session();
+    let bound = house.say("room", "1", &format!("/focus {key}"));
+    assert_eq!(bound["outcome"], "command", "{bound}");
+    let mut turn = house.follow(&["prompt", "--interactive", &key, "say before\npermission\nsay after"]);
+    let asked = turn.events_until(LONG, |event| event["type"] == "permission").pop().unwrap();
+    let id = asked["permission_id"].as_str().unwrap();
+    house.kill_gateway();
+    damage(
+        &house,
+        r#"INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at)
+            SELECT session_key, last_session_seq + 1, run_id, last_seq + 1, 'agent_message',
+                '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"old \ud83d half"}}', 1
+            FROM acp_runs JOIN acp_sessions USING (session_key) WHERE acp_runs.state = 'running';
+        INSERT INTO acp_events (session_key, session_seq, kind, payload_json, created_at)
+            SELECT session_key, last_session_seq + 2, 'status', '{"status":"old","text":"told \ude00 half"}', 1
+            FROM acp_sessions;
+        UPDATE acp_sessions SET last_session_seq = last_session_seq + 2;
+        UPDATE acp_runs SET last_seq = last_seq + 1 WHERE state = 'running';"#,
+    );
+    house.start_gateway();
+    let _ = house.verb(&["permissions", "answer", &key, id, "allow_once"]);
+    let events = turn.finish(LONG).ok().lines();
+    check_turn(&events, "end_turn");
+    let lines = ["old \u{fffd} half", "told \u{fffd} half"];
+    let history = house.history(&key);
+    for line in lines {
+        assert!(history.iter().any(|event| event["text"] == line), "{line}: {history:#?}");
+    }
+    let words = run(&mut house.plain(&["sessions", "history", &key]), LONG).ok();
+    assert!(words.stdout.contains(lines[0]), "{words:?}");
+    assert!(words.stderr.contains(&format!("[status] {}", lines[1])), "{words:?}");
+    for line in lines {
+        until(SOON, "delivered to the conversation", || {
+            told(&house, "room").iter().any(|text| text.contains(line))
+        });
+    }
     house.end();
 }

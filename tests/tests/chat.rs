@@ -154,6 +154,49 @@ fn chat_answers_permission_by_option_number() {
     house.end();
 }
 
+/// A chat that begins while a permission request is pending shows it before a number can answer it, however it comes
+/// to the session.
+#[test]
+fn attached_chat_shows_the_pending_permission_request() {
+    let (house, key) = House::new(&[]).with_session();
+    // The first chat binds its conversation, the second one finds it bound.
+    for verb in [&["chat", key.as_str(), "--conversation", "room"][..], &["chat", "--conversation", "room"]] {
+        let mut turn = house.follow(&["prompt", "--interactive", &key, "tool ask_run echo hi >made"]);
+        let _ = turn.events_until(LONG, |event| event["type"] == "permission");
+        let mut chat = Chat::start(&mut house.plain(verb));
+        let shown = chat.line_with("Answer with a number.");
+        let asked: Vec<&String> = shown.iter().filter(|line| line.contains("the agent asks")).collect();
+        assert_eq!(asked, ["[the agent asks: Bash]"], "{shown:#?}");
+        for part in ["    echo hi >made", "  1. "] {
+            assert!(shown.iter().any(|line| line.starts_with(part)), "{part}: {shown:#?}");
+        }
+        chat.write("1\n");
+        let _ = chat.line_with("[Answered: ");
+        let events = turn.finish(LONG).ok().lines();
+        assert_eq!(chunks(&events)[0], "permission: selected allow_once");
+        chat.hang_up();
+        assert_eq!(chat.out.finish(LONG).code, Some(0));
+    }
+    house.end();
+}
+
+/// The reply to `/focus` shows what a command of the conversation could allow from then on.
+#[test]
+fn focus_reply_shows_the_pending_permission_request() {
+    let (house, key) = House::new(&[]).with_session();
+    let mut turn = house.follow(&["prompt", "--interactive", &key, "tool ask_run echo hi >made"]);
+    let _ = turn.events_until(LONG, |event| event["type"] == "permission");
+    let bound = house.say("room", "1", &format!("/focus {key}"));
+    let text = bound["text"].as_str().unwrap_or_default();
+    assert!(text.contains("is bound here"), "{bound}");
+    assert!(text.contains("\nThe agent waits for permission:\n- Bash (id "), "{bound}");
+    assert!(text.contains("\n    echo hi >made\n  1. "), "{bound}");
+    let denied = house.say("room", "2", "/acp deny");
+    assert!(denied["text"].as_str().is_some_and(|text| text.starts_with("Answered: ")), "{denied}");
+    assert_eq!(chunks(&turn.finish(LONG).ok().lines())[0], "permission: selected reject_once");
+    house.end();
+}
+
 /// The gateway is killed twice during a stream: the chat reconnects and shows each chunk once.
 #[test]
 fn chat_continues_across_gateway_kills() {

@@ -1,8 +1,9 @@
 //! Standard error of agents: in the session log, and in no conversation.
 
+use acp_tests::cli::run;
 use acp_tests::house::{GATEWAY, House, scripted};
 use acp_tests::scrape::say;
-use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::{Agent, World, open_read_only};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -118,5 +119,27 @@ fn followed_log_survives_gateway_restart_until_ctrl_c() {
     assert_eq!((output.code, output.stderr.as_str()), (Some(0), ""));
     let unknown = house.cli(&["logs", "agent:none:acp:1"]);
     assert_eq!((unknown.code, unknown.error_code().as_str()), (Some(4), "NO_SESSION"));
+    house.end();
+}
+
+/// Standard error of an agent reaches a terminal as text.
+#[test]
+fn control_sequences_of_a_log_never_reach_the_terminal() {
+    let (house, key) = House::new(&[]).with_session();
+    let _ = house
+        .prompt(&key, "stderr red \\u001b[31m title \\u001b]0;owned\\u0007 c1 \\u009b2J bidi \\u202e end");
+    let shown = eventually(SOON, "line in the log", || {
+        let shown = run(&mut house.in_terminal(&["logs", &key]), LONG).ok().stdout;
+        shown.contains(" end").then_some(shown)
+    });
+    let acts = |c: char| {
+        c.is_control() && !matches!(c, '\n' | '\r' | '\t') || ('\u{202a}'..='\u{202e}').contains(&c)
+    };
+    assert!(!shown.contains(acts), "{shown:?}");
+    for part in ["\\u{1b}[31m", "\\u{1b}]0;owned\\u{7}", "\\u{9b}2J", "\\u{202e} end"] {
+        assert!(shown.contains(part), "{part}: {shown:?}");
+    }
+    let json = run(&mut house.in_terminal(&["logs", &key, "--json"]), LONG).ok().stdout;
+    assert!(!json.contains(acts) && json.contains("\\u001b[31m"), "{json:?}");
     house.end();
 }

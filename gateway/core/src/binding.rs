@@ -4,6 +4,7 @@
 //! Source: seed 003 "Core service contract", `openclaw.md` §3 and D1, D4, D5, D10; design rule H13.
 
 use crate::failure::Failure;
+use crate::render::escape_name;
 use crate::route::BoundSession;
 use crate::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::sanitize;
@@ -176,10 +177,10 @@ pub fn with_timeout(
 
 /// Returns the notice of a new binding (D1): agent, directory, session ids and lifetime. The agent's process
 /// is not mentioned, since the process may still be starting.
-pub fn binding_notice(session: &SessionRow, binding: &BindingRow) -> String {
-    let name = sanitize::line(session.label.as_deref().unwrap_or(session.agent.as_str()), usize::MAX);
+pub fn binding_notice(session: &SessionRow, binding: &BindingRow, is_markdown: bool) -> String {
+    let name = escape_name(session.label.as_deref().unwrap_or(session.agent.as_str()), is_markdown);
     let own = match &session.agent_session_id {
-        Some(id) => format!("agent's session id {}", sanitize::line(id, usize::MAX)),
+        Some(id) => format!("agent's session id {}", escape_name(id, is_markdown)),
         None => "agent's session id not yet known".to_owned(),
     };
     format!(

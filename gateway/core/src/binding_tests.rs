@@ -51,7 +51,7 @@ fn startup_action_covers_every_state() {
 #[test]
 fn binding_notice_has_agent_session_and_timeouts() {
     let mut session = session();
-    let notice = binding_notice(&session, &row(Some(86_400_000), None));
+    let notice = binding_notice(&session, &row(Some(86_400_000), None), true);
     assert_eq!(
         notice,
         "demo is bound here, in /tmp: session agent:demo:acp:1, agent's session id not yet known. Messages \
@@ -59,12 +59,22 @@ fn binding_notice_has_agent_session_and_timeouts() {
     );
     session.label = Some("docs".to_owned());
     session.agent_session_id = Some("sess-7".to_owned());
-    let notice = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)));
+    let notice = binding_notice(&session, &row(Some(5_400_000), Some(172_800_000)), true);
     assert_eq!(
         notice,
         "docs is bound here, in /tmp: session agent:demo:acp:1, agent's session id sess-7. Messages here go \
          to it. The binding ends after 1h30m of inactivity, and 2d after its start at the latest."
     );
+    session.label = Some("**docs**".to_owned());
+    session.agent_session_id = Some("x\n[a](https://b.c) @everyone \u{202e}".to_owned());
+    for (is_markdown, name, id) in [
+        (true, r"\*\*docs\*\*", r"x \[a\](https\://b.c) \@everyone \\u{202e}"),
+        (false, "**docs**", r"x [a](https://b.c) @everyone \u{202e}"),
+    ] {
+        let told = binding_notice(&session, &row(None, None), is_markdown);
+        assert!(told.starts_with(&format!("{name} is bound here, in /tmp: ")), "{told}");
+        assert!(told.contains(&format!("agent's session id {id}. Messages")), "{told}");
+    }
     for (idle, age, want) in [
         (None, None, "The binding has no timeout."),
         (Some(0), Some(0), "The binding has no timeout."),

@@ -222,11 +222,10 @@ impl Card {
                 let is_cancelled = payload["stop_reason"] == "cancelled";
                 self.ending = Some(if is_cancelled { "Cancelled" } else { "Done" });
             }
-            _ => {
-                let line = self.body.add(row.kind, &row.payload);
-                self.lines.extend(line.filter(|_| !self.can_edit && row.session_seq > self.record.through));
-            }
+            _ => {}
         }
+        let line = self.body.add(row.kind, &row.payload);
+        self.lines.extend(line.filter(|_| !self.can_edit && row.session_seq > self.record.through));
         self.through = self.through.max(row.session_seq);
         let added = self.body.text().len().saturating_sub(before);
         self.grown += added as u64;

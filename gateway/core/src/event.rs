@@ -38,7 +38,8 @@ acp_shared::named! {
         /// Payload: `{"permission_id", "outcome", "option_id"?, "option_name"?, "by"?, "without"?}`.
         PermissionSettled = "permission_settled",
         /// Outcome of a request for an effect of the host: allowed, refused or failed. Payload:
-        /// `{"request_id", "effect", "method", "path"? | "command"?, "outcome", "reason"?, "message"?}`.
+        /// `{"request_id", "effect", "method", "path"? | "command"?, "cwd"?, "env"?, "outcome", "reason"?, "message"?}`.
+        /// `cwd` is the directory of a command if different from the session's, `env` the names of its variables.
         HostRequest = "host_request",
         /// Change of the session or the agent. Payload: `{"status", "text", "conversation_text"?, …}`; the last
         /// one replaces `text` in conversations.

@@ -8,7 +8,7 @@ mod grant;
 mod question;
 
 pub use grant::{Grant, GrantTarget, Grants};
-pub use question::{HostQuestion, command_line, shell_words};
+pub use question::{HostQuestion, command_line, command_title, shell_words};
 
 use crate::backend::{AgentRequestKind, RpcError};
 use crate::jsonrpc::LIMIT_REACHED;

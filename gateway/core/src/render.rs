@@ -9,7 +9,9 @@ mod body;
 pub mod buttons;
 mod diff;
 pub mod disambiguation_tag;
+mod effects;
 mod escape;
+mod event_text;
 mod files;
 mod footer;
 mod lines;
@@ -21,10 +23,11 @@ mod tool_preview;
 pub use body::RunOutput;
 pub use buttons::ButtonGroup;
 pub use escape::{escape_name, quote_name};
+pub use event_text::{delta_text, host_effect_text, unreadable_text};
 pub use files::{FileRef, MessageFile};
 pub use run_summary::RunDigest;
 pub use style::{ChannelFeatures, Style, StyleHistory};
-pub use tool_preview::{shown_targets, subject, tool_preview};
+pub use tool_preview::{shown_targets, subject, tool_preview, whole_tool_call};
 
 use crate::error_messages::next_step_for;
 use crate::event::{EventKind, EventRow};
@@ -34,6 +37,8 @@ use crate::rows::RunMode;
 use crate::sanitize;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
+use effects::{AskedPermission, EffectLine};
+use event_text::unreadable_row;
 use files::{MessagePiece, lay_out};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -45,8 +50,6 @@ const OPTIONS_MAX: usize = 25;
 /// Maximum number of parts of one row. A message limit that requires more parts is too small for
 /// conversations.
 const PARTS_MAX: u32 = 100_000;
-/// Placeholder for a row with an unreadable payload.
-const UNREADABLE: &str = "(Part of this session cannot be shown here: its record is unreadable.)";
 /// Status values not shown, since later rows imply them.
 pub const HIDDEN_STATUSES: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// Status values of agent and binding that are shown even at verbosity `none`.
@@ -61,9 +64,10 @@ pub const ALWAYS_SHOWN_STATUSES: [&str; 8] = [
     "unbound",
 ];
 /// Kinds of rows that can yield parts.
-pub const RENDERED_KINDS: [EventKind; 7] = [
+pub const RENDERED_KINDS: [EventKind; 8] = [
     EventKind::Permission,
     EventKind::PermissionSettled,
+    EventKind::HostRequest,
     EventKind::Status,
     EventKind::Gap,
     EventKind::Done,
@@ -71,7 +75,7 @@ pub const RENDERED_KINDS: [EventKind; 7] = [
     EventKind::Closed,
 ];
 /// Kinds of rows that the final message of a run is made of.
-pub const OUTPUT_KINDS: [EventKind; 7] = [
+pub const OUTPUT_KINDS: [EventKind; 9] = [
     EventKind::AgentMessage,
     EventKind::AgentThought,
     EventKind::ToolCall,
@@ -79,6 +83,8 @@ pub const OUTPUT_KINDS: [EventKind; 7] = [
     EventKind::Plan,
     EventKind::Update,
     EventKind::HostRequest,
+    EventKind::Permission,
+    EventKind::PermissionSettled,
 ];
 
 acp_shared::named! {
@@ -206,6 +212,11 @@ pub enum RequiredData {
     Run(RunId),
     /// Next row, if committed.
     Next,
+}
+
+/// True if a row can yield parts. Effects of the host within a turn are part of its final message.
+pub fn is_rendered(event: &EventRow) -> bool {
+    RENDERED_KINDS.contains(&event.kind) && (event.kind != EventKind::HostRequest || event.run_id.is_none())
 }
 
 /// Returns the data required for the projection of `event`.
@@ -343,10 +354,14 @@ fn message_content(style: &Style, event: &EventRow, digest: RenderData<'_>) -> O
 }
 
 /// True if a notice is shown at every verbosity: the result of a person's message, the cause of a delay, the
-/// result of a permission request, the end of the binding.
+/// result of a permission request, the end of the binding. Lines about effects decide for themselves.
 fn is_always_shown(kind: EventKind, payload: &Value) -> bool {
     match kind {
-        EventKind::Done | EventKind::Closed | EventKind::PermissionSettled => true,
+        EventKind::Done
+        | EventKind::Closed
+        | EventKind::Permission
+        | EventKind::PermissionSettled
+        | EventKind::HostRequest => true,
         EventKind::Status => {
             payload["status"].as_str().is_some_and(|status| ALWAYS_SHOWN_STATUSES.contains(&status))
         }
@@ -361,14 +376,21 @@ fn notice_content(
     payload: &Value,
     digest: RenderData<'_>,
 ) -> Option<(PartKind, String)> {
-    if payload.is_null() && RENDERED_KINDS.contains(&event.kind) {
-        return Some((PartKind::Error, format!("{UNREADABLE} (event {})", event.session_seq)));
+    if payload.is_null() && is_rendered(event) {
+        return Some((PartKind::Error, unreadable_row(event.session_seq)));
     }
+    // Effects between turns; those within a turn are part of its final message.
+    let notice = |line: EffectLine| line.shown_in(style, false).map(|text| (PartKind::Notice, text));
     match event.kind {
-        EventKind::Permission => {
-            let by_policy = matches!(digest, RenderData::Next(next) if permission_prompt::is_resolved_by_policy(payload, next));
-            (!by_policy)
-                .then(|| (PartKind::Permission, permission_prompt::permission_prompt(style, event, payload)))
+        EventKind::Permission => match digest {
+            RenderData::Next(next) if permission_prompt::is_resolved_by_policy(payload, next) => {
+                let line = AskedPermission::of(payload).settled(style, &parse(&next.payload));
+                line.filter(|_| event.run_id.is_none()).and_then(notice)
+            }
+            _ => Some((PartKind::Permission, permission_prompt::permission_prompt(style, event, payload))),
+        },
+        EventKind::HostRequest if event.run_id.is_none() => {
+            EffectLine::of_host(style, payload).and_then(notice)
         }
         EventKind::PermissionSettled => {
             permission_prompt::resolution_notice(style, payload).map(|text| (PartKind::Notice, text))

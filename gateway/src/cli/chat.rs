@@ -2,7 +2,7 @@
 //! commands and guarantees as any other conversation; the output is the session's journal, live.
 
 mod input;
-mod screen;
+pub(super) mod screen;
 
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::api::console::{ConsoleMessageBody, ConsoleMessageResponse, ConversationView};
@@ -266,15 +266,22 @@ impl Chat<'_> {
         }
     }
 
-    /// Follows a session from `after` or from now on, unless it is followed already.
+    /// Follows a session from `after` or from now on, unless it is followed already. Shows the permission
+    /// requests that are pending: none is answered that was not shown.
     async fn follow(&mut self, key: Option<SessionKey>, after: Option<u64>) -> CliResult {
         let Some(key) = key.filter(|key| self.session.as_ref().is_none_or(|followed| followed.key != *key))
         else {
             return Ok(());
         };
         let view: SessionView = self.client.get(&format!("/v1/sessions/{}", encode(key.as_str()))).await?;
-        let waiting = view.permissions.unwrap_or_default();
-        self.questions = waiting.into_iter().map(|it| (it.permission_id, it.options.len())).collect();
+        self.questions.clear();
+        for waiting in view.permissions.unwrap_or_default() {
+            // Named as in event lines, which have more members.
+            let mut event = serde_json::to_value(&waiting).unwrap_or_default();
+            event["type"] = Value::from("permission");
+            self.screen.event(&event.to_string(), &event, self.questions.is_empty())?;
+            self.questions.push_back((waiting.permission_id, waiting.options.len()));
+        }
         let after = after.unwrap_or(view.last_session_seq);
         let wanted = EventSelection { session: key.clone(), after, run: None, replay: false, follow: true };
         self.session = Some(FollowedSession { key, events: self.client.events(wanted) });
@@ -294,9 +301,14 @@ impl Chat<'_> {
             Ok(event) => event,
             Err(error) => return self.screen.line(&format!("[an event cannot be shown: {error}]")),
         };
-        self.screen.event(&line, &event)?;
-        let run = event["run_id"].as_str().and_then(|run| RunId::parse(run).ok());
         let permission = event["permission_id"].as_str().unwrap_or_default();
+        // The stream may begin before a request that was pending at its start.
+        let is_shown = event["type"] == "permission" && self.questions.iter().any(|(id, _)| id == permission);
+        if is_shown && !self.screen.is_json() {
+            return Ok(());
+        }
+        self.screen.event(&line, &event, self.questions.is_empty())?;
+        let run = event["run_id"].as_str().and_then(|run| RunId::parse(run).ok());
         match event["type"].as_str() {
             Some("done" | "error") => {
                 let is_own = run.is_some_and(|run| self.open_runs.remove(&run));
@@ -305,7 +317,7 @@ impl Chat<'_> {
                     self.exit_code = self.exit_code.max(code.map_or(1, Code::exit));
                 }
             }
-            Some("permission") => {
+            Some("permission") if !is_shown && !permission.is_empty() => {
                 let options = event["options"].as_array().map_or(0, Vec::len);
                 self.questions.push_back((permission.to_owned(), options));
             }

@@ -2,9 +2,10 @@
 
 use crate::api::client::EventStream;
 use crate::cli::inside;
-use crate::cli::output::{CliResult, Out, TextStyle, name};
+use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, TextStyle, name};
 use acp_core::failure::Failure;
-use acp_core::render::subject;
+use acp_core::render::{delta_text, host_effect_text, subject, unreadable_text, whole_tool_call};
+use acp_core::sanitize;
 use acp_shared::codes::Code;
 use serde::Deserialize;
 use serde_json::Value;
@@ -35,14 +36,19 @@ impl<'a> EventHead<'a> {
 pub(crate) struct EventPrinter {
     /// True while a line of the agent's thoughts is open.
     thinking: bool,
-    /// True if prompts of users are shown, too.
-    prompts: bool,
+    /// True if everything is shown that the journal has for people.
+    is_history: bool,
 }
 
 impl EventPrinter {
-    /// Creates the printer. With `prompts`, prompts of users are shown, too.
-    pub(crate) fn new(prompts: bool) -> Self {
-        Self { thinking: false, prompts }
+    /// Creates the printer of a history, which has the prompts of users and the whole of permission requests.
+    pub(crate) const fn history() -> Self {
+        Self { thinking: false, is_history: true }
+    }
+
+    /// Creates the printer of the reply to a prompt.
+    pub(crate) const fn reply() -> Self {
+        Self { thinking: false, is_history: false }
     }
 
     /// Shows one event.
@@ -56,13 +62,17 @@ impl EventPrinter {
         };
         let text = |name: &str| event.get(name).and_then(Value::as_str).unwrap_or_default();
         let word = |key: &str| name(text(key));
-        if head.kind == "text_delta" {
-            return self.delta(text("stream") == "thought", text("text"), out);
+        let unreadable = unreadable_text(&event);
+        if head.kind == "text_delta" && unreadable.is_none() {
+            return self.delta(text("stream") == "thought", &delta_text(&event), out);
         }
         self.end_thought(out)?;
+        if let Some(notice) = unreadable {
+            return out.note(&notice);
+        }
         match head.kind.as_ref() {
             // Prompts are half of a history, so they go to the same output as the replies.
-            "prompt" if self.prompts => out.line(&format!("> {}", text("text"))),
+            "prompt" if self.is_history => out.line(&format!("> {}", text("text"))),
             "tool_call" => {
                 let what = if word("title").is_empty() { word("name") } else { word("title") };
                 out.note(&format!("[tool] {what}{}", status(&word("status"))))
@@ -75,15 +85,8 @@ impl EventPrinter {
                 _ => Ok(()),
             },
             "plan" => plan_lines(&event).try_for_each(|line| out.note(&line)),
-            "permission" => {
-                let subject = subject(&event["tool_call"]).filter(|subject| subject != text("title"));
-                let subject = subject.map(|subject| format!(": {}", name(&subject))).unwrap_or_default();
-                out.note(&format!("[permission] {}{subject}", word("title")))
-            }
-            "host_request" => {
-                let subject = if text("path").is_empty() { word("command") } else { word("path") };
-                out.note(&format!("[host] {} {subject}: {}", word("effect"), word("outcome")))
-            }
+            "permission" => out.note(&self.permission(&event)),
+            "host_request" => out.note(&format!("[host] {}", host_effect_text(&event, self.chars_max()))),
             "permission_settled" => {
                 let by = if word("by").is_empty() { word("without") } else { word("by") };
                 let by = if by.is_empty() { by } else { format!(" by {by}") };
@@ -106,6 +109,22 @@ impl EventPrinter {
             // Commands, modes, usage and extensions are for programs.
             _ => Ok(()),
         }
+    }
+
+    /// Maximum length of a line about an effect.
+    const fn chars_max(&self) -> usize {
+        if self.is_history { usize::MAX } else { NAME_CHARS_MAX }
+    }
+
+    /// Formats a permission request: one line, and in a history the whole tool call below.
+    fn permission(&self, event: &Value) -> String {
+        let (title, call) = (event["title"].as_str().unwrap_or_default(), &event["tool_call"]);
+        let line = format!("[permission] {}", sanitize::line(title.trim(), self.chars_max()));
+        if self.is_history {
+            return whole_tool_call(call).map_or(line.clone(), |whole| format!("{line}\n{whole}"));
+        }
+        let about = subject(call).filter(|about| about != title);
+        about.map_or(line.clone(), |about| format!("{line}: {about}"))
     }
 
     fn delta(&mut self, thought: bool, text: &str, out: &mut Out) -> CliResult {
@@ -163,7 +182,7 @@ pub(crate) fn exit_of(line: &str) -> u8 {
 
 /// Prints a stream until it ends or `limit` events are printed.
 pub(crate) async fn print_events(mut events: EventStream, limit: u64, out: &mut Out) -> CliResult {
-    let mut show = EventPrinter::new(true);
+    let mut show = EventPrinter::history();
     let mut left = limit;
     while left > 0 {
         let ready = match events.ready() {

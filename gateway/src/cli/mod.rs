@@ -259,6 +259,9 @@ impl IdempotencyArgs {
 }
 
 #[cfg(test)]
+mod readers_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

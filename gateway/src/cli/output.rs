@@ -8,7 +8,7 @@ use acp_core::sanitize;
 use acp_shared::clock::Clock;
 use serde::Serialize;
 use std::borrow::Cow;
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 /// Reason why a command ends early.
@@ -65,7 +65,7 @@ pub(crate) fn unless_closed(printed: CliResult) -> CliResult {
 
 /// Standard output.
 pub(crate) struct Out {
-    stdout: BufWriter<Stdout>,
+    stdout: BufWriter<Box<dyn Write + Send>>,
     /// True with `--json`.
     pub(crate) json: bool,
     /// True if standard output is a terminal.
@@ -79,7 +79,12 @@ impl Out {
     pub(crate) fn new(json: bool) -> Self {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
-        Self { stdout: BufWriter::with_capacity(64 * 1024, stdout), json, terminal, open_line: false }
+        Self::writing_to(Box::new(stdout), json, terminal)
+    }
+
+    /// Writes to another output.
+    pub(crate) fn writing_to(output: Box<dyn Write + Send>, json: bool, terminal: bool) -> Self {
+        Self { stdout: BufWriter::with_capacity(64 * 1024, output), json, terminal, open_line: false }
     }
 
     fn raw(&mut self, bytes: &[u8]) -> CliResult {

@@ -100,7 +100,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         client,
         asker: ask.then(stdin_lines),
         question: None,
-        show: EventPrinter::new(false),
+        show: EventPrinter::reply(),
     };
     turn.follow(out).await
 }
@@ -251,7 +251,7 @@ impl TurnFollower {
             format!("  {} {}{note}", i + 1, name(called))
         });
         out.line(&format!("The agent asks: {}", name(&asked.title)))?;
-        if let Some(excerpt) = tool_preview(&asked.tool_call) {
+        if let Some(excerpt) = tool_preview(&asked.tool_call, false) {
             out.line(&excerpt)?;
         }
         out.line(&choices.collect::<Vec<_>>().join("\n"))?;

@@ -482,11 +482,17 @@ fn show(view: &SessionView) -> String {
     text
 }
 
-/// Formats the pending permission requests, one line each.
+/// Formats the pending permission requests, one line each, with the subject if the title does not name it.
 fn questions(view: &SessionView) -> String {
     let waiting = view.permissions.as_deref().unwrap_or_default().iter();
     let line = |question: &PermissionView| {
-        format!("\npending permission request: {} ({})", name(&question.title), question.permission_id)
+        let subject = question.subject.as_ref().filter(|subject| **subject != question.title);
+        let subject = subject.map(|subject| format!(": {}", name(subject))).unwrap_or_default();
+        format!(
+            "\npending permission request: {}{subject} ({})",
+            name(&question.title),
+            question.permission_id
+        )
     };
     waiting.map(line).collect()
 }

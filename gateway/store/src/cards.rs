@@ -5,8 +5,8 @@ use crate::db::{Db, Row, params};
 use crate::error::StoreError;
 use crate::{Tx, events};
 use acp_core::card::CardRecord;
-use acp_core::event::{EventKind, EventRow};
-use acp_core::render::RENDERED_KINDS;
+use acp_core::event::EventRow;
+use acp_core::render::is_rendered;
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 
 /// Maximum number of journal rows read for a card in one step, and their maximum size in bytes.
@@ -102,8 +102,7 @@ pub fn read_journal_after(
     after: u64,
 ) -> Result<NewJournalRows, StoreError> {
     let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
-    let is_shown = |kind: EventKind| RENDERED_KINDS.contains(&kind);
-    let shown = rows.iter().filter(|row| is_shown(row.kind)).map(|row| row.session_seq).max();
+    let shown = rows.iter().filter(|row| is_rendered(row)).map(|row| row.session_seq).max();
     let through = rows.last().map_or(after, |row| row.session_seq);
     let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();
     let is_more = rows.len() as u64 >= ROWS_MAX || bytes >= BYTES_MAX;

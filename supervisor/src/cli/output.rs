@@ -2,6 +2,7 @@
 
 use super::table::TableFormat;
 use super::text;
+use acp_shared::sanitize;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -57,7 +58,7 @@ impl Output {
 
     /// Writes one line of JSON without an envelope.
     pub(super) fn json_line(&mut self, value: &serde_json::Value) -> io::Result<()> {
-        self.line(&text::safe_json(&value.to_string()))
+        self.line(&sanitize::json(&value.to_string()))
     }
 
     /// Writes text and a newline.

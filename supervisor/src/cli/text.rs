@@ -1,46 +1,17 @@
 //! Text formatting for people: sizes, times, short ids, and escaping of untrusted text for terminals.
 
 use acp_shared::launch::ExitStatus;
+use acp_shared::sanitize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// True for characters that can control a terminal or change the displayed order of text: control characters
-/// (C0, DEL, C1), bidirectional formatting characters, and invisible characters.
-pub(crate) fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c,
-            '\u{061c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}')
-}
-
-/// Formats untrusted text (from a gateway or an agent) on one line, with unsafe characters escaped.
+/// Formats untrusted text (from a gateway or an agent) on one line, with hidden characters escaped.
 pub(crate) fn plain(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_unsafe(c) { safe.extend(c.escape_default()) } else { safe.push(c) }
-    }
-    safe
+    sanitize::escape_hidden(text).replace('\t', "\\u{9}")
 }
 
-/// Formats untrusted text of several lines, with unsafe characters escaped.
+/// Formats untrusted text of several lines, with hidden characters escaped.
 pub(crate) fn plain_lines(text: &str) -> String {
     text.lines().map(plain).collect::<Vec<_>>().join("\n")
-}
-
-/// Escapes unsafe characters in JSON text: the escapes are equivalent for a parser and harmless for a
-/// terminal.
-pub(crate) fn safe_json(json: &str) -> String {
-    let mut safe = String::with_capacity(json.len());
-    for c in json.chars() {
-        if is_unsafe(c) {
-            let mut units = [0; 2];
-            for unit in c.encode_utf16(&mut units) {
-                safe.push_str(&format!("\\u{unit:04x}"));
-            }
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
 }
 
 /// Returns the number of terminal columns of a text.
@@ -218,17 +189,13 @@ mod tests {
         for (text, safe) in [
             ("plain é 漢", "plain é 漢"),
             ("\u{1b}[2J\u{1b}]0;x\u{7}", "\\u{1b}[2J\\u{1b}]0;x\\u{7}"),
-            ("a\nb\tc\r", "a\\nb\\tc\\r"),
+            ("a\nb\tc\r", "a\\u{a}b\\u{9}c\\u{d}"),
             ("\u{9b}31m\u{7f}", "\\u{9b}31m\\u{7f}"),
             ("\u{202e}gpj.exe\u{2066}\u{200b}", "\\u{202e}gpj.exe\\u{2066}\\u{200b}"),
         ] {
             assert_eq!(plain(text), safe);
         }
         assert_eq!(plain_lines("a\u{1b}\nb"), "a\\u{1b}\nb");
-        let value = serde_json::json!({ "x": "\u{1b}\u{9b}\u{202e}\u{e0001}é" });
-        let json = safe_json(&value.to_string());
-        assert_eq!(json, "{\"x\":\"\\u001b\\u009b\\u202e\\udb40\\udc01é\"}");
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).ok(), Some(value));
     }
 
     #[test]

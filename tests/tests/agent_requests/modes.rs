@@ -2,7 +2,7 @@
 
 use super::files::said;
 use acp_tests::cli::{RunningCommand, run};
-use acp_tests::house::{House, Plan};
+use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::story::{check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually};
 use serde_json::{Value, json};
@@ -51,6 +51,45 @@ fn deny_all_reads_writes_and_runs_nothing() {
     assert_eq!(fs::read_to_string(house.cwd().join("there.txt")).unwrap(), "there");
     let want = ["read refused mode", "write refused mode", "write refused mode", "run refused mode"];
     assert_eq!(effects(&events), want);
+    let told = run(&mut house.plain(&["sessions", "history", &key]), LONG).ok();
+    let lines: Vec<&str> = told.stderr.lines().filter(|line| line.starts_with("[host] ")).collect();
+    let file = |name: &str| house.cwd().join(name).display().to_string();
+    let want = [
+        format!("[host] read {}: refused", file("there.txt")),
+        format!("[host] write {}: refused", file("new.txt")),
+        format!("[host] write {}: refused", file("there.txt")),
+        "[host] run touch made: refused".to_owned(),
+    ];
+    assert_eq!(lines, want);
+    house.end();
+}
+
+/// With approve-all nobody is asked: conversations and chats tell what was done, also at the default settings.
+#[test]
+fn effects_without_a_question_are_told_in_conversations() {
+    let (house, key) = House::with_approve_all(&[]).with_session();
+    let (mut chat, typing) =
+        RunningCommand::start_piped(&mut house.plain(&["chat", &key, "--conversation", "room"]));
+    let _ = house.say("room", "1", "fs_write new.txt x\nfs_read new.txt\nterminal touch made\nsay finished");
+    let file = house.cwd().join("new.txt").display().to_string();
+    let mut seen = Vec::new();
+    while !seen.iter().any(|line: &String| line.contains("finished")) {
+        seen.push(chat.line(LONG).unwrap_or_else(|| panic!("the chat ended: {seen:#?}")));
+    }
+    for line in [format!("[host: write {file}: allowed]"), "[host: run touch made: allowed]".to_owned()] {
+        assert!(seen.contains(&line), "{line}: {seen:#?}");
+    }
+    let answer = eventually(SOON, "answer in the conversation", || {
+        let db = house.world.journal(GATEWAY);
+        let sql = "SELECT text FROM console_message WHERE conversation_id = 'room' AND text LIKE '%finished%' AND kind <> 'person'";
+        db.query_row(sql, [], |row| row.get::<_, String>(0)).ok()
+    });
+    for line in [format!("[host] write {file}: allowed"), "[host] run touch made: allowed".to_owned()] {
+        assert!(answer.lines().any(|told| told == line), "{line}: {answer}");
+    }
+    assert!(!answer.contains("[host] read"), "{answer}");
+    drop(typing);
+    assert_eq!(chat.finish(LONG).code, Some(0));
     house.end();
 }
 
@@ -115,6 +154,8 @@ fn permission_request_shows_details_of_earlier_tool_call() {
     for word in ["Bash", "echo hi >made", "allow_once (allow once)", "reject_always (reject always)"] {
         assert!(listed.contains(word), "{word}: {listed}");
     }
+    let show = run(&mut house.plain(&["sessions", "show", &key]), LONG).ok().stdout;
+    assert!(show.contains("\npending permission request: Bash: echo hi >made ("), "{show}");
     answer(&house, &key, &own, "allow_once");
     let events = turn.finish(LONG).ok().lines();
     assert_eq!(chunks(&events)[0], "permission: selected allow_once");

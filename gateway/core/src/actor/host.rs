@@ -175,9 +175,7 @@ impl Actor {
                 HostQuestion::write(at, found, content)
             }
             (AgentRequestKind::TerminalCreate { command, args, env, cwd, .. }, _) => {
-                let cwd = cwd.as_deref().filter(|cwd| *cwd != self.session.cwd);
-                let env: Vec<&str> = env.iter().map(|(name, _)| name.as_str()).collect();
-                HostQuestion::run(at, &command_line(command, args), cwd, &env)
+                HostQuestion::run(at, &command_line(command, args), self.other_dir(cwd), &names(env))
             }
             _ => return,
         };
@@ -282,12 +280,28 @@ impl Actor {
             AgentRequestKind::FsRead { path, .. } | AgentRequestKind::FsWrite { path, .. } => {
                 payload["path"] = json!(path)
             }
-            AgentRequestKind::TerminalCreate { command, args, .. } => {
+            AgentRequestKind::TerminalCreate { command, args, env, cwd, .. } => {
                 payload["command"] = json!(command_line(command, args));
+                if let Some(dir) = self.other_dir(cwd) {
+                    payload["cwd"] = json!(dir);
+                }
+                if !env.is_empty() {
+                    payload["env"] = json!(names(env));
+                }
             }
             _ => {}
         }
         let run_id = row.request.run_id;
         self.run_event(run_id, EventKind::HostRequest, payload, out);
     }
+
+    /// Directory of a command, if different from the session's.
+    fn other_dir<'a>(&self, cwd: &'a Option<String>) -> Option<&'a str> {
+        cwd.as_deref().filter(|cwd| *cwd != self.session.cwd)
+    }
+}
+
+/// Names of the variables set for a command. Their values may be secrets.
+fn names(env: &[(String, String)]) -> Vec<&str> {
+    env.iter().map(|(name, _)| name.as_str()).collect()
 }

@@ -14,6 +14,8 @@ const EXCERPT_LINES_MAX: usize = 20;
 const EXCERPT_CHARS_MAX: usize = 200;
 /// Maximum length of a title, in characters.
 const TITLE_CHARS_MAX: usize = 300;
+/// Maximum length of the path in a title, in characters.
+const PATH_CHARS_MAX: usize = 250;
 /// Maximum length of the variables and of the directory in a title: both are shown whole before the command
 /// is cut.
 const NOTE_CHARS_MAX: usize = 100;
@@ -35,7 +37,7 @@ impl HostQuestion {
         let path = &found.path;
         let call = json!({
             "toolCallId": call_id(at),
-            "title": format!("Write {path}"),
+            "title": format!("Write {}", sanitize::path(path, PATH_CHARS_MAX)),
             "kind": "edit",
             "content": [change(path, &found.old, content)],
             "locations": [{ "path": path }],
@@ -43,22 +45,11 @@ impl HostQuestion {
         Self::new(&call, "Allow every file in this session")
     }
 
-    /// Builds the question about a command. `cwd` is the directory if different from the session's, `env` the
-    /// names of variables set for the command: both precede the command, whose end the title may cut off.
+    /// Builds the question about a command, with the arguments of [`command_title`].
     pub fn run(at: u64, line: &str, cwd: Option<&str>, env: &[&str]) -> Self {
-        let names = env.join(", ");
-        let shown = sanitize::line(&names, NOTE_CHARS_MAX);
-        let set = match env.len() {
-            0 => None,
-            count if shown != names => Some(format!("sets {count} variables: {shown}")),
-            _ => Some(format!("sets {names}")),
-        };
-        let place = cwd.map(|cwd| format!("in {}", sanitize::line(cwd, NOTE_CHARS_MAX)));
-        let notes: Vec<String> = set.into_iter().chain(place).collect();
-        let notes = if notes.is_empty() { String::new() } else { format!("({}) ", notes.join("; ")) };
         let call = json!({
             "toolCallId": call_id(at),
-            "title": format!("{notes}{line}"),
+            "title": command_title(line, cwd, env),
             "kind": "execute",
             "rawInput": { "command": line, "cwd": cwd, "env": env },
         });
@@ -86,6 +77,21 @@ impl HostQuestion {
             },
         }
     }
+}
+
+/// Returns a command line after the notes about it, which a cut of its end must not hide: `cwd` is the directory
+/// if different from the session's, `env` the names of variables set for the command.
+pub fn command_title(line: &str, cwd: Option<&str>, env: &[&str]) -> String {
+    let names = env.join(", ");
+    let shown = sanitize::line(&names, NOTE_CHARS_MAX);
+    let set = match env.len() {
+        0 => None,
+        count if shown != names => Some(format!("sets {count} variables: {shown}")),
+        _ => Some(format!("sets {names}")),
+    };
+    let place = cwd.map(|cwd| format!("in {}", sanitize::path(cwd, NOTE_CHARS_MAX)));
+    let notes: Vec<String> = set.into_iter().chain(place).collect();
+    if notes.is_empty() { line.to_owned() } else { format!("({}) {line}", notes.join("; ")) }
 }
 
 fn call_id(at: u64) -> String {

@@ -214,6 +214,18 @@ fn large_file_question_shows_the_changed_lines() {
     assert!(HostQuestion::write(7, &opaque, "x").params.to_string().contains("9 bytes become 1"));
 }
 
+/// The end of a path names the file: the title keeps it.
+#[test]
+fn a_question_about_a_long_path_names_the_file() {
+    let path = format!("/w/{}/evil.sh", "d".repeat(500));
+    let found = Inspection { path: path.clone(), is_same: false, old: FileContent::Absent };
+    let question = HostQuestion::write(7, &found, "x");
+    let call = &question.params["toolCall"];
+    let AgentRequestKind::Permission { title, .. } = question.what else { panic!("no question") };
+    assert!(title.starts_with("Write /w/ddd") && title.ends_with("ddd/evil.sh"), "{title}");
+    assert_eq!((&call["title"], &call["content"][0]["path"]), (&json!(title), &json!(path)));
+}
+
 #[test]
 fn command_question_names_directory_and_variables() {
     let question = HostQuestion::run(7, "make", Some("/w/sub"), &["LD_PRELOAD"]);

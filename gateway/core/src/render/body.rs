@@ -3,11 +3,14 @@
 use crate::config::Separator;
 use crate::event::EventKind;
 use crate::message_split::{head, resume_from_line};
-use crate::render::lines::{UpdateLines, content_text};
+use crate::render::effects::{AskedPermission, EffectLine};
+use crate::render::event_text::{UNREADABLE, chunk_text};
+use crate::render::lines::UpdateLines;
 use crate::render::style::{MESSAGE, Style};
-use crate::render::{OUTPUT_KINDS, UNREADABLE, parse};
+use crate::render::{OUTPUT_KINDS, parse};
 use crate::sanitize::{self, line as one_line};
 use serde_json::Value;
+use std::collections::BTreeMap;
 
 const THOUGHT: &str = "agent_thought_chunk";
 
@@ -33,6 +36,8 @@ pub struct RunOutput {
     /// Text of the current thought, shown as one line when it ends.
     thought: String,
     lines: UpdateLines,
+    /// Permission requests that are not settled yet, by id.
+    asked: BTreeMap<String, AskedPermission>,
 }
 
 impl RunOutput {
@@ -48,6 +53,7 @@ impl RunOutput {
             is_boundary: false,
             thought: String::new(),
             lines: UpdateLines::default(),
+            asked: BTreeMap::new(),
         }
     }
 
@@ -61,30 +67,48 @@ impl RunOutput {
         if !OUTPUT_KINDS.contains(&kind) {
             return None;
         }
-        if kind == EventKind::AgentThought && !update.is_null() {
-            self.add_thought(&content_text(&update["content"]));
+        if let (EventKind::AgentThought, Some(text)) = (kind, chunk_text(update)) {
+            self.add_thought(&text);
             return None;
         }
-        let thought = self.end_thought();
-        let line = match kind {
-            _ if update.is_null() => Some(UNREADABLE.to_owned()),
-            EventKind::AgentMessage => {
-                self.add_text(&sanitize::text(&content_text(&update["content"])));
-                None
-            }
-            EventKind::ToolCall => self.add_tool("tool_call", update),
-            EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
-            EventKind::Plan => self.lines.other(&self.style, "plan", update),
-            EventKind::HostRequest => UpdateLines::host_request(&self.style, update),
-            _ => {
-                let tag = update["sessionUpdate"].as_str().unwrap_or("update");
-                self.lines.other(&self.style, tag, update)
-            }
-        };
+        let line = self.line_of(kind, update);
+        let is_asked = matches!(kind, EventKind::Permission | EventKind::PermissionSettled);
+        // A question is no output of the agent: only its line ends a thought.
+        let thought = if is_asked && line.is_none() { None } else { self.end_thought() };
+        if let (EventKind::AgentMessage, None) = (kind, &line) {
+            self.add_text(&sanitize::text(&chunk_text(update).unwrap_or_default()));
+        }
         if let Some(line) = &line {
             self.add_line(line);
         }
         thought.into_iter().chain(line).reduce(|thought, line| format!("{thought}\n{line}"))
+    }
+
+    /// Returns the line about a row, if one is due.
+    fn line_of(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+        let permission_id = update["permission_id"].as_str().unwrap_or_default();
+        match kind {
+            EventKind::Permission => {
+                self.asked.insert(permission_id.to_owned(), AskedPermission::of(update));
+                None
+            }
+            EventKind::PermissionSettled => {
+                let asked = self.asked.remove(permission_id)?;
+                asked.settled(&self.style, update)?.shown_in(&self.style, true)
+            }
+            _ if update.is_null() => Some(UNREADABLE.to_owned()),
+            EventKind::AgentMessage | EventKind::AgentThought => {
+                chunk_text(update).is_none().then(|| UNREADABLE.to_owned())
+            }
+            EventKind::ToolCall => self.add_tool("tool_call", update),
+            EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
+            EventKind::Plan => self.lines.other(&self.style, "plan", update),
+            EventKind::HostRequest => EffectLine::of_host(&self.style, update)?.shown_in(&self.style, true),
+            _ => {
+                let tag = update["sessionUpdate"].as_str().unwrap_or("update");
+                self.lines.other(&self.style, tag, update)
+            }
+        }
     }
 
     /// Visible text and lines, without an unfinished thought.

@@ -5,7 +5,7 @@
 //! So edits are merged only if they follow a write of the whole file; all others are listed separately, in
 //! order.
 
-use crate::sanitize::line as one_line;
+use crate::sanitize;
 use serde_json::Value;
 use similar::{DiffableStr as _, TextDiff};
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ impl FileChanges {
         if !diffs.is_empty() {
             self.kept -= call.edits.iter().map(FileEdit::bytes).sum::<usize>();
             *call = ToolCallEdits { is_done: call.is_done, ..ToolCallEdits::default() };
-            for edit in diffs.into_iter().filter_map(FileEdit::read) {
+            for edit in diffs.into_iter().filter_map(|diff| FileEdit::read(diff, PATH_CHARS_MAX)) {
                 if self.kept + edit.bytes() > KEPT_BYTES_MAX {
                     call.left_out += 1;
                 } else {
@@ -115,6 +115,20 @@ impl FileChanges {
     }
 }
 
+/// Formats the changes that a tool call proposes, all of them.
+pub(super) fn proposed_diff<'a>(blocks: impl Iterator<Item = &'a Value>, path_chars_max: usize) -> String {
+    let edits: Vec<FileEdit> = blocks.filter_map(|block| FileEdit::read(block, path_chars_max)).collect();
+    let mut steps_left = STEPS_MAX;
+    let format = |edit: &FileEdit| match steps_left.checked_sub(edit.steps()) {
+        Some(left) => {
+            steps_left = left;
+            edit.unified()
+        }
+        None => edit.replaced(),
+    };
+    merge_edits(edits.iter()).iter().map(format).collect()
+}
+
 /// Merges the write of a whole file with later edits that replace its entire content. Edits without an effect
 /// are dropped.
 fn merge_edits<'a>(edits: impl Iterator<Item = &'a FileEdit>) -> Vec<FileEdit> {
@@ -139,8 +153,8 @@ fn merge_edits<'a>(edits: impl Iterator<Item = &'a FileEdit>) -> Vec<FileEdit> {
 }
 
 impl FileEdit {
-    fn read(block: &Value) -> Option<Self> {
-        let path = one_line(block["path"].as_str()?, PATH_CHARS_MAX);
+    fn read(block: &Value, path_chars_max: usize) -> Option<Self> {
+        let path = sanitize::path(block["path"].as_str()?, path_chars_max);
         let text = |key: &str| block[key].as_str().map(str::to_owned);
         Some(Self { path, old: text("oldText"), new: text("newText")? })
     }
@@ -153,30 +167,53 @@ impl FileEdit {
     /// have lines, for half as many rounds, even if one side is short.
     fn steps(&self) -> usize {
         match differing(self.old.as_deref().unwrap_or_default(), &self.new) {
-            (0, _) | (_, 0) => 0,
-            (old, new) => (old + new).saturating_mul(old + new) / 2,
+            (_, 0, _) | (_, _, 0) => 0,
+            (_, old, new) => (old + new).saturating_mul(old + new) / 2,
         }
+    }
+
+    /// Names of the file before and after the edit, as in a unified diff.
+    fn names(&self) -> (String, String) {
+        let path = self.path.trim_start_matches('/');
+        let before = if self.old.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
+        (before, format!("b/{path}"))
     }
 
     /// Formats this edit as a unified diff.
     fn unified(&self) -> String {
+        let (before, after) = self.names();
+        let diff = TextDiff::from_lines(self.old.as_deref().unwrap_or_default(), self.new.as_str());
+        diff.unified_diff().context_radius(CONTEXT).header(&before, &after).to_string()
+    }
+
+    /// Formats this edit without a comparison: everything between the common lines at both ends is replaced.
+    fn replaced(&self) -> String {
+        let (before, after) = self.names();
         let old = self.old.as_deref().unwrap_or_default();
-        let path = self.path.trim_start_matches('/');
-        let before = if self.old.is_some() { format!("a/{path}") } else { "/dev/null".to_owned() };
-        let diff = TextDiff::from_lines(old, self.new.as_str());
-        diff.unified_diff().context_radius(CONTEXT).header(&before, &format!("b/{path}")).to_string()
+        let (same, removed, added) = differing(old, &self.new);
+        let start = same + 1;
+        let mut out = format!("--- {before}\n+++ {after}\n@@ -{start},{removed} +{start},{added} @@\n");
+        for (mark, text, count) in [('-', old, removed), ('+', &self.new, added)] {
+            for line in text.tokenize_lines().into_iter().skip(same).take(count) {
+                out.push(mark);
+                out.push_str(line.strip_suffix('\n').unwrap_or(line));
+                out.push('\n');
+            }
+        }
+        out
     }
 }
 
-/// Number of lines of each side that remain to be compared without the common prefix and suffix. Lines are
-/// split as in the comparison, which also ends a line at a lone carriage return.
-fn differing(old: &str, new: &str) -> (usize, usize) {
+/// Number of common lines at the beginning, and of the lines of each side that remain to be compared without
+/// the common beginning and end. Lines are split as in the comparison, which also ends a line at a lone
+/// carriage return.
+fn differing(old: &str, new: &str) -> (usize, usize, usize) {
     let (old, new) = (old.tokenize_lines(), new.tokenize_lines());
     let before = old.iter().zip(&new).take_while(|(one, other)| one == other).count();
     let rest = old.len().min(new.len()) - before;
     let ends = old.iter().rev().zip(new.iter().rev()).take(rest);
     let after = ends.take_while(|(one, other)| one == other).count();
-    (old.len() - before - after, new.len() - before - after)
+    (before, old.len() - before - after, new.len() - before - after)
 }
 
 #[cfg(test)]
@@ -351,6 +388,21 @@ mod tests {
         let len = old.as_ref().map_or(file.len(), String::len);
         file.replace_range(at..at + len, &new);
         (FileEdit { path: path.to_owned(), old, new }, at)
+    }
+
+    /// A proposed change that takes too long to compare is formatted as a replacement.
+    #[test]
+    fn a_proposed_change_is_never_left_out() {
+        let lines = |mark: &str| (0..6_000).map(|n| format!("{mark}{n}\n")).collect::<String>();
+        let (old, new) = (format!("same\n{}end", lines("x")), format!("same\n{}end", lines("y")));
+        let blocks = [diff("/w/a", Some(&old), &new), diff("/w/b", None, "z\n")];
+        let text = proposed_diff(blocks.iter(), 100);
+        let want = format!(
+            "--- a/w/a\n+++ b/w/a\n@@ -2,6000 +2,6000 @@\n{}{}--- /dev/null\n+++ b/w/b\n@@ -0,0 +1 @@\n+z\n",
+            lines("-x"),
+            lines("+y")
+        );
+        assert!(text == want, "{}", text.get(..300).unwrap_or_default());
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! One-line descriptions of the agent's updates: tool calls, plans, modes. Hidden updates have none, and
 //! repeated lines are suppressed.
 
+use crate::render::event_text::chunk_text;
 use crate::render::style::Style;
 use crate::sanitize::line as one_line;
 use serde_json::Value;
@@ -61,6 +62,8 @@ impl ToolCallState {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct UpdateLines {
     tools: BTreeMap<String, ToolCallState>,
+    /// Number of tool calls beyond the maximum, which are only counted.
+    untracked: usize,
     /// Last line of each other kind, by tag.
     said: BTreeMap<String, String>,
 }
@@ -70,6 +73,8 @@ impl UpdateLines {
     pub(super) fn tool(&mut self, style: &Style, tag: &str, update: &Value) -> Option<String> {
         let id = update["toolCallId"].as_str()?;
         if self.tools.len() >= TOOLS_MAX && !self.tools.contains_key(id) {
+            // Their updates cannot be told from further calls.
+            self.untracked += usize::from(tag == "tool_call");
             return None;
         }
         let tool = self.tools.entry(id.to_owned()).or_default();
@@ -100,28 +105,14 @@ impl UpdateLines {
         Some(line)
     }
 
-    /// Returns the line about a write or command of the host: allowed ones where tool calls are shown, others
-    /// everywhere.
-    pub(super) fn host_request(style: &Style, event: &Value) -> Option<String> {
-        let text = |key: &str| event[key].as_str().unwrap_or_default();
-        let (effect, outcome) = (text("effect"), text("outcome"));
-        let is_allowed = outcome == "allowed";
-        let is_minor = effect == "read" || text("reason") == "unchanged";
-        if !style.shows(if is_allowed { "tool_call" } else { "host_request" }) || (is_allowed && is_minor) {
-            return None;
-        }
-        let subject = if text("path").is_empty() { text("command") } else { text("path") };
-        Some(one_line(&format!("[host] {effect} {subject}: {outcome}"), style.line_chars_max))
-    }
-
     /// Number of tool calls.
     pub(super) fn tools(&self) -> usize {
-        self.tools.len()
+        self.tools.len() + self.untracked
     }
 
     /// Summary like `3 tool calls (2 read, 1 edit), 1 failed`; `None` without tool calls.
     pub(super) fn summary(&self) -> Option<String> {
-        let total = self.tools.len();
+        let total = self.tools();
         if total == 0 {
             return None;
         }
@@ -129,7 +120,10 @@ impl UpdateLines {
         for tool in self.tools.values() {
             *kinds.entry(tool.kind()).or_default() += 1;
         }
-        let list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let mut list: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        if self.untracked > 0 {
+            list.push(format!("{} more", self.untracked));
+        }
         let failed = self.tools.values().filter(|tool| tool.status == "failed").count();
         let calls = if total == 1 { "tool call" } else { "tool calls" };
         let tail = if failed == 0 { String::new() } else { format!(", {failed} failed") };
@@ -167,8 +161,7 @@ fn describe_update(tag: &str, update: &Value) -> Option<String> {
         "session_info_update" => text("title").map(|title| format!("Title: {title}")),
         _ => {
             let said = ["text", "message", "title"].into_iter().find_map(text).map(str::to_owned);
-            let said =
-                said.or_else(|| Some(content_text(&update["content"])).filter(|text| !text.is_empty()));
+            let said = said.or_else(|| chunk_text(update).filter(|text| !text.is_empty()));
             Some(said.map_or_else(|| tag.to_owned(), |said| format!("{tag}: {said}")))
         }
     }
@@ -188,16 +181,20 @@ fn join_names(what: &str, names: impl Iterator<Item = String>) -> Option<String>
     (!names.is_empty()).then(|| format!("{what}: {}", names.join(", ")))
 }
 
-/// Text of a content block, or a placeholder for other content.
-pub(super) fn content_text(content: &Value) -> String {
-    match content["type"].as_str() {
-        Some("text") => content["text"].as_str().unwrap_or_default().to_owned(),
-        Some("resource_link") => content["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
-        Some("resource") => match content["resource"]["text"].as_str() {
-            Some(text) => text.to_owned(),
-            None => content["resource"]["uri"].as_str().map(|uri| format!("[{uri}]")).unwrap_or_default(),
-        },
-        Some(other) => format!("[{}]", one_line(other, KIND_CHARS_MAX)),
-        None => String::new(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tool_calls_beyond_the_maximum_are_counted() {
+        let (style, mut lines) = (crate::render::tests::style(), UpdateLines::default());
+        for n in 0..TOOLS_MAX + 3 {
+            let id = n.to_string();
+            lines.tool(&style, "tool_call", &json!({"toolCallId": id, "kind": "read"}));
+            lines.tool(&style, "tool_call_update", &json!({"toolCallId": id, "status": "completed"}));
+        }
+        assert_eq!(lines.summary().unwrap(), "10003 tool calls (10000 read, 3 more)");
+        assert_eq!(lines.tools(), TOOLS_MAX + 3);
     }
 }

@@ -49,18 +49,27 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
 
 /// First line: the action that the agent wants to perform.
 fn head(call: &Value, preview: Option<&ToolPreview>, is_markdown: bool) -> String {
-    let given = |key: &str| call[key].as_str().filter(|text| !text.trim().is_empty());
-    let title = ["title", "kind", "toolCallId"].into_iter().find_map(given).unwrap_or("something");
+    let title = asked_title(call);
     // Text shown below is not repeated.
     let bare = title.trim().trim_matches('`').trim();
     if preview.and_then(ToolPreview::command).is_some_and(|command| command.trim() == bare) {
         return "The agent asks for a permission to run this:".to_owned();
     }
-    let kind = given("kind").filter(|kind| *kind != "other" && *kind != title);
+    let kind = given(call, "kind").filter(|kind| *kind != "other" && *kind != title);
     let kind = kind.map(|kind| format!(" ({})", escape_text(kind, KIND_CHARS_MAX, is_markdown)));
     let title = escape_name(title, is_markdown);
     let mark = if is_markdown { "**" } else { "" };
     format!("The agent asks for a permission: {mark}{title}{mark}{}", kind.unwrap_or_default())
+}
+
+/// Title of the tool call of a request, or the best replacement.
+pub(super) fn asked_title(call: &Value) -> &str {
+    ["title", "kind", "toolCallId"].into_iter().find_map(|key| given(call, key)).unwrap_or("something")
+}
+
+/// Text member that is not blank.
+fn given<'a>(call: &'a Value, key: &str) -> Option<&'a str> {
+    call[key].as_str().filter(|text| !text.trim().is_empty())
 }
 
 /// Last line: the approvers, the remaining time and the id of the question.
@@ -123,7 +132,7 @@ pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String
 }
 
 /// Returns the person or rule that resolved a permission, from its journal row.
-fn resolved_by(payload: &Value) -> ResolvedBy {
+pub(super) fn resolved_by(payload: &Value) -> ResolvedBy {
     let word = payload["without"].as_str();
     let without = word.and_then(|word| AutoResolution::ALL.into_iter().find(|known| known.as_str() == word));
     let named = || ResolvedBy::Person(payload["by"].as_str().unwrap_or_default().to_owned());

@@ -125,6 +125,14 @@ impl Style {
         }
     }
 
+    /// True if notices about updates of this kind between turns are shown.
+    pub fn shows_notice(&self, tag: &str) -> bool {
+        match self.verbosity {
+            Some(Verbosity::Compact) => self.tags.get(tag).copied().unwrap_or(true),
+            None | Some(Verbosity::Full | Verbosity::None) => self.shows(tag),
+        }
+    }
+
     /// True if notices that require no action are omitted.
     pub const fn is_quiet(&self) -> bool {
         matches!(self.verbosity, Some(Verbosity::None))

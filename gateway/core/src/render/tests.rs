@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use std::collections::BTreeMap;
 
+mod effects;
 mod files;
 mod other_conversations;
 mod projection;
@@ -251,6 +252,7 @@ fn permission_requests_are_parts_unless_policy_answers() {
         journal.push(Some(run), K::Permission, request.clone());
         journal.push(Some(run), K::PermissionSettled, settle("without", "policy"));
     });
+    // Without a question, its outcome is part of the answer.
     assert_eq!(got, vec![]);
     // A person with the name of a policy is still a person.
     let got = texts_of(|journal| {

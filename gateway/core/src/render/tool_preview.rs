@@ -7,10 +7,11 @@
 
 use crate::host::{GrantTarget, command_line, shell_words};
 use crate::message_split::{MessageLimit, Unit, head_within};
-use crate::render::diff::FileChanges;
-use crate::render::lines::content_text;
-use crate::sanitize::{is_hidden, line as one_line};
-use serde_json::{Value, json};
+use crate::render::diff::proposed_diff;
+use crate::render::event_text::content_text;
+use crate::sanitize::{self, escape_hidden, is_hidden, line as one_line};
+use serde_json::Value;
+use std::borrow::Cow;
 
 /// Maximum number of lines of an excerpt.
 const LINES_MAX: usize = 24;
@@ -18,8 +19,6 @@ const LINES_MAX: usize = 24;
 const UNITS_MAX: usize = 1_000;
 /// Maximum number of characters read of a line.
 const LINE_CHARS_MAX: usize = 2 * UNITS_MAX;
-/// Maximum number of locations listed.
-const PLACES_MAX: usize = 5;
 /// Maximum length of a path, in characters.
 const PATH_CHARS_MAX: usize = 200;
 /// Maximum size of the targets that an answer may grant in advance, in bytes: small enough to be always shown
@@ -60,13 +59,18 @@ impl ToolPreview {
     /// Extracts the effect from the tool call of a permission request; `None` if the request does not
     /// describe one.
     pub(super) fn of(call: &Value) -> Option<Self> {
+        Self::with_paths(call, PATH_CHARS_MAX)
+    }
+
+    /// Extracts the effect, with paths of at most this length.
+    fn with_paths(call: &Value, path_chars_max: usize) -> Option<Self> {
         let given = &call["rawInput"];
         let preview = |form| move |text| Self { form, text, targets: Vec::new() };
-        diff_preview(call)
+        diff_preview(call, path_chars_max)
             .or_else(|| command_preview(given))
             .or_else(|| content_words(call).map(preview(PreviewFormat::Text)))
             .or_else(|| input_text(given).map(|(form, text)| preview(form)(text)))
-            .or_else(|| locations_preview(call))
+            .or_else(|| locations_preview(call, path_chars_max))
     }
 
     /// Returns the command line, if the preview is one.
@@ -126,11 +130,11 @@ impl ToolPreview {
 /// Subject of a tool call in one line of plain text: command, changed files or input.
 pub fn subject(call: &Value) -> Option<String> {
     let changed = call["content"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let changed: Vec<&str> = changed
+    let changed: Vec<String> = changed
         .iter()
         .filter(|block| block["type"] == "diff")
-        .take(PLACES_MAX)
         .filter_map(|block| block["path"].as_str())
+        .map(|path| sanitize::path(path, PATH_CHARS_MAX))
         .collect();
     let preview = ToolPreview::of(call)?;
     let text = match preview.form {
@@ -141,9 +145,17 @@ pub fn subject(call: &Value) -> Option<String> {
     Some(escape_text(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
 
-/// A few lines of plain text about a tool call, each indented by four spaces.
-pub fn tool_preview(call: &Value) -> Option<String> {
-    ToolPreview::of(call)?.render(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), false)
+/// A few lines about a tool call: a code block, or plain text indented by four spaces.
+pub fn tool_preview(call: &Value, is_markdown: bool) -> Option<String> {
+    ToolPreview::of(call)?.render(MessageLimit::new(Unit::Bytes, 2 * UNITS_MAX), is_markdown)
+}
+
+/// Everything that a preview of a tool call shows a part of, each line indented by four spaces.
+pub fn whole_tool_call(call: &Value) -> Option<String> {
+    let preview = ToolPreview::with_paths(call, usize::MAX)?;
+    let lines: Vec<String> =
+        preview.text.trim_end().lines().map(|line| format!("    {}", escape_hidden(line))).collect();
+    Some(lines.join("\n"))
 }
 
 /// Targets that the answer to a question about a tool call may grant in advance: only what the question
@@ -157,14 +169,17 @@ pub fn shown_targets(call: &Value) -> Vec<GrantTarget> {
 pub(super) fn escape_text(text: &str, chars_max: usize, is_markdown: bool) -> String {
     let line = one_line(text.trim(), chars_max);
     let (mut out, mut room) = (String::with_capacity(line.len()), chars_max);
-    for c in line.chars() {
+    let mut chars = line.chars().peekable();
+    while let Some(c) = chars.next() {
         let is_mark = is_markdown
             && matches!(c, '\\' | '`' | '*' | '_' | '~' | '|' | '<' | '>' | '@' | '[' | ']' | ':');
-        let Some(left) = room.checked_sub(1 + usize::from(is_mark)).filter(|left| *left > 0) else {
+        let width = 1 + usize::from(is_mark);
+        // Any character but the last one leaves room for the mark of a cut.
+        if width + usize::from(chars.peek().is_some()) > room {
             out.push('…');
             break;
-        };
-        room = left;
+        }
+        room -= width;
         out.extend(is_mark.then_some('\\'));
         out.push(c);
     }
@@ -173,44 +188,45 @@ pub(super) fn escape_text(text: &str, chars_max: usize, is_markdown: bool) -> St
 
 /// Escapes hidden characters in a line and, inside a Markdown code block, breaks up sequences that would end
 /// it.
-fn plain(line: &str, is_framed: bool) -> String {
-    let mut out = String::with_capacity(line.len());
+fn plain(line: &str, is_framed: bool) -> Cow<'_, str> {
+    let line = escape_hidden(line);
+    if !is_framed || !line.contains("```") {
+        return line;
+    }
+    let mut out = String::with_capacity(line.len() + 16);
     let mut ticks = 0;
     for c in line.chars() {
         ticks = if c == '`' { ticks + 1 } else { 0 };
-        if is_framed && ticks == 3 {
+        if ticks == 3 {
             out.push(ZERO_WIDTH_SPACE);
             ticks = 1;
         }
-        if is_hidden(c) {
-            out.extend(c.escape_unicode());
-        } else {
-            out.push(c);
-        }
+        out.push(c);
     }
-    out
+    Cow::Owned(out)
 }
 
-fn diff_preview(call: &Value) -> Option<ToolPreview> {
+fn diff_preview(call: &Value, path_chars_max: usize) -> Option<ToolPreview> {
     let blocks = call["content"].as_array()?.iter().filter(|block| block["type"] == "diff");
     let mut paths: Vec<&str> = Vec::new();
-    for path in blocks.filter_map(|block| block["path"].as_str()) {
+    for path in blocks.clone().filter_map(|block| block["path"].as_str()) {
         if !paths.contains(&path) {
             paths.push(path);
         }
     }
-    // Shows the requested change as if it was completed.
-    let done = json!({"toolCallId": "asked", "status": "completed", "content": call["content"]});
-    let mut changes = FileChanges::default();
-    changes.add(&done);
-    let changed = changes.unified(usize::MAX).unwrap_or_default();
+    let changed = proposed_diff(blocks, path_chars_max);
+    // Notes of an excerpt stand between the blocks.
+    let notes = call["content"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let notes: String = notes.map(|note| format!("# {}\n", one_line(note, LINE_CHARS_MAX))).collect();
     // Names several files first, as the diff may be truncated; also a file without a visible change.
-    let is_named = paths.len() == 1 && changed.starts_with("---");
-    let named =
-        paths.iter().filter(|_| !is_named).map(|path| format!("# {}\n", one_line(path, PATH_CHARS_MAX)));
-    let text = named.collect::<String>() + &changed;
+    let is_named = paths.len() == 1 && notes.is_empty() && changed.starts_with("---");
+    let named = paths
+        .iter()
+        .filter(|_| !is_named)
+        .map(|path| format!("# {}\n", sanitize::path(path, path_chars_max)));
+    let text = named.collect::<String>() + &notes + &changed;
     let targets = if is_whole(&paths.join("\n")) { file_targets(&paths) } else { Vec::new() };
-    (!text.is_empty()).then_some(ToolPreview { form: PreviewFormat::Diff, text, targets })
+    (!paths.is_empty()).then_some(ToolPreview { form: PreviewFormat::Diff, text, targets })
 }
 
 /// Files that an answer allows to be written: absolute paths in canonical spelling.
@@ -254,8 +270,8 @@ fn command_preview(given: &Value) -> Option<ToolPreview> {
 
 fn content_words(call: &Value) -> Option<String> {
     let blocks = call["content"].as_array()?;
-    let texts = blocks.iter().filter(|block| block["type"] == "content");
-    let texts: Vec<String> = texts.map(|block| content_text(&block["content"])).collect();
+    let texts = blocks.iter().filter(|block| block["type"] == "content" || block.is_string());
+    let texts: Vec<String> = texts.map(|block| content_text(block.get("content").unwrap_or(block))).collect();
     Some(texts.join("\n")).filter(|text| !text.trim().is_empty())
 }
 
@@ -269,13 +285,13 @@ fn input_text(given: &Value) -> Option<(PreviewFormat, String)> {
     }
 }
 
-fn locations_preview(call: &Value) -> Option<ToolPreview> {
+fn locations_preview(call: &Value, path_chars_max: usize) -> Option<ToolPreview> {
     let list = call["locations"].as_array()?.iter();
     let places: Vec<(&str, &Value)> =
-        list.filter_map(|place| Some((place["path"].as_str()?, &place["line"]))).take(PLACES_MAX).collect();
+        list.filter_map(|place| Some((place["path"].as_str()?, &place["line"]))).collect();
     let shown = places.iter().map(|(path, line)| {
         let line = line.as_u64().map(|line| format!(":{line}")).unwrap_or_default();
-        format!("{}{line}", one_line(path, PATH_CHARS_MAX))
+        format!("{}{line}", sanitize::path(path, path_chars_max))
     });
     let text = shown.collect::<Vec<_>>().join("\n");
     let paths: Vec<&str> = places.iter().map(|(path, _)| *path).collect();

@@ -1,6 +1,7 @@
 use super::*;
 use crate::message_split::{Unit, split};
 use proptest::prelude::*;
+use serde_json::json;
 
 const ROOM: MessageLimit = MessageLimit::new(Unit::Utf16, 1_900);
 
@@ -47,6 +48,12 @@ fn preview_shows_the_effect_of_a_tool_call() {
             json!({"content": [{"type": "diff", "path": "/a", "newText": ""}], "rawInput": {"command": "ls"}}),
             fenced("diff", "# /a"),
         ),
+        // Notes of an excerpt.
+        (
+            json!({"content": [{"type": "diff", "path": "/a", "newText": "x\n"}, "… (2 entries\nleft out)"]}),
+            fenced("diff", "# /a\n# … (2 entries left out)\n--- /dev/null\n+++ b/a\n@@ -0,0 +1 @@\n+x"),
+        ),
+        (json!({"content": [text, "… (cut)"]}), fenced("", "# A plan\n1. Look\n… (cut)")),
         (
             json!({"rawInput": null, "locations": [place, {"path": "/c"}, {"line": 3}]}),
             fenced("", "/src/b.rs:7\n/c"),
@@ -92,6 +99,49 @@ fn long_preview_is_truncated_with_a_note() {
     assert_eq!(wide, format!("```sh\n{}\n```\n-# Truncated: {more}", "é".repeat(1_000)));
     assert_eq!(of("ls", MessageLimit::new(Unit::Bytes, 90), true), None, "no room");
     assert_eq!(of(&"line\n".repeat(24), ROOM, true).unwrap().matches("Truncated").count(), 0);
+}
+
+/// What a truncated excerpt refers to has all of it.
+#[test]
+fn a_whole_call_leaves_nothing_out() {
+    let long = format!("/w/{}/name.txt", "d".repeat(500));
+    let lines = "line\n".repeat(3_000);
+    let place = json!({"path": long, "line": 7});
+    for (call, parts) in [
+        (json!({}), None),
+        (json!({"rawInput": {"command": format!("{lines}end\u{202e}")}}), Some((3_001, "    end\\u{202e}"))),
+        (
+            json!({"content": [{"type": "diff", "path": long, "newText": lines}]}),
+            Some((3_003, long.as_str())),
+        ),
+        (json!({"locations": vec![&place; 40]}), Some((40, "/name.txt:7"))),
+        (
+            json!({"content": [{"type": "diff", "path": "/a", "newText": "x"}, "… (2 entries left out)"]}),
+            Some((7, "    # … (2 entries left out)")),
+        ),
+    ] {
+        let whole = whole_tool_call(&call);
+        let found = whole
+            .as_deref()
+            .zip(parts)
+            .map(|(whole, (count, part))| whole.lines().count() == count && whole.contains(part));
+        assert_eq!((whole.is_some(), found.unwrap_or(true)), (parts.is_some(), true), "{whole:?}");
+    }
+}
+
+/// The end of a path names the file.
+#[test]
+fn a_long_path_is_cut_in_the_middle() {
+    let long = format!("/w/{}/name.txt", "d".repeat(900));
+    for call in [
+        json!({"content": [{"type": "diff", "path": long, "newText": "x\n"}]}),
+        json!({"content": [{"type": "diff", "path": long, "newText": ""}]}),
+        json!({"locations": [{"path": long}]}),
+    ] {
+        let told = [shown(&call, true), shown(&call, false), subject(&call)];
+        assert!(told.iter().flatten().all(|text| text.contains("dd/name.txt")), "{told:?}");
+        assert_eq!(shown_targets(&call), [], "what is not shown whole is not granted");
+    }
 }
 
 #[test]
@@ -152,7 +202,7 @@ proptest! {
         let preview = ToolPreview::of(&call);
         let room = Some(MessageLimit::new(Unit::Utf16, max));
         let shown = preview.and_then(|preview| preview.render_in(room, is_markdown)).unwrap_or_default();
-        let terminal = tool_preview(&call).unwrap_or_default();
+        let terminal = tool_preview(&call, false).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;
             // A shell line may appear quoted there, as one word.

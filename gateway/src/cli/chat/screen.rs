@@ -2,9 +2,9 @@
 
 use crate::cli::chat::input::Printer;
 use crate::cli::follow::plan_lines;
-use crate::cli::output::{CliResult, Out, name};
-use acp_core::permission::kind_note;
-use acp_core::render::tool_preview;
+use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, name};
+use acp_core::permission::{kind_note, short_id};
+use acp_core::render::{delta_text, host_effect_text, tool_preview, unreadable_text};
 use acp_core::sanitize;
 use serde_json::Value;
 
@@ -107,16 +107,20 @@ impl<'a> ChatScreen<'a> {
         }
     }
 
-    /// Shows one event of the session: the JSON line for programs, text for people.
-    pub(crate) fn event(&mut self, line: &str, event: &Value) -> CliResult {
+    /// Shows one event of the session: the JSON line for programs, text for people. `is_next`: a typed number
+    /// answers a permission request that is shown now.
+    pub(crate) fn event(&mut self, line: &str, event: &Value, is_next: bool) -> CliResult {
         if self.out.json {
             self.out.line(line)?;
             return self.out.flush();
         }
+        if let Some(notice) = unreadable_text(event) {
+            return self.line(&notice);
+        }
         let text = |key: &str| event[key].as_str().unwrap_or_default();
         let word = |key: &str| name(text(key));
         match text("type") {
-            "text_delta" if text("stream") == "output" => self.text(text("text")),
+            "text_delta" if text("stream") == "output" => self.text(&delta_text(event)),
             "tool_call" => self.line(&tool_line(event)),
             "tool_call_update" if matches!(text("status"), "completed" | "failed") => {
                 self.line(&tool_line(event))
@@ -125,13 +129,13 @@ impl<'a> ChatScreen<'a> {
                 self.line("[plan]")?;
                 plan_lines(event).try_for_each(|line| self.line(&format!("  {line}")))
             }
-            "permission" => self.permission(event),
+            "permission" => self.permission(event, is_next),
             "permission_settled" => {
                 let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
                 let by = if word("by").is_empty() { word("without") } else { word("by") };
                 self.line(&format!("[permission: {choice} ({by})]"))
             }
-            "host_request" => self.host_request(event),
+            "host_request" => self.line(&format!("[host: {}]", host_effect_text(event, NAME_CHARS_MAX))),
             "status" => self.line(&format!("[{}]", text("text"))),
             "gap" => self.line(&format!("[output is missing here: {}]", text("text"))),
             "done" => match text("stop_reason") {
@@ -144,16 +148,10 @@ impl<'a> ChatScreen<'a> {
         }
     }
 
-    fn host_request(&mut self, event: &Value) -> CliResult {
-        let word = |key: &str| name(event[key].as_str().unwrap_or_default());
-        let subject = if word("path").is_empty() { word("command") } else { word("path") };
-        self.line(&format!("[host: {} {subject}: {}]", word("effect"), word("outcome")))
-    }
-
-    fn permission(&mut self, event: &Value) -> CliResult {
+    fn permission(&mut self, event: &Value, is_next: bool) -> CliResult {
         let title = event["title"].as_str().filter(|title| !title.trim().is_empty());
         self.line(&format!("[the agent asks: {}]", name(title.unwrap_or("a tool call"))))?;
-        if let Some(excerpt) = tool_preview(&event["tool_call"]) {
+        if let Some(excerpt) = tool_preview(&event["tool_call"], false) {
             for line in excerpt.lines() {
                 self.line(line)?;
             }
@@ -164,7 +162,11 @@ impl<'a> ChatScreen<'a> {
             let note = kind_note(called, option["kind"].as_str().unwrap_or_default());
             self.line(&format!("  {number}. {}{note}", name(called)))?;
         }
-        self.line("  Answer with a number.")
+        if is_next {
+            return self.line("  Answer with a number.");
+        }
+        let id = short_id(event["permission_id"].as_str().unwrap_or_default());
+        self.line(&format!("  Answer with /acp answer {id} NUMBER."))
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) use static_bindings::StaticBindings;
 
 use crate::channel::Channels;
 use crate::metrics::Metrics;
-use acp_core::binding::{Placement, StaleReason, carry_over_settings};
+use acp_core::binding::{Placement, StaleReason, binding_notice, carry_over_settings};
 use acp_core::policy::BindingTimeouts;
 use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
@@ -101,6 +101,12 @@ impl SessionBindingService {
     /// Returns the text that mentions a conversation in a message.
     pub(crate) fn mention(&self, at: &ConversationRef) -> String {
         self.channels.get(at).map_or_else(|_| at.conversation_id.clone(), |channel| channel.mention(at))
+    }
+
+    /// Returns the notice of a new binding, for its conversation.
+    pub(crate) fn notice(&self, session: &SessionRow, binding: &BindingRow) -> String {
+        let channel = self.channels.get(&binding.conversation);
+        binding_notice(session, binding, channel.is_ok_and(|it| it.properties().renders_markdown))
     }
 
     /// Binds a session. Idempotent: a conversation has one binding, and a session has at most one child

@@ -4,7 +4,7 @@
 
 use super::{BindingError, SessionBinding, SessionBindingService};
 use crate::channel::{OpenChildOutcome, Outgoing};
-use acp_core::binding::{StartupAction, binding_notice, startup_action};
+use acp_core::binding::{StartupAction, startup_action};
 use acp_core::render::{PartKind, nonce_of};
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_shared::ids::BindingId;
@@ -125,7 +125,7 @@ impl SessionBindingService {
         let at = parent_of(&binding);
         let starter = Outgoing {
             kind: PartKind::Notice,
-            text: binding_notice(&session, &binding),
+            text: self.notice(&session, &binding),
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
             not_before_ms: Some(binding.bound_at_ms),

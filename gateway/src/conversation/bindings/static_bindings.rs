@@ -5,7 +5,7 @@
 
 use super::{BindRequest, SessionBindingService};
 use crate::session::service::Service;
-use acp_core::binding::{Placement, binding_notice};
+use acp_core::binding::Placement;
 use acp_core::command::authorization::SYSTEM;
 use acp_core::config::Binding;
 use acp_core::config::load::{LoadedConfig, nearest_source};
@@ -164,7 +164,7 @@ impl StaticBindings {
         };
         let bound = self.bindings.bind(request).await?;
         let over = after.map(|done| format!("{} has ended: {}. ", done.session_key, done.reason()));
-        Ok(over.unwrap_or_default() + &binding_notice(&bound.session, &bound.binding))
+        Ok(over.unwrap_or_default() + &self.bindings.notice(&bound.session, &bound.binding))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Commands on bindings: bind, unbind, verbosity and timeouts.
 
+use super::permissions::{Detail, pending_text};
 use super::{CommandContext, Commands, ResolvedCommand};
 use crate::conversation::bindings::static_bindings::may_unbind;
 use crate::conversation::bindings::{BINDING_SCOPE, BindRequest, SessionBinding, UnbindTarget};
 use crate::conversation::inbound::message_idempotency_key;
-use acp_core::binding::{BindingTimeout, binding_notice};
+use acp_core::binding::BindingTimeout;
 use acp_core::command::authorization::{AccessRequirement, Ownership};
 use acp_core::failure::Failure;
 use acp_core::rows::{BindingRow, Verbosity};
@@ -38,10 +39,17 @@ impl Commands {
             key: message_idempotency_key(context.inbound)?,
         };
         let bound = self.bindings.bind(request).await?;
-        Ok(match bound.is_new {
-            true => self.bound_text(context, &bound),
-            false => format!("This conversation is already bound to {key}."),
-        })
+        if !bound.is_new {
+            return Ok(format!("This conversation is already bound to {key}."));
+        }
+        let text = self.bound_text(context, &bound);
+        // Their messages are in other conversations, and a command may answer them here.
+        let pending = self.service.pending_permissions(&key).await?;
+        if pending.is_empty() {
+            return Ok(text);
+        }
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
+        Ok(format!("{text}\n{}", pending_text(&pending, Detail::Preview, is_markdown)))
     }
 
     /// `/unfocus`
@@ -145,7 +153,7 @@ impl Commands {
     pub(super) fn bound_text(&self, context: CommandContext<'_>, bound: &SessionBinding) -> String {
         let at = &bound.binding.conversation;
         if at.conversation_id == context.inbound.conversation.conversation_id {
-            binding_notice(&bound.session, &bound.binding)
+            self.bindings.notice(&bound.session, &bound.binding)
         } else {
             let place = self.bindings.mention(at);
             format!("{} is bound to the conversation {place}. Continue there.", bound.session.session_key)

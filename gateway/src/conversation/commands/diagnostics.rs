@@ -1,7 +1,8 @@
 //! Commands that report sessions, agents and health. Replies contain no secrets and no internals: those are
 //! in the log and in `acp-gateway doctor`.
 
-use super::{CommandContext, Commands, options, permissions};
+use super::permissions::{self, Detail};
+use super::{CommandContext, Commands, options};
 use acp_core::api::{AgentView, StatusView};
 use acp_core::command::authorization::RequesterRole;
 use acp_core::failure::Failure;
@@ -25,8 +26,6 @@ const LIST_MAX: usize = 20;
 const SEARCHED_MAX: u32 = 1_000;
 /// Maximum number of runs counted in a session's status.
 const RUNS_MAX: u32 = 100;
-/// Maximum length of a text from an agent or an error, in characters.
-const TEXT_CHARS_MAX: usize = 300;
 /// Maximum number of agent capabilities in a status.
 const CAPABILITIES_MAX: usize = 16;
 
@@ -84,7 +83,7 @@ impl Commands {
         let pending = self.service.pending_permissions(session).await?;
         if !pending.is_empty() {
             text.push('\n');
-            text.push_str(&permissions::pending_text(&pending, is_markdown));
+            text.push_str(&permissions::pending_text(&pending, Detail::Subject, is_markdown));
         }
         Ok(text)
     }
@@ -111,18 +110,9 @@ impl Commands {
         let status = self.service.status().await?;
         let views = self.service.agents().await?;
         let policy = self.service.policy(&context.inbound.conversation);
-        Ok(install_text(&status, &views, &policy))
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
+        Ok(install_text(&status, &views, &policy, is_markdown))
     }
-}
-
-/// Shortens a text to one line of limited length.
-fn one_line(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let mut out: String = plain.take(TEXT_CHARS_MAX).collect();
-    if text.chars().count() > TEXT_CHARS_MAX {
-        out.push('…');
-    }
-    out.trim().to_owned()
 }
 
 fn binding_text(binding: &BindingRow) -> String {
@@ -174,15 +164,17 @@ fn status_text(
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
     let _ = write!(text, "\n{}", bindings_text(bindings));
-    let agent_session = row.agent_session_id.as_deref().unwrap_or("pending until its first answer");
+    let escape = |text: &str| escape_name(text, is_markdown);
+    let agent_session = row.agent_session_id.as_deref().map(escape);
+    let agent_session = agent_session.unwrap_or_else(|| "pending until its first answer".to_owned());
     let resumable = if row.agent_session_id.is_none() || row.resumable { "" } else { " (cannot be resumed)" };
     let _ = write!(text, "\nagent's conversation: {agent_session}{resumable}");
-    if let Some(agent) = row.agent_info.as_deref().and_then(agent_text) {
+    if let Some(agent) = row.agent_info.as_deref().and_then(|info| agent_text(info, is_markdown)) {
         let _ = write!(text, "\nagent: {agent}");
     }
-    let _ = write!(text, "\nsettings: {}", options::settings_text(row));
+    let _ = write!(text, "\nsettings: {}", options::settings_text(row, is_markdown));
     for (name, values) in row.options.agent.lines() {
-        let _ = write!(text, "\nagent's {}: {}", one_line(&name), one_line(&values));
+        let _ = write!(text, "\nagent's {}: {}", escape(&name), escape(&values));
     }
     let _ = write!(text, "\nlast used: {}", format_utc(row.last_activity_at_ms));
     if let Some(expiry) = expiry {
@@ -190,19 +182,19 @@ fn status_text(
     }
     if let Some(failure) = &row.last_error {
         let _ =
-            write!(text, "\nlast error: {} ({})", one_line(&failure.text_for_conversations()), failure.code);
+            write!(text, "\nlast error: {} ({})", escape(&failure.text_for_conversations()), failure.code);
     }
     text
 }
 
 /// Describes an agent by its own `initialize` response: name, version, capabilities.
-fn agent_text(info: &str) -> Option<String> {
+fn agent_text(info: &str, is_markdown: bool) -> Option<String> {
     let info: Value = serde_json::from_str(info).ok()?;
-    let words =
-        ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(one_line).unwrap_or_default());
+    let escape = |text: &str| escape_name(text, is_markdown);
+    let words = ["name", "version"].map(|it| info["agentInfo"][it].as_str().map(escape).unwrap_or_default());
     let mut abilities = Vec::new();
     collect_capabilities("", &info["agentCapabilities"], &mut abilities);
-    abilities.truncate(CAPABILITIES_MAX);
+    let abilities: Vec<String> = abilities.iter().take(CAPABILITIES_MAX).map(|path| escape(path)).collect();
     let named = words.join(" ");
     let can = if abilities.is_empty() { String::new() } else { format!("can {}", abilities.join(", ")) };
     let parts: Vec<&str> = [named.trim(), can.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
@@ -213,7 +205,7 @@ fn agent_text(info: &str) -> Option<String> {
 fn collect_capabilities(path: &str, value: &Value, found: &mut Vec<String>) {
     let is_on = value.as_bool() == Some(true) || value.as_object().is_some_and(serde_json::Map::is_empty);
     if is_on && !path.is_empty() {
-        found.push(one_line(path));
+        found.push(path.to_owned());
         return;
     }
     for (key, value) in value.as_object().into_iter().flatten().filter(|(key, _)| *key != "_meta") {
@@ -319,7 +311,12 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     text
 }
 
-fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePolicy) -> String {
+fn install_text(
+    status: &StatusView,
+    views: &[AgentView],
+    policy: &EffectivePolicy,
+    is_markdown: bool,
+) -> String {
     let wanted = &policy.backend.value;
     let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
     let mut steps = Vec::new();
@@ -327,7 +324,9 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
         (true, _) => {
             steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
         }
-        (false, Some(command)) => steps.push(format!("On the gateway's machine run: {}", one_line(command))),
+        (false, Some(command)) => {
+            steps.push(format!("On the gateway's machine run: {}", escape_name(command, is_markdown)))
+        }
         (false, None) => {
             steps.push(format!(
                 "This gateway has no backend {wanted}: set {} = \"{}\".",
@@ -339,7 +338,8 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
     let missing = views.iter().filter(|view| !view.installed && view.allowed);
     let notes: Vec<String> = missing
         .map(|view| {
-            format!("\n   - {}: {}", view.name, view.note.as_deref().map(one_line).unwrap_or_default())
+            let note = escape_name(view.note.as_deref().unwrap_or_default(), is_markdown);
+            format!("\n   - {}: {note}", view.name)
         })
         .collect();
     if notes.is_empty() {
@@ -351,3 +351,7 @@ fn install_text(status: &StatusView, views: &[AgentView], policy: &EffectivePoli
     let lines: Vec<String> = (1..).zip(&steps).map(|(number, step)| format!("{number}. {step}")).collect();
     lines.join("\n")
 }
+
+#[cfg(test)]
+#[path = "diagnostics_tests.rs"]
+mod tests;

@@ -4,6 +4,7 @@ use super::{CommandContext, Commands};
 use crate::conversation::inbound::message_idempotency_key;
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
+use acp_core::render::escape_name;
 use acp_core::request::SettingResult;
 use acp_core::rows::{NonInteractive, PermissionMode, SessionRow};
 use acp_core::timeouts::format_duration;
@@ -21,7 +22,8 @@ impl Commands {
         let now = self.service.set(session, setting, message_idempotency_key(context.inbound)?).await?;
         let done = now.setting.map_or(done, |result| confirmation(&result));
         let row = self.service.session(session).await?;
-        Ok(format!("{done}\nSettings of {session}: {}.", settings_text(&row)))
+        let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
+        Ok(format!("{done}\nSettings of {session}: {}.", settings_text(&row, is_markdown)))
     }
 }
 
@@ -70,16 +72,17 @@ const fn unattended_text(policy: NonInteractive) -> &'static str {
 }
 
 /// Formats the effective settings of a session.
-pub(super) fn settings_text(row: &SessionRow) -> String {
+pub(super) fn settings_text(row: &SessionRow, is_markdown: bool) -> String {
     let options = &row.options;
+    let escape = |text: &str| escape_name(text, is_markdown);
     let mut out = vec![format!("directory {}", row.cwd)];
-    out.extend(options.mode_id.iter().map(|mode| format!("mode {mode}")));
-    out.extend(options.model.iter().map(|model| format!("model {model}")));
+    out.extend(options.mode_id.iter().map(|mode| format!("mode {}", escape(mode))));
+    out.extend(options.model.iter().map(|model| format!("model {}", escape(model))));
     out.push(mode_text(options.permission).to_owned());
     out.push(unattended_text(options.non_interactive).to_owned());
     out.extend(
         options.timeout_s.map(|s| format!("a turn may take {}", format_duration(s.saturating_mul(1_000)))),
     );
-    out.extend(options.config.iter().map(|(id, value)| format!("{id} = {value}")));
+    out.extend(options.config.iter().map(|(id, value)| format!("{} = {}", escape(id), escape(value))));
     out.join("; ")
 }

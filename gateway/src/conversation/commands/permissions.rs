@@ -7,7 +7,7 @@ use acp_core::command::{AnswerArgs, PermissionChoice};
 use acp_core::failure::Failure;
 use acp_core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
 use acp_core::render::buttons::{ButtonSubject, resolution_line};
-use acp_core::render::{escape_name, quote_name};
+use acp_core::render::{escape_name, quote_name, tool_preview};
 use acp_core::rows::{ConversationRef, PermissionRow, PermissionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -37,7 +37,7 @@ impl Commands {
         session: &SessionKey,
     ) -> Result<String, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        Ok(pending_text(&pending, self.router.renders_markdown(at)))
+        Ok(pending_text(&pending, Detail::Preview, self.router.renders_markdown(at)))
     }
 
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
@@ -132,8 +132,17 @@ fn title_of(row: &PermissionRow) -> &str {
     }
 }
 
+/// What a list tells of each permission request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// The subject, in one line.
+    Subject,
+    /// As much as the message of the request shows.
+    Preview,
+}
+
 /// Lists the pending permission requests, with the numbers to answer them by.
-pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> String {
+pub(super) fn pending_text(pending: &[PermissionRow], detail: Detail, is_markdown: bool) -> String {
     let mut text = String::from(if pending.is_empty() {
         "The agent waits for no permission."
     } else {
@@ -143,8 +152,15 @@ pub(super) fn pending_text(pending: &[PermissionRow], is_markdown: bool) -> Stri
         // Writing into a String cannot fail.
         let title = escape_name(title_of(row), is_markdown);
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
-        if let Some(subject) = row.subject().filter(|subject| subject != title_of(row)) {
-            let _ = write!(text, "\n  {}", escape_name(&subject, is_markdown));
+        match detail {
+            Detail::Subject => {
+                let subject = row.subject().filter(|subject| subject != title_of(row));
+                text.extend(subject.map(|subject| format!("\n  {}", escape_name(&subject, is_markdown))));
+            }
+            Detail::Preview => {
+                let preview = tool_preview(&row.tool_call(), is_markdown);
+                text.extend(preview.map(|preview| format!("\n{preview}")));
+            }
         }
         for (number, option) in (1..).zip(options_of(row)) {
             let note = kind_note(&option.name, &option.kind);

@@ -74,15 +74,21 @@ fn pending_list_has_option_numbers() {
         "The agent waits for permission:\n- Write (id {id})\n  1. Option y (allow once)\n  2. Option n \
          (reject once)"
     );
-    assert_eq!(pending_text(&[pending(1)], true), want);
-    assert_eq!(pending_text(&[], true), "The agent waits for no permission.");
+    assert_eq!(pending_text(&[pending(1)], Detail::Subject, true), want);
+    assert_eq!(pending_text(&[], Detail::Preview, true), "The agent waits for no permission.");
     // A bare title is followed by the details of the call.
     let mut bare = pending(1);
     bare.request.params =
         r#"{"toolCall":{"title":"Write","rawInput":{"command":"rm -rf build"}}}"#.to_owned();
-    let text = pending_text(&[bare], true);
-    let want = format!("The agent waits for permission:\n- Write (id {id})\n  rm -rf build\n  1. ");
-    assert!(text.starts_with(&want), "{text}");
+    for (detail, is_markdown, shown) in [
+        (Detail::Subject, true, "  rm -rf build"),
+        (Detail::Preview, true, "```sh\nrm -rf build\n```"),
+        (Detail::Preview, false, "    rm -rf build"),
+    ] {
+        let text = pending_text(std::slice::from_ref(&bare), detail, is_markdown);
+        let want = format!("The agent waits for permission:\n- Write (id {id})\n{shown}\n  1. ");
+        assert!(text.starts_with(&want), "{text}");
+    }
     // Names from the agent cannot change the structure of the list.
     let mut hostile = pending(1);
     let options = vec![PermissionOption {
@@ -101,7 +107,7 @@ fn pending_list_has_option_numbers() {
         (false, "`Write` - Read", "**x** @everyone   2. <https://a.b>"),
     ] {
         let want = format!("The agent waits for permission:\n- {title} (id {id})\n  1. {name} (allow once)");
-        assert_eq!(pending_text(&[hostile.clone()], is_markdown), want);
+        assert_eq!(pending_text(&[hostile.clone()], Detail::Preview, is_markdown), want);
     }
     let name = "“\\*\\*x\\*\\* \\@everyone   2. \\<https\\://a.b\\>”";
     let want = format!("The agent offers no such option. Use /acp answer with one of: 1. {name}.");

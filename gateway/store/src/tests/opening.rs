@@ -1,6 +1,6 @@
 //! Opening a state directory: locks, copies and versions.
 
-use super::fixtures::{event, lease, open, run, session, spawn_tx};
+use super::fixtures::{event, insert_session, lease, open, run, session, spawn_tx};
 use crate::offline::adopt;
 use crate::schema::DB_FILE;
 use crate::{Durability, Store, StoreError};

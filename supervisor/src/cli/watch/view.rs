@@ -7,6 +7,7 @@ use crate::cli::table::{Cell, GAP, TableFormat, Tone, widths};
 use crate::cli::text;
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::LeaseInfo;
+use acp_shared::sanitize;
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
 use ratatui_core::style::{Color, Modifier, Style};
@@ -134,7 +135,7 @@ impl View {
             KeyCode::Backspace => {
                 self.needle.pop();
             }
-            KeyCode::Char(c) if !text::is_unsafe(c) => self.needle.push(c),
+            KeyCode::Char(c) if !sanitize::is_hidden(c) => self.needle.push(c),
             _ => {}
         }
     }

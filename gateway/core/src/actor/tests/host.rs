@@ -94,6 +94,27 @@ fn approve_all_performs_without_questions_and_journals_each() {
     assert_eq!(effects(&world), want);
 }
 
+/// Nobody was asked, so the journal alone tells what surrounded the command.
+#[test]
+fn effect_of_a_command_names_its_directory_and_variables() {
+    let (mut world, _) = running(PermissionMode::ApproveAll);
+    let cwd = world.rows.session.cwd.clone();
+    for (given, dir, env) in [
+        (
+            json!({"command": "ls", "cwd": "/elsewhere", "env": "LD_PRELOAD"}),
+            json!("/elsewhere"),
+            json!(["LD_PRELOAD"]),
+        ),
+        (json!({"command": "ls", "cwd": cwd}), Value::Null, Value::Null),
+    ] {
+        world.emit(&format!("C{given}\n"));
+        let event = world.rows.events.iter().rfind(|event| event.kind == K::HostRequest).unwrap();
+        let payload: Value = serde_json::from_str(&event.payload).unwrap();
+        assert_eq!((&payload["command"], &payload["cwd"], &payload["env"]), (&json!("ls"), &dir, &env));
+        assert!(!event.payload.contains("secret"));
+    }
+}
+
 #[test]
 fn ask_modes_read_at_once_and_ask_before_writes_and_commands() {
     for mode in [PermissionMode::Ask, PermissionMode::ApproveReads] {

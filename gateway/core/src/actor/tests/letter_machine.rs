@@ -156,13 +156,15 @@ impl BackendMachine for LetterMachine {
                 request("fs/read_text_file", "{}".to_owned(), what)
             }
             ("?", _) => vec![send("no".to_owned(), InputKind::Answer { at })],
-            ("C", command) => {
-                let (command, args, env) = (command.to_owned(), Vec::new(), Vec::new());
+            ("C", given) => {
+                // A command, or JSON with its directory and the name of a variable.
+                let json: serde_json::Value = serde_json::from_str(given).unwrap_or_default();
+                let text = |name: &str| json[name].as_str().map(str::to_owned);
                 let what = AgentRequestKind::TerminalCreate {
-                    command,
-                    args,
-                    env,
-                    cwd: None,
+                    command: text("command").unwrap_or_else(|| given.to_owned()),
+                    args: Vec::new(),
+                    env: text("env").map(|name| (name, "secret".to_owned())).into_iter().collect(),
+                    cwd: text("cwd"),
                     output_bytes_max: None,
                 };
                 request("terminal/create", "{}".to_owned(), what)

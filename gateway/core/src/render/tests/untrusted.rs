@@ -1,6 +1,7 @@
 //! Untrusted text of agents in conversations: it has no effect, and omissions are visible.
 
 use super::*;
+use crate::render::event_text::UNREADABLE;
 
 const HOSTILE: &str = "a\u{1b}[2J\u{9b}b\u{202e}c\r\nd";
 const SHOWN_TEXT: &str = "a\\u{1b}[2J\\u{9b}b\\u{202e}c\nd";
@@ -43,7 +44,7 @@ fn unreadable_rows_are_reported() {
         "{damaged".clone_into(&mut journal.rows[at].payload);
     }
     let texts = journal.texts();
-    let notice = |number: u64| (PartKind::Error, format!("{UNREADABLE} (event {number})"));
+    let notice = |number: u64| (PartKind::Error, unreadable_row(number));
     let answer = format!("before\n\n{UNREADABLE}\n\nafter");
     assert_eq!(texts, [notice(4), notice(5), (PartKind::Final, answer)]);
 }

@@ -1,21 +1,28 @@
 //! Open tool calls of the running turn. Some agents request a permission with a bare name and describe the
 //! call in an earlier `tool_call`. Part of the committed state, so bounded.
 
-use super::lens;
+use super::excerpt::{excerpt, left_out};
+use crate::jsonrpc::ObjectMembers;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
-/// Maximum number of calls kept; the oldest are dropped first.
-const CALLS_MAX: usize = 8;
-/// Maximum size of a member kept, in bytes of JSON.
-const MEMBER_BYTES_MAX: usize = 8 * 1024;
-/// Maximum size of an update that is parsed, in bytes.
-const UPDATE_BYTES_MAX: usize = 256 * 1024;
-/// Members that describe a call.
-const MEMBERS: [&str; 5] = ["title", "kind", "content", "locations", "rawInput"];
+/// Maximum number of calls kept with an excerpt of their description; of the others only the title is kept.
+const DESCRIBED_MAX: usize = 16;
+/// Maximum number of calls kept; the least recently updated are dropped first.
+const CALLS_MAX: usize = 64;
+/// Maximum size of an id, in bytes.
+const ID_BYTES_MAX: usize = 1_024;
+/// Members that describe a call, with the size of their excerpts in bytes of JSON.
+const MEMBERS: [(&str, usize); 5] = [
+    ("title", 1_024),
+    ("kind", 256),
+    ("content", 8 * 1_024),
+    ("locations", 2 * 1_024),
+    ("rawInput", 8 * 1_024),
+];
 
-/// Open tool calls, oldest first.
+/// Open tool calls, least recently updated first.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct OpenToolCalls(VecDeque<OpenToolCall>);
@@ -24,6 +31,9 @@ pub(super) struct OpenToolCalls(VecDeque<OpenToolCall>);
 struct OpenToolCall {
     id: String,
     members: Map<String, Value>,
+    /// True if only title and kind are kept.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_short: bool,
 }
 
 impl OpenToolCalls {
@@ -32,32 +42,41 @@ impl OpenToolCalls {
         self.0.is_empty()
     }
 
-    /// Applies a `tool_call` or `tool_call_update`.
-    pub(super) fn update(&mut self, raw: &str) {
-        if raw.len() > UPDATE_BYTES_MAX {
-            return;
-        }
-        let update = lens::value(raw);
-        let text = |name: &str| update.get(name).and_then(Value::as_str);
-        let Some(id) = text("toolCallId").filter(|id| id.len() <= MEMBER_BYTES_MAX) else { return };
-        if matches!(text("status"), Some("completed" | "failed")) {
+    /// Applies a `tool_call` or `tool_call_update`. Returns false if the description of a call was dropped.
+    pub(super) fn update(&mut self, update: &ObjectMembers<'_>) -> bool {
+        let Some(id) = update.string("toolCallId") else { return true };
+        if matches!(update.string("status").as_deref(), Some("completed" | "failed")) {
             self.0.retain(|call| call.id != id);
-            return;
+            return true;
         }
-        let at = self.0.iter().position(|call| call.id == id).unwrap_or_else(|| {
-            self.0.push_back(OpenToolCall { id: id.to_owned(), members: Map::new() });
-            self.0.len() - 1
+        if id.len() > ID_BYTES_MAX {
+            return false;
+        }
+        let known = self.0.iter().position(|call| call.id == id).and_then(|at| self.0.remove(at));
+        let mut call = known.unwrap_or_else(|| OpenToolCall {
+            id: id.into_owned(),
+            members: Map::new(),
+            is_short: false,
         });
-        let Some(call) = self.0.get_mut(at) else { return };
-        for name in MEMBERS {
-            let Some(given) = update.get(name) else { continue };
-            if !is_blank(given) && given.to_string().len() <= MEMBER_BYTES_MAX {
-                call.members.insert(name.to_owned(), given.clone());
+        for (name, bytes_max) in MEMBERS {
+            let given = update.get(name).map(|raw| excerpt(raw, bytes_max)).filter(|given| !is_blank(given));
+            if let Some(given) = given {
+                call.is_short &= matches!(name, "title" | "kind");
+                call.members.insert(name.to_owned(), given);
             }
         }
-        if self.0.len() > CALLS_MAX {
-            self.0.pop_front();
-        }
+        self.0.push_back(call);
+        self.shorten()
+    }
+
+    /// Keeps the calls within their limits. Returns false if one was dropped.
+    fn shorten(&mut self) -> bool {
+        let described = self.0.iter().filter(|call| !call.is_short).count();
+        let rest = described.saturating_sub(DESCRIBED_MAX);
+        self.0.iter_mut().filter(|call| !call.is_short).take(rest).for_each(OpenToolCall::shorten);
+        let dropped = self.0.len().saturating_sub(CALLS_MAX);
+        self.0.drain(..dropped);
+        dropped == 0
     }
 
     /// Removes all calls, at the end of the turn.
@@ -81,6 +100,24 @@ impl OpenToolCalls {
     }
 }
 
+impl OpenToolCall {
+    /// Replaces the description by a note about its size.
+    fn shorten(&mut self) {
+        self.is_short = true;
+        let count = self.members.len();
+        let all = Value::Object(std::mem::take(&mut self.members));
+        let bytes = all.to_string().len();
+        let Value::Object(all) = all else { return };
+        self.members =
+            all.into_iter().filter(|(name, _)| matches!(name.as_str(), "title" | "kind")).collect();
+        if self.members.len() < count {
+            let text = left_out(&format!("a description of about {bytes} bytes"));
+            let content = json!([{ "type": "content", "content": { "type": "text", "text": text } }]);
+            self.members.insert("content".to_owned(), content);
+        }
+    }
+}
+
 /// True for a member without content.
 fn is_blank(value: &Value) -> bool {
     match value {
@@ -97,6 +134,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn update(calls: &mut OpenToolCalls, update: &Value) -> bool {
+        calls.update(&ObjectMembers::parse(&update.to_string()).unwrap())
+    }
+
     fn completed(calls: &OpenToolCalls, call: Value) -> Value {
         let mut params = json!({ "toolCall": call });
         calls.complete(&mut params);
@@ -106,9 +147,9 @@ mod tests {
     #[test]
     fn bare_request_is_completed_from_its_tool_call() {
         let mut calls = OpenToolCalls::default();
-        calls.update(r#"{"toolCallId":"c1","title":"Bash","kind":"execute","rawInput":{}}"#);
-        calls.update(r#"{"toolCallId":"c1","rawInput":{"command":"rm -rf build"}}"#);
-        calls.update(r#"{"toolCallId":"c2","title":"other"}"#);
+        update(&mut calls, &json!({"toolCallId":"c1","title":"Bash","kind":"execute","rawInput":{}}));
+        update(&mut calls, &json!({"toolCallId":"c1","rawInput":{"command":"rm -rf build"}}));
+        update(&mut calls, &json!({"toolCallId":"c2","title":"other"}));
         let full = json!({"toolCallId": "c1", "title": "Bash", "kind": "execute", "rawInput": {"command": "rm -rf build"}});
         for bare in [
             json!({"toolCallId": "c1", "title": "Bash"}),
@@ -127,22 +168,66 @@ mod tests {
     fn ended_tool_call_is_removed() {
         for status in ["completed", "failed"] {
             let mut calls = OpenToolCalls::default();
-            calls.update(r#"{"toolCallId":"c","title":"t"}"#);
-            calls.update(&json!({"toolCallId": "c", "status": status}).to_string());
+            update(&mut calls, &json!({"toolCallId":"c","title":"t"}));
+            update(
+                &mut calls,
+                &json!({"toolCallId": "c", "status": status, "content": "x".repeat(300 * 1_024)}),
+            );
             assert!(calls.is_empty(), "{status}");
         }
+    }
+
+    /// Requests show what a call would do, also if it is large, or one of many.
+    #[test]
+    fn a_large_description_is_kept_as_an_excerpt() {
+        let text = "line of text\n".repeat(100_000);
+        let mut calls = OpenToolCalls::default();
+        let diff = json!([{"type": "diff", "newText": text, "oldText": null, "path": "/w/big.txt"}]);
+        update(&mut calls, &json!({"toolCallId": "w", "title": "Write", "content": diff}));
+        update(&mut calls, &json!({"toolCallId": "r", "title": "Bash", "rawInput": {"command": text}}));
+        let write = completed(&calls, json!({"toolCallId": "w"}));
+        let change = &write["content"][0];
+        assert_eq!((&change["path"], &write["title"]), (&json!("/w/big.txt"), &json!("Write")));
+        for cut in [&change["newText"], &completed(&calls, json!({"toolCallId": "r"}))["rawInput"]["command"]]
+        {
+            let cut = cut.as_str().unwrap();
+            assert!(
+                cut.starts_with("line of text\nline of text\n") && cut.contains(" bytes left out"),
+                "{cut}"
+            );
+        }
+        for n in 0..DESCRIBED_MAX {
+            update(&mut calls, &json!({"toolCallId": n.to_string(), "title": "t", "rawInput": {"n": n}}));
+        }
+        let write = completed(&calls, json!({"toolCallId": "w", "title": ""}));
+        assert_eq!(write["title"], "Write");
+        let note = write["content"][0]["content"]["text"].as_str().unwrap();
+        assert!(note.starts_with("… (a description of about "), "{note}");
+        update(&mut calls, &json!({"toolCallId": "w", "rawInput": {"path": "/w/big.txt"}}));
+        assert_eq!(completed(&calls, json!({"toolCallId": "w"}))["rawInput"]["path"], "/w/big.txt");
     }
 
     #[test]
     fn tool_calls_and_their_members_are_bounded() {
         let mut calls = OpenToolCalls::default();
-        for n in 0..1_000 {
-            let text = "x".repeat(MEMBER_BYTES_MAX - 2);
-            let all = json!({"toolCallId": n.to_string(), "title": text, "kind": text, "rawInput": text, "locations": text, "content": "y".repeat(UPDATE_BYTES_MAX / 2)});
-            calls.update(&all.to_string());
+        let text = "x".repeat(64 * 1_024);
+        for n in 0..CALLS_MAX + 10 {
+            let id = format!("{n:0ID_BYTES_MAX$}");
+            let all = json!({"toolCallId": id, "title": text, "kind": text, "rawInput": text, "locations": [text, text], "content": vec![&text; 20]});
+            assert_eq!(update(&mut calls, &all), n < CALLS_MAX, "{n}");
         }
+        let members: usize = MEMBERS.iter().map(|(_, bytes)| bytes + 600).sum();
         let bytes = serde_json::to_string(&calls).map_or(0, |text| text.len());
-        assert!(bytes <= CALLS_MAX * (MEMBERS.len() * MEMBER_BYTES_MAX + 1_000), "{bytes}");
+        assert!(bytes <= DESCRIBED_MAX * members + CALLS_MAX * 3_500, "{bytes}");
         assert_eq!(calls.0.len(), CALLS_MAX);
+        assert!(!update(&mut calls, &json!({"toolCallId": text, "title": "t"})), "the id is too long");
+    }
+
+    /// State of an earlier version.
+    #[test]
+    fn calls_without_the_mark_are_read() {
+        let old = r#"[{"id":"c","members":{"title":"t"}}]"#;
+        let calls: OpenToolCalls = serde_json::from_str(old).unwrap();
+        assert_eq!(serde_json::to_string(&calls).unwrap(), old);
     }
 }

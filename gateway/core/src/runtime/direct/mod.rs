@@ -9,11 +9,13 @@
 //! | `requests` | requests of the agent |
 //! | `updates` | updates of the agent |
 //! | `calls` | tool calls in progress, for permission requests about them |
+//! | `excerpt` | excerpts of large values |
 //! | `halves` | characters that the agent cut between two chunks |
 //! | `lens` | lenient extraction of the needed fields from raw JSON |
 #![deny(clippy::indexing_slicing)]
 
 mod calls;
+mod excerpt;
 mod halves;
 mod lens;
 mod open;

@@ -47,8 +47,11 @@ impl DirectMachine {
         let mut steps: Vec<BackendStep> = flushed.into_iter().collect();
         let extra = extra_of(members);
         steps.push(BackendStep::Event(NewEvent { run_id: self.state.run_id(), kind, payload, extra }));
-        if matches!(kind, EventKind::ToolCall | EventKind::ToolCallUpdate) {
-            self.state.calls.update(raw);
+        if let (EventKind::ToolCall | EventKind::ToolCallUpdate, Some(update)) = (kind, &update)
+            && !self.state.calls.update(update)
+        {
+            let note = "too many open tool calls: a permission request for one may lack its description";
+            steps.push(BackendStep::Log(note.to_owned()));
         }
         let (mode, report) = match (variant.as_deref(), &update) {
             (Some("current_mode_update"), Some(update)) => {

@@ -131,3 +131,27 @@ async fn style_changes_without_rows_between_leave_one_record() {
     let styles = record(of(4)).await;
     assert_eq!((styles.at(3), styles.at(4)), (Some(&of(3)), Some(&of(4))));
 }
+
+/// Effects for the agent within a turn are part of its answer, those between turns messages of their own.
+#[tokio::test]
+async fn effects_between_turns_are_delivered() {
+    let (_dir, store, binding, mut journal) = bound().await;
+    let effect =
+        |path: &str| json!({"effect": "write", "path": path, "outcome": "allowed", "reason": "mode"});
+    journal.event(EventKind::HostRequest, effect("/w/early")).await;
+    journal.start().await;
+    journal.event(EventKind::HostRequest, effect("/w/during")).await;
+    journal.append_text("Done.").await;
+    journal.complete().await;
+    journal.event(EventKind::HostRequest, effect("/w/late")).await;
+    let driver = on_console(&store, "");
+    let shown = caught_up(&store, "c", 3).await;
+    driver.settle(&store, 3).await;
+    let want = [
+        "[host] write /w/early: allowed",
+        "[host] write /w/during: allowed\n\nDone.",
+        "[host] write /w/late: allowed",
+    ];
+    assert_eq!(shown, want);
+    assert_eq!(outbox(&store).await, rendered_parts(&store, binding.binding_id).await);
+}
