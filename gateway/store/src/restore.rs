@@ -20,7 +20,6 @@ use acp_core::event::EventKind;
 use acp_core::failure::Failure;
 use acp_core::run::{RunEvent, RunState};
 use acp_core::writes::Write;
-use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use std::os::unix::fs::MetadataExt;
@@ -63,7 +62,7 @@ pub fn restore(
     copy(from, &part.path, progress)?;
     let copied = schema::open_copy(&part.path)?;
     let uncertain = settle_unknown(&copied, now_ms)?;
-    identity::raise_epoch(&copied, dir, Clock::start().wall_ms())?;
+    identity::raise_epoch(&copied, dir, now_ms)?;
     let moved = identity::location_mismatch(&copied, dir)?;
     copied.close()?;
     sync(&part.path)?;

@@ -26,7 +26,7 @@ impl Session {
         let row = AgentRequestRow {
             lease_id: self.agent,
             session_key,
-            request: request,
+            request,
             state: RequestState::Started,
             intent,
         };

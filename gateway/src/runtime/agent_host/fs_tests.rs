@@ -46,7 +46,7 @@ impl FakeDisk {
                 let exists = text.is_some();
                 Ok(FilesReply::Inspected(Inspection {
                     canonical: Some(path),
-                    exists: exists,
+                    exists,
                     is_regular: exists,
                     size: text.as_ref().map_or(0, |text| text.len() as u64),
                     sha256: text.as_deref().map(sha256),
