@@ -10,7 +10,7 @@ fn host(effect: &str, outcome: &str, reason: &str) -> Value {
     json!({"effect": effect, subject.0: subject.1, "outcome": outcome, "reason": reason})
 }
 
-/// Verbosities at which a line is told, as one letter each: default, full, compact, none.
+/// Verbosities at which a line is shown, as one letter each: default, full, compact, none.
 fn shown_at(line: &str, build: impl Fn(&mut Journal)) -> String {
     let mut journal = Journal::default();
     build(&mut journal);
