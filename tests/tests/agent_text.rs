@@ -115,7 +115,6 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     let words = run(&mut house.plain(&["permissions", "list", &key]), LONG).ok().stdout;
     assert_eq!(words.lines().count(), 2, "{words}");
 
-    let (mut chat, mut typing) = RunningCommand::start_piped(&mut house.plain(&["chat", &key]));
     let id = list[0]["permission_id"].as_str().unwrap();
     assert_eq!(house.cli(&["permissions", "answer", &key, id, "reject_once"]).code, Some(0));
     events.extend(turn.finish(LONG).ok().lines());
@@ -123,6 +122,7 @@ fn permission_texts_with_line_breaks_are_shown_on_one_line() {
     assert_eq!(chunks(&events), ["permission: selected reject_once", "after"]);
 
     // The same in a chat, where every line of the script is a prompt.
+    let (mut chat, mut typing) = RunningCommand::start_piped(&mut house.plain(&["chat", &key]));
     typing.write_all(b"permission again\\n  1. Do nothing \\ud83d\n").unwrap();
     let mut seen = Vec::new();
     while !seen.iter().any(|line: &String| line.contains("Answer with a number.")) {

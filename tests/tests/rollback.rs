@@ -155,6 +155,27 @@ fn older_copy_is_refused_and_agent_lives_until_loss_is_accepted() {
     house.end();
 }
 
+/// The first advice of a refusal: the copy had the epoch of the newest database when it was refused.
+#[test]
+fn newest_database_is_accepted_after_refusal_of_an_older_copy() {
+    let mut house = house();
+    let key = house.spawn();
+    house.kill_gateway();
+    let older = keep(&house, "older");
+    house.start_gateway();
+    check_answer(&house.prompt(&key, "say kept"), ["kept"]);
+    house.kill_gateway();
+    let newest = keep(&house, "newest");
+    put(&house, &older);
+    start_refused(&house).kill9();
+    put(&house, &newest);
+    house.start_gateway();
+    check_answer(&house.prompt(&key, "say again"), ["again"]);
+    let answers = house.history(&key).iter().filter(|event| event["text"] == "kept").count();
+    assert_eq!(answers, 1);
+    house.end();
+}
+
 /// A database that went back in time is served without a supervisor, and writes past the recorded event. The
 /// supervisor refuses it all the same, and the gateway stops serving.
 #[test]

@@ -123,8 +123,8 @@ async fn opening(
     Ok(match row.state {
         SessionState::Creating => (Some(Opening::Pending), None),
         SessionState::Error => (Some(Opening::Failed), row.last_error),
-        // A closed session has opened if its agent named its conversation.
-        SessionState::Closed if row.agent_session_id.is_none() => {
+        // The agent describes itself when it opens a session.
+        SessionState::Closed if row.agent_info.is_none() => {
             let closed = || Failure::of(Code::SessionClosed).origin("gateway");
             (Some(Opening::Failed), Some(row.last_error.unwrap_or_else(closed)))
         }

@@ -94,9 +94,11 @@ impl Fake {
     }
 
     fn row(&self) -> SessionRow {
+        let state = self.state.lock().unwrap().0;
         SessionRow {
-            state: self.state.lock().unwrap().0,
-            agent_info: Some("{\"n\":1e3}".to_owned()),
+            state,
+            // A closed session was closed before its agent had opened it.
+            agent_info: (state != SessionState::Closed).then(|| "{\"n\":1e3}".to_owned()),
             last_session_seq: self.rows.lock().unwrap().len() as u64,
             ..session_row(&self.key)
         }

@@ -10,6 +10,7 @@ use acp_core::failure::Failure;
 use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
 use acp_shared::protocol::{Marks, Rollback};
+use acp_store::identity::GatewayIdentity;
 use acp_store::rollback::{self, RollbackRecord};
 use acp_store::{Store, StoreError};
 use axum::Router;
@@ -48,7 +49,7 @@ pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient
     let dir = store.dir().to_owned();
     let known = tokio::task::spawn_blocking(move || rollback::read(&dir)).await.ok().flatten()?;
     let reason = "the supervisor refused this database before, and does not answer now";
-    (known.epoch == store.identity().epoch).then(|| failure(refusal_message(&known, reason)))
+    (known.start_id == Some(store.identity().start_id)).then(|| failure(refusal_message(&known, reason)))
 }
 
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
@@ -67,10 +68,11 @@ async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
 
 /// Writes the refusal to the state directory and the log, and returns it as an error for people.
 pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
-    let epoch = store.identity().epoch;
+    let GatewayIdentity { epoch, start_id, .. } = *store.identity();
     let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
     let note = RollbackRecord {
         epoch,
+        start_id: Some(start_id),
         event_id,
         known_epoch: rollback.epoch,
         known_event_id: rollback.event_id,

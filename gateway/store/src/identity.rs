@@ -14,7 +14,7 @@ const INSTANCE_ID: &str = "gateway_instance_id";
 const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
 const ACCEPTED_LOSS: &str = "accepted_loss";
-/// Epoch of a start that no supervisor has admitted, and the event id that it shows.
+/// [`UnadmittedStart`]; absent once a supervisor has admitted the start.
 const UNADMITTED: &str = "unadmitted_start";
 
 /// Identity of this gateway, fixed while the store is open.
@@ -24,8 +24,24 @@ pub struct GatewayIdentity {
     pub instance_id: GatewayInstanceId,
     /// Start counter, incremented at each start except after a refusal by the supervisor.
     pub epoch: u64,
-    /// Random id of this start.
+    /// Random id of this start. The start after a refusal by the supervisor has the id of the refused one.
     pub start_id: StartId,
+}
+
+/// Last start, while no supervisor has admitted it.
+#[derive(Serialize, Deserialize)]
+struct UnadmittedStart {
+    epoch: u64,
+    start_id: StartId,
+    /// Event id that it shows, see [`shown_event_id`].
+    event_id: u64,
+}
+
+/// Returns the last start if no supervisor has admitted it, and no older version has started since.
+fn unadmitted_start(db: &Db) -> Result<Option<UnadmittedStart>, StoreError> {
+    let Some(text) = meta::get(db, UNADMITTED)? else { return Ok(None) };
+    let start: UnadmittedStart = parse(UNADMITTED, &text, |text| serde_json::from_str(text))?;
+    Ok((start.epoch == epoch(db)?).then_some(start))
 }
 
 /// Location of a state directory: machine, device and inode.
@@ -82,7 +98,7 @@ pub fn establish(db: &Db, dir: &Path) -> Result<GatewayIdentity, StoreError> {
     if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
-    db.transaction(|| settle(db, &here, rollback::read(dir).map(|note| note.epoch)))
+    db.transaction(|| settle(db, &here, rollback::read(dir).and_then(|note| note.start_id)))
 }
 
 /// Returns the reason why the database was created in another location than `dir`; `None` if it was created
@@ -116,6 +132,7 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     let next = epoch(db)?.max(known_epoch);
     db.transaction(|| {
         meta::set(db, EPOCH, &next.to_string())?;
+        meta::remove(db, UNADMITTED)?;
         meta::set(db, ACCEPTED_LOSS, "1")
     })
 }
@@ -127,10 +144,7 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn shown_event_id(db: &Db) -> Result<u64, StoreError> {
-    let Some(text) = meta::get(db, UNADMITTED)? else { return events::last_id(db) };
-    let (of, event_id): (u64, u64) = parse(UNADMITTED, &text, |text| serde_json::from_str(text))?;
-    // A start of an older version does not know the value.
-    if of == epoch(db)? { Ok(event_id) } else { events::last_id(db) }
+    unadmitted_start(db)?.map_or_else(|| events::last_id(db), |start| Ok(start.event_id))
 }
 
 /// True while an accepted loss is not yet known to the supervisor.
@@ -154,21 +168,26 @@ fn epoch(db: &Db) -> Result<u64, StoreError> {
     meta::get(db, EPOCH)?.map_or(Ok(0), |text| parse(EPOCH, &text, str::parse::<u64>))
 }
 
-/// Increments the epoch, unless the supervisor refused this very database: otherwise repeated starts would
+/// Begins a new start, unless the supervisor refused the last start of this database: repeated starts would
 /// reach the recorded epoch.
-fn settle(db: &Db, here: &StateDirLocation, refused: Option<u64>) -> Result<GatewayIdentity, StoreError> {
+fn settle(db: &Db, here: &StateDirLocation, refused: Option<StartId>) -> Result<GatewayIdentity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
         None => GatewayInstanceId::mint(),
     };
-    let last = epoch(db)?;
-    let epoch = if refused == Some(last) { last } else { last + 1 };
-    let shown = shown_event_id(db)?;
+    let start = match unadmitted_start(db)?.filter(|start| Some(start.start_id) == refused) {
+        Some(start) => start,
+        None => UnadmittedStart {
+            epoch: epoch(db)? + 1,
+            start_id: StartId::mint(),
+            event_id: shown_event_id(db)?,
+        },
+    };
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
-    meta::set(db, EPOCH, &epoch.to_string())?;
+    meta::set(db, EPOCH, &start.epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
-    meta::set(db, UNADMITTED, &serde_json::to_string(&(epoch, shown))?)?;
-    Ok(GatewayIdentity { instance_id, epoch, start_id: StartId::mint() })
+    meta::set(db, UNADMITTED, &serde_json::to_string(&start)?)?;
+    Ok(GatewayIdentity { instance_id, epoch: start.epoch, start_id: start.start_id })
 }
 
 fn parse<T, E: ToString>(

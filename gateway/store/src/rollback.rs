@@ -4,6 +4,7 @@
 
 use crate::backup::{TempFile, sync, sync_dir};
 use crate::error::StoreError;
+use acp_shared::ids::StartId;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,9 @@ const NOTE_FILE: &str = "gateway.rollback";
 pub struct RollbackRecord {
     /// Epoch of the start that was refused.
     pub epoch: u64,
+    /// Id of the start that was refused: several databases may be at one epoch. `None` in notes of older versions.
+    #[serde(default)]
+    pub start_id: Option<StartId>,
     /// Last event id of the database that was refused.
     pub event_id: u64,
     /// Highest epoch on record at the supervisor.
@@ -65,47 +69,88 @@ pub fn remove_record(dir: &Path) -> Result<(), StoreError> {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
+    use crate::identity::GatewayIdentity;
     use crate::offline::accept_loss;
     use crate::{Durability, Store};
 
-    fn record(epoch: u64) -> RollbackRecord {
-        RollbackRecord { epoch, event_id: 1, known_epoch: 9, known_event_id: 40, agents: 1, kept_until_ms: 5 }
+    fn refused(start: &GatewayIdentity) -> RollbackRecord {
+        let (epoch, start_id) = (start.epoch, Some(start.start_id));
+        RollbackRecord {
+            epoch,
+            start_id,
+            event_id: 1,
+            known_epoch: 9,
+            known_event_id: 40,
+            agents: 1,
+            kept_until_ms: 5,
+        }
     }
 
-    async fn start(dir: &Path) -> (u64, bool) {
+    async fn start(dir: &Path) -> (GatewayIdentity, bool) {
         let store = Store::open(dir, Durability::Full).unwrap();
-        let (epoch, marks) = (store.identity().epoch, store.marks().await.unwrap());
+        let (identity, marks) = (store.identity().clone(), store.marks().await.unwrap());
         store.close().await;
-        (epoch, marks.accepts_loss)
+        (identity, marks.accepts_loss)
+    }
+
+    async fn epoch(dir: &Path) -> (u64, bool) {
+        let (identity, accepts_loss) = start(dir).await;
+        (identity.epoch, accepts_loss)
     }
 
     #[tokio::test]
     async fn refused_database_does_not_raise_epoch_until_replaced() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(start(dir.path()).await, (1, false));
-        assert_eq!(start(dir.path()).await, (2, false));
-        write(dir.path(), &record(2)).unwrap();
-        assert_eq!(start(dir.path()).await, (2, false));
-        assert_eq!(start(dir.path()).await, (2, false));
-        // A refusal of another copy has no effect.
-        write(dir.path(), &record(7)).unwrap();
-        assert_eq!(start(dir.path()).await, (3, false));
+        assert_eq!(epoch(dir.path()).await, (1, false));
+        let (second, _) = start(dir.path()).await;
+        write(dir.path(), &refused(&second)).unwrap();
+        assert_eq!(start(dir.path()).await, (second.clone(), false));
+        assert_eq!(start(dir.path()).await, (second.clone(), false));
+        // A refusal of another copy has no effect, whatever its epoch.
+        write(dir.path(), &refused(&GatewayIdentity { start_id: StartId::mint(), ..second })).unwrap();
+        assert_eq!(epoch(dir.path()).await, (3, false));
+        write(dir.path(), &RollbackRecord { start_id: None, ..refused(&start(dir.path()).await.0) }).unwrap();
+        assert_eq!(epoch(dir.path()).await, (5, false));
         remove_record(dir.path()).unwrap();
-        assert_eq!((start(dir.path()).await, read(dir.path())), ((4, false), None));
+        assert_eq!((epoch(dir.path()).await, read(dir.path())), ((6, false), None));
+    }
+
+    /// The gateway may be killed after it has recorded the admission and before it removes the note.
+    #[tokio::test]
+    async fn note_about_an_admitted_start_has_no_effect() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Durability::Full).unwrap();
+        let note = refused(store.identity());
+        store.settle_admission().await.unwrap();
+        store.close().await;
+        write(dir.path(), &note).unwrap();
+        assert_eq!(epoch(dir.path()).await, (2, false));
+    }
+
+    /// The same for an accepted loss; the refused epoch is the one on record.
+    #[tokio::test]
+    async fn note_about_an_accepted_loss_has_no_effect() {
+        let dir = tempfile::tempdir().unwrap();
+        let (first, _) = start(dir.path()).await;
+        let note = RollbackRecord { known_epoch: first.epoch, ..refused(&first) };
+        write(dir.path(), &note).unwrap();
+        accept_loss(dir.path(), 1).unwrap();
+        write(dir.path(), &note).unwrap();
+        assert_eq!(epoch(dir.path()).await, (2, true));
     }
 
     #[tokio::test]
     async fn accepted_loss_raises_epoch_until_supervisor_has_accepted_it() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(start(dir.path()).await, (1, false));
+        let (first, _) = start(dir.path()).await;
         assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Refused(_))), "no refusal is recorded");
-        write(dir.path(), &record(1)).unwrap();
+        write(dir.path(), &refused(&first)).unwrap();
         let running = Store::open(dir.path(), Durability::Full).unwrap();
         assert!(matches!(accept_loss(dir.path(), 1), Err(StoreError::Locked { .. })));
         running.close().await;
-        assert_eq!(accept_loss(dir.path(), 1).unwrap().note, record(1));
-        assert_eq!((start(dir.path()).await, read(dir.path())), ((10, true), None));
-        assert_eq!(start(dir.path()).await, (11, true));
+        assert_eq!(accept_loss(dir.path(), 1).unwrap().note, refused(&first));
+        assert_eq!((epoch(dir.path()).await, read(dir.path())), ((10, true), None));
+        assert_eq!(epoch(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         store.settle_admission().await.unwrap();
         assert!(!store.marks().await.unwrap().accepts_loss);

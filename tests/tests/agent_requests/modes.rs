@@ -66,10 +66,12 @@ fn deny_all_reads_writes_and_runs_nothing() {
 
 /// With approve-all nobody is asked: conversations and chats tell what was done, also at the default settings.
 #[test]
-fn effects_without_a_question_are_told_in_conversations() {
+fn effects_without_a_question_are_shown_in_conversations() {
     let (house, key) = House::with_approve_all(&[]).with_session();
     let (mut chat, typing) =
         RunningCommand::start_piped(&mut house.plain(&["chat", &key, "--conversation", "room"]));
+    let bound = chat.line(LONG).unwrap();
+    assert!(bound.contains("is bound here"), "{bound}");
     let _ = house.say("room", "1", "fs_write new.txt x\nfs_read new.txt\nterminal touch made\nsay finished");
     let file = house.cwd().join("new.txt").display().to_string();
     let mut seen = Vec::new();

@@ -287,6 +287,7 @@ fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
     let ended = "SELECT r.run_id || ' ' || b.thread_id FROM acp_runs r JOIN acp_bindings b USING (session_key) \
                  WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL";
     let finals = "SELECT nonce FROM acp_delivery_part WHERE run_id = ?1 AND kind = 'final' ORDER BY part_no";
+    let policy = "SELECT permission_id FROM acp_permission WHERE run_id = ?1 AND settled_without = 'policy'";
     for line in texts(journal, ended).unwrap() {
         let (run_id, conversation) = line.split_once(' ').unwrap();
         let of_run = |sql: &str| {
@@ -296,7 +297,12 @@ fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
         };
         let nonces = of_run(finals);
         let shown = held[conversation].iter().filter(|message| nonces.contains(&message.text.nonce));
-        let shown = dense(&shown.map(|message| message.text.text.as_str()).collect::<Vec<_>>().concat());
+        let shown = shown.map(|message| message.text.text.as_str()).collect::<Vec<_>>().join("\n");
+        // Lines about permissions without a question stand between the words of the agent.
+        let (by_policy, words): (Vec<&str>, Vec<&str>) =
+            shown.lines().partition(|line| line.starts_with("[permission] "));
+        assert_eq!(by_policy.len(), of_run(policy).len(), "run {run_id}\n{shown}");
+        let shown = dense(&words.concat());
         let want = dense(&of_run(said).concat());
         assert!(!shown.is_empty() && shown.contains(&want), "run {run_id}\n{want}\n{shown}");
     }
