@@ -4,6 +4,7 @@
 //! This is the lowest crate of the workspace: it does not depend on gateway, database or agent code.
 #![deny(clippy::indexing_slicing, missing_docs)]
 
+pub mod backoff;
 #[cfg(feature = "clock")]
 pub mod clock;
 pub mod codes;

@@ -3,10 +3,10 @@
 //! `Held` (the adapter waits before exec) → `Running` → `Terming` (SIGTERM was sent) → `Killing` (SIGKILL was
 //! sent, and is repeated) → `Over`. The machine never goes back: a second stop request changes nothing.
 
-/// First pause between two rounds of SIGKILL, in milliseconds; it doubles up to [`PAUSE_MAX_MS`].
-const PAUSE_FIRST_MS: u64 = 10;
-/// Maximum pause between two rounds of SIGKILL, in milliseconds.
-const PAUSE_MAX_MS: u64 = 160;
+use acp_shared::backoff::Backoff;
+
+/// Pauses between two rounds of SIGKILL.
+const KILL_BACKOFF: Backoff = Backoff::new(10, 160);
 
 /// Time limits of the steps, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,8 +63,8 @@ pub(crate) enum EscalationPhase {
         until_ms: u64,
         /// Time at which SIGKILL is repeated.
         next_ms: u64,
-        /// Pause after the next repetition.
-        pause_ms: u64,
+        /// Pauses after the next repetitions.
+        backoff: Backoff,
     },
     /// The escalation is finished.
     Over,
@@ -84,21 +84,19 @@ impl EscalationPhase {
             (Self::Held, EscalationInput::Released) => (Self::Running, EscalationAction::Wait),
             // The adapter has not called exec yet, so it needs no time to clean up.
             (Self::Held, EscalationInput::Stop | EscalationInput::AdapterExited) => {
-                Self::kill(now_ms, graces)
+                Self::kill(now_ms, now_ms.saturating_add(graces.sweep_ms), KILL_BACKOFF)
             }
             (Self::Running, EscalationInput::Stop | EscalationInput::AdapterExited) => {
                 (Self::Terming { until_ms: now_ms.saturating_add(graces.term_ms) }, EscalationAction::Term)
             }
             (Self::Terming { until_ms }, EscalationInput::Tick) if now_ms >= until_ms => {
-                Self::kill(now_ms, graces)
+                Self::kill(now_ms, now_ms.saturating_add(graces.sweep_ms), KILL_BACKOFF)
             }
             (Self::Killing { until_ms, .. }, EscalationInput::Tick) if now_ms >= until_ms => {
                 (Self::Over, EscalationAction::Finish)
             }
-            (Self::Killing { until_ms, next_ms, pause_ms }, EscalationInput::Tick) if now_ms >= next_ms => {
-                let next_ms = now_ms.saturating_add(pause_ms);
-                let pause_ms = if pause_ms >= PAUSE_MAX_MS { PAUSE_MAX_MS } else { pause_ms * 2 };
-                (Self::Killing { until_ms, next_ms, pause_ms }, EscalationAction::Kill)
+            (Self::Killing { until_ms, next_ms, backoff }, EscalationInput::Tick) if now_ms >= next_ms => {
+                Self::kill(now_ms, until_ms, backoff)
             }
             (Self::Held, EscalationInput::Tick)
             | (Self::Running, EscalationInput::Released | EscalationInput::Tick)
@@ -112,13 +110,9 @@ impl EscalationPhase {
         }
     }
 
-    const fn kill(now_ms: u64, graces: EscalationTimes) -> (Self, EscalationAction) {
-        let phase = Self::Killing {
-            until_ms: now_ms.saturating_add(graces.sweep_ms),
-            next_ms: now_ms.saturating_add(PAUSE_FIRST_MS),
-            pause_ms: PAUSE_FIRST_MS * 2,
-        };
-        (phase, EscalationAction::Kill)
+    const fn kill(now_ms: u64, until_ms: u64, mut backoff: Backoff) -> (Self, EscalationAction) {
+        let next_ms = now_ms.saturating_add(backoff.next_ms());
+        (Self::Killing { until_ms, next_ms, backoff }, EscalationAction::Kill)
     }
 
     /// Returns the time of the next relevant [`EscalationInput::Tick`]; `None` if only other events matter.
@@ -138,7 +132,11 @@ mod tests {
     use super::*;
 
     const GRACES: EscalationTimes = EscalationTimes { term_ms: 1000, sweep_ms: 500 };
-    const KILLING: EscalationPhase = EscalationPhase::Killing { until_ms: 600, next_ms: 110, pause_ms: 20 };
+    const KILLING: EscalationPhase = {
+        let mut backoff = KILL_BACKOFF;
+        backoff.next_ms();
+        EscalationPhase::Killing { until_ms: 600, next_ms: 110, backoff }
+    };
 
     #[test]
     fn transitions_match_table() {

@@ -5,6 +5,7 @@
 use crate::api::sse_parser::{SseEvent, SseParser};
 use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use acp_core::failure::Failure;
+use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use bytes::Bytes;
@@ -22,10 +23,8 @@ use tokio::net::UnixStream;
 
 /// Maximum size of a response that is not a stream, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// First retry delay, in milliseconds; doubled each time.
-const PAUSE_MS: u64 = 50;
-/// Maximum retry delay, in milliseconds.
-const PAUSE_MS_MAX: u64 = 1_000;
+/// Retry delays.
+const RETRY_BACKOFF: Backoff = Backoff::new(50, 1_000);
 /// Maximum wait for a gateway that answered before and is gone, in milliseconds.
 const RESTART_WAIT_MS: u64 = 60_000;
 /// Maximum wait if the socket file exists and no process listens, in milliseconds: the gateway was killed and
@@ -50,7 +49,7 @@ enum AttemptError {
 /// Retry delays with a time limit.
 struct RetryBudget {
     until: Instant,
-    pause_ms: u64,
+    backoff: Backoff,
     /// True if the gateway has answered this client before.
     has_answered: bool,
 }
@@ -58,7 +57,7 @@ struct RetryBudget {
 impl RetryBudget {
     fn new(has_answered: bool) -> Self {
         let wait_ms = if has_answered { RESTART_WAIT_MS } else { DEAD_SOCKET_MS };
-        Self { until: Instant::now() + Duration::from_millis(wait_ms), pause_ms: PAUSE_MS, has_answered }
+        Self { until: Instant::now() + Duration::from_millis(wait_ms), backoff: RETRY_BACKOFF, has_answered }
     }
 
     /// Waits before the next attempt. Returns false if a retry is pointless or the time is up.
@@ -71,9 +70,7 @@ impl RetryBudget {
         if now >= until {
             return false;
         }
-        let pause = Duration::from_millis(self.pause_ms).min(until - now);
-        tokio::time::sleep(pause).await;
-        self.pause_ms = (self.pause_ms * 2).min(PAUSE_MS_MAX);
+        tokio::time::sleep(self.backoff.next_pause().min(until - now)).await;
         true
     }
 }

@@ -19,6 +19,7 @@ use acp_core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent,
 use acp_core::config::load::LoadedConfig;
 use acp_core::failure::Failure;
 use acp_core::writes::ActorFence;
+use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::Notice;
@@ -34,10 +35,8 @@ pub(crate) use step::replay;
 use step::{close_lease_now, is_stop_command};
 use tokio::sync::{oneshot, watch};
 
-/// First delay before an actor is loaded again after a database failure, in milliseconds.
-const RELOAD_MS: u64 = 1_000;
-/// Maximum delay between these attempts, in milliseconds.
-const RELOAD_LAST_MS: u64 = 10_000;
+/// Delays before an actor is loaded again after a database failure.
+const LOAD_BACKOFF: Backoff = Backoff::new(1_000, 10_000);
 /// Maximum number of panics of an actor before it is stopped.
 const PANICS_MAX: u32 = 5;
 /// Time after which an idle actor is evicted, in milliseconds.
@@ -104,7 +103,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
     let reloads = deps.live.changes();
     let heartbeat = deps.metrics.actors().enter(key.as_str());
     heartbeat.begin();
-    let mut pause_ms = RELOAD_MS;
+    let mut backoff = LOAD_BACKOFF;
     let (actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => {
@@ -124,9 +123,8 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
         }
         tokio::select! {
             () = deps.stop.cancelled() => return,
-            () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+            () = tokio::time::sleep(backoff.next_pause()) => {}
         }
-        pause_ms = (pause_ms * 2).min(RELOAD_LAST_MS);
     };
     let mut task = SessionTask {
         link: deps.supervisor.status(),

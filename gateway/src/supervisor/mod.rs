@@ -4,6 +4,7 @@
 //! Reading never blocks (H18): replies go to their callers, notices to the feed of their lease, which is
 //! bounded by the supervisor's flow control.
 
+use acp_shared::backoff::Backoff;
 use acp_shared::conn::{self, ConnError};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{
@@ -33,8 +34,8 @@ const PING_AFTER_MS: u64 = 5_000;
 const PONG_TIMEOUT_MS: u64 = 15_000;
 /// Request number reserved for pings.
 const PING_ID: u64 = 0;
-/// First and maximum delay before a reconnect, in milliseconds.
-const BACKOFF_MS: (u64, u64) = (50, 2_000);
+/// Delays before a reconnect.
+const RECONNECT_BACKOFF: Backoff = Backoff::new(50, 2_000);
 
 /// Failure of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -285,18 +286,17 @@ struct ConnectionDriver {
 
 impl ConnectionDriver {
     async fn run(mut self) {
-        let mut backoff_ms = BACKOFF_MS.0;
+        let mut backoff = RECONNECT_BACKOFF;
         loop {
             match self.open().await {
                 Ok((connection, welcome)) => {
-                    backoff_ms = BACKOFF_MS.0;
+                    backoff.reset();
                     let why = self.serve(connection, welcome).await;
                     self.set_down(SupervisorStatus::Down(why));
                 }
                 Err(status) => self.set_down(status),
             }
-            tokio::time::sleep(Duration::from_millis(backoff_ms)).await;
-            backoff_ms = (backoff_ms * 2).min(BACKOFF_MS.1);
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 

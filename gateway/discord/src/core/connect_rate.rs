@@ -3,6 +3,7 @@
 //! The service counts how often a session is identified, 1000 times a day as a rule, and resets the bot's token when
 //! that is passed (documentation, "Session Start Limit").
 
+use acp_shared::backoff::Backoff;
 use std::collections::VecDeque;
 
 /// Minimum time between two IDENTIFYs (documentation, "Rate Limiting").
@@ -16,8 +17,8 @@ const SPACING_STEPS_MS: [(usize, u64); 4] = [(0, SPACING_MIN_MS), (6, 15_000), (
 /// Number of ended connections in that time above what a network causes: something closes each one at once.
 const FAST_DISCONNECTS_MAX: usize = 6;
 const FAST_DISCONNECT_WINDOW_MS: u64 = 10_000;
-/// Maximum pause after failed attempts.
-const PAUSE_MAX_MS: u64 = 60_000;
+/// Pauses after failed attempts.
+pub const CONNECT_BACKOFF: Backoff = Backoff::new(1_000, 60_000);
 
 /// Pace at which the shards of one bot identify sessions. Times are of one monotonic clock, in milliseconds.
 #[derive(Debug, Default)]
@@ -76,11 +77,16 @@ impl IdentifyPace {
 }
 
 /// Pauses between connections of one shard.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReconnectBackoff {
     disconnects: VecDeque<u64>,
-    /// Attempts in a row that led to no session.
-    failures: u32,
+    backoff: Backoff,
+}
+
+impl Default for ReconnectBackoff {
+    fn default() -> Self {
+        Self { disconnects: VecDeque::new(), backoff: CONNECT_BACKOFF }
+    }
 }
 
 impl ReconnectBackoff {
@@ -97,14 +103,12 @@ impl ReconnectBackoff {
 
     /// Records that a session began or was resumed.
     pub const fn reset(&mut self) {
-        self.failures = 0;
+        self.backoff.reset();
     }
 
     /// Records an attempt that led to no session. Returns the pause before the next one.
-    pub fn record_failure(&mut self) -> u64 {
-        let pause = 1_000_u64 << self.failures.min(6);
-        self.failures = self.failures.saturating_add(1);
-        pause.min(PAUSE_MAX_MS)
+    pub const fn record_failure(&mut self) -> u64 {
+        self.backoff.next_ms()
     }
 }
 

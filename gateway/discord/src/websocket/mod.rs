@@ -22,7 +22,7 @@ pub use event_intake::{SessionCounters, SessionCounts};
 
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::FatalGatewayError;
-use crate::core::connect_rate::{IdentifyPace, ReconnectBackoff};
+use crate::core::connect_rate::{CONNECT_BACKOFF, IdentifyPace};
 use crate::core::event::Event;
 use acp_shared::redact::Secret;
 use event_intake::EventIntake;
@@ -126,14 +126,14 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, u32), FatalGatewayError> {
-    let mut backoff = ReconnectBackoff::default();
+    let mut backoff = CONNECT_BACKOFF;
     loop {
         let (why, after) = match gateway_info::gateway(client, settings, None).await {
             GatewayLookup::Available { url, shards } => return Ok((url, shards)),
             GatewayLookup::Failed(failure) => return Err(failure),
             GatewayLookup::RetryLater { why, after } => (why, after),
         };
-        let pause = after.max(Duration::from_millis(backoff.record_failure()));
+        let pause = after.max(backoff.next_pause());
         tracing::warn!(why, pause_ms = pause.as_millis(), "gateway address lookup failed; retrying");
         intake.put(Event::Disconnected { why });
         tokio::time::sleep(pause).await;

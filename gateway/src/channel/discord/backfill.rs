@@ -2,7 +2,7 @@
 //! before anything else; and after messages received as events, which advances the mark.
 
 use super::Inner;
-use crate::channel::discord::retry::Backoff;
+use crate::channel::discord::retry::RETRY_BACKOFF;
 use crate::channel::discord::state_cache::Access;
 use crate::channel::discord::workers::ConversationWorker;
 use crate::channel::{BindingLookup, BoundConversation};
@@ -55,13 +55,13 @@ impl ConversationWorker {
     /// message.
     pub(super) async fn backfill(&mut self, from: Option<Snowflake>) {
         self.missed = [self.missed, from].into_iter().flatten().min();
-        let mut backoff = Backoff::default();
+        let mut backoff = RETRY_BACKOFF;
         let outcome = loop {
             match self.read_history(false, std::future::pending()).await {
                 Ok(outcome) => break outcome.unwrap_or(BackfillOutcome::Nothing),
                 Err(fault) => tracing::warn!(thread_id = %self.channel, %fault, "backfill deferred"),
             }
-            backoff.wait().await;
+            tokio::time::sleep(backoff.next_pause()).await;
         };
         self.read_at = None;
         if outcome != BackfillOutcome::Refused {
@@ -79,11 +79,11 @@ impl ConversationWorker {
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.read_at = None;
-                self.idle_backoff = Backoff::default();
+                self.idle_backoff.reset();
             }
             Err(fault) => {
                 tracing::info!(thread_id = %self.channel, %fault, "conversation check deferred");
-                self.read_at = Some(Instant::now() + self.idle_backoff.pause());
+                self.read_at = Some(Instant::now() + self.idle_backoff.next_pause());
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::channel::BoundConversation;
 use crate::channel::discord::backfill_schedule::{BackfillScope, BackfillTarget};
 use crate::channel::discord::binding_cache::BindingCache;
 use crate::channel::discord::event_loop::EventLoop;
-use crate::channel::discord::retry::Backoff;
+use crate::channel::discord::retry::RETRY_BACKOFF;
 use crate::channel::discord::state_cache::{Access, EventScope};
 use crate::channel::discord::workers::ConversationJob;
 use acp_discord::core::ids::Snowflake;
@@ -66,12 +66,12 @@ impl EventLoop {
         let as_of = *self.binding_changes.borrow_and_update();
         let (inbox, account) = (Arc::clone(&self.inbox), self.inner.account.clone());
         self.binding_reads.spawn(async move {
-            let mut backoff = Backoff::default();
+            let mut backoff = RETRY_BACKOFF;
             loop {
                 if let Some(places) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
                     return (as_of, places);
                 }
-                backoff.wait().await;
+                tokio::time::sleep(backoff.next_pause()).await;
             }
         });
     }

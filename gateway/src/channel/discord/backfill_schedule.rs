@@ -6,13 +6,16 @@
 //! Times are durations since a fixed instant.
 
 use acp_discord::core::ids::Snowflake;
+use acp_shared::backoff::Backoff;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Quiet period after the last such event before a backfill, and the maximum delay after the first one.
 const QUIET_PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
-/// Shortest and longest interval between two rounds. Doubles while rounds follow each other closely.
-const ROUND_INTERVAL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// Maximum interval between two rounds, in milliseconds.
+const ROUND_INTERVAL_MAX_MS: u64 = 60_000;
+/// Intervals between two rounds, which double while rounds follow each other closely.
+const ROUND_BACKOFF: Backoff = Backoff::new(2_000, ROUND_INTERVAL_MAX_MS);
 /// Scope of a possible loss of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum BackfillScope {
@@ -66,22 +69,25 @@ struct PendingBackfill {
     read: BTreeSet<Snowflake>,
 }
 
-/// Time of the last round, and the pause until the next.
-#[derive(Debug, Default)]
+/// Earliest time of the next round, and the intervals after it.
+#[derive(Debug)]
 struct RoundPacing {
-    last: Option<Duration>,
-    pause: Duration,
+    next: Duration,
+    backoff: Backoff,
+}
+
+impl Default for RoundPacing {
+    fn default() -> Self {
+        Self { next: Duration::ZERO, backoff: ROUND_BACKOFF }
+    }
 }
 
 impl RoundPacing {
-    fn next(&self) -> Duration {
-        self.last.map_or(Duration::ZERO, |last| last + self.pause)
-    }
-
     fn record_round(&mut self, now: Duration) {
-        let is_on = self.last.is_some_and(|last| now < last + self.pause + ROUND_INTERVAL.1);
-        self.pause = if is_on { (self.pause * 2).min(ROUND_INTERVAL.1) } else { ROUND_INTERVAL.0 };
-        self.last = Some(now);
+        if now >= self.next + Duration::from_millis(ROUND_INTERVAL_MAX_MS) {
+            self.backoff.reset();
+        }
+        self.next = now + self.backoff.next_pause();
     }
 }
 
@@ -115,9 +121,9 @@ impl BackfillSchedule {
 
     fn due_of(&self, scope: BackfillScope, wanted: &PendingBackfill) -> Duration {
         match scope {
-            BackfillScope::All => wanted.first.max(self.pacing.0.next()),
+            BackfillScope::All => wanted.first.max(self.pacing.0.next),
             BackfillScope::Guild(_) | BackfillScope::Channel(_) => {
-                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.pacing.1.next())
+                (wanted.last + QUIET_PERIOD.0).min(wanted.first + QUIET_PERIOD.1).max(self.pacing.1.next)
             }
             BackfillScope::Inaccessible => wanted.first,
         }

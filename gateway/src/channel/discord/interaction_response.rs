@@ -7,6 +7,7 @@ use crate::channel::{CallerReply, Inbound, InboundPort, PostedReply, ReplyReserv
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::event::Interaction;
 use acp_discord::rest::{RestError, SentMessage};
+use acp_shared::backoff::Backoff;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -14,8 +15,8 @@ use tokio::time::Instant;
 /// Period in which an interaction can be answered: one minute less than the lifetime of the token (discord.md
 /// §3).
 const RESPONSE_WINDOW: Duration = Duration::from_secs(14 * 60);
-/// First and longest pause between two attempts.
-const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Pauses between two attempts.
+const BACKOFF: Backoff = Backoff::new(1_000, 30_000);
 /// Maximum number of replies that wait for a retry. Beyond that, the gateway replies in the conversation at
 /// once.
 pub(super) const PENDING_RETRIES_MAX: usize = 32;
@@ -117,12 +118,13 @@ impl Inner {
         due: PendingResponse,
         answer: Option<PostedReply>,
     ) {
-        let mut pause = BACKOFF.0;
-        while !inbox.mark_replied(due.message.clone(), answer.clone()).await
-            && Instant::now() + pause < due.until
-        {
-            tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(BACKOFF.1);
+        let mut backoff = BACKOFF;
+        while !inbox.mark_replied(due.message.clone(), answer.clone()).await {
+            let next = Instant::now() + backoff.next_pause();
+            if next >= due.until {
+                break;
+            }
+            tokio::time::sleep_until(next).await;
         }
         drop(due.reservation);
     }
@@ -136,7 +138,7 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
     effect: ResendEffect,
     give: impl Fn() -> F,
 ) -> Result<T, RestError> {
-    let (mut pause, mut place) = (BACKOFF.0, None);
+    let (mut backoff, mut place) = (BACKOFF, None);
     loop {
         let fault = match give().await {
             Ok(posted) => return Ok(posted),
@@ -144,11 +146,11 @@ async fn respond_with_retry<T, F: Future<Output = Result<T, RestError>>>(
         };
         place = place.or_else(|| places.try_acquire().ok());
         let wait = retry_delay(&fault, effect).filter(|_| place.is_some());
-        let next = wait.map(|wait| Instant::now() + wait.max(pause)).filter(|next| *next < until);
+        let next =
+            wait.map(|wait| Instant::now() + wait.max(backoff.next_pause())).filter(|next| *next < until);
         let Some(next) = next else { return Err(fault) };
         tracing::info!(%fault, "interaction reply retried");
         tokio::time::sleep_until(next).await;
-        pause = (pause * 2).min(BACKOFF.1);
     }
 }
 

@@ -5,34 +5,11 @@ use crate::channel::{ConversationEventOutcome, IntakeOutcome, MessageChangeOutco
 use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::rest::RestError;
-use std::time::Duration;
+use acp_shared::backoff::Backoff;
 
-/// First and longest pause. The longest is short, since a deleted message must be dropped before its turn
+/// Pauses between attempts. The longest is short, since a deleted message must be dropped before its turn
 /// begins.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(8));
-
-/// Growing pauses between attempts.
-#[derive(Debug)]
-pub(super) struct Backoff(Duration);
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self(PAUSES.0)
-    }
-}
-
-impl Backoff {
-    /// Returns the next pause.
-    pub(super) fn pause(&mut self) -> Duration {
-        let next = (self.0 * 2).min(PAUSES.1);
-        std::mem::replace(&mut self.0, next)
-    }
-
-    /// Waits for the next pause.
-    pub(super) async fn wait(&mut self) {
-        tokio::time::sleep(self.pause()).await;
-    }
-}
+pub(super) const RETRY_BACKOFF: Backoff = Backoff::new(500, 8_000);
 
 /// Result of an attempt that may have to be repeated.
 pub(super) trait Retryable {
@@ -89,12 +66,12 @@ pub(super) async fn retry_until_done<T: Retryable, F: Future<Output = T>>(
     at: Snowflake,
     attempt: impl Fn() -> F,
 ) -> T {
-    let mut backoff = Backoff::default();
+    let mut backoff = RETRY_BACKOFF;
     loop {
         let done = attempt().await;
         let Some(why) = done.retry_reason() else { return done };
         tracing::warn!(kind = what, why, thread_id = %at, "inbound event deferred");
-        backoff.wait().await;
+        tokio::time::sleep(backoff.next_pause()).await;
     }
 }
 
@@ -110,6 +87,7 @@ mod tests {
     use super::*;
     use acp_discord::core::errors::ResourceKind;
     use std::sync::Mutex;
+    use std::time::Duration;
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]

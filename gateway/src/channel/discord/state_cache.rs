@@ -5,6 +5,7 @@ use crate::channel::discord::archive_state::ArchiveState;
 use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::BotIdentity;
+use acp_shared::backoff::Backoff;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use tokio::sync::Notify;
@@ -18,8 +19,8 @@ const REFUSED_MS: u64 = 10 * MINUTE_MS;
 
 /// Number of conversations without access from which on the whole channel counts as denied.
 const DENIED_MIN: usize = 3;
-/// First and longest interval between attempts in such a channel, in milliseconds.
-const DENIED_MS: (u64, u64) = (2_000, 60_000);
+/// Intervals between attempts in such a channel.
+const DENIED_BACKOFF: Backoff = Backoff::new(2_000, 60_000);
 
 /// Kind of access to a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +38,7 @@ struct DeniedChannel {
     conversations: BTreeSet<Snowflake>,
     /// Time of the next attempt in any of these conversations, in milliseconds since the Unix epoch.
     next_ms: u64,
-    pause_ms: u64,
+    backoff: Backoff,
 }
 
 /// Optional feature of messages with a separate Discord permission.
@@ -252,8 +253,7 @@ impl StateCache {
         if now_ms < denied.next_ms {
             return false;
         }
-        denied.next_ms = now_ms.saturating_add(denied.pause_ms);
-        denied.pause_ms = (denied.pause_ms * 2).min(DENIED_MS.1);
+        denied.next_ms = now_ms.saturating_add(denied.backoff.next_ms());
         true
     }
 
@@ -265,7 +265,8 @@ impl StateCache {
             if state.denied_channels.len() >= CONVERSATIONS_MAX {
                 state.denied_channels.clear();
             }
-            let new = || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, pause_ms: DENIED_MS.0 };
+            let new =
+                || DeniedChannel { conversations: BTreeSet::new(), next_ms: 0, backoff: DENIED_BACKOFF };
             let denied = state.denied_channels.entry((channel, access)).or_insert_with(new);
             if denied.conversations.len() < DENIED_MIN {
                 denied.conversations.insert(at);

@@ -8,7 +8,7 @@
 use super::Inner;
 use super::interactions::display_name;
 use crate::channel::discord::archive_state::ArchiveState;
-use crate::channel::discord::retry::{Backoff, Retryable as _, retry_until_done};
+use crate::channel::discord::retry::{RETRY_BACKOFF, Retryable as _, retry_until_done};
 use crate::channel::discord::state_cache::ConversationLocation;
 use crate::channel::discord::worker_queue::{ConversationQueue, EnqueueOutcome, QueueItem};
 use crate::channel::{
@@ -19,6 +19,7 @@ use acp_discord::core::event::{Attachment as File, Message, MessageEdit};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
 use acp_discord::rest::RestError;
+use acp_shared::backoff::Backoff;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,7 +127,7 @@ impl ConversationWorkers {
                 channel,
                 queue: Arc::clone(&queue),
                 read_at: None,
-                idle_backoff: Backoff::default(),
+                idle_backoff: RETRY_BACKOFF,
                 last_edit: None,
                 seen: BTreeSet::new(),
                 missed: None,
@@ -212,12 +213,12 @@ impl ConversationWorker {
     /// Returns true if messages of this conversation are for agents. Waits until known: the number of waiting
     /// jobs is limited, and the rest is read from Discord.
     async fn resolve_binding(&self) -> bool {
-        let mut backoff = Backoff::default();
+        let mut backoff = RETRY_BACKOFF;
         loop {
             match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
                 BindingLookup::Bound(_) => return true,
                 BindingLookup::Unbound => return self.inner.resolve_static_binding(self.channel).await,
-                BindingLookup::Unknown => backoff.wait().await,
+                BindingLookup::Unknown => tokio::time::sleep(backoff.next_pause()).await,
             }
         }
     }
@@ -360,7 +361,7 @@ impl Inner {
 
     /// Like `has_static_binding`, with requests to Discord until known; false if Discord refuses.
     pub(super) async fn resolve_static_binding(&self, channel: Snowflake) -> bool {
-        let mut backoff = Backoff::default();
+        let mut backoff = RETRY_BACKOFF;
         loop {
             if let Some(known) = self.has_static_binding(channel) {
                 return known;
@@ -375,7 +376,7 @@ impl Inner {
                     );
                     return false;
                 }
-                Err(_) => backoff.wait().await,
+                Err(_) => tokio::time::sleep(backoff.next_pause()).await,
             }
         }
     }

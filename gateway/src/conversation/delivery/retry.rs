@@ -1,6 +1,7 @@
 //! Attempts to deliver one part: their number, their results, and the delay before the next one.
 
 use crate::channel::SendOutcome;
+use acp_shared::backoff::Backoff;
 use acp_store::delivery::{PartRow, PartState};
 
 /// Maximum retry delay, in milliseconds.
@@ -31,7 +32,7 @@ pub(super) struct RetryState {
     pub(super) persona_at_ms: Option<u64>,
     /// Delay requested by the channel, in milliseconds.
     limited_ms: Option<u64>,
-    pause_ms: u64,
+    backoff: Backoff,
 }
 
 impl RetryState {
@@ -44,7 +45,7 @@ impl RetryState {
             files_refused: 0,
             persona_at_ms: row.persona_at_ms,
             limited_ms: None,
-            pause_ms: first_pause_ms,
+            backoff: Backoff::new(first_pause_ms, RETRY_LAST_MS),
         }
     }
 
@@ -76,12 +77,7 @@ impl RetryState {
     /// Returns the delay before the next attempt, in milliseconds. A delay requested by the channel does not
     /// extend the later ones.
     pub(super) fn pause(&mut self) -> u64 {
-        if let Some(ms) = self.limited_ms {
-            return ms;
-        }
-        let now = self.pause_ms;
-        self.pause_ms = (now * 2).min(RETRY_LAST_MS);
-        now
+        self.limited_ms.unwrap_or_else(|| self.backoff.next_ms())
     }
 }
 

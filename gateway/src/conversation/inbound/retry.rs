@@ -9,6 +9,7 @@ use crate::conversation::inbound::reply::PriorReply;
 use crate::conversation::inbound::reservation::{MessageKey, message_key};
 use acp_core::failure::Failure;
 use acp_core::rows::ConversationRef;
+use acp_shared::backoff::Backoff;
 use acp_store::command_replies;
 use acp_store::inbox::{self, Inbound, InboxRow, Outcome};
 use acp_store::interactive_messages;
@@ -18,7 +19,6 @@ use parking_lot::Mutex;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -28,8 +28,8 @@ use tracing::Instrument as _;
 const BATCH_ROWS: u64 = 256;
 /// Maximum number of conversations retried concurrently.
 const CONCURRENT_MAX: usize = 64;
-/// First and maximum delay before messages that are not settled are retried, in milliseconds.
-const RETRY_MS: (u64, u64) = (1_000, 30_000);
+/// Delays before messages that are not settled are retried.
+const RETRY_BACKOFF: Backoff = Backoff::new(1_000, 30_000);
 
 /// Pending replies.
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl InboundService {
         self.inner.retry_needed.notify_one();
         let mut health = self.inner.store.health();
         let mut adapters = self.inner.channels.changes();
-        let mut pause_ms = RETRY_MS.0;
+        let mut backoff = RETRY_BACKOFF;
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -144,10 +144,9 @@ impl InboundService {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(Duration::from_millis(pause_ms)) => {}
+                () = tokio::time::sleep(backoff.next_pause()) => {}
                 () = wait_until_writable(&mut health) => {}
             }
-            pause_ms = (pause_ms * 2).min(RETRY_MS.1);
             // Unfinished work is resumed by the next start.
             let is_settled = tokio::select! {
                 biased;
@@ -155,7 +154,7 @@ impl InboundService {
                 is_settled = self.retry_unsettled() => is_settled,
             };
             if is_settled {
-                pause_ms = RETRY_MS.0;
+                backoff.reset();
             } else {
                 self.inner.retry_needed.notify_one();
             }

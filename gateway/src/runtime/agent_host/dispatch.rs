@@ -15,6 +15,7 @@ use acp_core::host::{DecisionReason, HostEffect, Inspection};
 use acp_core::jsonrpc::RpcError;
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use acp_core::rows::AgentRequestRow;
+use acp_shared::backoff::Backoff;
 use acp_shared::ids::LeaseId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{LeaseKind, Notice, RefusalCode, Reply, Request, Spawn};
@@ -29,9 +30,8 @@ const DISCONNECTED_WAIT_MS: u64 = 5 * 60_000;
 const RETRY_MS: u64 = 250;
 /// Maximum number of attempts to release an ending terminal.
 const RELEASE_ATTEMPTS_MAX: u32 = 120;
-/// First and maximum interval between two polls of a running command, in case a notice was lost, in
-/// milliseconds.
-const POLL_MS: (u64, u64) = (1_000, 15_000);
+/// Intervals between two polls of a running command, in case a notice was lost.
+const POLL_BACKOFF: Backoff = Backoff::new(1_000, 15_000);
 
 /// Request, and its execution environment.
 #[derive(Debug)]
@@ -236,7 +236,8 @@ impl SupervisorCalls for SupervisorClient {
     async fn exited(&self, lease_id: LeaseId) -> Result<Option<ExitStatus>, CallError> {
         // Subscribed before the poll, so that an exit in between is not missed.
         let feed = self.feed(lease_id);
-        let mut look_ms = POLL_MS.0;
+        let mut backoff = POLL_BACKOFF;
+        let mut interval = backoff.next_pause();
         loop {
             match SupervisorClient::call(self, Request::Tail { lease_id }).await {
                 Ok(Reply::Tail(tail)) => {
@@ -258,7 +259,7 @@ impl SupervisorCalls for SupervisorClient {
                         }
                     }
                 }
-                () = tokio::time::sleep(Duration::from_millis(look_ms)) => look_ms = (look_ms * 2).min(POLL_MS.1),
+                () = tokio::time::sleep(interval) => interval = backoff.next_pause(),
             }
         }
     }
