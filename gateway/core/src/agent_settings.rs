@@ -1,6 +1,5 @@
 //! Modes, models and config options of an agent's session, as last reported by the agent.
 
-use crate::backend::OptionChange;
 use crate::sanitize::line;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +9,29 @@ pub const MODEL_OPTION: &str = "model";
 const SHOWN_MAX: usize = 12;
 /// Characters shown of one value.
 const SHOWN_CHARS_MAX: usize = 200;
+
+/// Change of a session option, see [`crate::backend::BackendMachine::set_option`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OptionChange {
+    /// `session/set_mode`.
+    Mode(String),
+    /// `session/set_config_option`.
+    Config {
+        /// Id of the option.
+        id: String,
+        /// New value.
+        value: String,
+    },
+}
+
+impl std::fmt::Display for OptionChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Mode(mode) => write!(f, "mode \"{mode}\""),
+            Self::Config { id, value } => write!(f, "option \"{id}\" = \"{value}\""),
+        }
+    }
+}
 
 /// Modes, models and config options. Kept in the session's row, so that they are shown while no agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

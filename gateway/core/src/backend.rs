@@ -6,10 +6,11 @@
 //! offset read so far. After a crash the gateway restores the machine from the text and continues at the
 //! offset. This makes the processing of output exactly-once.
 
-use crate::agent_settings::SettingsReport;
+use crate::agent_settings::{OptionChange, SettingsReport};
 use crate::config::{ClientFs, McpServer};
 use crate::event::NewEvent;
 use crate::failure::Failure;
+use crate::jsonrpc::RpcError;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -96,29 +97,6 @@ pub enum CloseMode {
     Close,
     /// Delete the conversation.
     Discard,
-}
-
-/// Change of a session option, see [`BackendMachine::set_option`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum OptionChange {
-    /// `session/set_mode`.
-    Mode(String),
-    /// `session/set_config_option`.
-    Config {
-        /// Id of the option.
-        id: String,
-        /// New value.
-        value: String,
-    },
-}
-
-impl std::fmt::Display for OptionChange {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Mode(mode) => write!(f, "mode \"{mode}\""),
-            Self::Config { id, value } => write!(f, "option \"{id}\" = \"{value}\""),
-        }
-    }
 }
 
 /// Step requested by the backend. Steps are carried out in order.
@@ -379,13 +357,4 @@ pub struct RequestReply {
     pub outcome: RpcOutcome,
     /// True if the answer refuses a permission, so that the agent may end the turn as cancelled.
     pub is_rejection: bool,
-}
-
-/// JSON-RPC error for the agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RpcError {
-    /// Error code, e.g. -32602.
-    pub code: i64,
-    /// Error message.
-    pub message: String,
 }

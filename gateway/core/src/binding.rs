@@ -5,7 +5,6 @@
 
 use crate::failure::Failure;
 use crate::render::escape_name;
-use crate::route::BoundSession;
 use crate::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use crate::sanitize;
 use crate::session::SessionState;
@@ -65,6 +64,15 @@ pub fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId)
         conversation_id: format!("pending:{binding_id}"),
         parent_conversation_id: Some(parent.conversation_id.clone()),
     }
+}
+
+/// State of a binding's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BoundSession {
+    /// No such session.
+    Missing,
+    /// Existing session in this state.
+    Known(SessionState),
 }
 
 acp_shared::named! {

@@ -10,8 +10,9 @@ mod question;
 pub use grant::{Grant, GrantTarget, Grants};
 pub use question::{HostQuestion, command_line, command_title, shell_words};
 
-use crate::backend::{AgentRequestKind, RpcError};
+use crate::backend::AgentRequestKind;
 use crate::jsonrpc::LIMIT_REACHED;
+use crate::jsonrpc::RpcError;
 use crate::rows::{NonInteractive, PermissionMode};
 use serde::{Deserialize, Serialize};
 

@@ -5,9 +5,8 @@
 //! counts, as in common JSON readers. Ids are raw too: `0`, `"0"` and `null` are three ids.
 #![deny(clippy::indexing_slicing)]
 
-use crate::backend::RpcError;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer as _};
+use serde::{Deserialize, Deserializer as _, Serialize};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -29,6 +28,15 @@ pub const REFUSED: i64 = -32003;
 
 /// "Limit exceeded", as numbered by EIP-1474.
 pub const LIMIT_REACHED: i64 = -32005;
+
+/// JSON-RPC error for the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RpcError {
+    /// Error code, e.g. -32602.
+    pub code: i64,
+    /// Error message.
+    pub message: String,
+}
 
 /// Members of a JSON object in order, with raw values, borrowed from its text.
 #[derive(Debug, Default)]

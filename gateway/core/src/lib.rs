@@ -22,6 +22,7 @@ pub mod jsonrpc;
 pub mod line_splitter;
 pub mod mcp;
 pub mod message_split;
+pub mod nonce;
 pub mod options;
 pub mod paths;
 pub mod permission;

@@ -2,7 +2,7 @@
 //! applied at each start of the agent. Source: openclaw.md §1.2 "Runtime option limits".
 
 use crate::agent_settings::MODEL_OPTION;
-use crate::backend::OptionChange;
+use crate::agent_settings::OptionChange;
 use crate::failure::Failure;
 use crate::host::Grants;
 use crate::rows::{NonInteractive, PermissionMode, SessionOptions};

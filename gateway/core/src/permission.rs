@@ -7,7 +7,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::backend::PermissionOption;
-use crate::render::nonce_of;
+use crate::nonce::nonce_of;
 use crate::rows::{NonInteractive, PermissionMode};
 use crate::sanitize;
 use acp_shared::ids::LeaseId;

@@ -32,6 +32,7 @@ pub use tool_preview::{shown_targets, subject, tool_preview, whole_tool_call};
 use crate::error_messages::next_step_for;
 use crate::event::{EventKind, EventRow};
 use crate::message_split::MessageLimit;
+use crate::nonce::nonce_of;
 use crate::paths::hide_paths;
 use crate::rows::RunMode;
 use crate::sanitize;
@@ -41,7 +42,6 @@ use effects::{AskedPermission, EffectLine};
 use event_text::unreadable_row;
 use files::{MessagePiece, lay_out};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 /// Maximum length of a title, a name or a reason in a part, in characters.
 const TITLE_CHARS_MAX: usize = 300;
@@ -134,18 +134,6 @@ pub fn nonce(binding_id: BindingId, session_seq: u64, part_no: u32) -> String {
 /// Returns the nonce of a run's card with this number, in one conversation.
 pub fn card_nonce(binding_id: BindingId, run_id: RunId, number: u32) -> String {
     nonce_of(&["card", &binding_id.to_string(), &run_id.to_string(), &number.to_string()])
-}
-
-/// Returns the nonce for a name: 24 letters and digits.
-pub fn nonce_of(name: &[&str]) -> String {
-    const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    let mut hash = Sha256::new();
-    for word in name {
-        hash.update(word.len().to_be_bytes());
-        hash.update(word);
-    }
-    let letter = |byte: &u8| char::from(LETTERS[usize::from(*byte) % LETTERS.len()]);
-    hash.finalize().iter().take(24).map(letter).collect()
 }
 
 /// Returns the notice about a part with an uncertain delivery (H12), sent once after the other parts of the

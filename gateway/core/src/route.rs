@@ -3,7 +3,7 @@
 //! There are exactly three outcomes: bound, unbound with the channel's normal destination, or refused. There
 //! is no implicit fallback, and routing ignores content. Every outcome carries a reason.
 
-use crate::binding::StaleReason;
+use crate::binding::{BoundSession, StaleReason};
 use crate::failure::Failure;
 use crate::rows::{BindingRow, BindingStatus, ConversationRef};
 use crate::session::SessionState;
@@ -69,15 +69,6 @@ pub enum UnboundDestination {
     Conversation(ConversationRef),
     /// Outbound: the journal only, where every client can read the message.
     Journal,
-}
-
-/// State of a binding's session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BoundSession {
-    /// No such session.
-    Missing,
-    /// Existing session in this state.
-    Known(SessionState),
 }
 
 /// Returns the name of a binding's expired timeout, if any. A running turn keeps the binding alive.

@@ -6,7 +6,6 @@ use crate::config::McpServer;
 pub use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::failure::Failure;
 use crate::host::Grants;
-use crate::render::subject;
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -343,11 +342,6 @@ impl PermissionRow {
     pub fn tool_call(&self) -> serde_json::Value {
         let params: Option<serde_json::Value> = serde_json::from_str(&self.request.params).ok();
         params.and_then(|mut params| Some(params.get_mut("toolCall")?.take())).unwrap_or_default()
-    }
-
-    /// Returns one line about the tool call: command, changed files or input.
-    pub fn subject(&self) -> Option<String> {
-        subject(&self.tool_call())
     }
 }
 

@@ -6,9 +6,9 @@
 //! binding takes precedence over a static one unless stale. A changed entry takes effect with the next
 //! message, once the session is idle: a reload interrupts no turn. Source: `openclaw.md` §1.1, §1.5 and D15.
 
+use crate::binding::BoundSession;
 use crate::binding::StaleReason;
 use crate::config::bindings::{ANY_ACCOUNT, Binding};
-use crate::route::BoundSession;
 use crate::rows::{BindingRow, ConversationRef, SessionMode};
 use crate::session::SessionState;
 use acp_shared::ids::{AgentName, IdError, SessionKey};

@@ -10,7 +10,8 @@ use crate::channel::{
 use acp_core::binding::Capabilities;
 use acp_core::command::authorization::RequesterRole;
 use acp_core::message_split::{MessageLimit, Unit};
-use acp_core::render::{PartKind, nonce_of};
+use acp_core::nonce::nonce_of;
+use acp_core::render::PartKind;
 use acp_core::route::UnboundDestination;
 use acp_core::rows::ConversationRef;
 use acp_store::Store;

@@ -5,9 +5,9 @@ use crate::db::{Db, Params, Row, ToValue, named_params, params};
 use crate::error::StoreError;
 use crate::render_settings;
 use crate::{Tx, checkpoints, sessions};
+use acp_core::binding::BoundSession;
 use acp_core::binding::{StaleReason, StartupAction, placeholder_conversation, startup_action};
 use acp_core::policy::BindingTimeouts;
-use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, TargetKind, Verbosity};
 use acp_shared::ids::{BindingId, SessionKey};
 

@@ -3,8 +3,8 @@
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
 use crate::{bindings, runs};
+use acp_core::binding::BoundSession;
 use acp_core::config::Binding;
-use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_core::static_binding::{
     ConversationState, RetiredSession, StaticSession, StaticSessionSpec, find_entry, first_key, next_key,

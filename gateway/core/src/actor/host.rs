@@ -5,13 +5,14 @@
 //! again, except those with a pending question.
 
 use super::{Actor, ActorEffect, Lease, StepOutput};
-use crate::backend::{AgentRequest, AgentRequestKind, RpcError};
+use crate::backend::{AgentRequest, AgentRequestKind};
 use crate::event::EventKind;
 use crate::host::{
     DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, RequestTurn,
     command_line, decide_effect,
 };
 use crate::jsonrpc::REFUSED;
+use crate::jsonrpc::RpcError;
 use crate::rows::{AgentRequestRow, AutoResolution, PermissionRow, RequestState, ResolvedBy};
 use crate::session::SessionState;
 use crate::writes::Write;

@@ -1,9 +1,9 @@
 //! Inputs of an actor: events, commands, configuration and limits.
 
-use crate::backend::RpcError;
 use crate::config::{ClientFs, McpServer};
 use crate::failure::Failure;
 use crate::host::Inspection;
+use crate::jsonrpc::RpcError;
 use crate::options::Setting;
 use crate::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,

@@ -4,7 +4,8 @@
 
 use super::input::{CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
-use crate::backend::{AskGuarantee, OptionChange};
+use crate::agent_settings::OptionChange;
+use crate::backend::AskGuarantee;
 use crate::failure::Failure;
 use crate::options::{PermissionDefaults, Setting};
 use crate::request::{SessionStatus, SettingResult};

@@ -57,7 +57,7 @@ pub fn choose_tag<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::nonce_of;
+    use crate::nonce::nonce_of;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::convert::Infallible;

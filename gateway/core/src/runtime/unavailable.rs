@@ -1,8 +1,9 @@
 //! Machine of a session whose backend is not registered: it ignores all input and sends nothing, so that the
 //! session can still be cancelled, closed and inspected. Output of its agent cannot be read.
 
+use crate::agent_settings::OptionChange;
 use crate::backend::{
-    BackendMachine, BackendStep, CloseMode, OptionChange, RequestReply, StartSessionParams, SubmitParams,
+    BackendMachine, BackendStep, CloseMode, RequestReply, StartSessionParams, SubmitParams,
 };
 use acp_shared::ids::RunId;
 

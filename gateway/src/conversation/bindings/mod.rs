@@ -15,9 +15,9 @@ pub(crate) use static_bindings::StaticBindings;
 
 use crate::channel::Channels;
 use crate::metrics::Metrics;
+use acp_core::binding::BoundSession;
 use acp_core::binding::{Placement, StaleReason, binding_notice, carry_over_settings};
 use acp_core::policy::BindingTimeouts;
-use acp_core::route::BoundSession;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow, TargetKind};
 use acp_core::session::SessionState;
 use acp_shared::ids::{BindingId, IdempotencyKey, SessionKey};

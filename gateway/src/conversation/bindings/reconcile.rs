@@ -5,7 +5,8 @@
 use super::{BindingError, SessionBinding, SessionBindingService};
 use crate::channel::{OpenChildOutcome, Outgoing};
 use acp_core::binding::{StartupAction, startup_action};
-use acp_core::render::{PartKind, nonce_of};
+use acp_core::nonce::nonce_of;
+use acp_core::render::PartKind;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_shared::ids::BindingId;
 use acp_store::{StoreError, Tx, bindings, sessions};

@@ -5,7 +5,8 @@
 
 use crate::channel::Channels;
 use crate::metrics::Metrics;
-use acp_core::route::{self, BoundSession, OutboundContext, Route};
+use acp_core::binding::BoundSession;
+use acp_core::route::{self, OutboundContext, Route};
 use acp_core::rows::{BindingRow, ConversationRef};
 use acp_shared::ids::SessionKey;
 use acp_store::{Store, StoreError, bindings};

@@ -7,7 +7,7 @@ use acp_core::command::{AnswerArgs, PermissionChoice};
 use acp_core::failure::Failure;
 use acp_core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
 use acp_core::render::buttons::{ButtonSubject, resolution_line};
-use acp_core::render::{escape_name, quote_name, tool_preview};
+use acp_core::render::{escape_name, quote_name, subject, tool_preview};
 use acp_core::rows::{ConversationRef, PermissionRow, PermissionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -154,8 +154,8 @@ pub(super) fn pending_text(pending: &[PermissionRow], detail: Detail, is_markdow
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
         match detail {
             Detail::Subject => {
-                let subject = row.subject().filter(|subject| subject != title_of(row));
-                text.extend(subject.map(|subject| format!("\n  {}", escape_name(&subject, is_markdown))));
+                let line = subject(&row.tool_call()).filter(|line| line != title_of(row));
+                text.extend(line.map(|line| format!("\n  {}", escape_name(&line, is_markdown))));
             }
             Detail::Preview => {
                 let preview = tool_preview(&row.tool_call(), is_markdown);

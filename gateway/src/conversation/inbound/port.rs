@@ -10,7 +10,7 @@ use crate::runtime::agents;
 use acp_core::command;
 use acp_core::command::authorization::{ApprovalScope, Requester, RequesterRole};
 use acp_core::failure::Failure;
-use acp_core::render::nonce_of;
+use acp_core::nonce::nonce_of;
 use acp_core::request::{CloseRequest, QueueEdit, QueueEditResult};
 use acp_core::rows::SessionRow;
 use acp_shared::codes::Code;

@@ -10,8 +10,9 @@ use crate::runtime::agent_host::terminal::{
     SupervisorCalls, TerminalCommand, TerminalContext, TerminalError, rpc,
 };
 use crate::supervisor::{CallError, SupervisorClient};
-use acp_core::backend::{AgentRequestKind, RpcError};
+use acp_core::backend::AgentRequestKind;
 use acp_core::host::{DecisionReason, HostEffect, Inspection};
+use acp_core::jsonrpc::RpcError;
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, REFUSED};
 use acp_core::rows::AgentRequestRow;
 use acp_shared::ids::LeaseId;

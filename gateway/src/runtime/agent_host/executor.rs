@@ -7,8 +7,8 @@
 use crate::runtime::agent_host::dispatch::{AgentRequestJob, inspect, serve};
 use crate::supervisor::SupervisorClient;
 use acp_core::actor::ActorInput;
-use acp_core::backend::RpcError;
 use acp_core::host::Inspection;
+use acp_core::jsonrpc::RpcError;
 use acp_core::rows::AgentRequestRow;
 use std::collections::HashMap;
 use std::future::Future;

@@ -5,7 +5,7 @@
 //! Every call is idempotent by lease id and can be repeated after a crash.
 
 use crate::supervisor::CallError;
-use acp_core::backend::RpcError;
+use acp_core::jsonrpc::RpcError;
 use acp_core::jsonrpc::{INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, NOT_FOUND};
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::launch::ExitStatus;

@@ -4,9 +4,10 @@
 use super::decisions::{prompt, ready_with, run_state, submit};
 use super::world::{World, answer_command, prompt_request};
 use super::*;
-use crate::backend::{AgentRequestKind, RpcError};
+use crate::backend::AgentRequestKind;
 use crate::event::EventKind as K;
 use crate::host::{FileContent, Inspection};
+use crate::jsonrpc::RpcError;
 use crate::options::{PermissionDefaults, Setting};
 use crate::request::PromptRequest;
 use crate::rows::{NonInteractive, PermissionMode, RequestState};

@@ -1,10 +1,11 @@
 //! Backend for the actor's tests, with its session and limits.
 
 use super::*;
+use crate::agent_settings::OptionChange;
 use crate::agent_settings::{AgentSettings, Choices, SettingsReport};
 use crate::backend::{
-    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, OptionChange,
-    PermissionOption, RequestReply, StartSessionParams, SubmitParams,
+    AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, PermissionOption,
+    RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::event::{EventKind, NewEvent};
 use crate::session::SessionState;

@@ -2,7 +2,8 @@
 
 use super::decisions::{prompt, ready, started};
 use super::*;
-use crate::backend::{BackendStep, OptionChange};
+use crate::agent_settings::OptionChange;
+use crate::backend::BackendStep;
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::writes::Write;

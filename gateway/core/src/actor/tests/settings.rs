@@ -3,7 +3,8 @@
 use super::decisions::ready;
 use super::*;
 use crate::actor::settings::ANSWER_MS;
-use crate::backend::{BackendStep, OptionChange};
+use crate::agent_settings::OptionChange;
+use crate::backend::BackendStep;
 use crate::options::Setting;
 use crate::request::SettingResult;
 use acp_shared::codes::Code;

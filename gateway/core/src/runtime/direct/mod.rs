@@ -43,9 +43,10 @@ mod surrogate_tests;
 #[cfg(test)]
 pub mod tests;
 
+use crate::agent_settings::OptionChange;
 use crate::backend::{
-    BackendMachine, BackendStep, CloseMode, InputKind, LineFault, OptionChange, RequestReply,
-    StartSessionParams, SubmitParams,
+    BackendMachine, BackendStep, CloseMode, InputKind, LineFault, RequestReply, StartSessionParams,
+    SubmitParams,
 };
 use crate::event::{EventKind, NewEvent};
 use crate::intake::AgentLine;

@@ -4,8 +4,9 @@
 
 use super::state::{HandshakePhase, MachineState, OptionFormat, WantedSession};
 use super::{DirectMachine, control, lens};
+use crate::agent_settings::OptionChange;
 use crate::agent_settings::{AgentSettings, ConfigOption, SettingsReport};
-use crate::backend::{AskGuarantee, BackendStep, OptionChange, StartSessionParams};
+use crate::backend::{AskGuarantee, BackendStep, StartSessionParams};
 use crate::failure::Failure;
 use crate::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
 use crate::{mcp, preset, sanitize};

@@ -119,7 +119,7 @@ fn step(
             machine.stream(at, format!(r#"{{"id":{id},"{kind}":{}}}"#, BODIES[*body]).as_bytes())
         }
         Input::Answer { at, ok } => {
-            let error = crate::backend::RpcError { code: -1, message: "no".to_owned() };
+            let error = crate::jsonrpc::RpcError { code: -1, message: "no".to_owned() };
             machine.answer(&RequestReply {
                 at: *at,
                 outcome: if *ok { Ok("{}".to_owned()) } else { Err(error) },

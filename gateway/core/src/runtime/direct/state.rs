@@ -2,8 +2,9 @@
 //! the conversation.
 
 use super::calls::OpenToolCalls;
+use crate::agent_settings::OptionChange;
 use crate::agent_settings::{AgentSettings, ConfigOption, MODEL_OPTION};
-use crate::backend::{CloseMode, OptionChange};
+use crate::backend::CloseMode;
 use crate::config::{ClientFs, McpServer};
 use crate::files::AcceptedContent;
 use acp_shared::ids::{LeaseId, RunId};

@@ -2,8 +2,9 @@
 
 use super::state::{ActiveTurn, HandshakePhase, PENDING_MAX, booleans};
 use super::{DirectMachine, control, lens};
+use crate::agent_settings::OptionChange;
 use crate::agent_settings::{ConfigOption, MODEL_OPTION, SettingsReport};
-use crate::backend::{BackendStep, CloseMode, InputKind, OptionChange, SubmitParams};
+use crate::backend::{BackendStep, CloseMode, InputKind, SubmitParams};
 use crate::failure::Failure;
 use crate::jsonrpc::{self, CANCELLED, string};
 use crate::sanitize;
