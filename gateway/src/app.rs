@@ -81,11 +81,10 @@ pub(crate) async fn serve(
     let Some(store) = wait_for_store(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
     let clock = store.clock();
     let all = Channels::default();
-    let service = Arc::new(start(&settings, &live, (&store, &all), clock, &stop)?);
+    let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
     let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
-    if let Some(end) = refuse_to_serve(&service, &api, (&socket, settings.stays_refused), &mut signals).await
-    {
+    if let Some(end) = refuse_to_serve(&service, &api, &socket, settings.stays_refused, &mut signals).await {
         stop.cancel();
         store.close().await;
         return end;
@@ -166,13 +165,14 @@ async fn serve_until_signal(
 async fn refuse_to_serve(
     service: &GatewayService,
     api: &Api,
-    (socket, stays): (&Path, bool),
+    socket: &Path,
+    stays_refused: bool,
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
     let (store, supervisor) = (&service.store, &service.supervisor);
     let refusing = async {
         let failure = rollback::startup_refusal(store, supervisor).await?;
-        if !stays {
+        if !stays_refused {
             return Some(Err(failure));
         }
         let answered = rollback::answer(api.clone(), supervisor, failure, socket).await;
@@ -298,7 +298,8 @@ fn open_failure(error: StoreError, state_dir: &Path) -> Failure {
 fn start(
     settings: &StartOptions,
     live: &LiveConfig,
-    (store, channels): (&Store, &Channels),
+    store: &Store,
+    channels: &Channels,
     clock: Clock,
     stop: &CancellationToken,
 ) -> Result<GatewayService, Failure> {
@@ -308,7 +309,7 @@ fn start(
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
     let supervisor =
-        SupervisorClient::start(socket, secret, (hello(role), rollback::progress(store)), stop.clone());
+        SupervisorClient::start(socket, secret, hello(role), rollback::progress(store), stop.clone());
     let registry = Arc::new(Registry::default());
     let starter = supervisor.clone();
     registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));

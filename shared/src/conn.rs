@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io;
 use std::marker::PhantomData;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
@@ -265,15 +266,15 @@ pub async fn connect<In, Out>(path: &Path) -> Result<Conn<In, Out>, ConnError> {
 /// # Errors
 /// [`RefusalCode::VersionUnsupported`] if there is no common version; the text says which side to upgrade.
 pub fn negotiate(hello: &Hello) -> Result<u16, Refusal> {
-    negotiate_within(hello, (VERSION_MIN, VERSION_MAX))
+    negotiate_within(hello, VERSION_MIN..=VERSION_MAX)
 }
 
-/// Chooses the version as [`negotiate`] does, for a supervisor that supports the versions from `min` to
-/// `max`.
+/// Chooses the version as [`negotiate`] does, for a supervisor that supports these versions.
 ///
 /// # Errors
 /// As [`negotiate`].
-pub fn negotiate_within(hello: &Hello, (min, max): (u16, u16)) -> Result<u16, Refusal> {
+pub fn negotiate_within(hello: &Hello, supported: RangeInclusive<u16>) -> Result<u16, Refusal> {
+    let (min, max) = supported.into_inner();
     let version = hello.version_max.min(max);
     if version >= hello.version_min.max(min) {
         return Ok(version);

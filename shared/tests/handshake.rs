@@ -119,7 +119,7 @@ async fn gateway_of_version_2_reads_the_refusal_of_an_older_supervisor() {
         loop {
             let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
             let Some(ToSupervisor::Hello(hello)) = conn.receiver.recv().await.unwrap() else { panic!() };
-            let refusal = negotiate_within(&hello, (1, 1)).unwrap_err();
+            let refusal = negotiate_within(&hello, 1..=1).unwrap_err();
             conn.sender.send(&ToClient::Refused(refusal)).await.unwrap();
         }
     });

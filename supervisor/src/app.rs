@@ -211,7 +211,7 @@ impl SupervisorParts {
     ) {
         let ServerEndpoints { accepts, signals, manager } = endpoints;
         let server =
-            server::serve(Arc::clone(&self.context), accepts, (Arc::clone(&self.links), self.policy.clone()));
+            server::serve(Arc::clone(&self.context), accepts, Arc::clone(&self.links), self.policy.clone());
         let signals = signals.watch(Arc::clone(&self.context));
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
@@ -236,7 +236,8 @@ impl SupervisorParts {
     async fn start_from_store(
         &self,
         AcquiredResources { lock, socket }: AcquiredResources,
-        (mut loaded, mut warnings): (Loaded, Vec<String>),
+        mut loaded: Loaded,
+        mut warnings: Vec<String>,
         ready: impl FnOnce(&Path),
     ) -> Result<Owner, AppError> {
         let context = &self.context;
@@ -326,7 +327,7 @@ pub(crate) async fn serve(
             owner.resume_failed_start_cleanup();
             owner
         }
-        (None, Some(fresh)) => parts.start_from_store(fresh, (loaded, warnings), ready).await?,
+        (None, Some(fresh)) => parts.start_from_store(fresh, loaded, warnings, ready).await?,
         (None, None) => return Ok(()),
     };
     let inheritable = parts.run_owner(owner, &mut queue).await?;
@@ -400,9 +401,13 @@ fn prepare(
         }
         None => environment::probe_and_choose(&options.config, &state_dir, &wrapper_root),
     }?;
-    let containment = (startup.containment.rung, &startup.containment.subtree);
-    let unlimited =
-        environment::limits_without_effect(&startup.sys, containment, &startup.abilities, &options.config);
+    let unlimited = environment::limits_without_effect(
+        &startup.sys,
+        startup.containment.rung,
+        &startup.containment.subtree,
+        &startup.abilities,
+        &options.config,
+    );
     startup.warnings.extend(unlimited);
     for warning in &startup.warnings {
         tracing::warn!(%warning, "startup warning");

@@ -197,7 +197,7 @@ impl Owner {
         match event {
             // A client that disconnected in the meantime is handled by its own task.
             Event::Hello { hello, version, marks, peer, link, answer } => {
-                match self.hello(&hello, (version, marks), peer, link) {
+                match self.hello(&hello, version, marks, peer, link) {
                     Ok((welcome, Some(on_record))) => {
                         tokio::spawn(async move {
                             on_record.await;

@@ -60,7 +60,7 @@ impl Drop for HandshakeSlot {
 }
 
 /// Accepts connections until the task is aborted. `ids` is shared by all listeners of this process.
-pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Arc<AtomicU64>, AccessPolicy)) {
+pub async fn serve(context: Arc<Context>, listener: Listener, ids: Arc<AtomicU64>, policy: AccessPolicy) {
     let (waiting, told) = (HandshakeTable::default(), Arc::new(Semaphore::new(REFUSALS_MAX)));
     loop {
         let client = match listener.accept::<ToSupervisor, ToClient>().await {
@@ -105,7 +105,7 @@ pub async fn serve(context: Arc<Context>, listener: Listener, (ids, policy): (Ar
         let connected = Arc::clone(&context);
         tokio::spawn(async move {
             let (context, id) = (connected, link.id());
-            if let Err(error) = connection(&context, client, (link, outgoing), place).await {
+            if let Err(error) = connection(&context, client, link, outgoing, place).await {
                 tracing::debug!(
                     connection = id.0,
                     error = &error as &dyn std::error::Error,
@@ -131,7 +131,8 @@ async fn refuse_lease_process(mut client: ServerConn) -> Result<(), ConnError> {
 async fn connection(
     context: &Arc<Context>,
     mut client: ServerConn,
-    (link, outgoing): (ConnectionHandle, OutgoingQueues),
+    link: ConnectionHandle,
+    outgoing: OutgoingQueues,
     place: HandshakeSlot,
 ) -> Result<(), ConnError> {
     let (id, end) = (link.id(), link.end().clone());

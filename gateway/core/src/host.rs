@@ -56,6 +56,17 @@ impl HostEffect {
     }
 }
 
+/// Turn that a request of the agent belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestTurn {
+    /// No turn.
+    None,
+    /// A turn in which a person can be asked.
+    Interactive,
+    /// A turn in which no person can be asked.
+    Unattended,
+}
+
 /// Facts that decide about an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EffectContext {
@@ -63,10 +74,8 @@ pub struct EffectContext {
     pub mode: PermissionMode,
     /// Outcome if no person can be asked.
     pub non_interactive: NonInteractive,
-    /// True for a request of the running turn.
-    pub in_turn: bool,
-    /// True if a person can be asked in that turn.
-    pub interactive: bool,
+    /// Turn of the request.
+    pub turn: RequestTurn,
     /// True while the turn is being cancelled.
     pub is_stopping: bool,
     /// True if an earlier permission covers the request.
@@ -130,11 +139,11 @@ pub const fn decide_effect(effect: HostEffect, now: EffectContext) -> EffectDeci
             EffectDecision::Perform(DecisionReason::Mode)
         }
         PermissionMode::ApproveReads | PermissionMode::Ask => {
-            match (now.is_granted, now.in_turn && now.interactive, now.non_interactive) {
+            match (now.is_granted, now.turn, now.non_interactive) {
                 (true, _, _) => EffectDecision::Perform(DecisionReason::Granted),
-                (false, true, _) => EffectDecision::Ask,
-                (false, false, NonInteractive::Fail) if now.in_turn => EffectDecision::FailRun,
-                (false, false, NonInteractive::Deny | NonInteractive::Fail) => {
+                (false, RequestTurn::Interactive, _) => EffectDecision::Ask,
+                (false, RequestTurn::Unattended, NonInteractive::Fail) => EffectDecision::FailRun,
+                (false, RequestTurn::Unattended, NonInteractive::Deny) | (false, RequestTurn::None, _) => {
                     EffectDecision::Refuse(DecisionReason::Nobody)
                 }
             }

@@ -160,9 +160,18 @@ impl Setting {
     }
 }
 
+/// Permission settings of a session without settings of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PermissionDefaults {
+    /// Permission mode.
+    pub permission: PermissionMode,
+    /// Outcome if no person can be asked.
+    pub non_interactive: NonInteractive,
+}
+
 impl SessionOptions {
     /// Applies a setting, except for the working directory, which has a column of its own.
-    pub fn apply(&mut self, setting: &Setting, defaults: (PermissionMode, NonInteractive)) {
+    pub fn apply(&mut self, setting: &Setting, defaults: PermissionDefaults) {
         match setting {
             Setting::Mode(mode) => {
                 self.mode_id = Some(mode.clone());
@@ -186,7 +195,7 @@ impl SessionOptions {
                     agent: std::mem::take(&mut self.agent),
                     mcp_servers: std::mem::take(&mut self.mcp_servers),
                     additional_directories: std::mem::take(&mut self.additional_directories),
-                    ..Self::new(defaults.0, defaults.1)
+                    ..Self::new(defaults.permission, defaults.non_interactive)
                 };
             }
         }
@@ -194,8 +203,9 @@ impl SessionOptions {
 
     /// Stores a change that the agent accepted.
     pub fn store_accepted(&mut self, option: &OptionChange) {
-        let (permission, non_interactive) = (self.permission, self.non_interactive);
-        self.apply(&Setting::from_option_change(option), (permission, non_interactive));
+        let defaults =
+            PermissionDefaults { permission: self.permission, non_interactive: self.non_interactive };
+        self.apply(&Setting::from_option_change(option), defaults);
     }
 
     /// Removes a change that the agent refused.
@@ -276,10 +286,12 @@ mod tests {
     #[test]
     fn number_of_options_is_bounded() {
         let mut full = options();
+        let defaults =
+            PermissionDefaults { permission: PermissionMode::Ask, non_interactive: NonInteractive::Deny };
         for number in 0..CONFIG_MAX {
             let setting = config(&format!("k{number}"), "v");
             setting.check(&full).unwrap();
-            full.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+            full.apply(&setting, defaults);
         }
         assert!(config("one-more", "v").check(&full).is_err());
         config("k0", "another").check(&full).unwrap();
@@ -287,7 +299,10 @@ mod tests {
 
     #[test]
     fn settings_are_applied_and_reset() {
-        let defaults = (PermissionMode::ApproveReads, NonInteractive::Fail);
+        let defaults = PermissionDefaults {
+            permission: PermissionMode::ApproveReads,
+            non_interactive: NonInteractive::Fail,
+        };
         let mut now = options();
         for setting in [
             Setting::Mode("plan".to_owned()),
@@ -313,7 +328,7 @@ mod tests {
         now.apply(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
         now.apply(&Setting::Defaults, defaults);
-        let defaults_only = SessionOptions::new(defaults.0, defaults.1);
+        let defaults_only = SessionOptions::new(defaults.permission, defaults.non_interactive);
         assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..defaults_only });
     }
 

@@ -107,7 +107,9 @@ pub fn find_entry<'a>(table: &'a [Binding], at: &ConversationRef) -> Option<Matc
 /// None expected: the key contains only valid characters.
 pub fn first_key(
     agent: &AgentName,
-    (channel, account_id, home): (&str, &str, &str),
+    channel: &str,
+    account_id: &str,
+    home: &str,
 ) -> Result<SessionKey, IdError> {
     let shown = |name: &str| {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
@@ -221,7 +223,7 @@ pub fn static_binding_action(
     let bound = seen.binding.filter(|(_, target)| StaleReason::of(*target).is_none());
     match (bound.map(|(row, _)| (row, StaticSessionSpec::from_metadata(&row.metadata))), want) {
         (Some((_, None)), _) | (None, None) => StaticBindingAction::Leave,
-        (Some((row, Some(made))), want) => decide_bound(table, at, (row, made, seen.busy), want, seen.under),
+        (Some((row, Some(made))), want) => decide_bound(table, at, row, made, want, seen),
         (None, Some(want)) => StaticBindingAction::Bind(bind_params(want, seen.under)),
     }
 }
@@ -230,9 +232,10 @@ pub fn static_binding_action(
 fn decide_bound(
     table: &[Binding],
     at: &ConversationRef,
-    (row, made, busy): (&BindingRow, StaticSessionSpec, bool),
+    row: &BindingRow,
+    made: StaticSessionSpec,
     want: Option<StaticSessionSpec>,
-    under: Option<&StaticSession>,
+    seen: ConversationState<'_>,
 ) -> StaticBindingAction {
     let home =
         ConversationRef { conversation_id: made.home.clone(), parent_conversation_id: None, ..at.clone() };
@@ -243,12 +246,12 @@ fn decide_bound(
         Some(want) if want == made => StaticBindingAction::Leave,
         // Not a removal: some channels omit the parent conversation in some messages.
         None if stands => StaticBindingAction::Leave,
-        Some(want) if stands => StaticBindingAction::Bind(bind_params(want, under)),
-        _ if busy => StaticBindingAction::Leave,
+        Some(want) if stands => StaticBindingAction::Bind(bind_params(want, seen.under)),
+        _ if seen.busy => StaticBindingAction::Leave,
         None => StaticBindingAction::Withdraw(RetiredSession::new(&row.session_key, &[])),
         Some(want) => {
             let done = RetiredSession::new(&row.session_key, &want.changed_keys(&made));
-            bind_params(want, under).replacing(done)
+            bind_params(want, seen.under).replacing(done)
         }
     }
 }

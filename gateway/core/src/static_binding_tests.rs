@@ -74,18 +74,19 @@ fn direct_entry_precedes_parent_and_account_precedes_any() {
 #[test]
 fn key_is_derived_from_conversation() {
     let agent = AgentName::parse("codex").unwrap();
-    let first = first_key(&agent, ("discord", "default", "123")).unwrap();
+    let first = first_key(&agent, "discord", "default", "123").unwrap();
     // Prefix of sha256("discord:default:123"), as in the source document.
     assert_eq!(first.as_str(), "agent:codex:acp:binding:discord:default:8ce770bf502abcdf");
     assert_eq!(next_key(&first, 0).unwrap(), first);
     assert_eq!(next_key(&first, 1).unwrap().as_str(), format!("{first}:2"));
     let others = [("discord", "default", "124"), ("discord", "second", "123"), ("chat", "default", "123")];
-    for other in others {
-        assert_ne!(first_key(&agent, other).unwrap(), first, "{other:?}");
+    for (channel, account_id, home) in others {
+        let other = first_key(&agent, channel, account_id, home).unwrap();
+        assert_ne!(other, first, "{channel} {account_id} {home}");
     }
     let long = "\u{00fc} \n".repeat(200);
     let agent = AgentName::parse(&"x".repeat(200)).unwrap();
-    let key = first_key(&agent, (&long, &long, &long)).unwrap();
+    let key = first_key(&agent, &long, &long, &long).unwrap();
     assert!(next_key(&key, u64::MAX).is_ok(), "{key}");
 }
 

@@ -230,7 +230,7 @@ impl PeerServer {
             tracing::warn!(limits.connections_max, "too many connections; least active one closed");
         }
         let ending = self.ending.clone();
-        connection(stream, peer, self.router.clone(), self.limits, (slot, ending)).await;
+        connection(stream, peer, self.router.clone(), self.limits, slot, ending).await;
     }
 
     /// Answers a refused connection in a task, unless too many are being answered.
@@ -314,7 +314,8 @@ async fn connection(
     peer: Peer,
     router: Router,
     limits: ApiLimits,
-    (slot, ending): (Arc<ConnectionSlot>, CancellationToken),
+    slot: Arc<ConnectionSlot>,
+    ending: CancellationToken,
 ) {
     let at = Arc::clone(&slot);
     let socket = match watch(&stream) {

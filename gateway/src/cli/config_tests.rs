@@ -174,8 +174,8 @@ fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef::new("console", "main", "c");
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
     let spec = StaticSessionSpec::of(found.entry).unwrap();
-    let key = first_key(&spec.agent, ("console", "main", "c")).unwrap();
-    format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), (key, spec.metadata(None))))
+    let key = first_key(&spec.agent, "console", "main", "c").unwrap();
+    format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), key, spec.metadata(None)))
 }
 
 /// A turn with a hidden tool call, rows of an unknown kind, one of them twice, and a long text.

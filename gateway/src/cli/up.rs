@@ -296,7 +296,7 @@ fn last_lines(log: &Path, before: u64) -> String {
 async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
     let keeps = |why: &Refusal| format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid);
-    match request_shutdown(supervisor, state_dir, (hello, Some(marks))).await {
+    match request_shutdown(supervisor, state_dir, hello, Some(marks)).await {
         Ok(_) | Err(ConnError::Closed) => {}
         Err(ConnError::Refused(refusal)) => return out.note(&keeps(&refusal)),
         Err(ConnError::RolledBack(rollback)) => return out.note(&keeps(&rollback.refusal)),
@@ -316,7 +316,7 @@ async fn stop_unused_supervisor(
     supervisor: &mut RunningSupervisor,
     state_dir: &Path,
 ) -> Result<(), CliError> {
-    match request_shutdown(supervisor, state_dir, (hello_at(&supervisor.socket, Role::Admin), None)).await {
+    match request_shutdown(supervisor, state_dir, hello_at(&supervisor.socket, Role::Admin), None).await {
         Ok(_) | Err(ConnError::Closed) => wait_for_exit(supervisor).await,
         Err(error) => {
             tracing::warn!(
@@ -332,7 +332,8 @@ async fn stop_unused_supervisor(
 async fn request_shutdown(
     supervisor: &RunningSupervisor,
     state_dir: &Path,
-    (hello, marks): (Hello, Option<Marks>),
+    hello: Hello,
+    marks: Option<Marks>,
 ) -> Result<Reply, ConnError> {
     let deadline = Duration::from_millis(ANSWER_MS);
     let mut client = match marks {

@@ -83,7 +83,7 @@ impl InboundService {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
         let static_bindings = StaticBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
-        let commands = Commands::new(store.clone(), (bindings.clone(), router.clone()), Arc::clone(&service));
+        let commands = Commands::new(store.clone(), bindings.clone(), router.clone(), Arc::clone(&service));
         let permits = Arc::new(tokio::sync::Semaphore::new(IN_PROGRESS_MAX));
         Self {
             inner: Arc::new(Inner {
@@ -362,13 +362,21 @@ impl Inner {
             self.store.read("prompt_before", move |db| command_queries::before(db, ROUTE_SCOPE, &of)).await?;
         let told = self.static_bindings.ensure(inbound, &key, before.is_some()).await?;
         let outcome = match before {
-            Some(session_key) => {
-                let said = (RunMode::Prompt, inbound.text.clone(), files);
-                submit(self.service.as_ref(), inbound, &session_key, said).await?
-            }
+            Some(session_key) => self.submit_prompt(inbound, &session_key, files).await?,
             None => self.route(inbound, files, key).await?,
         };
         Ok(outcome.after(told))
+    }
+
+    /// Submits a message to a session as a prompt.
+    async fn submit_prompt(
+        &self,
+        inbound: &Inbound,
+        session_key: &SessionKey,
+        files: Vec<PromptFile>,
+    ) -> Result<Outcome, Failure> {
+        let service = self.service.as_ref();
+        submit(service, inbound, session_key, RunMode::Prompt, inbound.text.clone(), files).await
     }
 
     /// Submits a message to the session bound to the conversation.
@@ -393,8 +401,7 @@ impl Inner {
                     command_queries::run_once(tx, ROUTE_SCOPE, &key, || Ok(to)).map(drop)
                 };
                 self.bindings.touch(binding_id, self.store.clock().wall_ms(), keep).await?;
-                let said = (RunMode::Prompt, inbound.text.clone(), files);
-                submit(self.service.as_ref(), inbound, &session_key, said).await
+                self.submit_prompt(inbound, &session_key, files).await
             }
             Route::Unbound { destination: UnboundDestination::Hint, reason } => {
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
@@ -439,7 +446,9 @@ pub(crate) async fn submit(
     service: &dyn Service,
     inbound: &Inbound,
     session_key: &SessionKey,
-    (mode, text, files): (RunMode, String, Vec<PromptFile>),
+    mode: RunMode,
+    text: String,
+    files: Vec<PromptFile>,
 ) -> Result<Outcome, Failure> {
     let request = PromptRequest {
         text,

@@ -117,7 +117,7 @@ mod tests {
         // One reply a day.
         let reply = move |tx: &acp_store::Tx<'_>| {
             for age in 0..60_u64 {
-                acp_store::command_replies::begin(tx, &conversation("c"), (&format!("r{age}"), "Done."), 0)?;
+                acp_store::command_replies::begin(tx, &conversation("c"), &format!("r{age}"), "Done.", 0)?;
                 let at = i64::try_from(now_ms - age * DAY_MS).unwrap();
                 tx.run(&format!("UPDATE acp_reply SET said_at = {at} WHERE nonce = 'r{age}'"), &[])?;
             }

@@ -116,8 +116,8 @@ async fn world() -> World {
     let (report, closed) = mpsc::channel(8);
     tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), report));
     let stop = CancellationToken::new();
-    let greeting = (hello(gateway_role()), no_progress());
-    let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
+    let (hello, progress) = (hello(gateway_role()), no_progress());
+    let supervisor = SupervisorClient::start(path.clone(), path, hello, progress, stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let deps = Deps { stop: stop.clone(), ..deps(&store, supervisor, Arc::new(NoAgents)) };

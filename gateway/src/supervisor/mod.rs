@@ -171,19 +171,21 @@ impl SupervisorClient {
     pub(crate) fn start(
         path: PathBuf,
         secret: PathBuf,
-        says: (Hello, Box<dyn DurableProgress>),
+        hello: Hello,
+        progress: Box<dyn DurableProgress>,
         stop: CancellationToken,
     ) -> Self {
-        Self::start_with(path, secret, says, stop, (PING_AFTER_MS, PONG_TIMEOUT_MS))
+        Self::start_with(path, secret, hello, progress, stop, PingTimes::DEFAULT)
     }
 
-    /// Like `start`, with the silence before a ping and the time to respond, in milliseconds.
+    /// Like `start`, with these times of pings.
     fn start_with(
         path: PathBuf,
         secret: PathBuf,
-        (hello, progress): (Hello, Box<dyn DurableProgress>),
+        hello: Hello,
+        progress: Box<dyn DurableProgress>,
         stop: CancellationToken,
-        patience_ms: (u64, u64),
+        ping_times: PingTimes,
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
         let status = watch::Sender::new(SupervisorStatus::Connecting);
@@ -195,7 +197,7 @@ impl SupervisorClient {
             progress,
             shared: Arc::clone(&shared),
             queue,
-            patience_ms,
+            ping_times,
         };
         tokio::spawn(async move {
             tokio::select! {
@@ -273,6 +275,19 @@ impl SupervisorClient {
 
 type SupervisorConnection = conn::Conn<ToClient, ToSupervisor>;
 
+/// Times of pings, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+struct PingTimes {
+    /// Silence before a ping.
+    ping_after_ms: u64,
+    /// Time to respond.
+    pong_timeout_ms: u64,
+}
+
+impl PingTimes {
+    const DEFAULT: Self = Self { ping_after_ms: PING_AFTER_MS, pong_timeout_ms: PONG_TIMEOUT_MS };
+}
+
 struct ConnectionDriver {
     path: PathBuf,
     secret: PathBuf,
@@ -280,8 +295,7 @@ struct ConnectionDriver {
     progress: Box<dyn DurableProgress>,
     shared: Arc<ClientShared>,
     queue: mpsc::Receiver<(u64, Request)>,
-    /// Silence before a ping, and the time to respond, in milliseconds.
-    patience_ms: (u64, u64),
+    ping_times: PingTimes,
 }
 
 impl ConnectionDriver {
@@ -334,7 +348,7 @@ impl ConnectionDriver {
         let heard = AtomicU64::new(0);
         let count = || heard.load(Ordering::Relaxed);
         let ping = Notify::new();
-        let (ask_after_ms, hangs_ms) = self.patience_ms;
+        let PingTimes { ping_after_ms, pong_timeout_ms } = self.ping_times;
         let epoch = self.epoch();
         let read = async {
             loop {
@@ -373,16 +387,16 @@ impl ConnectionDriver {
         let watch = async {
             let mut last = count();
             loop {
-                tokio::time::sleep(Duration::from_millis(ask_after_ms)).await;
+                tokio::time::sleep(Duration::from_millis(ping_after_ms)).await;
                 let before = std::mem::replace(&mut last, count());
                 if before != last {
                     continue;
                 }
                 ping.notify_one();
-                tokio::time::sleep(Duration::from_millis(hangs_ms)).await;
+                tokio::time::sleep(Duration::from_millis(pong_timeout_ms)).await;
                 if count() == last {
                     return format!(
-                        "the supervisor hangs: it sent nothing for {hangs_ms} ms after a request"
+                        "the supervisor hangs: it sent nothing for {pong_timeout_ms} ms after a request"
                     );
                 }
             }

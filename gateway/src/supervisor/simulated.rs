@@ -1,6 +1,6 @@
 //! Supervisor connection without a socket, for simulated time: the owner of the [`SimSupervisorConnection`] is the other end.
 
-use super::{ClientShared, ConnectionDriver, DurableProgress, REQUESTS_MAX, SupervisorClient};
+use super::{ClientShared, ConnectionDriver, DurableProgress, PingTimes, REQUESTS_MAX, SupervisorClient};
 use crate::supervisor::{SupervisorStatus, hello};
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, StartId};
@@ -85,7 +85,7 @@ impl SimSupervisorConnection {
             progress: no_progress(),
             shared: Arc::clone(&shared),
             queue,
-            patience_ms: (0, 0),
+            ping_times: PingTimes { ping_after_ms: 0, pong_timeout_ms: 0 },
         };
         (SupervisorClient { shared, requests }, Self { driver })
     }

@@ -38,8 +38,10 @@ async fn hanging_supervisor_is_disconnected() {
         serve(&listener, answered).await;
         serve(&listener, usize::MAX).await;
     });
-    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
-    let supervisor = SupervisorClient::start_with(path.clone(), path, greeting, stop.clone(), (20, 400));
+    let (hello, progress) = (hello(simulated::gateway_role()), simulated::no_progress());
+    let ping_times = PingTimes { ping_after_ms: 20, pong_timeout_ms: 400 };
+    let supervisor =
+        SupervisorClient::start_with(path.clone(), path, hello, progress, stop.clone(), ping_times);
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
     status.wait_for(is_up(1)).await.unwrap();
@@ -61,13 +63,13 @@ async fn older_supervisor_is_refused_with_upgrade_hint() {
         loop {
             let mut conn: Conn<ToSupervisor, ToClient> = listener.accept().await.unwrap();
             let Ok(Some(ToSupervisor::Hello(hello))) = conn.receiver.recv().await else { panic!() };
-            let refusal = conn::negotiate_within(&hello, (1, 1)).unwrap_err();
+            let refusal = conn::negotiate_within(&hello, 1..=1).unwrap_err();
             conn.sender.send(&ToClient::Refused(refusal)).await.unwrap();
         }
     });
     let stop = CancellationToken::new();
-    let greeting = (hello(simulated::gateway_role()), simulated::no_progress());
-    let supervisor = SupervisorClient::start(path.clone(), path, greeting, stop.clone());
+    let (hello, progress) = (hello(simulated::gateway_role()), simulated::no_progress());
+    let supervisor = SupervisorClient::start(path.clone(), path, hello, progress, stop.clone());
     let mut status = supervisor.status();
     let why = reason_of_down(&mut status).await;
     for part in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {

@@ -381,7 +381,8 @@ pub fn advance_backfill_mark(db: &Db, at: &ConversationRef, through: &str) -> Re
 pub fn expire(
     tx: &Tx<'_>,
     key: &SessionKey,
-    (binding_id, last_activity_at_ms): (BindingId, u64),
+    binding_id: BindingId,
+    last_activity_at_ms: u64,
     reason: &str,
 ) -> Result<(), StoreError> {
     let filter =

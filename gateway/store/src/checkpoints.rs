@@ -39,7 +39,8 @@ pub fn advance(
 /// SQLite errors.
 pub fn advance_run(
     tx: &Tx<'_>,
-    (session_key, session_seq): (&SessionKey, u64),
+    session_key: &SessionKey,
+    session_seq: u64,
     run_id: RunId,
     message_id: Option<&str>,
 ) -> Result<(), StoreError> {

@@ -74,7 +74,8 @@ pub fn set_window(
     tx: &Tx<'_>,
     key: &SessionKey,
     at: &ConversationRef,
-    (window, ms): (BindingTimeout, Option<u64>),
+    window: BindingTimeout,
+    ms: Option<u64>,
 ) -> Result<Vec<BindingRow>, StoreError> {
     let now = tx.now_ms();
     let mut changed = Vec::new();
@@ -137,6 +138,6 @@ pub fn run_once<T: Serialize + DeserializeOwned>(
         return Ok(answer);
     }
     let answer = work()?;
-    idempotency::insert(tx, scope, key, ("", &to_json(&answer)?), tx.now_ms())?;
+    idempotency::insert(tx, scope, key, "", &to_json(&answer)?, tx.now_ms())?;
     Ok(answer)
 }

@@ -31,7 +31,8 @@ pub struct ReplySearchKey {
 pub fn begin(
     tx: &Tx<'_>,
     at: &ConversationRef,
-    (nonce, text): (&str, &str),
+    nonce: &str,
+    text: &str,
     since_ms: u64,
 ) -> Result<ReplySearchKey, StoreError> {
     const NEW: &str = "INSERT INTO acp_reply (nonce, channel, account_id, conversation_id, tag, print, said_at) \

@@ -127,7 +127,7 @@ pub fn batch(
     after: u64,
     end: u64,
 ) -> Result<DeliveryBatch, StoreError> {
-    read_batch(db, binding, styles, (after, end), ROWS_MAX)
+    read_batch(db, binding, styles, after, end, ROWS_MAX)
 }
 
 /// Reads one row of a session's journal with the data for its projection.
@@ -140,7 +140,7 @@ pub fn row(
     styles: &StyleHistory,
     session_seq: u64,
 ) -> Result<DeliveryBatch, StoreError> {
-    let mut found = read_batch(db, binding, styles, (session_seq.saturating_sub(1), session_seq), 1)?;
+    let mut found = read_batch(db, binding, styles, session_seq.saturating_sub(1), session_seq, 1)?;
     found.rows.retain(|row| row.session_seq == session_seq);
     Ok(found)
 }
@@ -149,7 +149,8 @@ fn read_batch(
     db: &Db,
     binding: &BindingRow,
     styles: &StyleHistory,
-    (after, end): (u64, u64),
+    after: u64,
+    end: u64,
     rows_max: u64,
 ) -> Result<DeliveryBatch, StoreError> {
     let key = &binding.session_key;
@@ -175,7 +176,7 @@ fn read_batch(
             RequiredData::Run(run_id) => {
                 let style = styles.at(row.session_seq);
                 if let Some(style) = style
-                    && let Some(digest) = digest(db, &binding.conversation, (run_id, row.session_seq), style)?
+                    && let Some(digest) = digest(db, &binding.conversation, run_id, row.session_seq, style)?
                 {
                     bytes += digest.bytes();
                     out.runs.insert(run_id, digest);
@@ -200,7 +201,8 @@ fn listed(kinds: &[EventKind]) -> String {
 fn digest(
     db: &Db,
     at: &ConversationRef,
-    (run_id, ended_by): (RunId, u64),
+    run_id: RunId,
+    ended_by: u64,
     style: &Style,
 ) -> Result<Option<RunDigest>, StoreError> {
     const RUN: &str = "SELECT r.mode, r.started_at, s.agent FROM acp_runs AS r JOIN acp_sessions AS s \
@@ -324,7 +326,7 @@ pub fn settle(
     let through = first_open.map_or(part.session_seq, |open| open.saturating_sub(1).min(part.session_seq));
     checkpoints::advance(tx, binding.binding_id, through, message_id)?;
     if let (PartState::Sent, Some(run_id)) = (state, part.run_id) {
-        checkpoints::advance_run(tx, (&binding.session_key, part.session_seq), run_id, message_id)?;
+        checkpoints::advance_run(tx, &binding.session_key, part.session_seq, run_id, message_id)?;
         bindings::touch(tx, binding.binding_id, tx.now_ms())?;
     }
     if let (PartState::Sent, Some(asks), Some(message_id)) = (state, &part.asks, message_id) {

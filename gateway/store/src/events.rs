@@ -64,7 +64,8 @@ impl<'a> Appender<'a> {
         session_seq: u64,
         run: Option<(RunId, u64)>,
         kind: EventKind,
-        (payload, extra): (&str, Option<&str>),
+        payload: &str,
+        extra: Option<&str>,
     ) -> Result<(), StoreError> {
         let run_id = run.map(|(run_id, _)| run_id);
         if run_id != self.run_id {

@@ -26,7 +26,8 @@ pub fn insert(
     db: &Db,
     scope: &str,
     key: &IdempotencyKey,
-    (fingerprint, result): (&str, &str),
+    fingerprint: &str,
+    result: &str,
     now_ms: u64,
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_idempotency (scope, idempotency_key, fingerprint, result_json, created_at) \

@@ -53,7 +53,7 @@ pub fn read_conversation(
     }
     let Some(entry) = find_entry(table, at).map(|found| found.entry) else { return Ok(look) };
     let Some(agent) = &entry.agent else { return Ok(look) };
-    let first = first_key(agent, (&at.channel, &at.account_id, &entry.conversation));
+    let first = first_key(agent, &at.channel, &at.account_id, &entry.conversation);
     let first =
         first.map_err(|_| StoreError::Refused("no session key can be derived from the conversation"))?;
     let (newest, before) = newest_under_key(db, &first)?;

@@ -76,13 +76,13 @@ pub fn cgroup_subtree(
 #[must_use]
 pub fn limits_without_effect(
     sys: &Linux,
-    containment: (ContainmentLevel, &CgroupSubtree),
+    level: ContainmentLevel,
+    subtree: &CgroupSubtree,
     abilities: &KernelFeatures,
     config: &Config,
 ) -> Vec<String> {
-    let (rung, subtree) = containment;
     let controllers = sys.groups().map_or_else(Controllers::default, |tree| tree.controllers(subtree));
-    limits::without_effect(rung, abilities, &controllers, config)
+    limits::without_effect(level, abilities, &controllers, config)
 }
 
 /// Probes kernel features. For cgroups, one is created, filled with a wrapper, killed and removed; levels

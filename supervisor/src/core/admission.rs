@@ -204,7 +204,8 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
 pub fn admit(
     known: Option<&Installation>,
     live: Option<LiveConnection>,
-    (gateway, uid): (GatewayInstanceId, u32),
+    gateway: GatewayInstanceId,
+    uid: u32,
     home: &Home,
     epoch: u64,
     claimed: Option<ClaimedProgress<'_>>,
@@ -340,7 +341,7 @@ mod tests {
             ("other user", Some(&known), None, 6, &home, 9, Err(InstanceOfOtherUser)),
             ("copied state directory (H15)", Some(&known), None, 5, &copy, 9, Err(CloneDetected)),
         ] {
-            let got = admit(known, live, (gateway, uid), home, epoch, None).map_err(|refusal| refusal.code);
+            let got = admit(known, live, gateway, uid, home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
         }
     }
@@ -349,7 +350,7 @@ mod tests {
     fn installation_with_damaged_record_is_refused_with_reason() {
         let known = Installation { damaged: Some("uid is out of range".to_owned()), ..known() };
         let gateway = known.gateway;
-        let refusal = admit(Some(&known), None, (gateway, 5), &known.home, 8, None).unwrap_err();
+        let refusal = admit(Some(&known), None, gateway, 5, &known.home, 8, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
         for part in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
             assert!(refusal.message.contains(part), "{part}: {refusal:?}");

@@ -62,19 +62,32 @@ pub const fn on(state: LeaseState, event: LeaseEvent) -> Result<LeaseState, Tran
     }
 }
 
+/// Process tree of which no process is left, as far as known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndedTree {
+    /// All processes are accounted for.
+    Accounted,
+    /// The wrapper exited without a report.
+    Vanished,
+    /// A running process could belong to the tree but does not prove it.
+    Doubtful,
+}
+
 /// Returns the event that ends a lease of which no process is left: `Gone` if the lease was closing in order,
-/// `Lose` if the tree vanished earlier, the wrapper exited without a report (`vanished`), or a running
-/// process could belong to the tree but does not prove it (`doubtful`).
+/// `Lose` if the tree ended earlier or is not accounted for.
 #[must_use]
-pub const fn ending_event(state: LeaseState, vanished: bool, doubtful: bool) -> LeaseEvent {
-    match state {
-        LeaseState::Closing if !vanished && !doubtful => LeaseEvent::Gone,
-        LeaseState::Closing
-        | LeaseState::Reserved
-        | LeaseState::Bound
-        | LeaseState::Open
-        | LeaseState::Closed
-        | LeaseState::Lost => LeaseEvent::Lose,
+pub const fn ending_event(state: LeaseState, tree: EndedTree) -> LeaseEvent {
+    match (state, tree) {
+        (LeaseState::Closing, EndedTree::Accounted) => LeaseEvent::Gone,
+        (LeaseState::Closing, EndedTree::Vanished | EndedTree::Doubtful)
+        | (
+            LeaseState::Reserved
+            | LeaseState::Bound
+            | LeaseState::Open
+            | LeaseState::Closed
+            | LeaseState::Lost,
+            _,
+        ) => LeaseEvent::Lose,
     }
 }
 
@@ -399,10 +412,10 @@ mod tests {
     #[test]
     fn ending_event_depends_on_state_and_evidence() {
         for state in LeaseState::ALL {
-            for (vanished, doubtful) in [(false, false), (true, false), (false, true), (true, true)] {
-                let in_order = state == LeaseState::Closing && !vanished && !doubtful;
+            for tree in [EndedTree::Accounted, EndedTree::Vanished, EndedTree::Doubtful] {
+                let in_order = state == LeaseState::Closing && tree == EndedTree::Accounted;
                 let want = if in_order { LeaseEvent::Gone } else { LeaseEvent::Lose };
-                assert_eq!(ending_event(state, vanished, doubtful), want, "{state} {vanished} {doubtful}");
+                assert_eq!(ending_event(state, tree), want, "{state} {tree:?}");
             }
         }
     }

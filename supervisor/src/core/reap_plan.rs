@@ -1,7 +1,7 @@
 //! Plans for the leases of earlier supervisors. Plans start from lease records, never from processes that
 //! merely look like agents.
 
-use crate::core::lease::{Lease, LeaseEvent, PidScope, ScopeRelation, ending_event};
+use crate::core::lease::{EndedTree, Lease, LeaseEvent, PidScope, ScopeRelation, ending_event};
 use crate::core::retention::LostFinding;
 use crate::core::verify::SpawnerState;
 
@@ -138,7 +138,8 @@ pub fn plan(lease: &Lease, found: &Findings) -> ReapPlan {
     if let Some(why) = found.unknown {
         return ReapPlan::Leave(why);
     }
-    let event = ending_event(lease.state, false, found.doubt.is_some());
+    let tree = if found.doubt.is_some() { EndedTree::Doubtful } else { EndedTree::Accounted };
+    let event = ending_event(lease.state, tree);
     let why = match (event, found.doubt) {
         (LeaseEvent::Gone, _) => "its tree is gone",
         (_, Some(why)) => why,

@@ -208,7 +208,7 @@ impl FileQueues {
         }
         let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
         let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running));
-        let worker = self.workers.spawn(worker.run(queue, (end.clone(), self.stop.clone())));
+        let worker = self.workers.spawn(worker.run(queue, end.clone(), self.stop.clone()));
         self.queues.insert(key, HelperQueue { jobs: jobs.clone(), end, worker });
         Some(jobs)
     }

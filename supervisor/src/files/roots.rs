@@ -93,14 +93,15 @@ impl Roots {
         Ok(Self { list: first.into_iter().chain(opened.filter_map(Result::ok)).collect() })
     }
 
-    /// Returns lines of a text file. Lines count from 1.
+    /// Returns at most `limit` lines of a text file, from `line` on. Lines count from 1.
     ///
     /// # Errors
     /// [`FilesError`].
     pub(crate) fn read(
         &self,
         path: &str,
-        (line, limit): (Option<u64>, Option<u64>),
+        line: Option<u64>,
+        limit: Option<u64>,
         bytes_max: u64,
     ) -> Result<String, FilesError> {
         let text = self.read_text(path, bytes_max.min(READ_BYTES_MAX)).map_err(|error| error.0)?;

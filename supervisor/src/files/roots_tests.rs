@@ -29,7 +29,7 @@ impl RootsFixture {
     }
 
     fn read(&self, below: &str) -> Result<String, FilesError> {
-        self.roots.read(&self.path(below), (None, None), u64::MAX)
+        self.roots.read(&self.path(below), None, None, u64::MAX)
     }
 
     fn write(&self, below: &str, content: &str) -> Result<(), FilesError> {
@@ -159,7 +159,7 @@ fn paths_outside_roots_are_refused() {
         "/proc/self/environ",
         "/a\0b",
     ] {
-        assert!(fixture.roots.read(path, (None, None), 9).is_err(), "{path}");
+        assert!(fixture.roots.read(path, None, None, 9).is_err(), "{path}");
         assert!(fixture.roots.write(path, b"x").is_err(), "{path}");
         assert!(fixture.roots.directory(path).is_err(), "{path}");
     }
@@ -223,7 +223,7 @@ fn unusable_additional_root_is_left_out() {
     let real = |path: &Path| path.to_str().unwrap().to_owned();
     assert_eq!(roots.paths(), Ok(vec![real(&fixture.root), real(&fixture.outside)]));
     let secret = real(&fixture.outside.join("secret"));
-    assert_eq!(roots.read(&secret, (None, None), 100), Ok("secret".to_owned()));
+    assert_eq!(roots.read(&secret, None, None, 100), Ok("secret".to_owned()));
     assert!(Roots::open(&[missing, fixture.root]).is_err(), "missing working directory");
 }
 
@@ -250,7 +250,7 @@ fn only_regular_text_files_within_size_limit_are_read() {
     huge.set_len(READ_BYTES_MAX + 1).unwrap();
     assert_eq!(fixture.read("huge"), Err(FilesError::TooLarge { bytes_max: READ_BYTES_MAX }));
     assert_eq!(
-        fixture.roots.read(&fixture.path("huge"), (None, None), 7),
+        fixture.roots.read(&fixture.path("huge"), None, None, 7),
         Err(FilesError::TooLarge { bytes_max: 7 })
     );
     let (most, over) = (fixture.roots.write(&fixture.path("x"), b"x"), vec![b'x'; 32 * 1024 * 1024 + 1]);

@@ -45,7 +45,7 @@ fn answer(job: HelperJob) -> Result<FilesReply, FilesError> {
     let open = || Roots::open(&roots.iter().map(PathBuf::from).collect::<Vec<_>>());
     match op {
         FilesOp::Read { path, line, limit, bytes_max } => {
-            open()?.read(&path, (line, limit), bytes_max).map(FilesReply::Text)
+            open()?.read(&path, line, limit, bytes_max).map(FilesReply::Text)
         }
         FilesOp::Write { path, content } => open()?.write(&path, &content).map(|()| FilesReply::Written),
         FilesOp::Inspect { path, text_bytes_max } => {

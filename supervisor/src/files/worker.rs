@@ -55,11 +55,13 @@ impl Worker {
         worker
     }
 
-    /// Serves the queue until it was idle for long enough and its helper is gone, or `end` is cancelled.
+    /// Serves the queue until it was idle for long enough and its helper is gone, or `end` is cancelled. `stop` is
+    /// cancelled when all helpers of the supervisor end.
     pub(super) async fn run(
         mut self,
         mut jobs: mpsc::Receiver<FilesJob>,
-        (end, stop): (CancellationToken, CancellationToken),
+        end: CancellationToken,
+        stop: CancellationToken,
     ) {
         let idle = match self.key.scope {
             QueueScope::Lease(_) => Duration::from_millis(self.context.config.files_idle_ms),

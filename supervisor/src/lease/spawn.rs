@@ -207,11 +207,18 @@ pub async fn start<S: Sys>(
     let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("create the adapter's pipes"))?;
     let limits =
         cgroup_limits_for(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
-    let group = context.containment.leaf(lease.lease_id).map(|leaf| (leaf, limits));
+    let group = context.containment.leaf(lease.lease_id).map(|leaf| LimitedCgroup { leaf, limits });
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
     lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();
     let RunningWrapper { child, control, unlimited, .. } = wrapper;
     Ok(StartedWrapper { child, control, ours, theirs, unlimited })
+}
+
+/// Control group of a lease, with its limits.
+#[derive(Debug)]
+pub(crate) struct LimitedCgroup {
+    leaf: LeaseCgroup,
+    limits: CgroupLimits,
 }
 
 /// Running wrapper. A wrapper forks nothing before its first message.
@@ -235,7 +242,7 @@ pub(crate) async fn start_wrapper<S: Sys>(
     context: &Arc<Context<S>>,
     root: WrapperRoot,
     launch: Launch,
-    group: Option<(LeaseCgroup, CgroupLimits)>,
+    group: Option<LimitedCgroup>,
 ) -> Result<RunningWrapper<S>, SpawnError> {
     let (their_control, our_control) =
         packet::control_pair().map_err(io_context("create the control socket"))?;
@@ -275,15 +282,15 @@ fn prepare<S: Sys>(
     context: &Context<S>,
     root: &WrapperRoot,
     launch: &Launch,
-    group: Option<&(LeaseCgroup, CgroupLimits)>,
+    group: Option<&LimitedCgroup>,
     control: &OwnedFd,
 ) -> Result<PreparedWrapper<S::Handle>, SpawnError> {
     let path = root.make(launch)?.wrapper;
-    let unlimited = group.map_or(Ok(Vec::new()), |(leaf, limits)| context.sys.make_group(leaf, limits));
+    let unlimited = group.map_or(Ok(Vec::new()), |group| context.sys.make_group(&group.leaf, &group.limits));
     let unlimited = unlimited.map_err(io_context("create the control group"))?;
     let handle = start_wrapper_process(context, &path, launch, control)?;
     // The wrapper waits for its first message, so its later children start inside the cgroup.
-    if let Some(Err(error)) = group.map(|(leaf, _)| context.sys.join_group(leaf, &handle)) {
+    if let Some(Err(error)) = group.map(|group| context.sys.join_group(&group.leaf, &handle)) {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.release_child(handle.pid());
         return Err(io_context("move the wrapper into its control group")(error));

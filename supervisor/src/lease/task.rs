@@ -4,7 +4,7 @@
 use crate::context::event::Event;
 use crate::context::{Context, wall_ms};
 use crate::core::escalation::{Escalation, EscalationAction, EscalationInput, SURVIVOR_SWEEP_MS};
-use crate::core::lease::{Lease, LeaseEvent, UNENDED, ending_event};
+use crate::core::lease::{EndedTree, Lease, LeaseEvent, UNENDED, ending_event};
 use crate::core::verify::{Verdict, verify};
 use crate::lease::pause::{PauseRequest, TaskState};
 use crate::lease::spawn::{self, SpawnError, SpawnRequest, StartedWrapper};
@@ -102,7 +102,8 @@ pub async fn run<S: Sys>(
 /// Resumes a lease from the exported state of its task.
 pub async fn resume<S: Sys>(
     context: Arc<Context<S>>,
-    (lease, state): (Lease, TaskState),
+    lease: Lease,
+    state: TaskState,
     relay: Relay,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
@@ -159,8 +160,9 @@ async fn clean_up_failed_start<S: Sys>(
         context.remove_root(bound.wrapper.pid);
     }
     // If the processes did not match the wrapper's report, there may be other, unknown processes.
-    let doubtful = matches!(error, SpawnError::Mismatch(_));
-    record_end(context, &mut lease, (false, doubtful), &refusal.message).await;
+    let is_doubtful = matches!(error, SpawnError::Mismatch(_));
+    let tree = if is_doubtful { EndedTree::Doubtful } else { EndedTree::Accounted };
+    record_end(context, &mut lease, tree, &refusal.message).await;
     context.send_event(Event::Spawned { lease, result: Err(refusal), crashed }).await;
 }
 
@@ -187,7 +189,7 @@ pub(crate) async fn kill_until_gone<S: Sys>(context: &Arc<Context<S>>, mut lease
     if let Some(bound) = lease.bound {
         context.remove_root(bound.wrapper.pid);
     }
-    record_end(context, &mut lease, (false, false), "").await;
+    record_end(context, &mut lease, EndedTree::Accounted, "").await;
     context.send_event(Event::Changed { lease, stuck: false }).await;
 }
 
@@ -221,17 +223,12 @@ async fn kill_tree<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::
 
 /// Records the end of a lease. If the store fails, the lease ends anyway: processes have priority over
 /// records (H19).
-async fn record_end<S: Sys>(
-    context: &Arc<Context<S>>,
-    lease: &mut Lease,
-    (vanished, doubtful): (bool, bool),
-    reason: &str,
-) {
+async fn record_end<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease, tree: EndedTree, reason: &str) {
     if lease.state != LeaseState::Closing {
         apply_event(lease, LeaseEvent::Close, reason);
     }
     let reason = if lease.state_reason.is_empty() { reason.to_owned() } else { lease.state_reason.clone() };
-    apply_event(lease, ending_event(lease.state, vanished, doubtful), &reason);
+    apply_event(lease, ending_event(lease.state, tree), &reason);
     lease.ended_at_ms = Some(wall_ms());
     context.store.record(lease, "end").await;
     blocking_io::wait_for_jobs(vec![context.spawn_cleanup(lease)]).await;
@@ -557,7 +554,8 @@ impl<S: Sys> LeaseTask<S> {
             self.context.remove_root(bound.wrapper.pid);
         }
         let reason = self.lease.state_reason.clone();
-        record_end(&self.context, &mut self.lease, (self.vanished, false), &reason).await;
+        let tree = if self.vanished { EndedTree::Vanished } else { EndedTree::Accounted };
+        record_end(&self.context, &mut self.lease, tree, &reason).await;
         self.relay.send(RelayCmd::State(self.lease.state));
         self.context.send_event(Event::Changed { lease: self.lease.clone(), stuck: false }).await;
     }

@@ -35,7 +35,8 @@ impl Owner {
     pub(crate) fn hello(
         &mut self,
         hello: &Hello,
-        (version, marks): (u16, Option<Marks>),
+        version: u16,
+        marks: Option<Marks>,
         peer: Peer,
         link: ConnectionHandle,
     ) -> Result<(Welcome, Option<RecordedFuture>), Denial> {
@@ -60,7 +61,7 @@ impl Owner {
                     let why = "the machine id is too long";
                     return Err(Refusal::new(RefusalCode::BadRequest, why).into());
                 }
-                let on_record = self.admit_gateway(*instance_id, (*epoch, marks.as_ref()), home, peer)?;
+                let on_record = self.admit_gateway(*instance_id, *epoch, marks.as_ref(), home, peer)?;
                 (ClientKind::Gateway(*instance_id), *epoch, Some(on_record))
             }
         };
@@ -101,7 +102,8 @@ impl Owner {
     fn admit_gateway(
         &mut self,
         gateway: GatewayInstanceId,
-        (epoch, marks): (u64, Option<&Marks>),
+        epoch: u64,
+        marks: Option<&Marks>,
         home: &Home,
         peer: Peer,
     ) -> Result<RecordedFuture, Denial> {
@@ -116,7 +118,7 @@ impl Owner {
         let known = self.installations.get(&gateway);
         let acked = if marks.is_some() { self.acked_outputs(gateway) } else { Vec::new() };
         let claimed = marks.map(|marks| ClaimedProgress { marks, acked: &acked, now_ms: wall_ms() });
-        let admitted = admit(known, living, (gateway, uid), home, epoch, claimed);
+        let admitted = admit(known, living, gateway, uid, home, epoch, claimed);
         let Admitted { installation, supersedes } = match admitted {
             Ok(admitted) => admitted,
             Err(refusal) => {

@@ -516,12 +516,12 @@ impl Sim {
         self.run_until_done(paused).await.unwrap();
         let (to, frozen) = tokio::sync::oneshot::channel();
         decide.send(to).unwrap_or_else(|_| panic!("{id} has ended"));
-        let value = self.run_until_done(frozen).await.unwrap();
+        let (lease, state) = self.run_until_done(frozen).await.unwrap();
         self.advance(away_ms).await;
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(id, commands);
         let relay = self.relays.get(&id).unwrap().clone();
-        tokio::spawn(task::resume(Arc::clone(&self.context), value, relay, queue));
+        tokio::spawn(task::resume(Arc::clone(&self.context), lease, state, relay, queue));
     }
 
     /// Waits until a lease has this state.

@@ -70,7 +70,7 @@ impl Actor {
                 self.on_ready(agent_session_id, resumable, agent_info, out);
             }
             BackendStep::OptionAnswered { option, is_own, is_taken, text } => {
-                self.on_option_answered(&option, (is_own, is_taken), text, out);
+                self.on_option_answered(&option, is_own, is_taken, text, out);
             }
             BackendStep::SettingsReported(report) => self.session.options.agent.apply(report),
             BackendStep::Failed(failure) => {

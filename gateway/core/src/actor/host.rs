@@ -8,8 +8,8 @@ use super::{Actor, ActorEffect, Lease, StepOutput};
 use crate::backend::{AgentRequest, AgentRequestKind};
 use crate::event::EventKind;
 use crate::host::{
-    DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, command_line,
-    decide_effect,
+    DecisionReason, EffectContext, EffectDecision, Grant, HostEffect, HostQuestion, Inspection, RequestTurn,
+    command_line, decide_effect,
 };
 use crate::jsonrpc::REFUSED;
 use crate::jsonrpc::RpcError;
@@ -117,8 +117,11 @@ impl Actor {
             EffectContext {
                 mode: self.session.options.permission,
                 non_interactive: self.session.options.non_interactive,
-                in_turn: run.is_some(),
-                interactive: run.is_some_and(|run| run.interactive),
+                turn: match run {
+                    None => RequestTurn::None,
+                    Some(run) if run.interactive => RequestTurn::Interactive,
+                    Some(_) => RequestTurn::Unattended,
+                },
                 is_stopping: self.session.state == SessionState::Cancelling,
                 is_granted,
             },

@@ -19,6 +19,17 @@ use serde_json::json;
 /// supervisor: each attempt to send a larger frame would break the connection.
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
+/// Answer of a person to a permission request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PermissionAnswer<'a> {
+    /// Id of the request.
+    pub(super) permission_id: &'a str,
+    /// Chosen option.
+    pub(super) option_id: &'a str,
+    /// Name of the person.
+    pub(super) by: &'a str,
+}
+
 impl Actor {
     pub(super) fn on_agent_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
         if matches!(request.what, AgentRequestKind::Permission { .. }) {
@@ -170,11 +181,11 @@ impl Actor {
 
     pub(super) fn on_answer_permission(
         &mut self,
-        permission_id: &str,
-        (option_id, by): (&str, &str),
+        answer: PermissionAnswer<'_>,
         keyed: Option<IdempotencyRecord>,
         out: &mut StepOutput,
     ) -> Result<CommandReply, Failure> {
+        let PermissionAnswer { permission_id, option_id, by } = answer;
         // The deadline may have passed before the next tick.
         self.expire_permissions(out);
         // H4: no answer to a process that has ended or is being ended, though output of it may be unread.

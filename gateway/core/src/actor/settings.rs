@@ -7,7 +7,7 @@ use super::{Actor, StepOutput};
 use crate::agent_settings::OptionChange;
 use crate::backend::AskGuarantee;
 use crate::failure::Failure;
-use crate::options::Setting;
+use crate::options::{PermissionDefaults, Setting};
 use crate::request::{SessionStatus, SettingResult};
 use crate::rows::PermissionMode;
 use crate::session::SessionState;
@@ -79,7 +79,11 @@ impl Actor {
 
     /// Changes a setting of the gateway itself.
     fn apply_own_setting(&mut self, setting: &Setting, out: &mut StepOutput) {
-        self.session.options.apply(setting, (self.profile.permission, self.profile.non_interactive));
+        let defaults = PermissionDefaults {
+            permission: self.profile.permission,
+            non_interactive: self.profile.non_interactive,
+        };
+        self.session.options.apply(setting, defaults);
         if let Setting::Cwd(cwd) = setting {
             self.session.cwd.clone_from(cwd);
         }
@@ -117,7 +121,8 @@ impl Actor {
     pub(super) fn on_option_answered(
         &mut self,
         option: &OptionChange,
-        (is_own, is_taken): (bool, bool),
+        is_own: bool,
+        is_taken: bool,
         text: String,
         out: &mut StepOutput,
     ) {

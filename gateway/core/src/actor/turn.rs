@@ -2,7 +2,7 @@
 
 use super::input::{ActorCommand, CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
-use crate::actor::permissions::MESSAGE_BYTES_MAX;
+use crate::actor::permissions::{MESSAGE_BYTES_MAX, PermissionAnswer};
 use crate::backend::SubmitParams;
 use crate::event::{self, EventKind};
 use crate::failure::Failure;
@@ -27,7 +27,7 @@ impl Actor {
     ) {
         let result = match command {
             ActorCommand::Prompt { run_id, request, key, caps } => {
-                self.on_prompt((run_id, request, key), caps, keyed, out)
+                self.on_prompt(run_id, request, key, caps, keyed, out)
             }
             ActorCommand::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
             ActorCommand::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
@@ -41,7 +41,9 @@ impl Actor {
                 return;
             }
             ActorCommand::AnswerPermission { permission_id, option_id, by } => {
-                self.on_answer_permission(&permission_id, (&option_id, &by), keyed, out)
+                let answer =
+                    PermissionAnswer { permission_id: &permission_id, option_id: &option_id, by: &by };
+                self.on_answer_permission(answer, keyed, out)
             }
         };
         out.reply(ticket, result);
@@ -49,7 +51,9 @@ impl Actor {
 
     fn on_prompt(
         &mut self,
-        (run_id, request, key): (RunId, PromptRequest, IdempotencyKey),
+        run_id: RunId,
+        request: PromptRequest,
+        key: IdempotencyKey,
         caps: Option<Box<SessionLimits>>,
         keyed: Option<IdempotencyRecord>,
         out: &mut StepOutput,

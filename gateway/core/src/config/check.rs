@@ -2,6 +2,7 @@
 
 use super::channels::{FilesConfig, ThreadBindings};
 use super::{AgentConfig, Backend, Channels, Config, bindings, mcp};
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 /// Maximum of duration settings: 7 days.
@@ -9,13 +10,13 @@ const LONG_MS: u64 = 7 * 24 * 3_600_000;
 /// Maximum timeout of a binding: a year.
 const LONG_HOURS: u64 = 24 * 365;
 /// Bounds of settings of agents and backends.
-const GRACE_MS: (u64, u64) = (0, 600_000);
-const KILL_MS: (u64, u64) = (100, 600_000);
-const INIT_MS: (u64, u64) = (1_000, 3_600_000);
-const QUEUE_RUNS: (u64, u64) = (1, 1_000);
+const GRACE_MS: RangeInclusive<u64> = 0..=600_000;
+const KILL_MS: RangeInclusive<u64> = 100..=600_000;
+const INIT_MS: RangeInclusive<u64> = 1_000..=3_600_000;
+const QUEUE_RUNS: RangeInclusive<u64> = 1..=1_000;
 /// Bounds of file attachments: more messages are not readable, and Discord does not accept larger files.
-const LONG_PARTS: (u64, u64) = (0, 100);
-const FILE_BYTES: (u64, u64) = (64 * 1024, 10 * 1024 * 1024);
+const LONG_PARTS: RangeInclusive<u64> = 0..=100;
+const FILE_BYTES: RangeInclusive<u64> = 64 * 1024..=10 * 1024 * 1024;
 
 /// Environment variables that identify the gateway's processes; set by the supervisor.
 pub const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY_INSTANCE_ID"];
@@ -30,7 +31,7 @@ fn key(path: &str) -> Vec<String> {
 pub fn check(config: &Config) -> KeyProblems {
     let mut found = KeyProblems::new();
     for (path, value, min, max) in numbers(config) {
-        bounded(&mut found, key(path), value, min, max);
+        bounded(&mut found, key(path), value, min..=max);
     }
     let acp = &config.acp;
     if let Some(agent) = &acp.default_agent
@@ -90,9 +91,9 @@ pub(super) fn owned(above: &[&str], rest: &[&str]) -> Vec<String> {
     above.iter().chain(rest).map(|&segment| segment.to_owned()).collect()
 }
 
-fn optional(found: &mut KeyProblems, key: Vec<String>, value: Option<u64>, (min, max): (u64, u64)) {
+fn optional(found: &mut KeyProblems, key: Vec<String>, value: Option<u64>, bounds: RangeInclusive<u64>) {
     if let Some(value) = value {
-        bounded(found, key, value, min, max);
+        bounded(found, key, value, bounds);
     }
 }
 
@@ -105,13 +106,13 @@ fn check_account(
     if above.last().is_some_and(|id| id.is_empty()) {
         found.push((owned(above, &[]), "the name of an account must not be empty".to_owned()));
     }
-    optional(found, owned(above, &["max_concurrent_sessions"]), sessions_max, (0, 10_000));
+    optional(found, owned(above, &["max_concurrent_sessions"]), sessions_max, 0..=10_000);
     check_bindings(found, above, bindings);
 }
 
 fn check_bindings(found: &mut KeyProblems, above: &[&str], bindings: &ThreadBindings) {
     for (name, value) in [("idle_hours", bindings.idle_hours), ("max_age_hours", bindings.max_age_hours)] {
-        optional(found, owned(above, &["thread_bindings", name]), value, (0, LONG_HOURS));
+        optional(found, owned(above, &["thread_bindings", name]), value, 0..=LONG_HOURS);
     }
 }
 
@@ -196,8 +197,9 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
     ]
 }
 
-fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, min: u64, max: u64) {
-    if !(min..=max).contains(&value) {
+fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, bounds: RangeInclusive<u64>) {
+    if !bounds.contains(&value) {
+        let (min, max) = bounds.into_inner();
         found.push((key, format!("{value} is out of bounds; allowed: {min} to {max}")));
     }
 }

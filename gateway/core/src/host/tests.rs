@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 #[test]
 fn effect_decisions_follow_the_rules_for_every_input() {
     let mut count = 0;
+    let turns = [RequestTurn::None, RequestTurn::Interactive, RequestTurn::Unattended];
     use PermissionMode::{ApproveAll, ApproveReads, Ask, DenyAll};
     for mode in [ApproveAll, ApproveReads, DenyAll, Ask] {
         for effect in [HostEffect::Read, HostEffect::Write, HostEffect::Run] {
-            for bits in 0..32_u32 {
+            for (turn, bits) in turns.iter().flat_map(|turn| (0..8_u32).map(move |bits| (*turn, bits))) {
                 let bit = |n: u32| bits & (1 << n) != 0;
                 let now = EffectContext {
                     mode,
                     non_interactive: if bit(0) { NonInteractive::Fail } else { NonInteractive::Deny },
-                    in_turn: bit(1),
-                    interactive: bit(2),
-                    is_stopping: bit(3),
-                    is_granted: bit(4),
+                    turn,
+                    is_stopping: bit(1),
+                    is_granted: bit(2),
                 };
                 count += 1;
                 let got = decide_effect(effect, now);
@@ -40,18 +40,20 @@ fn effect_decisions_follow_the_rules_for_every_input() {
                         assert!(now.is_stopping && !reads, "{at}")
                     }
                     EffectDecision::Refuse(DecisionReason::Nobody) => {
-                        assert!(unsettled && (!now.in_turn || (!now.interactive && !bit(0))), "{at}");
+                        let is_denied =
+                            turn == RequestTurn::None || (turn == RequestTurn::Unattended && !bit(0));
+                        assert!(unsettled && is_denied, "{at}");
                     }
-                    EffectDecision::Ask => assert!(unsettled && now.in_turn && now.interactive, "{at}"),
+                    EffectDecision::Ask => assert!(unsettled && turn == RequestTurn::Interactive, "{at}"),
                     EffectDecision::FailRun => {
-                        assert!(unsettled && now.in_turn && !now.interactive && bit(0), "{at}");
+                        assert!(unsettled && turn == RequestTurn::Unattended && bit(0), "{at}");
                     }
                     EffectDecision::Perform(_) | EffectDecision::Refuse(_) => panic!("{got:?}: {at}"),
                 }
             }
         }
     }
-    assert_eq!(count, 4 * 3 * 32);
+    assert_eq!(count, 4 * 3 * 3 * 8);
 }
 
 fn write(path: &str) -> (AgentRequestKind, Option<Inspection>) {

@@ -6,7 +6,7 @@
 #![deny(clippy::indexing_slicing)]
 
 use super::event::{
-    Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ReadyEvent,
+    Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ReadyEvent, ShardId,
     SlashCommand, Thread, User, Value,
 };
 use super::ids::Snowflake;

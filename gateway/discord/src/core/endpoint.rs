@@ -269,7 +269,8 @@ impl Route {
         name: RouteName,
         method: HttpMethod,
         retry_safety: RetrySafety,
-        (application, token): (Snowflake, &Secret),
+        application: Snowflake,
+        token: &Secret,
         rest: &str,
     ) -> Self {
         let path = format!("/webhooks/{application}/{}{rest}", segment(token.expose()));
@@ -280,19 +281,19 @@ impl Route {
     /// Edits the first response to an interaction.
     #[must_use]
     pub fn edit_original(application: Snowflake, token: &Secret) -> Self {
-        Self::interaction("edit_original", Patch, Idempotent, (application, token), "/messages/@original")
+        Self::interaction("edit_original", Patch, Idempotent, application, token, "/messages/@original")
     }
 
     /// Deletes the first response to an interaction.
     #[must_use]
     pub fn delete_original(application: Snowflake, token: &Secret) -> Self {
-        Self::interaction("delete_original", Delete, Idempotent, (application, token), "/messages/@original")
+        Self::interaction("delete_original", Delete, Idempotent, application, token, "/messages/@original")
     }
 
     /// Sends a further response to an interaction.
     #[must_use]
     pub fn followup(application: Snowflake, token: &Secret) -> Self {
-        Self::interaction("followup", Post, Create, (application, token), "?wait=true")
+        Self::interaction("followup", Post, Create, application, token, "?wait=true")
     }
 
     /// True if the request counts towards the global limit of the bot; interaction responses do not.

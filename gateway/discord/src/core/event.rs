@@ -92,10 +92,24 @@ pub struct ReadyEvent {
     pub application: Snowflake,
     /// Session id.
     pub session: String,
-    /// Shard number and number of shards.
-    pub shard: (u64, u64),
+    /// Shard of the session.
+    pub shard: ShardId,
     /// Guilds of the bot; [`Event::GuildBack`] follows for each that is available.
     pub guilds: Vec<Snowflake>,
+}
+
+/// Position of a shard among the shards of a bot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardId {
+    /// Number of the shard, from 0.
+    pub number: u64,
+    /// Number of shards.
+    pub count: u64,
+}
+
+impl ShardId {
+    /// Only shard of a bot.
+    pub const ONLY: Self = Self { number: 0, count: 1 };
 }
 
 /// User of Discord.

@@ -193,7 +193,7 @@ impl RestClient {
         emoji: &str,
         max_wait: Duration,
     ) -> Result<(), RestError> {
-        self.react(Route::add_reaction(channel, message, emoji), (channel, message), max_wait).await
+        self.react(Route::add_reaction(channel, message, emoji), channel, message, max_wait).await
     }
 
     /// Removes a reaction of the bot. Succeeds if the message or the emoji no longer exists.
@@ -208,7 +208,7 @@ impl RestClient {
         max_wait: Duration,
     ) -> Result<(), RestError> {
         let route = Route::remove_reaction(channel, message, emoji);
-        match self.react(route, (channel, message), max_wait).await {
+        match self.react(route, channel, message, max_wait).await {
             Err(fault)
                 if matches!(
                     fault.rejection_kind(),
@@ -224,10 +224,10 @@ impl RestClient {
     async fn react(
         &self,
         route: Route,
-        at: (Snowflake, Snowflake),
+        channel: Snowflake,
+        message: Snowflake,
         max_wait: Duration,
     ) -> Result<(), RestError> {
-        let (channel, message) = at;
         let options = QueueOptions::new(Priority::Reaction, max_wait);
         let call = Call::new(route, options).channel(channel).sequence(Sequence::Reactions(message));
         self.call(call).await.map(|_| ())

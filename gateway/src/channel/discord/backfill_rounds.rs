@@ -15,8 +15,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Binding counter before the query, and the bound conversations.
-pub(super) type BindingSnapshot = (u64, Vec<BoundConversation>);
+/// Bindings of the account, as read from the store.
+#[derive(Debug)]
+pub(super) struct BindingSnapshot {
+    /// Binding counter before the query.
+    as_of: u64,
+    /// Bound conversations.
+    bound: Vec<BoundConversation>,
+}
 
 impl EventLoop {
     /// Returns the time base of the backfill schedule.
@@ -68,8 +74,8 @@ impl EventLoop {
         self.binding_reads.spawn(async move {
             let mut backoff = RETRY_BACKOFF;
             loop {
-                if let Some(places) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
-                    return (as_of, places);
+                if let Some(bound) = inbox.bound_conversations(DISCORD.to_owned(), account.clone()).await {
+                    return BindingSnapshot { as_of, bound };
                 }
                 tokio::time::sleep(backoff.next_pause()).await;
             }
@@ -78,8 +84,9 @@ impl EventLoop {
 
     /// Applies the bindings that were read. A newly bound conversation is read once from the beginning of the
     /// binding: messages that arrived meanwhile may have been dropped as unbound.
-    pub(super) fn on_bindings_read(&mut self, (as_of, places): BindingSnapshot) {
-        let before = std::mem::replace(&mut self.bindings, BindingCache::new(as_of, &places));
+    pub(super) fn on_bindings_read(&mut self, snapshot: BindingSnapshot) {
+        let BindingSnapshot { as_of, bound } = snapshot;
+        let before = std::mem::replace(&mut self.bindings, BindingCache::new(as_of, &bound));
         // Before the first session nothing can be processed, and the session start schedules a full backfill.
         if self.inner.cache.identity().is_some() {
             for id in self.bindings.since(&before) {

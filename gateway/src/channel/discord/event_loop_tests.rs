@@ -15,7 +15,7 @@ use crate::channel::{
 use crate::tests::clock;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes;
-use acp_discord::core::event::{GapCause, Member, Thread, User, Value};
+use acp_discord::core::event::{GapCause, Member, ShardId, Thread, User, Value};
 use acp_discord::websocket::{self, EventSender};
 use acp_shared::redact::Secret;
 use serde_json::{Value as Json, json};
@@ -325,7 +325,13 @@ fn user(id: Snowflake) -> User {
 
 fn ready() -> Event {
     let session = "s".to_owned();
-    Event::Ready(ReadyEvent { me: user(BOT), application: BOT, session, shard: (0, 1), guilds: vec![] })
+    Event::Ready(ReadyEvent {
+        me: user(BOT),
+        application: BOT,
+        session,
+        shard: ShardId::ONLY,
+        guilds: vec![],
+    })
 }
 
 fn message_event(id: u64, channel: u64, text: &str) -> Event {

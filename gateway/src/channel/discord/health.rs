@@ -122,7 +122,7 @@ impl Inner {
         let up = facts.link == ConnectionState::Up;
         let refused =
             requests.unauthorized || matches!(facts.link, ConnectionState::Failed { by_token: true, .. });
-        ChannelHealth { ok, details: words.join("; "), figures: figures((up, !refused), &requests, &events) }
+        ChannelHealth { ok, details: words.join("; "), figures: figures(up, !refused, &requests, &events) }
     }
 }
 
@@ -197,7 +197,8 @@ fn refused_text(requests: &RestCounts, application: Option<Snowflake>) -> Option
 
 /// Returns the metrics of the account.
 fn figures(
-    (up, authorized): (bool, bool),
+    up: bool,
+    authorized: bool,
     requests: &RestCounts,
     events: &SessionCounts,
 ) -> Vec<(ChannelMetric, u64)> {
@@ -230,14 +231,14 @@ fn figures(
 pub(super) mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use acp_discord::core::event::{ReadyEvent, User};
+    use acp_discord::core::event::{ReadyEvent, ShardId, User};
     use std::time::Duration;
 
     pub(in crate::channel::discord) fn ready() -> Event {
         let me = User { id: Snowflake(1), name: "helper".to_owned(), display_name: None, bot: true };
         let guilds = vec![Snowflake(5), Snowflake(6)];
         let (application, session) = (Snowflake(2), "s".to_owned());
-        Event::Ready(ReadyEvent { me, application, session, shard: (0, 1), guilds })
+        Event::Ready(ReadyEvent { me, application, session, shard: ShardId::ONLY, guilds })
     }
 
     #[test]
@@ -319,6 +320,6 @@ pub(super) mod tests {
             (ChannelMetric::Turns("final"), 2),
             (ChannelMetric::WaitedMs("final"), 70),
         ];
-        assert_eq!(figures((true, true), &counts, &events), want);
+        assert_eq!(figures(true, true, &counts, &events), want);
     }
 }

@@ -2,7 +2,7 @@
 //! are requested from Discord.
 
 use crate::channel::discord::archive_state::ArchiveState;
-use acp_discord::core::event::Event;
+use acp_discord::core::event::{Event, ShardId};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::BotIdentity;
 use acp_shared::backoff::Backoff;
@@ -142,10 +142,9 @@ impl StateCache {
         self.state.lock().webhooks.insert(webhook);
     }
 
-    /// Records the servers that a shard reported (shard number, number of shards). Replaces earlier servers
-    /// of the shard.
-    pub(super) fn set_guilds(&self, guilds: &[Snowflake], (shard, count): (u64, u64)) {
-        let is_its = |guild: &Snowflake| (guild.0 >> 22) % count.max(1) == shard;
+    /// Records the servers that a shard reported. Replaces earlier servers of the shard.
+    pub(super) fn set_guilds(&self, guilds: &[Snowflake], shard: ShardId) {
+        let is_its = |guild: &Snowflake| (guild.0 >> 22) % shard.count.max(1) == shard.number;
         let mut state = self.state.lock();
         state.guilds.retain(|guild| !is_its(guild));
         state.guilds.extend(guilds);

@@ -152,11 +152,12 @@ fn denials_are_bounded_and_removed_with_conversation() {
 fn guilds_are_those_of_last_shard_snapshots() {
     let cache = StateCache::default();
     let [even, odd, more] = [2_u64 << 22, 3 << 22, 4 << 22].map(Snowflake);
-    cache.set_guilds(&[even], (0, 2));
-    cache.set_guilds(&[odd], (1, 2));
+    let (first, second) = (ShardId { number: 0, count: 2 }, ShardId { number: 1, count: 2 });
+    cache.set_guilds(&[even], first);
+    cache.set_guilds(&[odd], second);
     cache.set_membership(more, true);
     assert_eq!(cache.guilds(), BTreeSet::from([even, odd, more]));
-    cache.set_guilds(&[more], (0, 2));
+    cache.set_guilds(&[more], first);
     cache.set_membership(odd, false);
     assert_eq!(cache.guilds(), BTreeSet::from([more]), "left while the shard was disconnected");
 }

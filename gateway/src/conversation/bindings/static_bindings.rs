@@ -94,7 +94,7 @@ impl StaticBindings {
                 Ok(None)
             }
             Some(StaticBindingDecision::Bind { bind, entry, next }) => {
-                self.bind(inbound, key, (bind, *entry, next)).await.map(Some)
+                self.bind(inbound, key, bind, *entry, next).await.map(Some)
             }
         }
     }
@@ -137,8 +137,11 @@ impl StaticBindings {
         &self,
         inbound: &Inbound,
         key: &IdempotencyKey,
-        (BindParams { made, to, after }, entry, next): (BindParams, Binding, SessionKey),
+        params: BindParams,
+        entry: Binding,
+        next: SessionKey,
     ) -> Result<String, Failure> {
+        let BindParams { made, to, after } = params;
         let at = inbound.conversation.clone();
         self.service.may_focus(&at)?;
         if let Some(done) = &after {
@@ -149,7 +152,7 @@ impl StaticBindings {
         let session_key = match to {
             Some(session_key) => session_key,
             None => {
-                let spawn = request(&at, entry, (next, metadata.clone()));
+                let spawn = request(&at, entry, next, metadata.clone());
                 self.service.spawn(spawn, key.clone()).await?.session_key
             }
         };
@@ -172,7 +175,8 @@ impl StaticBindings {
 pub(crate) fn request(
     at: &ConversationRef,
     entry: Binding,
-    (next, metadata): (SessionKey, String),
+    next: SessionKey,
+    metadata: String,
 ) -> SpawnRequest {
     SpawnRequest {
         agent: entry.agent,

@@ -152,7 +152,7 @@ async fn set_window(
     ms: Option<u64>,
 ) -> Vec<BindingRow> {
     let (key, at) = (key(session), at.clone());
-    let set = move |tx: &Tx<'_>| command_queries::set_window(tx, &key, &at, (window, ms));
+    let set = move |tx: &Tx<'_>| command_queries::set_window(tx, &key, &at, window, ms);
     store.write("binding_window", set).await.unwrap()
 }
 

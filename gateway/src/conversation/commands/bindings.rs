@@ -134,7 +134,7 @@ impl Commands {
         let (key, at) = (session.clone(), context.inbound.conversation.clone());
         let done = self.store.write("binding_window", move |tx| {
             command_queries::run_once(tx, BINDING_SCOPE, &root, || {
-                let shown = command_queries::set_window(tx, &key, &at, (window, ms))?;
+                let shown = command_queries::set_window(tx, &key, &at, window, ms)?;
                 let count = shown.len();
                 let text = shown.first().map(|binding| window_text(binding, window));
                 let all = if count > 1 {

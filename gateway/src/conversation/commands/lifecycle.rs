@@ -148,8 +148,7 @@ impl Commands {
     ) -> Result<Outcome, Failure> {
         let session = &resolved.session_key;
         let outcome =
-            submit(self.service.as_ref(), context.inbound, session, (RunMode::Steer, text, Vec::new()))
-                .await?;
+            submit(self.service.as_ref(), context.inbound, session, RunMode::Steer, text, Vec::new()).await?;
         Ok(match outcome {
             Outcome::Prompted { run_id, text, .. } if resolved.elsewhere => {
                 let text = format!("{text} The answer goes to the conversations of {session}.");
@@ -165,7 +164,8 @@ impl Commands {
         &self,
         context: CommandContext<'_>,
         session: &SessionKey,
-        (ending, discard): (Ending, bool),
+        ending: Ending,
+        discard: bool,
     ) -> Result<String, Failure> {
         let reason = format!("{} by {}", ending.as_str(), context.name());
         let request = CloseRequest { reason, ending, discard };

@@ -73,7 +73,8 @@ impl Commands {
     /// Creates the executor.
     pub(crate) fn new(
         store: Store,
-        (bindings, router): (SessionBindingService, BoundDeliveryRouter),
+        bindings: SessionBindingService,
+        router: BoundDeliveryRouter,
         service: Arc<dyn Service>,
     ) -> Self {
         Self { store, bindings, router, service }
@@ -144,9 +145,7 @@ impl Commands {
             SessionAction::SteerRun(run_id) => {
                 self.queued(context, session, run_id, QueueEdit::Steer).await?
             }
-            SessionAction::Close { ending, discard } => {
-                self.close(context, session, (ending, discard)).await?
-            }
+            SessionAction::Close { ending, discard } => self.close(context, session, ending, discard).await?,
             SessionAction::New => self.new_conversation(context, session).await?,
             SessionAction::Set(setting) => self.set(context, session, setting).await?,
             SessionAction::Status => self.status(&context.inbound.conversation, session).await?,

@@ -28,45 +28,57 @@ const BUTTON_PAUSE_MS_MAX: u64 = 60_000;
 /// Time after which failed attempts are forgotten, in milliseconds; their message may be gone.
 const BUTTON_FORGET_MS: u64 = 3_600_000;
 
-/// Failed attempts on one message, and the time from which it may be tried again.
-type FailedAttempts = (u32, Instant);
+/// Message with obsolete buttons.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct ButtonMessageKey {
+    conversation: ConversationRef,
+    message_id: String,
+}
 
-/// Failed attempts to amend messages with obsolete buttons, by conversation and message id. Kept in
-/// memory only: a new process makes three attempts again.
+/// Failed attempts on one message.
+#[derive(Debug)]
+struct FailedAttempts {
+    count: u32,
+    /// Time from which the message may be tried again.
+    next: Instant,
+}
+
+/// Failed attempts to amend messages with obsolete buttons. Kept in memory only: a new process makes three
+/// attempts again.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ButtonAttempts(Arc<Mutex<HashMap<(ConversationRef, String), FailedAttempts>>>);
+pub(super) struct ButtonAttempts(Arc<Mutex<HashMap<ButtonMessageKey, FailedAttempts>>>);
 
 impl ButtonAttempts {
     /// True if another attempt is due for a message. Forgets messages that were not tried for long.
     pub(super) fn is_any_due(&self) -> bool {
         let (now, kept) = (Instant::now(), Duration::from_millis(BUTTON_FORGET_MS));
         let mut all = self.0.lock();
-        all.retain(|_, (_, next)| now < *next + kept);
-        all.values().any(|(_, next)| *next <= now)
+        all.retain(|_, failed| now < failed.next + kept);
+        all.values().any(|failed| failed.next <= now)
     }
 
-    fn is_due(&self, message: &(ConversationRef, String)) -> bool {
-        self.0.lock().get(message).is_none_or(|(_, next)| *next <= Instant::now())
+    fn is_due(&self, message: &ButtonMessageKey) -> bool {
+        self.0.lock().get(message).is_none_or(|failed| failed.next <= Instant::now())
     }
 
     /// Records a failed attempt. Returns false if it was the last one.
-    fn record_failure(&self, message: (ConversationRef, String)) -> bool {
+    fn record_failure(&self, message: ButtonMessageKey) -> bool {
         let mut all = self.0.lock();
-        let failed = all.get(&message).map_or(0, |(failed, _)| *failed) + 1;
-        let pause = Duration::from_millis(BUTTON_PAUSE_MS << (2 * (failed - 1)).min(8));
-        all.insert(message, (failed, Instant::now() + pause));
-        failed < BUTTON_ATTEMPTS_MAX
+        let count = all.get(&message).map_or(0, |failed| failed.count) + 1;
+        let pause = Duration::from_millis(BUTTON_PAUSE_MS << (2 * (count - 1)).min(8));
+        all.insert(message, FailedAttempts { count, next: Instant::now() + pause });
+        count < BUTTON_ATTEMPTS_MAX
     }
 
     /// Delays the next attempt. A rate limit says nothing about the message, so it is not counted.
-    fn record_limit(&self, message: (ConversationRef, String), retry_after_ms: u64) {
+    fn record_limit(&self, message: ButtonMessageKey, retry_after_ms: u64) {
         let pause = Duration::from_millis(retry_after_ms.clamp(BUTTON_PAUSE_MS, BUTTON_PAUSE_MS_MAX));
         let mut all = self.0.lock();
-        let failed = all.get(&message).map_or(0, |(failed, _)| *failed);
-        all.insert(message, (failed, Instant::now() + pause));
+        let count = all.get(&message).map_or(0, |failed| failed.count);
+        all.insert(message, FailedAttempts { count, next: Instant::now() + pause });
     }
 
-    fn remove(&self, message: &(ConversationRef, String)) {
+    fn remove(&self, message: &ButtonMessageKey) {
         self.0.lock().remove(message);
     }
 }
@@ -82,7 +94,8 @@ impl DeliveryWorker {
         over: Vec<ButtonMessage>,
     ) -> Result<(), StoreError> {
         for message in over {
-            let key = (binding.conversation.clone(), message.message_id.clone());
+            let conversation = binding.conversation.clone();
+            let key = ButtonMessageKey { conversation, message_id: message.message_id.clone() };
             if !self.button_attempts.is_due(&key) {
                 continue;
             }
@@ -94,7 +107,7 @@ impl DeliveryWorker {
             let (is_over, is_failure) = match outcome {
                 EditOutcome::Edited | EditOutcome::Gone { .. } => (true, false),
                 EditOutcome::Refused { why } => {
-                    tracing::warn!(message_id = key.1, why, "removing obsolete buttons refused");
+                    tracing::warn!(message_id = key.message_id, why, "removing obsolete buttons refused");
                     (true, true)
                 }
                 EditOutcome::Limited { retry_after_ms } => {
@@ -104,14 +117,20 @@ impl DeliveryWorker {
                 EditOutcome::Failed { why } => {
                     let is_last = !self.button_attempts.record_failure(key.clone());
                     if is_last {
-                        tracing::warn!(message_id = key.1, why, "removing obsolete buttons given up");
+                        tracing::warn!(
+                            message_id = key.message_id,
+                            why,
+                            "removing obsolete buttons given up"
+                        );
                     }
                     (is_last, true)
                 }
             };
             if is_over {
-                let (at, id) = key.clone();
-                let remove = move |tx: &acp_store::Tx<'_>| interactive_messages::remove(tx, &at, &id);
+                let ButtonMessageKey { conversation, message_id } = key.clone();
+                let remove = move |tx: &acp_store::Tx<'_>| {
+                    interactive_messages::remove(tx, &conversation, &message_id)
+                };
                 self.store.write("delivery_buttons", remove).await?;
                 self.button_attempts.remove(&key);
             }

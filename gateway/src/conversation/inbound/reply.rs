@@ -79,7 +79,7 @@ impl Inner {
             let asks = outcome.asks().filter(|_| number + 1 == count);
             let nonce = message_nonce(inbound, &format!("reply {number}"));
             let ReplySearchKey { tag, others } =
-                self.reserve_reply(inbound, (&nonce, &text), received_at_ms).await?;
+                self.reserve_reply(inbound, &nonce, &text, received_at_ms).await?;
             let message = Outgoing {
                 kind,
                 text,
@@ -113,13 +113,13 @@ impl Inner {
     async fn reserve_reply(
         &self,
         inbound: &Inbound,
-        (nonce, text): (&str, &str),
+        nonce: &str,
+        text: &str,
         received_at_ms: u64,
     ) -> Result<ReplySearchKey, Failure> {
-        let (at, said) = (inbound.conversation.clone(), (nonce.to_owned(), text.to_owned()));
+        let (at, nonce, text) = (inbound.conversation.clone(), nonce.to_owned(), text.to_owned());
         let since_ms = received_at_ms.saturating_sub(command_replies::SEARCH_WINDOW_MS);
-        let begin =
-            move |tx: &acp_store::Tx<'_>| command_replies::begin(tx, &at, (&said.0, &said.1), since_ms);
+        let begin = move |tx: &acp_store::Tx<'_>| command_replies::begin(tx, &at, &nonce, &text, since_ms);
         self.store.write("reply_begin", begin).await.map_err(Failure::from)
     }
 

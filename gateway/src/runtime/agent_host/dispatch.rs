@@ -108,10 +108,10 @@ where
     let project = Project { lease_id: job.row.lease_id, roots: &job.roots };
     match &job.row.request.what {
         AgentRequestKind::FsRead { path, line, limit } => {
-            files::read(supervisor, project, path, (*line, *limit)).await
+            files::read(supervisor, project, path, *line, *limit).await
         }
         AgentRequestKind::FsWrite { path, content } => {
-            files::write(supervisor, project, (path, content), is_uncertain).await
+            files::write(supervisor, project, path, content, is_uncertain).await
         }
         // A recalled command that may have been started is only looked up.
         AgentRequestKind::TerminalCreate { .. } if job.recalled.load(Ordering::Relaxed) => {

@@ -39,7 +39,8 @@ pub(crate) async fn read(
     supervisor: &impl SupervisorCalls,
     project: Project<'_>,
     path: &str,
-    (line, limit): (Option<u64>, Option<u64>),
+    line: Option<u64>,
+    limit: Option<u64>,
 ) -> Result<String, TerminalError> {
     let op = FilesOp::Read { path: path.to_owned(), line, limit, bytes_max: READ_BYTES_MAX };
     match ask(supervisor, project, op, path).await? {
@@ -66,7 +67,8 @@ pub(crate) async fn read(
 pub(crate) async fn write(
     supervisor: &impl SupervisorCalls,
     project: Project<'_>,
-    (path, content): (&str, &str),
+    path: &str,
+    content: &str,
     is_uncertain: &mut bool,
 ) -> Result<String, TerminalError> {
     if !*is_uncertain {

@@ -90,7 +90,7 @@ async fn write_with_lost_response_is_inspected_and_not_repeated() {
         let mut result = Err(TerminalError::Unavailable);
         for _ in 0..3 {
             if matches!(result, Err(TerminalError::Unavailable)) {
-                result = write(&fake, project(), ("/project/a", "new"), &mut is_uncertain).await;
+                result = write(&fake, project(), "/project/a", "new", &mut is_uncertain).await;
             }
         }
         let settled = match result {
@@ -109,16 +109,16 @@ async fn unsent_write_is_not_uncertain() {
     let fake = Arc::new(FakeSupervisor::default());
     fake.unavailable_calls.store(1, std::sync::atomic::Ordering::Relaxed);
     let mut is_uncertain = false;
-    let result = write(&fake, project(), ("/project/a", "new"), &mut is_uncertain).await;
+    let result = write(&fake, project(), "/project/a", "new", &mut is_uncertain).await;
     assert!(matches!(result, Err(TerminalError::Unavailable)) && !is_uncertain);
-    assert!(write(&fake, project(), ("/project/a", "new"), &mut is_uncertain).await.is_ok());
+    assert!(write(&fake, project(), "/project/a", "new", &mut is_uncertain).await.is_ok());
 }
 
 #[tokio::test]
 async fn failures_map_to_protocol_codes() {
     let fake = Arc::new(FakeSupervisor::default());
-    assert_eq!(code(read(&fake, project(), "/project/none", (None, None)).await), Some(NOT_FOUND));
-    assert_eq!(code(read(&fake, project(), "/etc/passwd", (None, None)).await), Some(INVALID_PARAMS));
+    assert_eq!(code(read(&fake, project(), "/project/none", None, None).await), Some(NOT_FOUND));
+    assert_eq!(code(read(&fake, project(), "/etc/passwd", None, None).await), Some(INVALID_PARAMS));
     for (failure, want) in [
         (FilesError::BadPath, INVALID_PARAMS),
         (FilesError::NotRegular, INVALID_PARAMS),

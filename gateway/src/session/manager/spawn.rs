@@ -54,11 +54,7 @@ impl Manager {
         key: IdempotencyKey,
         policy: &EffectivePolicy,
     ) -> Result<SpawnResult, Failure> {
-        let keyed = IdempotencyRecord {
-            scope: "spawn".to_owned(),
-            key: key.clone(),
-            fingerprint: fingerprint(&request),
-        };
+        let keyed = IdempotencyRecord { scope: "spawn".to_owned(), fingerprint: fingerprint(&request), key };
         if let Some(spawned) = self.stored_spawn(&keyed).await? {
             return Ok(spawned);
         }
@@ -85,7 +81,7 @@ impl Manager {
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
-        let tx = self.spawn_tx((agent, request, windows), (key, keyed.clone()), policy, &found)?;
+        let tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
         let spawned = SpawnResult {
             session_key: tx.session.session_key.clone(),
             run_id: tx.run.as_ref().map(|run| run.run_id),
@@ -160,8 +156,10 @@ impl Manager {
 
     fn spawn_tx(
         &self,
-        (agent, request, windows): (AgentName, SpawnRequest, BindingTimeouts),
-        (key, keyed): (IdempotencyKey, IdempotencyRecord),
+        agent: AgentName,
+        request: SpawnRequest,
+        windows: BindingTimeouts,
+        keyed: IdempotencyRecord,
         policy: &EffectivePolicy,
         found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
@@ -180,7 +178,7 @@ impl Manager {
             )
         };
         let backend = policy.backend.value.clone();
-        let session = self.new_session((agent, backend), cwd, &request, options, now_ms);
+        let session = self.new_session(agent, backend, cwd, &request, options, now_ms);
         let session_key = session.session_key.clone();
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
         let binding = request.bind.map(|to| {
@@ -199,7 +197,7 @@ impl Manager {
         let run = request.prompt.map(|text| {
             let (author, interactive) = (request.author, request.interactive);
             let first = PromptRequest { text, author, interactive, ..PromptRequest::default() };
-            first.into_run(RunId::mint(), &session_key, key, now_ms)
+            first.into_run(RunId::mint(), &session_key, keyed.key.clone(), now_ms)
         });
         let events = run
             .iter()
@@ -213,7 +211,8 @@ impl Manager {
 
     fn new_session(
         &self,
-        (agent, backend): (AgentName, String),
+        agent: AgentName,
+        backend: String,
         cwd: String,
         request: &SpawnRequest,
         options: SessionOptions,

@@ -75,7 +75,7 @@ pub fn apply(tx: &Tx<'_>, session: &SessionKey, last: u64, writes: &[Write]) -> 
     let mut journal = JournalWriter { tx, session, rows: None, first: last, last, runs: HashMap::new() };
     for write in writes {
         if let Write::Event { session_seq, run, kind, payload, extra } = write {
-            journal.append(*session_seq, *run, *kind, (payload, extra.as_deref()))?;
+            journal.append(*session_seq, *run, *kind, payload, extra.as_deref())?;
         }
     }
     journal.check_rows(writes)?;
@@ -84,7 +84,7 @@ pub fn apply(tx: &Tx<'_>, session: &SessionKey, last: u64, writes: &[Write]) -> 
         match write {
             Write::EndBindings { reason } => bindings::end_all(tx, session, reason)?,
             Write::ExpireBinding { binding_id, last_activity_at_ms, reason } => {
-                bindings::expire(tx, session, (*binding_id, *last_activity_at_ms), reason)?;
+                bindings::expire(tx, session, *binding_id, *last_activity_at_ms, reason)?;
             }
             _ => {}
         }
@@ -181,7 +181,7 @@ impl BatchWriter<'_> {
             }
             Write::Permission(row) => self.permission(row),
             Write::Idempotency { scope, key, fingerprint, result } => {
-                idempotency::insert(tx, scope, key, (fingerprint, result), tx.now_ms())
+                idempotency::insert(tx, scope, key, fingerprint, result, tx.now_ms())
             }
             // `Wake` is checked first, see `commit`; bindings end after the journal, see `apply`.
             Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
@@ -235,7 +235,8 @@ impl JournalWriter<'_> {
         session_seq: u64,
         run: Option<(RunId, u64)>,
         kind: EventKind,
-        content: (&str, Option<&str>),
+        payload: &str,
+        extra: Option<&str>,
     ) -> Result<(), StoreError> {
         next("the number of an event in its session", &mut self.last, session_seq)?;
         if let Some((run_id, seq)) = run {
@@ -246,7 +247,7 @@ impl JournalWriter<'_> {
             Some(rows) => rows,
             none => none.insert(events::Appender::new(self.tx, self.session, self.tx.now_ms())?),
         };
-        rows.append(session_seq, run, kind, content)
+        rows.append(session_seq, run, kind, payload, extra)
     }
 
     fn run(&mut self, run_id: RunId) -> Result<&mut (u64, u64), StoreError> {

@@ -35,7 +35,7 @@ impl Store {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
-                idempotency::insert(tx, scope, key, (fingerprint, result), tx.now_ms())?;
+                idempotency::insert(tx, scope, key, fingerprint, result, tx.now_ms())?;
             }
             sessions::check_caps(tx, &caps)?;
             sessions::insert(tx, &session)?;

@@ -54,7 +54,7 @@ impl ContainmentLevels {
             tree.remove_subtree(&subtree);
         }
         let chosen = select_level(&abilities, config.rung);
-        let unlimited = |rung| environment::limits_without_effect(&sys, (rung, &subtree), &abilities, config);
+        let unlimited = |level| environment::limits_without_effect(&sys, level, &subtree, &abilities, config);
         let mut named = abilities.named();
         // Becoming a subreaper is not probed here.
         named.retain(|(name, _)| name != "subreaper");

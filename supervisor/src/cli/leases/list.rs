@@ -1,9 +1,8 @@
 //! Command `leases list`.
 
 use super::select::{Filter, SortKey, sort};
-use super::{id_abbreviations, list_all, rows};
+use super::{LeaseIdAbbreviations, id_abbreviations, list_all, rows};
 use crate::cli::table::{TableFormat, render};
-use crate::cli::text::IdAbbreviation;
 use crate::cli::{CliError, Output, json};
 use acp_shared::conn::Client;
 use acp_shared::protocol::LeaseInfo;
@@ -44,7 +43,7 @@ pub(in crate::cli) struct ListArgs {
 pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) -> Result<(), CliError> {
     let leases = list_all(client, true).await?;
     let now_ms = crate::context::wall_ms();
-    let (shorts, total) = (id_abbreviations(&leases), leases.len());
+    let (short, total) = (id_abbreviations(&leases), leases.len());
     let mut shown: Vec<LeaseInfo> =
         leases.into_iter().filter(|lease| args.filter.fits(lease, now_ms)).collect();
     sort(&mut shown, args.sort, args.reverse);
@@ -56,7 +55,7 @@ pub(super) async fn run(client: &mut Client, args: &ListArgs, out: &mut Output) 
         return if args.no_headers { Ok(()) } else { Ok(out.line(&empty_message(total))?) };
     }
     let look = TableFormat { headers: !args.no_headers, ..out.look() };
-    Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, shorts, now_ms, look))?)
+    Ok(out.line(&table(&shown, args.wide || args.output == Format::Wide, short, now_ms, look))?)
 }
 
 /// Returns the message for an empty list.
@@ -71,7 +70,7 @@ fn empty_message(total: usize) -> String {
 fn table(
     leases: &[LeaseInfo],
     wide: bool,
-    shorts: (IdAbbreviation, IdAbbreviation),
+    short: LeaseIdAbbreviations,
     now_ms: u64,
     look: TableFormat,
 ) -> String {
@@ -79,7 +78,7 @@ fn table(
         let rows: Vec<_> = leases.iter().map(|lease| rows::wide(lease, now_ms)).collect();
         return render(&rows::WIDE, &rows, TableFormat { width: None, ..look });
     }
-    let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, shorts, now_ms)).collect();
+    let rows: Vec<_> = leases.iter().map(|lease| rows::narrow(lease, short, now_ms)).collect();
     render(&rows::NARROW, &rows, look)
 }
 

@@ -84,12 +84,21 @@ pub(super) fn resolve(leases: &[LeaseInfo], id: &str) -> Result<LeaseId, CliErro
     }
 }
 
-/// Returns the short forms of lease ids and of gateway ids.
-pub(super) fn id_abbreviations(leases: &[LeaseInfo]) -> (IdAbbreviation, IdAbbreviation) {
-    (
-        IdAbbreviation::of(leases.iter().map(|l| l.lease_id.to_string())),
-        IdAbbreviation::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),
-    )
+/// Abbreviations of the ids in a list of leases.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LeaseIdAbbreviations {
+    /// Abbreviation of lease ids.
+    lease: IdAbbreviation,
+    /// Abbreviation of gateway ids.
+    gateway: IdAbbreviation,
+}
+
+/// Returns the abbreviations that keep the ids of these leases distinct.
+pub(super) fn id_abbreviations(leases: &[LeaseInfo]) -> LeaseIdAbbreviations {
+    LeaseIdAbbreviations {
+        lease: IdAbbreviation::of(leases.iter().map(|l| l.lease_id.to_string())),
+        gateway: IdAbbreviation::of(leases.iter().map(|l| l.gateway_instance_id.to_string())),
+    }
 }
 
 #[cfg(test)]

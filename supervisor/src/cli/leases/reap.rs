@@ -21,7 +21,7 @@ pub(in crate::cli) struct ReapArgs {
 }
 
 pub(super) async fn run(client: &mut Client, args: &ReapArgs, out: &mut Output) -> Result<(), CliError> {
-    let short = id_abbreviations(&list_all(client, false).await?).0;
+    let short = id_abbreviations(&list_all(client, false).await?).lease;
     let Reply::Reaped(lines) = client.call(Request::Reap { dry_run: args.dry_run }).await? else {
         return Err(CliError::OutOfTurn);
     };

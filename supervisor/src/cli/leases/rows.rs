@@ -1,7 +1,8 @@
 //! Leases as rows of a table.
 
+use crate::cli::leases::LeaseIdAbbreviations;
 use crate::cli::table::{Cell, Column, Tone};
-use crate::cli::text::{self, IdAbbreviation, or_dash};
+use crate::cli::text::{self, or_dash};
 use acp_shared::protocol::{LeaseInfo, LeaseKind, LeaseState};
 
 /// Columns of the list. The least important columns are dropped first if the terminal is narrow.
@@ -69,21 +70,17 @@ fn now(lease: &LeaseInfo, pid: Option<i32>) -> Option<i32> {
 }
 
 /// Returns a lease as a row of [`NARROW`].
-pub(in crate::cli) fn narrow(
-    lease: &LeaseInfo,
-    shorts: (IdAbbreviation, IdAbbreviation),
-    now_ms: u64,
-) -> Vec<Cell> {
+pub(in crate::cli) fn narrow(lease: &LeaseInfo, short: LeaseIdAbbreviations, now_ms: u64) -> Vec<Cell> {
     let pids = match (now(lease, lease.wrapper_pid), now(lease, lease.adapter_pid)) {
         (None, None) => "-".to_owned(),
         (wrapper, adapter) => format!("{}/{}", or_dash(wrapper), or_dash(adapter)),
     };
     vec![
-        shorts.0.cut(&lease.lease_id).into(),
+        short.lease.cut(&lease.lease_id).into(),
         Cell::new(lease.state.as_str()).tone(tone(lease.state)),
         kind(lease).into(),
         lease.session_key.as_str().into(),
-        shorts.1.cut(&lease.gateway_instance_id).into(),
+        short.gateway.cut(&lease.gateway_instance_id).into(),
         pids.into(),
         or_dash(uptime(lease, now_ms)).into(),
         or_dash(lease.memory_bytes.map(text::size)).into(),

@@ -37,7 +37,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             is_good(&report)
         }
         None => {
-            let shorts = id_abbreviations(&leases);
+            let short = id_abbreviations(&leases).lease;
             let mut reports = Vec::new();
             for lease in leases.iter().filter(|l| !l.state.is_ended() || l.state == LeaseState::Lost) {
                 match verify(client, lease.lease_id).await {
@@ -50,7 +50,7 @@ pub(super) async fn run(client: &mut Client, args: &VerifyArgs, out: &mut Output
             if out.is_json() {
                 out.data("evidence_list", &reports.iter().map(json::evidence).collect::<Vec<_>>())?;
             } else {
-                out.line(&many(&reports, shorts.0, out.look()))?;
+                out.line(&many(&reports, short, out.look()))?;
             }
             reports.iter().all(is_good)
         }

@@ -23,17 +23,29 @@ pub(super) enum KeyOutcome {
     Interrupted,
 }
 
+/// Order of the rows.
+#[derive(Debug, Clone, Copy)]
+struct RowOrder {
+    key: SortKey,
+    reverse: bool,
+}
+
+/// Search text for sessions, ids and states.
+#[derive(Debug, Default)]
+struct SearchField {
+    text: String,
+    /// True while the text is being edited.
+    is_edited: bool,
+}
+
 /// State of the live view.
 #[derive(Debug)]
 pub(super) struct View {
     filter: Filter,
-    sort: SortKey,
-    reverse: bool,
+    order: RowOrder,
     /// True if ended leases are shown.
     ended: bool,
-    /// Search text for sessions, ids and states, and whether it is being edited.
-    needle: String,
-    typing: bool,
+    search: SearchField,
     details: bool,
     selected: Option<LeaseId>,
     /// Index of the first visible row.
@@ -50,12 +62,10 @@ impl View {
     pub(super) fn new(args: &WatchArgs, colour: bool) -> Self {
         Self {
             filter: args.filter.clone(),
-            sort: args.sort,
-            reverse: false,
+            order: RowOrder { key: args.sort, reverse: false },
             // A filter by state includes ended leases.
             ended: !args.filter.state.is_empty(),
-            needle: String::new(),
-            typing: false,
+            search: SearchField::default(),
             details: false,
             selected: None,
             top: 0,
@@ -78,7 +88,7 @@ impl View {
 
     /// Returns the leases that pass all filters, sorted.
     fn filtered_leases(&self) -> Vec<LeaseInfo> {
-        let contains = |text: &str| text.to_lowercase().contains(&self.needle.to_lowercase());
+        let contains = |text: &str| text.to_lowercase().contains(&self.search.text.to_lowercase());
         let fits = |l: &&LeaseInfo| {
             (self.ended || !l.state.is_ended())
                 && self.filter.fits(l, self.now_ms)
@@ -88,7 +98,7 @@ impl View {
                     || contains(l.state.as_str()))
         };
         let mut shown: Vec<LeaseInfo> = self.leases.iter().filter(fits).cloned().collect();
-        sort(&mut shown, self.sort, self.reverse);
+        sort(&mut shown, self.order.key, self.order.reverse);
         shown
     }
 
@@ -97,7 +107,7 @@ impl View {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             return KeyOutcome::Interrupted;
         }
-        if self.typing {
+        if self.search.is_edited {
             self.edit_filter(key.code);
             return KeyOutcome::Stay;
         }
@@ -105,11 +115,11 @@ impl View {
             KeyCode::Char('q') => return KeyOutcome::Leave,
             // Esc goes one step back; from the first step it leaves the view.
             KeyCode::Esc if self.details => self.details = false,
-            KeyCode::Esc if !self.needle.is_empty() => self.needle.clear(),
+            KeyCode::Esc if !self.search.text.is_empty() => self.search.text.clear(),
             KeyCode::Esc => return KeyOutcome::Leave,
-            KeyCode::Char('/') => self.typing = true,
-            KeyCode::Char('s') => self.sort = self.sort.next(),
-            KeyCode::Char('r') => self.reverse = !self.reverse,
+            KeyCode::Char('/') => self.search.is_edited = true,
+            KeyCode::Char('s') => self.order.key = self.order.key.next(),
+            KeyCode::Char('r') => self.order.reverse = !self.order.reverse,
             KeyCode::Char('a') => self.ended = !self.ended,
             KeyCode::Enter => self.details = !self.details,
             KeyCode::Down | KeyCode::Char('j') => self.move_selection(|at, _| at.map_or(0, |at| at + 1)),
@@ -127,15 +137,15 @@ impl View {
 
     fn edit_filter(&mut self, code: KeyCode) {
         match code {
-            KeyCode::Enter => self.typing = false,
+            KeyCode::Enter => self.search.is_edited = false,
             KeyCode::Esc => {
-                self.typing = false;
-                self.needle.clear();
+                self.search.is_edited = false;
+                self.search.text.clear();
             }
             KeyCode::Backspace => {
-                self.needle.pop();
+                self.search.text.pop();
             }
-            KeyCode::Char(c) if !sanitize::is_hidden(c) => self.needle.push(c),
+            KeyCode::Char(c) if !sanitize::is_hidden(c) => self.search.text.push(c),
             _ => {}
         }
     }
@@ -166,9 +176,9 @@ impl View {
         for (n, line) in details.iter().take(below.saturating_sub(1)).enumerate() {
             self.put(buffer, height - 1 - below + 1 + n, &[(line.clone(), Style::new())]);
         }
-        let foot = match (failure, self.typing) {
+        let foot = match (failure, self.search.is_edited) {
             (Some(why), _) => (format!("no answer, retrying: {}", text::plain(&why)), self.style(Tone::Bad)),
-            (None, true) => (format!("filter: {}▏", self.needle), Style::new()),
+            (None, true) => (format!("filter: {}▏", self.search.text), Style::new()),
             (None, false) => (KEYS.to_owned(), self.style(Tone::Dim)),
         };
         self.put(buffer, height.saturating_sub(1), &[foot]);
@@ -176,14 +186,17 @@ impl View {
 
     fn head(&self, shown: &[LeaseInfo]) -> String {
         let living = self.leases.iter().filter(|l| !l.state.is_ended()).count();
-        let arrow = if self.reverse { "↑" } else { "↓" };
-        let filter =
-            if self.needle.is_empty() { String::new() } else { format!("  filter: {}", self.needle) };
+        let arrow = if self.order.reverse { "↑" } else { "↓" };
+        let filter = if self.search.text.is_empty() {
+            String::new()
+        } else {
+            format!("  filter: {}", self.search.text)
+        };
         format!(
             "{living} living, {} ended  shown: {}  sort: {}{arrow}{filter}  {}",
             self.leases.len() - living,
             shown.len(),
-            self.sort.name(),
+            self.order.key.name(),
             text::time(self.now_ms),
         )
     }
@@ -196,8 +209,8 @@ impl View {
     }
 
     fn table(&mut self, buffer: &mut Buffer, shown: &[LeaseInfo]) {
-        let shorts = id_abbreviations(&self.leases);
-        let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, shorts, self.now_ms)).collect();
+        let short = id_abbreviations(&self.leases);
+        let cells: Vec<Vec<Cell>> = shown.iter().map(|l| rows::narrow(l, short, self.now_ms)).collect();
         let look = TableFormat { width: Some(usize::from(buffer.area.width)), headers: true, colour: false };
         let fitted = widths(&rows::NARROW, &cells, look);
         let part = |at: usize, w: usize, cell: &Cell, style: Style| {

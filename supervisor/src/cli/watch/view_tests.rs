@@ -59,7 +59,7 @@ fn keys_select_sort_filter_and_leave() {
     type_in(&mut view, "r");
     assert_eq!(shown(&view), "213");
     type_in(&mut view, "rs/CODEX");
-    assert_eq!((shown(&view).as_str(), view.sort), ("3", SortKey::Id));
+    assert_eq!((shown(&view).as_str(), view.order.key), ("3", SortKey::Id));
     press(&mut view, KeyCode::Enter);
     press(&mut view, KeyCode::Esc);
     assert_eq!(shown(&view), "123");

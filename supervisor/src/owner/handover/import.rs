@@ -182,6 +182,6 @@ fn import_task(
         }
     }
     let (commands, queue) = mpsc::channel(COMMANDS_QUEUED_MAX);
-    tokio::spawn(task::resume(Arc::clone(context), (lease.clone(), task), relay, queue));
+    tokio::spawn(task::resume(Arc::clone(context), lease.clone(), task, relay, queue));
     commands
 }

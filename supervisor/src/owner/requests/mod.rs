@@ -30,7 +30,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
     match body {
         Request::Spawn(spec) => spawn::handle(owner, who, peer, spec, to),
         Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
-        Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, (seq, bytes), to),
+        Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, seq, bytes, to),
         Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
         Request::AckSynced { lease_id, offset, event_id } => {
             if let ClientKind::Gateway(gateway) = who {
@@ -48,7 +48,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
         Request::Files(request) => files::handle(owner, who, peer, request, to),
         Request::SessionLog { session_key, from, bytes_max } => {
-            session_log::handle(owner, who, session_key, (from, bytes_max), to);
+            session_log::handle(owner, who, session_key, from, bytes_max, to);
         }
         Request::Shutdown { state_dir } => shutdown::handle(owner, who, peer.uid, &state_dir, to),
     }

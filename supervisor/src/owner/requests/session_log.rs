@@ -11,7 +11,8 @@ pub(super) fn handle(
     owner: &Owner,
     who: ClientKind,
     session_key: SessionKey,
-    (from, bytes_max): (LogFrom, u64),
+    from: LogFrom,
+    bytes_max: u64,
     to: Responder,
 ) {
     let ClientKind::Gateway(gateway) = who else {

@@ -87,7 +87,7 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
     check_session(owner, gateway, &spec)?;
     let argv = wire::encode(&spec.argv, acp_shared::protocol::FRAME_BYTES_MAX)
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
-    let lease = new_lease(owner, gateway, uid, &spec, (hex(argv), spec_hash));
+    let lease = new_lease(owner, gateway, uid, &spec, hex(argv), spec_hash);
     check_crashes(owner, &lease, &spec)?;
     Ok(Reservation::Run(Box::new(lease), Box::new(spec)))
 }
@@ -97,7 +97,8 @@ fn new_lease(
     gateway: GatewayInstanceId,
     uid: u32,
     spec: &Spawn,
-    (command_hash, spec_hash): (String, String),
+    command_hash: String,
+    spec_hash: String,
 ) -> Lease {
     let context = &owner.context;
     Lease {

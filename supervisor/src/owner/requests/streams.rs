@@ -40,7 +40,8 @@ pub(super) fn input(
     owner: &mut Owner,
     who: ClientKind,
     lease_id: LeaseId,
-    (seq, bytes): (u64, Vec<u8>),
+    seq: u64,
+    bytes: Vec<u8>,
     to: Responder,
 ) {
     pass(owner, who, lease_id, to, |to| RelayCmd::Input { seq, bytes, to });

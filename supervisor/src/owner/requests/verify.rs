@@ -43,8 +43,8 @@ async fn report(
                 Some(BoundProcesses { wrapper, adapter, pgid, sid }) => {
                     let (_, now) = tree_kill::read_evidence(sys, wrapper.pid);
                     let (_, of_adapter) = tree_kill::read_evidence(sys, adapter.pid);
-                    facts.extend(all_facts("wrapper", &lease, wrapper, (wrapper.pid, sid), &now));
-                    facts.extend(all_facts("adapter", &lease, adapter, (pgid, sid), &of_adapter));
+                    facts.extend(all_facts("wrapper", &lease, wrapper, wrapper.pid, sid, &now));
+                    facts.extend(all_facts("adapter", &lease, adapter, pgid, sid, &of_adapter));
                     let verdict = verify(&target.claim(wrapper), &now, &guard);
                     (verdict.as_str(), verdict.why())
                 }
@@ -71,7 +71,8 @@ fn all_facts(
     subject: &str,
     lease: &Lease,
     process: ProcessRecord,
-    (pgid, sid): (i32, i32),
+    pgid: i32,
+    sid: i32,
     now: &Evidence,
 ) -> Vec<EvidenceFact> {
     let text = |value: Option<u64>| value.map(|v| v.to_string());

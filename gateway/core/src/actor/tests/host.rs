@@ -8,7 +8,7 @@ use crate::backend::AgentRequestKind;
 use crate::event::EventKind as K;
 use crate::host::{FileContent, Inspection};
 use crate::jsonrpc::RpcError;
-use crate::options::Setting;
+use crate::options::{PermissionDefaults, Setting};
 use crate::request::PromptRequest;
 use crate::rows::{NonInteractive, PermissionMode, RequestState};
 use serde_json::{Value, json};
@@ -267,7 +267,9 @@ fn always_grant_covers_its_kind_until_mode_changes() {
     {
         let mut options = world.rows.session.options.clone();
         assert!(!options.grants.is_empty());
-        options.apply(&setting, (PermissionMode::Ask, NonInteractive::Deny));
+        let defaults =
+            PermissionDefaults { permission: PermissionMode::Ask, non_interactive: NonInteractive::Deny };
+        options.apply(&setting, defaults);
         assert!(options.grants.is_empty(), "{setting:?}");
     }
 }

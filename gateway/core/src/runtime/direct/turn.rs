@@ -353,8 +353,7 @@ impl DirectMachine {
                 }
             }
             Err(error) => {
-                let is_cancelled = turn.is_some_and(|turn| turn.cancelled);
-                steps.push(self.turn_error(run_id, error, (is_cancelled, is_stopped)));
+                steps.push(self.turn_error(run_id, error, turn.as_ref()));
             }
         }
         if let Some(goodbye) = self.state.goodbye {
@@ -363,14 +362,10 @@ impl DirectMachine {
         steps
     }
 
-    fn turn_error(
-        &self,
-        run_id: RunId,
-        error: &str,
-        (is_cancelled, is_stopped): (bool, bool),
-    ) -> BackendStep {
+    fn turn_error(&self, run_id: RunId, error: &str, turn: Option<&ActiveTurn>) -> BackendStep {
         let (code, message) = lens::error(error);
-        if is_cancelled || (code == CANCELLED && is_stopped) {
+        let is_cancelled = turn.is_some_and(|turn| turn.cancelled || (turn.rejected && code == CANCELLED));
+        if is_cancelled {
             // ACP requires a result here; some agents report the cancelled turn as an error.
             let result =
                 format!("{{\"stopReason\":\"cancelled\",\"_meta\":{{\"acp-host\":{{\"error\":{error}}}}}}}");

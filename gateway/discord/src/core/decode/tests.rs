@@ -193,7 +193,7 @@ fn ready_event_is_decoded() {
         me,
         application: Snowflake(2),
         session: "s1".to_owned(),
-        shard: (1, 2),
+        shard: ShardId { number: 1, count: 2 },
         guilds: vec![Snowflake(5)],
     };
     assert_eq!(decode_one("READY", &data), Event::Ready(expected));

@@ -72,7 +72,7 @@ impl From<RawReady> for super::ReadyEvent {
             me: ready.user.into_user(None),
             application: ready.application.id,
             session: ready.session_id,
-            shard: ready.shard.unwrap_or((0, 1)),
+            shard: ready.shard.map_or(ShardId::ONLY, |(number, count)| ShardId { number, count }),
             guilds: ready.guilds.into_iter().map(|guild| guild.id).collect(),
         }
     }

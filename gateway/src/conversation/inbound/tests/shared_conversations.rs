@@ -162,7 +162,7 @@ async fn replies_and_delivered_parts_are_distinct() {
     assert_eq!(known, ["b-1", "p-1"]);
     // The outcome of a reply is unknown: a part with the same text gets a tag.
     let begin = |nonce: &'static str, text: &'static str| {
-        store.write("begin", move |tx| command_replies::begin(tx, &at("b"), (nonce, text), 0))
+        store.write("begin", move |tx| command_replies::begin(tx, &at("b"), nonce, text, 0))
     };
     let first = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();
     let again = begin("abcdefghijklmnopqrstuvwx", "Alone.").await.unwrap();

@@ -95,8 +95,12 @@ async fn static_binding_starts_backfill_at_its_first_message() {
     let entry = loaded.config.bindings[0].clone();
     let made = StaticSessionSpec::of(&entry).unwrap();
     let session = SessionKey::parse("agent:demo:acp:early").unwrap();
-    let early = (session.clone(), made.metadata(Some("1")));
-    let request = crate::conversation::bindings::static_bindings::request(&conversation("c"), entry, early);
+    let request = crate::conversation::bindings::static_bindings::request(
+        &conversation("c"),
+        entry,
+        session.clone(),
+        made.metadata(Some("1")),
+    );
     fake.spawn(request, IdempotencyKey::mint()).await.unwrap();
     assert_eq!(mark().await.as_deref(), Some("1"));
     JournalWriter::claim(&store, &session).await.close().await;
