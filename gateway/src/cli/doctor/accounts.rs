@@ -3,7 +3,6 @@
 
 use super::{Check, CheckStatus, check};
 use acp_core::api::AccountView;
-use acp_core::config::bindings::ANY_ACCOUNT;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Binding, Config};
 use acp_core::policy::{BindOrigin, PolicyScope, SPAWN_NOT_ALLOWED, effective_policy};
@@ -116,7 +115,8 @@ fn account_issues(
     ];
     let ids = lists.into_iter().flat_map(|(name, ids)| ids.iter().map(move |it| (name.to_owned(), it)));
     let is_of_account = |entry: &Binding| {
-        entry.channel == "discord" && (entry.account == *id || entry.account == ANY_ACCOUNT)
+        entry.channel == "discord"
+            && (entry.account == *id || entry.account == acp_core::config::bindings::ANY_ACCOUNT)
     };
     let bound = bindings.iter().enumerate().filter(|(_, entry)| is_of_account(entry));
     let bound = bound.map(|(index, entry)| (format!("bindings.{index}.conversation"), &entry.conversation));
