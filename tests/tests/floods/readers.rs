@@ -32,11 +32,11 @@ fn check_short_requests(house: &House, key: &str) {
         let list = house.verb(&["permissions", "list", key]);
         Some(list[0]["permission_id"].as_str()?.to_owned())
     });
-    house.cli(&["permissions", "answer", key, &id, "allow_once"]).ok();
+    let _ = house.cli(&["permissions", "answer", key, &id, "allow_once"]).ok();
     until(SOON, "turn ended", || state(house, key) == "idle");
-    house.cli(&["prompt", key, "wait_cancel", "--no-wait"]).ok();
+    let _ = house.cli(&["prompt", key, "wait_cancel", "--no-wait"]).ok();
     until(SOON, "turn running", || state(house, key) == "running");
-    house.cli(&["sessions", "cancel", key]).ok();
+    let _ = house.cli(&["sessions", "cancel", key]).ok();
     until(SOON, "turn cancelled", || state(house, key) == "idle");
     let doctor = house.cli(&["doctor"]);
     assert!(doctor.stdout.contains("gateway"), "{doctor:?}");
