@@ -489,7 +489,8 @@ impl Owner {
             return ended("has ended and its streams are no longer stored");
         }
         if entry.lease.exit.is_none() {
-            // The end was not observed: "nothing was written" could make a gateway send a prompt twice (H6).
+            // The exit was not observed, so it is unknown how much input was written. Reporting zero bytes
+            // could make a gateway send a prompt twice (H6).
             return ended("lost its streams when its supervisor died; how much input was written is unknown");
         }
         let log = context.logs.log(entry.lease.gateway, &entry.lease.session_key);

@@ -281,7 +281,7 @@ fn log_records_every_transition_and_no_secret() {
     let _ = house.prompt(&key, "say my words");
     let _ = house.cli(&["sessions", "close", &key]).ok();
     let _ = house.say("room", "1", "hello");
-    until(SOON, "adapter end logged", || house.gateway_log().contains("adapter ended"));
+    until(SOON, "process end logged", || house.gateway_log().contains("agent process ended"));
     let log = house.gateway_log();
     assert!(!log.contains(TOKEN), "{}", log.lines().find(|line| line.contains(TOKEN)).unwrap_or_default());
     let parsed = |line: &str| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));

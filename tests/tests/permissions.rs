@@ -198,7 +198,7 @@ fn permission_ids_of_other_turns_and_sessions_are_refused() {
     house.end();
 }
 
-/// Modes that decide alone, and unattended requests that would need a person.
+/// `approve-all` and `deny-all` decide without asking. In other modes, a request that needs a person is rejected if nobody is present.
 #[test]
 fn permission_modes_decide_without_asking() {
     let house = House::new(&[]);

@@ -157,7 +157,8 @@ impl Card {
     /// Creates the card of a run. `now` is in milliseconds; `can_edit`: the channel can edit messages.
     pub fn new(style: Style, rate: UpdateRate, can_edit: bool, record: Option<CardRecord>, now: u64) -> Self {
         let limit = style.limit;
-        // State without a message id was stored before a send: neither outcome nor text is known.
+        // A record without a message id was saved before a send whose result was never stored: it is
+        // unknown whether the message was posted, and with which text.
         let is_post_uncertain = can_edit && record.as_ref().is_some_and(|record| record.message_id.is_none());
         Self {
             // No limit on the output: the card shows the end of the text.

@@ -132,7 +132,7 @@ struct Scanner<'a> {
     copied: Option<usize>,
     is_aligned: bool,
     depth: usize,
-    /// Start of a value beyond the maximum nesting.
+    /// Offset of the value that exceeds the maximum nesting depth; `None` outside such a value.
     deep_from: Option<usize>,
 }
 

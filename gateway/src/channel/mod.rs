@@ -45,7 +45,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Boxed future of a response by a channel or by the inbound port.
+/// Boxed future returned by channel adapters and by the inbound port.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Channel adapter. Adapters make no decisions: they send messages in the order of the calls, report each

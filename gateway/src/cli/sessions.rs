@@ -130,7 +130,7 @@ struct SettingArgs {
     /// Set the handling of permission requests that no person can answer
     #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
     non_interactive_permissions: Option<NonInteractive>,
-    /// The session's time limit of a turn, 1 to 86400; with 0 only the gateway's holds
+    /// Set the session's turn time limit, 1 to 86400 seconds; 0 uses only the gateway's limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Set one of the agent's config options

@@ -44,7 +44,8 @@ pub(crate) enum StoreCommand {
         /// File written by `store backup`
         file: PathBuf,
     },
-    /// Accept the data loss of a database that was rolled back; the gateway must be stopped
+    /// Continue with a database that was rolled back to an older state, and accept the loss of newer data;
+    /// the gateway must be stopped
     AcceptLoss,
 }
 

@@ -110,7 +110,7 @@ pub(crate) fn starting(session: &SessionRow, spawn: &Spawn) {
         kind = ?spawn.kind,
         argv = ?argv_redaction::redact_argv(&spawn.argv, &secrets),
         env = ?acp_shared::redact::EnvNames(&spawn.env),
-        "adapter starting"
+        "agent process starting"
     );
 }
 
@@ -124,6 +124,6 @@ pub(crate) fn exited(session: &SessionRow, lease_id: LeaseId, news: &LeaseEvent)
         status = %status,
         stdout_bytes = end_offset,
         stdin_messages = stdin_written,
-        "adapter ended"
+        "agent process ended"
     );
 }

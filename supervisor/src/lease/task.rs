@@ -206,8 +206,8 @@ fn kill_child<S: Sys>(context: &Context<S>, lease: &Lease, child: &Child<S>) {
     }
 }
 
-/// Kills the remaining processes of the tree; true if none is left. Records the latest evidence. Returns an
-/// error if the process list cannot be read.
+/// Kills the remaining processes of the lease's tree and stores what the search found as evidence. Returns
+/// true if no process is left, or an error if the process list cannot be read.
 async fn kill_tree<S: Sys>(context: &Arc<Context<S>>, lease: &mut Lease) -> io::Result<bool> {
     let (target, guard) = (
         TreeQuery::of(lease, &context.containment.subtree),

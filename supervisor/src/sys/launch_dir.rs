@@ -36,7 +36,7 @@ pub enum LaunchDirError {
         source: io::Error,
     },
     /// A file or directory cannot be created.
-    #[error("cannot prepare {path}")]
+    #[error("cannot create {path}")]
     Prepare {
         /// Path of the file or directory.
         path: PathBuf,

@@ -52,7 +52,7 @@ async fn lost_lease_expires_only_when_proved_gone() {
     eventually("a warning is shown", || host.warnings().contains("not proved gone"));
     let doctor = host.cli(&["doctor"]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains("not proved gone"), "{doctor:?}");
-    // In the recorded namespace it is: the supervisor is dead and no process exists.
+    // In the recorded pid namespace the lease is proved gone: its supervisor is dead and none of its processes exists.
     assert_eq!(host.stop(), Some(0));
     change(&host, "UPDATE leases SET pidns = pidns - 1");
     host.start();

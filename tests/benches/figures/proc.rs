@@ -29,7 +29,7 @@ impl Private {
     }
 }
 
-/// Number of times that the process's threads went to sleep so far: each wake-up ends with that.
+/// Voluntary context switches of the process's threads so far. Each wake-up ends with one.
 pub(crate) fn sleeps(pid: i32) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks.flatten().filter_map(|task| voluntary(&task.path().join("status"))).sum()

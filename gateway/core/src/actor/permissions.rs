@@ -119,7 +119,8 @@ impl Actor {
             };
             let Some(row) = self.permissions.remove(&at) else { continue };
             if !std::mem::replace(&mut is_said, true) {
-                // Separates the outcome from its question: adjacent rows mean that nobody was asked.
+                // Puts a row between the request and its outcome: readers take adjacent rows for a request
+                // that nobody was asked.
                 let text =
                     "The permission mode was changed. The new mode decides pending permission requests.";
                 let payload = json!({ "status": "decided_again", "text": text });

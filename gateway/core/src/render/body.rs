@@ -73,7 +73,8 @@ impl RunOutput {
         }
         let line = self.line_of(kind, update);
         let is_asked = matches!(kind, EventKind::Permission | EventKind::PermissionSettled);
-        // A question is no output of the agent: only its line ends a thought.
+        // A permission request is not agent output. It ends the current thought only if a line is shown for
+        // it.
         let thought = if is_asked && line.is_none() { None } else { self.end_thought() };
         if let (EventKind::AgentMessage, None) = (kind, &line) {
             self.add_text(&sanitize::text(&chunk_text(update).unwrap_or_default()));

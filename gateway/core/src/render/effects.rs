@@ -1,4 +1,5 @@
-//! Lines about effects for an agent: file and terminal requests to the host, and permission requests settled by
+//! Lines about effects for an agent: file and terminal requests to the host, and permission requests
+//! settled by
 //! policy. Unlike tool calls these are facts of the gateway: nobody else tells that they happened.
 
 use crate::render::event_text::host_effect_text;
@@ -25,7 +26,8 @@ enum Visibility {
 }
 
 impl EffectLine {
-    /// Returns the line about a request to the host. Reads that were allowed, and writes without a change, have
+    /// Returns the line about a request to the host. Reads that were allowed, and writes without a change,
+    /// have
     /// none.
     pub(super) fn of_host(style: &Style, event: &Value) -> Option<Self> {
         const MARK: &str = "[host] ";
@@ -52,7 +54,7 @@ impl EffectLine {
     }
 }
 
-/// Permission request that is not settled yet, as far as its line needs it.
+/// Fields of a pending permission request that its line needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AskedPermission {
     title: String,
@@ -77,7 +79,8 @@ impl AskedPermission {
         }
     }
 
-    /// Returns the line about the resolution; `None` if a person or a rule about questions settled the request,
+    /// Returns the line about the resolution; `None` if a person or a rule about questions settled the
+    /// request,
     /// which has a notice of its own.
     pub(super) fn settled(&self, style: &Style, settled: &Value) -> Option<EffectLine> {
         const MARK: &str = "[permission] ";

@@ -49,8 +49,10 @@ fn backfill_mark(place: &BoundConversation) -> Snowflake {
 }
 
 impl ConversationWorker {
-    /// Reads possibly missed messages and passes them in; then fetches the queued messages once. Later messages
-    /// wait in the queue until the backfill succeeds or proves impossible. If the queue was full, the backfill
+    /// Reads possibly missed messages and passes them in; then fetches the queued messages once. Later
+    /// messages
+    /// wait in the queue until the backfill succeeds or proves impossible. If the queue was full, the
+    /// backfill
     /// begins at `from` at the latest: a conversation bound by the configuration has no mark before the first
     /// message.
     pub(super) async fn backfill(&mut self, from: Option<Snowflake>) {
@@ -128,7 +130,7 @@ impl ConversationWorker {
         if let Err(fault) = read {
             return self.handle_permanent_fault(&fault).await.map(Some).ok_or(fault);
         }
-        // If the request fails, the next message to the thread is preceded by another one.
+        // If this request fails, it is repeated before the next message is sent to the thread.
         if let Err(fault) = self.inner.ensure_archive_state(self.channel).await {
             tracing::info!(thread_id = %self.channel, %fault, "archive state unknown");
         }

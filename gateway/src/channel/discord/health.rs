@@ -42,7 +42,7 @@ struct HealthState {
 pub(super) struct ConnectionHealth(Mutex<HealthState>);
 
 impl ConnectionHealth {
-    /// Updates the state with an event received at this time.
+    /// Updates the state from an event received at `now_ms`.
     pub(super) fn on_event(&self, event: &Event, now_ms: u64) {
         let mut facts = self.0.lock();
         facts.link = match event {

@@ -25,8 +25,8 @@ const NAME: &str = "acp-host";
 /// Maximum wait for the rate limiter of webhooks: a channel has a small budget for all webhooks, and the bot
 /// a separate one.
 const RATE_LIMIT_WAIT: Duration = Duration::from_secs(5);
-/// Period in which a webhook request may start: delivery calculates the latest arrival from the start of the
-/// send.
+/// Deadline for the start of a webhook request, measured from the start of the send. Delivery calculates the
+/// latest arrival of a message from it.
 const START_DEADLINE: Duration = Duration::from_secs(15);
 /// Maximum number of webhook lookups per message: the cached webhook may be deleted or have another token.
 const WEBHOOKS_MAX: u32 = 2;

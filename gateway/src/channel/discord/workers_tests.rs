@@ -6,7 +6,7 @@ use acp_discord::core::event::MessageEdit;
 use tokio::time::{advance, pause, resume};
 
 const EVE: Snowflake = Snowflake(6);
-/// Role of which all members may speak.
+/// Role on the allow-list: all of its members may send messages.
 const CREW: u64 = 70;
 
 fn edited(who: Option<Snowflake>, channel: u64, id: u64, text: &str) -> Event {

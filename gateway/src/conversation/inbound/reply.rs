@@ -108,8 +108,8 @@ impl Inner {
         Ok(said)
     }
 
-    /// Returns what distinguishes the reply from the gateway's other messages; committed before sending
-    /// (H12).
+    /// Stores the reply before it is sent, and returns the key by which a later search can tell it from the
+    /// gateway's other messages (H12).
     async fn reserve_reply(
         &self,
         inbound: &Inbound,

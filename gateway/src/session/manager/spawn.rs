@@ -62,7 +62,8 @@ impl Manager {
         let windows = match (&request.bind, &request.configured) {
             (None, _) => BindingTimeouts::default(),
             (Some(_), None) => policy.may_bind(BindOrigin::Spawn)?,
-            // A static binding is the operator's: only the switches apply, and no timeouts.
+            // Static bindings come from the operator's configuration: check only that bindings are enabled,
+            // and apply no binding timeouts.
             (Some(_), Some(_)) => policy.may_bind(BindOrigin::Focus).map(|_| BindingTimeouts::default())?,
         };
         if let Some(label) = &request.label {

@@ -18,7 +18,7 @@ pub(crate) const RESUME_FLAG: &str = "--resume-from-fd";
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
     /// A descriptor was not handed over.
-    #[error("a descriptor was not handed over")]
+    #[error("an inherited file descriptor is missing or unusable")]
     Descriptor(#[source] io::Error),
     /// The handover is damaged or of another version.
     #[error(transparent)]

@@ -41,7 +41,7 @@ pub(crate) enum ImageError {
         found: u32,
     },
     /// A record does not match the types of this program.
-    #[error("the handover cannot be decoded")]
+    #[error("cannot decode the handover state")]
     Record(#[from] serde_json::Error),
 }
 

@@ -229,7 +229,8 @@ impl BackendMachine for DirectMachine {
     }
 
     fn save(&self) -> String {
-        // Only strings, numbers and lists, so this cannot fail. An empty text would restore a fresh machine.
+        // The state contains only strings, numbers and lists, so serialization cannot fail. An empty text
+        // would be restored as a new machine.
         serde_json::to_string(&self.state).unwrap_or_default()
     }
 }
