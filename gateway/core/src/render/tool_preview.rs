@@ -215,8 +215,9 @@ fn diff_preview(call: &Value, path_chars_max: usize) -> Option<ToolPreview> {
         }
     }
     let changed = proposed_diff(blocks, path_chars_max);
-    // Notes of an excerpt stand between the blocks.
-    let notes = call["content"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    // Notes of an excerpt stand between the blocks, and in a block without its change.
+    let notes = call["content"].as_array().into_iter().flatten();
+    let notes = notes.filter_map(|block| block.as_str().or_else(|| block["note"].as_str()));
     let notes: String = notes.map(|note| format!("# {}\n", one_line(note, LINE_CHARS_MAX))).collect();
     // Names several files first, as the diff may be truncated; also a file without a visible change.
     let is_named = paths.len() == 1 && notes.is_empty() && changed.starts_with("---");
