@@ -26,7 +26,7 @@ const PATH_CHARS_MAX: usize = 200;
 const WHOLE_BYTES_MAX: usize = 600;
 /// Maximum number of lines of these targets.
 const WHOLE_LINES_MAX: usize = 12;
-/// Room that holds these targets and the surrounding code block, in bytes.
+/// Minimum room of a preview in a question, in bytes. Holds these targets and the surrounding code block.
 const WHOLE_ROOM: usize = 900;
 /// Note below a truncated excerpt.
 const MORE: &str = "Truncated: `acp-gateway sessions history` shows all of it.";
@@ -88,14 +88,12 @@ impl ToolPreview {
         }
     }
 
-    /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
-    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
+    /// Formats as much as `room` holds, but at least the part that shows targets granted by an answer whole.
+    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> String {
         let is_enough = |room: &MessageLimit| room.minus(&" ".repeat(WHOLE_ROOM)).is_some();
-        let room = match self.targets.is_empty() {
-            true => room,
-            false => room.filter(is_enough).or(Some(MessageLimit::new(Unit::Bytes, WHOLE_ROOM))),
-        };
-        self.render(room?, is_markdown)
+        let room = room.filter(is_enough).unwrap_or(MessageLimit::new(Unit::Bytes, WHOLE_ROOM));
+        let more = if is_markdown { format!("-# {MORE}") } else { format!("({MORE})") };
+        self.render(room, is_markdown).unwrap_or(more)
     }
 
     /// Formats as much as `room` holds, in a code block, with a note if truncated; `None` without room.
