@@ -134,11 +134,17 @@ pub fn subject(call: &Value) -> Option<String> {
         .filter_map(|block| block["path"].as_str())
         .map(|path| sanitize::path(path, PATH_CHARS_MAX))
         .collect();
-    let preview = ToolPreview::of(call)?;
-    let text = match preview.form {
-        PreviewFormat::Diff => changed.join(", "),
-        PreviewFormat::Input => call["rawInput"].to_string(),
-        PreviewFormat::Command | PreviewFormat::Text => preview.text.trim().to_owned(),
+    // Files are named without a comparison of their texts.
+    let text = if changed.is_empty() {
+        let preview = ToolPreview::of(call)?;
+        match preview.form {
+            PreviewFormat::Input => call["rawInput"].to_string(),
+            PreviewFormat::Command | PreviewFormat::Diff | PreviewFormat::Text => {
+                preview.text.trim().to_owned()
+            }
+        }
+    } else {
+        changed.join(", ")
     };
     Some(escape_text(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
