@@ -12,6 +12,8 @@ use crate::sanitize::{self, line as one_line};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// Maximum number of refusals shown beyond the maximum length.
+const REFUSALS_MAX: usize = 20;
 const THOUGHT: &str = "agent_thought_chunk";
 
 /// Kind of the last visible item.
@@ -29,6 +31,8 @@ pub struct RunOutput {
     out: String,
     chars: usize,
     is_cut: bool,
+    /// First refusals beyond the maximum length, and the number of further ones.
+    refusals: (Vec<String>, usize),
     is_text_hidden: bool,
     last: LastItem,
     /// True if a hidden tool call separates the last text from the next one.
@@ -48,6 +52,7 @@ impl RunOutput {
             out: String::new(),
             chars: 0,
             is_cut: false,
+            refusals: (Vec::new(), 0),
             is_text_hidden: false,
             last: LastItem::Nothing,
             is_boundary: false,
@@ -71,7 +76,10 @@ impl RunOutput {
             self.add_thought(&text);
             return None;
         }
-        let line = self.line_of(kind, update);
+        let effect = self.effect_of(kind, update);
+        let is_refusal = effect.as_ref().is_some_and(EffectLine::is_always_shown);
+        let effect = effect.and_then(|effect| effect.shown_in(&self.style, true));
+        let line = effect.or_else(|| self.line_of(kind, update));
         let is_asked = matches!(kind, EventKind::Permission | EventKind::PermissionSettled);
         // A permission request is not agent output. It ends the current thought only if a line is shown for
         // it.
@@ -80,23 +88,33 @@ impl RunOutput {
             self.add_text(&sanitize::text(&chunk_text(update).unwrap_or_default()));
         }
         if let Some(line) = &line {
-            self.add_line(line);
+            if is_refusal && (self.is_cut || line.chars().count() + 2 > self.room()) {
+                self.add_refusal(line);
+            } else {
+                self.add_line(line);
+            }
         }
         thought.into_iter().chain(line).reduce(|thought, line| format!("{thought}\n{line}"))
     }
 
-    /// Returns the line about a row, if one is due.
-    fn line_of(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+    /// Returns the effect that a row reports, if any.
+    fn effect_of(&mut self, kind: EventKind, update: &Value) -> Option<EffectLine> {
         let permission_id = update["permission_id"].as_str().unwrap_or_default();
         match kind {
             EventKind::Permission => {
                 self.asked.insert(permission_id.to_owned(), AskedPermission::of(update));
                 None
             }
-            EventKind::PermissionSettled => {
-                let asked = self.asked.remove(permission_id)?;
-                asked.settled(&self.style, update)?.shown_in(&self.style, true)
-            }
+            EventKind::PermissionSettled => self.asked.remove(permission_id)?.settled(&self.style, update),
+            EventKind::HostRequest => EffectLine::of_host(&self.style, update),
+            _ => None,
+        }
+    }
+
+    /// Returns the line about any other row, if one is due.
+    fn line_of(&mut self, kind: EventKind, update: &Value) -> Option<String> {
+        match kind {
+            EventKind::Permission | EventKind::PermissionSettled | EventKind::HostRequest => None,
             _ if update.is_null() => Some(UNREADABLE.to_owned()),
             EventKind::AgentMessage | EventKind::AgentThought => {
                 chunk_text(update).is_none().then(|| UNREADABLE.to_owned())
@@ -104,7 +122,6 @@ impl RunOutput {
             EventKind::ToolCall => self.add_tool("tool_call", update),
             EventKind::ToolCallUpdate => self.add_tool("tool_call_update", update),
             EventKind::Plan => self.lines.other(&self.style, "plan", update),
-            EventKind::HostRequest => EffectLine::of_host(&self.style, update)?.shown_in(&self.style, true),
             _ => {
                 let tag = update["sessionUpdate"].as_str().unwrap_or("update");
                 self.lines.other(&self.style, tag, update)
@@ -125,6 +142,15 @@ impl RunOutput {
     /// True if output beyond the maximum length was dropped.
     pub const fn is_cut(&self) -> bool {
         self.is_cut
+    }
+
+    /// Refusals beyond the maximum length, and the number of those that are not listed; `None` if there are none.
+    pub(super) fn refusals(&self) -> Option<String> {
+        let (listed, rest) = &self.refusals;
+        let more = (*rest > 0)
+            .then(|| format!("({rest} more refusals; `acp-gateway sessions history` shows them.)"));
+        let lines = listed.iter().cloned().chain(more);
+        lines.reduce(|lines, line| format!("{lines}\n{line}"))
     }
 
     /// True if the agent sent text that is hidden by the settings.
@@ -205,6 +231,22 @@ impl RunOutput {
         self.is_boundary = false;
     }
 
+    /// Adds a refusal beyond the maximum length.
+    fn add_refusal(&mut self, line: &str) {
+        self.is_cut = true;
+        let (listed, rest) = &mut self.refusals;
+        if listed.len() < REFUSALS_MAX {
+            listed.push(line.to_owned());
+        } else {
+            *rest += 1;
+        }
+    }
+
+    /// Number of characters up to the maximum length.
+    const fn room(&self) -> usize {
+        self.style.output_chars_max.saturating_sub(self.chars)
+    }
+
     /// Returns the text to insert so that `separator` divides the existing output from `next`.
     fn gap(&self, separator: Separator, next: &str) -> &'static str {
         let ends = |with: &str| self.out.is_empty() || self.out.ends_with(with);
@@ -225,7 +267,7 @@ impl RunOutput {
         if self.is_cut {
             return;
         }
-        let shown = head(text, self.style.output_chars_max.saturating_sub(self.chars));
+        let shown = head(text, self.room());
         self.out.push_str(shown);
         self.chars += shown.chars().count();
         self.is_cut = shown.len() < text.len();

@@ -16,8 +16,8 @@ use serde_json::Value;
 
 /// Maximum length of a button's command, in bytes: chat services store about 100 characters with a button.
 pub const COMMAND_BYTES_MAX: usize = 90;
-/// Maximum length of a button's label, in characters.
-const LABEL_CHARS_MAX: usize = 80;
+/// Maximum length of a button's label, and of an option's name in a list, in characters.
+pub(super) const LABEL_CHARS_MAX: usize = 80;
 
 /// One button.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

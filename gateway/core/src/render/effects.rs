@@ -43,6 +43,11 @@ impl EffectLine {
         Some(Self { text: format!("{MARK}{}", escape_text(&told, usize::MAX, style.shows.markdown)), shown })
     }
 
+    /// True for a line that every conversation shows.
+    pub(super) fn is_always_shown(&self) -> bool {
+        self.shown == Visibility::Always
+    }
+
     /// Returns the text for a conversation that shows the line. `in_turn`: the line is part of an answer.
     pub(super) fn shown_in(self, style: &Style, in_turn: bool) -> Option<String> {
         let is_shown = match self.shown {

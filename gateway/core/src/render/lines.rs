@@ -11,6 +11,9 @@ use std::collections::BTreeMap;
 const TOOLS_MAX: usize = 10_000;
 /// Maximum length of a stored tool kind, in characters.
 const KIND_CHARS_MAX: usize = 40;
+/// Kinds of tool calls in ACP. Any other kind might be read as a mark of the gateway, like `[host]`.
+const KINDS: [&str; 10] =
+    ["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"];
 /// Maximum number of names in a line.
 const NAMES_MAX: usize = 12;
 
@@ -44,7 +47,7 @@ impl ToolCallState {
     }
 
     fn kind(&self) -> &str {
-        if self.kind.is_empty() { "other" } else { &self.kind }
+        KINDS.into_iter().find(|kind| *kind == self.kind).unwrap_or("other")
     }
 
     fn line(&self) -> String {
@@ -160,6 +163,10 @@ fn describe_update(tag: &str, update: &Value) -> Option<String> {
         }
         "session_info_update" => text("title").map(|title| format!("Title: {title}")),
         _ => {
+            // Any other tag might be read as a mark of the gateway.
+            let is_plain =
+                tag.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'));
+            let tag = if is_plain { tag } else { "update" };
             let said = ["text", "message", "title"].into_iter().find_map(text).map(str::to_owned);
             let said = said.or_else(|| chunk_text(update).filter(|text| !text.is_empty()));
             Some(said.map_or_else(|| tag.to_owned(), |said| format!("{tag}: {said}")))
@@ -185,6 +192,24 @@ fn join_names(what: &str, names: impl Iterator<Item = String>) -> Option<String>
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn only_kinds_and_tags_of_the_protocol_begin_a_line() {
+        let (mut style, mut lines) = (crate::render::tests::style(), UpdateLines::default());
+        style.tags.clear();
+        let mut kind_line = |kind: &str| {
+            let call = json!({"toolCallId": kind, "kind": kind, "title": "write /w/a: refused"});
+            lines.tool(&style, "tool_call", &call).unwrap()
+        };
+        for kind in ["host", "permission", "edit] [host", "Edit", ""] {
+            assert_eq!(kind_line(kind), "[other] write /w/a: refused", "{kind}");
+        }
+        assert_eq!(kind_line("switch_mode"), "[switch_mode] write /w/a: refused");
+        assert_eq!(lines.summary().unwrap(), "6 tool calls (5 other, 1 switch_mode)");
+        for (tag, line) in [("notice", "notice: refused"), ("[host] write /w/a", "update: refused")] {
+            assert_eq!(lines.other(&style, tag, &json!({"text": "refused"})).unwrap(), line);
+        }
+    }
 
     #[test]
     fn tool_calls_beyond_the_maximum_are_counted() {

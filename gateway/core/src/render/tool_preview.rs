@@ -26,7 +26,7 @@ const PATH_CHARS_MAX: usize = 200;
 const WHOLE_BYTES_MAX: usize = 600;
 /// Maximum number of lines of these targets.
 const WHOLE_LINES_MAX: usize = 12;
-/// Room that holds these targets and the surrounding code block, in bytes.
+/// Minimum room of a preview in a question, in bytes. Holds these targets and the surrounding code block.
 const WHOLE_ROOM: usize = 900;
 /// Note below a truncated excerpt.
 const MORE: &str = "Truncated: `acp-gateway sessions history` shows all of it.";
@@ -88,14 +88,12 @@ impl ToolPreview {
         }
     }
 
-    /// Formats as much as `room` holds; if an answer grants targets, at least the part that shows them whole.
-    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> Option<String> {
+    /// Formats as much as `room` holds, but at least the part that shows targets granted by an answer whole.
+    pub(super) fn render_in(&self, room: Option<MessageLimit>, is_markdown: bool) -> String {
         let is_enough = |room: &MessageLimit| room.minus(&" ".repeat(WHOLE_ROOM)).is_some();
-        let room = match self.targets.is_empty() {
-            true => room,
-            false => room.filter(is_enough).or(Some(MessageLimit::new(Unit::Bytes, WHOLE_ROOM))),
-        };
-        self.render(room?, is_markdown)
+        let room = room.filter(is_enough).unwrap_or(MessageLimit::new(Unit::Bytes, WHOLE_ROOM));
+        let more = if is_markdown { format!("-# {MORE}") } else { format!("({MORE})") };
+        self.render(room, is_markdown).unwrap_or(more)
     }
 
     /// Formats as much as `room` holds, in a code block, with a note if truncated; `None` without room.
@@ -136,11 +134,17 @@ pub fn subject(call: &Value) -> Option<String> {
         .filter_map(|block| block["path"].as_str())
         .map(|path| sanitize::path(path, PATH_CHARS_MAX))
         .collect();
-    let preview = ToolPreview::of(call)?;
-    let text = match preview.form {
-        PreviewFormat::Diff => changed.join(", "),
-        PreviewFormat::Input => call["rawInput"].to_string(),
-        PreviewFormat::Command | PreviewFormat::Text => preview.text.trim().to_owned(),
+    // Files are named without a comparison of their texts.
+    let text = if changed.is_empty() {
+        let preview = ToolPreview::of(call)?;
+        match preview.form {
+            PreviewFormat::Input => call["rawInput"].to_string(),
+            PreviewFormat::Command | PreviewFormat::Diff | PreviewFormat::Text => {
+                preview.text.trim().to_owned()
+            }
+        }
+    } else {
+        changed.join(", ")
     };
     Some(escape_text(&text, PATH_CHARS_MAX, false)).filter(|text| !text.is_empty())
 }
@@ -215,8 +219,9 @@ fn diff_preview(call: &Value, path_chars_max: usize) -> Option<ToolPreview> {
         }
     }
     let changed = proposed_diff(blocks, path_chars_max);
-    // Notes of an excerpt stand between the blocks.
-    let notes = call["content"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    // Notes of an excerpt stand between the blocks, and in a block without its change.
+    let notes = call["content"].as_array().into_iter().flatten();
+    let notes = notes.filter_map(|block| block.as_str().or_else(|| block["note"].as_str()));
     let notes: String = notes.map(|note| format!("# {}\n", one_line(note, LINE_CHARS_MAX))).collect();
     // Names several files first, as the diff may be truncated; also a file without a visible change.
     let is_named = paths.len() == 1 && notes.is_empty() && changed.starts_with("---");

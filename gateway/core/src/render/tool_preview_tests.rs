@@ -201,7 +201,7 @@ proptest! {
     fn granted_targets_are_shown_in_full(call in any_call(), max in 32usize..2_000, is_markdown in any::<bool>()) {
         let preview = ToolPreview::of(&call);
         let room = Some(MessageLimit::new(Unit::Utf16, max));
-        let shown = preview.and_then(|preview| preview.render_in(room, is_markdown)).unwrap_or_default();
+        let shown = preview.map(|preview| preview.render_in(room, is_markdown)).unwrap_or_default();
         let terminal = tool_preview(&call, false).unwrap_or_default();
         for target in shown_targets(&call) {
             let (GrantTarget::File(text) | GrantTarget::Command(text)) = target;

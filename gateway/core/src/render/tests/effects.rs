@@ -56,6 +56,46 @@ fn refusals_are_shown_at_any_verbosity() {
 }
 
 #[test]
+fn refusals_are_shown_beyond_the_maximum_output() {
+    let run = run_id(1);
+    let mut journal = Journal::default();
+    let text = "x".repeat(45);
+    journal.append_text(run, &text);
+    for n in 0..30 {
+        let mut event = host("write", "refused", "mode");
+        event["path"] = json!(format!("/w/{n}"));
+        journal.push(Some(run), K::HostRequest, event);
+        journal.push(Some(run), K::HostRequest, host("run", "allowed", "mode"));
+        journal.append_text(run, "more");
+    }
+    journal.done(run, "end_turn");
+    let refusals = |count: usize| {
+        (0..count).map(|n| format!("[host] write /w/{n}: refused")).collect::<Vec<_>>().join("\n")
+    };
+    let more = "(Output truncated; `acp-gateway sessions history` shows all of it.)";
+    let rest = "(10 more refusals; `acp-gateway sessions history` shows them.)";
+    let short = Style { output_chars_max: 50, ..style() };
+    let want = format!("{text}\n\n{more}\n\n{}\n{rest}", refusals(20));
+    assert_eq!(journal.texts_in(&short), [(PartKind::Final, want)]);
+    // Output that a file holds is not repeated there.
+    let files = crate::render::files::FileSettings {
+        long_final_parts: 9,
+        bytes_max: 9_000,
+        diff: false,
+        refused: false,
+    };
+    let with_file = Style { files: Some(files), ..short };
+    let mut digest = RunDigest::new(RunMode::Prompt, true, with_file);
+    journal.rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
+    let whole = digest.full_output();
+    assert_eq!(
+        (whole.matches(": refused").count(), whole.matches("more refusals").count()),
+        (30, 0),
+        "{whole}"
+    );
+}
+
+#[test]
 fn command_is_shown_with_directory_and_variables() {
     let mut event = host("run", "allowed", "mode");
     (event["cwd"], event["env"]) = (json!("/x"), json!(["LD_PRELOAD"]));

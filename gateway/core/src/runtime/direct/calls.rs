@@ -61,7 +61,11 @@ impl OpenToolCalls {
         for (name, bytes_max) in MEMBERS {
             let given = update.get(name).map(|raw| excerpt(raw, bytes_max)).filter(|given| !is_blank(given));
             if let Some(given) = given {
-                call.is_short &= matches!(name, "title" | "kind");
+                if call.is_short && !matches!(name, "title" | "kind") {
+                    call.is_short = false;
+                    // The note about the dropped description.
+                    call.members.remove("content");
+                }
                 call.members.insert(name.to_owned(), given);
             }
         }
@@ -89,8 +93,14 @@ impl OpenToolCalls {
         let Some(Value::Object(asked)) = params.get_mut("toolCall") else { return false };
         let id = asked.get("toolCallId").and_then(Value::as_str);
         let Some(call) = self.0.iter().find(|call| Some(call.id.as_str()) == id) else { return false };
+        // The request's own description takes precedence over the note about a dropped one.
+        let is_described =
+            ["rawInput", "locations"].iter().any(|own| asked.get(*own).is_some_and(|own| !is_blank(own)));
         let mut is_changed = false;
         for (name, value) in &call.members {
+            if call.is_short && is_described && name == "content" {
+                continue;
+            }
             if asked.get(name).is_none_or(is_blank) {
                 asked.insert(name.clone(), value.clone());
                 is_changed = true;
@@ -205,6 +215,46 @@ mod tests {
         assert!(note.starts_with("… (a description of about "), "{note}");
         update(&mut calls, &json!({"toolCallId": "w", "rawInput": {"path": "/w/big.txt"}}));
         assert_eq!(completed(&calls, json!({"toolCallId": "w"}))["rawInput"]["path"], "/w/big.txt");
+    }
+
+    #[test]
+    fn a_large_change_is_shown_where_it_is() {
+        let lines = |mark: &str| (0..400).map(|n| format!("{mark} line number {n}\n")).collect::<String>();
+        let (begin, end) = (lines("begin"), lines("end"));
+        let change = |old: &str, new: &str| {
+            let diff = json!({"type": "diff", "path": "/w/a.rs", "oldText": format!("{begin}{old}{end}"), "newText": format!("{begin}{new}{end}")});
+            let mut calls = OpenToolCalls::default();
+            update(&mut calls, &json!({"toolCallId": "w", "content": [diff]}));
+            crate::render::whole_tool_call(&completed(&calls, json!({"toolCallId": "w"}))).unwrap()
+        };
+        let want = "    --- a/w/a.rs\n    +++ b/w/a.rs\n    @@ -1 +1 @@\n    -old\n    +new";
+        assert_eq!(change("old\n", "new\n"), want);
+        let shown = change(&lines("old"), &lines("new"));
+        assert!(
+            shown.starts_with("    # /w/a.rs\n    # … (a change of ") && shown.lines().count() == 2,
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn note_about_a_description_never_hides_the_request() {
+        let mut calls = OpenToolCalls::default();
+        for n in 0..=DESCRIBED_MAX {
+            update(&mut calls, &json!({"toolCallId": n.to_string(), "title": "t", "rawInput": {"n": n}}));
+        }
+        let of = |calls: &OpenToolCalls, mut call: Value| {
+            call["toolCallId"] = json!("0");
+            completed(calls, call)
+        };
+        assert!(of(&calls, json!({})).get("content").is_some());
+        for own in [json!({"rawInput": {"url": "x"}}), json!({"locations": [{"path": "/w/a"}]})] {
+            assert_eq!(of(&calls, own.clone()).get("content"), None, "{own}");
+        }
+        let blank = json!({"rawInput": {}, "locations": []});
+        assert!(of(&calls, blank).get("content").is_some());
+        // A new description replaces the note.
+        update(&mut calls, &json!({"toolCallId": "0", "rawInput": {"url": "x"}}));
+        assert_eq!(of(&calls, json!({})), json!({"toolCallId": "0", "title": "t", "rawInput": {"url": "x"}}));
     }
 
     #[test]

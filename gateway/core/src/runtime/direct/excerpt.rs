@@ -11,6 +11,10 @@ const SHORT_BYTES: usize = 256;
 const ENTRY_BYTES_MIN: usize = 64;
 /// Name of the member that stands for omitted members.
 const REST: &str = "…";
+/// Members of a diff block with both sides of a change.
+const SIDES: [&str; 2] = ["oldText", "newText"];
+/// Member of a diff block in place of a change that is left out.
+const NOTE: &str = "note";
 
 /// Note in place of what was left out.
 pub(super) fn left_out(what: &str) -> String {
@@ -22,12 +26,14 @@ pub(super) fn left_out(what: &str) -> String {
 pub(super) fn excerpt(raw: &str, bytes_max: usize) -> Value {
     let mut room = if raw.len() <= bytes_max { usize::MAX } else { bytes_max };
     let mut reader = serde_json::Deserializer::from_str(raw);
-    Excerpt { room: &mut room }.deserialize(&mut reader).unwrap_or(Value::Null)
+    Excerpt { room: &mut room, is_whole: false }.deserialize(&mut reader).unwrap_or(Value::Null)
 }
 
 /// Reader of one value within the room that is left.
 struct Excerpt<'r> {
     room: &'r mut usize,
+    /// True if a text is read whole, to be cut later.
+    is_whole: bool,
 }
 
 impl Excerpt<'_> {
@@ -47,6 +53,51 @@ impl Excerpt<'_> {
         self.take(size.min(max));
         end.map_or(text, |(at, _)| text.get(..at).unwrap_or_default())
     }
+
+    /// Reads both sides of a diff block. The start of one side must not be compared with the start of the
+    /// other: a change keeps only its different lines if it is large, and becomes a note if these are.
+    fn read_change(&mut self, block: &mut Map<String, Value>, old: &str, new: &str) {
+        let max = (*self.room / 2).max(SHORT_BYTES);
+        let bytes = |text: &str| text.chars().map(json_bytes).sum::<usize>();
+        let is_small = |old: &str, new: &str| bytes(old) + bytes(new) <= max;
+        let (line, (old, new)) = if is_small(old, new) { (1, (old, new)) } else { different_lines(old, new) };
+        if is_small(old, new) {
+            self.take(bytes(old) + bytes(new));
+            block.extend(SIDES.map(str::to_owned).into_iter().zip([old, new].map(Value::from)));
+        } else if old.is_empty() || new.is_empty() {
+            let sides = [old, new].map(|side| Value::from(self.cut(side)));
+            block.extend(SIDES.map(str::to_owned).into_iter().zip(sides));
+        } else {
+            let (old, new) = (old.len(), new.len());
+            let note = left_out(&format!("a change of {old} bytes to {new} bytes from line {line} on"));
+            self.take(note.len());
+            block.insert(NOTE.to_owned(), note.into());
+        }
+    }
+
+    /// Returns the start of a text, with a note about the rest.
+    fn cut(&mut self, text: &str) -> String {
+        let start = self.start_of(text);
+        if start.len() == text.len() {
+            return text.to_owned();
+        }
+        let note = left_out(&format!("{} bytes", text.len() - start.len()));
+        self.take(note.len());
+        format!("{start}{note}")
+    }
+}
+
+/// Drops the common first and last lines. Returns the number of the first different line, and both sides.
+fn different_lines<'t>(old: &'t str, new: &'t str) -> (usize, (&'t str, &'t str)) {
+    let both = || old.split_inclusive('\n').zip(new.split_inclusive('\n'));
+    let same = both().take_while(|(one, other)| one == other);
+    let (count, bytes) = same.fold((0, 0), |(count, bytes), (line, _)| (count + 1, bytes + line.len()));
+    let rest = |text: &'t str| text.get(bytes..).unwrap_or_default();
+    let (old, new) = (rest(old), rest(new));
+    let ends = old.split_inclusive('\n').rev().zip(new.split_inclusive('\n').rev());
+    let bytes: usize = ends.take_while(|(one, other)| one == other).map(|(line, _)| line.len()).sum();
+    let start = |text: &'t str| text.get(..text.len() - bytes).unwrap_or_default();
+    (count + 1, (start(old), start(new)))
 }
 
 /// Size of a character in a JSON string, in bytes.
@@ -99,25 +150,24 @@ impl<'de> Visitor<'de> for Excerpt<'_> {
     }
 
     fn visit_str<E>(mut self, text: &str) -> Result<Value, E> {
-        let start = self.start_of(text);
-        if start.len() == text.len() {
-            return Ok(text.into());
-        }
-        let note = left_out(&format!("{} bytes", text.len() - start.len()));
-        self.take(note.len());
-        Ok(format!("{start}{note}").into())
+        Ok(if self.is_whole { text.into() } else { self.cut(text).into() })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Value, A::Error> {
         let mut out = Vec::new();
+        let mut rest: usize = 0;
         while *self.room >= ENTRY_BYTES_MIN {
-            let Some(entry) = list.next_element_seed(Excerpt { room: self.room })? else {
-                return Ok(Value::Array(out));
+            let Some(entry) = list.next_element_seed(Excerpt { room: self.room, is_whole: false })? else {
+                break;
             };
             self.take(1);
-            out.push(entry);
+            if entry.get(REST).is_some() {
+                // Without some of its members an entry may mean something else, or nothing.
+                rest += 1;
+            } else {
+                out.push(entry);
+            }
         }
-        let mut rest: usize = 0;
         while list.next_element::<IgnoredAny>()?.is_some() {
             rest += 1;
         }
@@ -140,8 +190,24 @@ impl<'de> Visitor<'de> for Excerpt<'_> {
                 continue;
             }
             self.take(bytes - ENTRY_BYTES_MIN + 4);
-            let value = members.next_value_seed(Excerpt { room: self.room })?;
+            // Cut last, so that a type and a path behind it are kept.
+            let is_whole = SIDES.contains(&name.as_str());
+            let value = members.next_value_seed(Excerpt { room: self.room, is_whole })?;
             out.insert(name, value);
+        }
+        let sides = SIDES.map(|side| match out.get_mut(side) {
+            Some(Value::String(text)) => Some(std::mem::take(text)),
+            _ => None,
+        });
+        if let ([Some(old), Some(new)], Some("diff")) = (&sides, out.get("type").and_then(Value::as_str)) {
+            out.retain(|name, _| !SIDES.contains(&name.as_str()));
+            self.read_change(&mut out, old, new);
+        } else {
+            for (side, text) in SIDES.into_iter().zip(sides) {
+                if let Some(text) = text {
+                    out.insert(side.to_owned(), self.cut(&text).into());
+                }
+            }
         }
         if rest > 0 {
             let note = left_out(&format!("{rest} members"));
@@ -183,6 +249,57 @@ mod tests {
         let kept = object.as_object().unwrap().len() - 1;
         assert_eq!(object[REST], note(&format!("{} members", 1_000 - kept)));
         assert_eq!(excerpt("{", 1), Value::Null);
+    }
+
+    fn lines(mark: &str, count: usize) -> String {
+        (0..count).map(|n| format!("{mark} line number {n}\n")).collect()
+    }
+
+    #[test]
+    fn sides_of_a_large_change_are_never_cut_apart() {
+        let (same, end) = (lines("same", 400), lines("end", 400));
+        let of = |old: &str, new: &str| {
+            // Both sides stand in front of the path.
+            let raw = format!(
+                r#"{{"newText":{},"oldText":{},"path":"/w/a.txt","type":"diff"}}"#,
+                json!(new),
+                json!(old)
+            );
+            excerpt(&raw, 8 * 1_024)
+        };
+        let block = |old: &str, new: &str| json!({"type": "diff", "path": "/w/a.txt", "oldText": old, "newText": new});
+        let change = of(&format!("{same}old\n{end}"), &format!("{same}new\nmore\n{end}"));
+        assert_eq!(change, block("old\n", "new\nmore\n"), "common lines are dropped");
+        let change = of(&lines("old", 100), &lines("new", 300));
+        assert_eq!(change.get("oldText").or(change.get("newText")), None, "{change}");
+        let (old, new) = (lines("old", 300), lines("new", 400));
+        let note =
+            left_out(&format!("a change of {} bytes to {} bytes from line 401 on", old.len(), new.len()));
+        let want = json!({"type": "diff", "path": "/w/a.txt", "note": note});
+        assert_eq!(of(&format!("{same}{old}{end}"), &format!("{same}{new}{end}")), want);
+        // One side alone is cut.
+        let change = of(&format!("{same}{end}"), &format!("{same}{new}{end}"));
+        let added = change["newText"].as_str().unwrap();
+        assert_eq!(change["oldText"], "");
+        assert!(added.starts_with("new line number 0\nnew") && added.contains(" bytes left out"), "{added}");
+        // Input of a tool is shown as it is.
+        let input = excerpt(&json!({"oldText": same, "newText": same}).to_string(), 8 * 1_024);
+        for side in ["oldText", "newText"] {
+            let text = input[side].as_str().unwrap();
+            assert!(text.starts_with("same line number 0\n") && text.contains(" bytes left out"), "{input}");
+        }
+    }
+
+    #[test]
+    fn an_entry_without_all_its_members_is_counted_as_left_out() {
+        let text = "x".repeat(300);
+        let block = json!({"newText": text, "oldText": null, "path": "/w/a.txt", "type": "diff"});
+        for max in 600..2_000 {
+            let list = excerpt(&json!(vec![&block; 40]).to_string(), max);
+            let (last, kept) = list.as_array().unwrap().split_last().unwrap();
+            assert_eq!(last, &json!(left_out(&format!("{} entries", 40 - kept.len()))), "{max}");
+            assert!(kept.iter().all(|kept| kept["path"] == "/w/a.txt" && kept["type"] == "diff"), "{list}");
+        }
     }
 
     fn any_json() -> impl Strategy<Value = Value> {
