@@ -6,6 +6,7 @@
 //! read, on few threads and with a time limit: it lies in their memory, and a read waits for them.
 
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, WRAPPER_FILE};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
 
 /// Maximum number of ancestors followed.
-const GENERATIONS_MAX: usize = 4_096;
+const GENERATIONS_MAX: usize = 256;
 /// Maximum number of attempts to follow an ancestry that changes in the meantime.
 const TRIES_MAX: u32 = 3;
 /// Process name of the supervisor: all its descendants belong to leases.
@@ -25,6 +26,8 @@ const ENVIRON_BYTES_MAX: u64 = 4 * 1024 * 1024;
 const THREADS_MAX: usize = 16;
 /// Time limit for the environments of one peer and its ancestors.
 const ENVIRONMENT_WAIT: Duration = Duration::from_secs(2);
+/// Interval of checks whether an environment is still being read for another peer.
+const READING_POLL: Duration = Duration::from_millis(10);
 
 /// Process in an ancestry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,22 +107,35 @@ fn follow(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<Opt
         ancestry.push(at);
         at = process.parent;
     }
-    None
+    Some(None)
 }
 
-/// True if a process descends from a lease, or if its ancestry cannot be determined. May hang.
-fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> bool {
+/// True if a process descends from a lease, or if its ancestry cannot be determined. `None` if an environment
+/// is being read by another thread. May hang.
+fn is_agent_process(
+    table: &impl ProcessTable,
+    own: &HashSet<i32>,
+    reading: &Mutex<HashSet<i32>>,
+    pid: i32,
+) -> Option<bool> {
     for _ in 0..TRIES_MAX {
-        let Some(ancestry) = foreign_ancestry(table, own, pid) else { return true };
-        if ancestry.iter().any(|pid| table.has_lease_marker(*pid) == Some(true)) {
-            return true;
+        let Some(ancestry) = foreign_ancestry(table, own, pid) else { return Some(true) };
+        for pid in &ancestry {
+            if !reading.lock().insert(*pid) {
+                return None;
+            }
+            let is_marked = table.has_lease_marker(*pid) == Some(true);
+            reading.lock().remove(pid);
+            if is_marked {
+                return Some(true);
+            }
         }
         // Another process may have had one of these ids when its environment was read.
         if foreign_ancestry(table, own, pid) == Some(ancestry) {
-            return false;
+            return Some(false);
         }
     }
-    true
+    Some(true)
 }
 
 /// Checks the environments of peers.
@@ -127,34 +143,48 @@ fn is_agent_process(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> 
 pub(crate) struct EnvironmentCheck {
     own: Arc<HashSet<i32>>,
     threads: Arc<Semaphore>,
+    /// Processes whose environment is being read, each by one thread: one that hangs holds no other thread.
+    reading: Arc<Mutex<HashSet<i32>>>,
 }
 
 impl EnvironmentCheck {
     /// Creates the check of a gateway with this ancestry.
     pub(crate) fn new(own: Arc<HashSet<i32>>) -> Self {
-        Self { own, threads: Arc::new(Semaphore::new(THREADS_MAX)) }
+        Self { own, threads: Arc::new(Semaphore::new(THREADS_MAX)), reading: Arc::default() }
     }
 
     /// True if a process descends from a lease. `None` if that takes too long.
     pub(crate) async fn is_agent_process(
         &self,
-        table: impl ProcessTable + Send + 'static,
+        table: impl ProcessTable + Clone + Send + 'static,
         pid: i32,
     ) -> Option<bool> {
+        let Some(ancestry) = foreign_ancestry(&table, &self.own, pid) else { return Some(true) };
         let checked = async {
-            let permit = Arc::clone(&self.threads).acquire_owned().await.ok()?;
-            let (answer, answered) = oneshot::channel();
-            let own = Arc::clone(&self.own);
-            // Not on the runtime's pool: the end of the gateway would wait for a read that hangs.
-            let thread = std::thread::Builder::new().name("peer environ".to_owned());
-            let started = thread.spawn(move || {
-                let _ = answer.send(is_agent_process(&table, &own, pid));
-                drop(permit);
-            });
-            started.ok()?;
-            answered.await.ok()
+            loop {
+                let is_free = !ancestry.iter().any(|pid| self.reading.lock().contains(pid));
+                if is_free && let Some(answer) = self.read(table.clone(), pid).await {
+                    return answer;
+                }
+                tokio::time::sleep(READING_POLL).await;
+            }
         };
-        tokio::time::timeout(ENVIRONMENT_WAIT, checked).await.ok().flatten()
+        tokio::time::timeout(ENVIRONMENT_WAIT, checked).await.ok()
+    }
+
+    /// Checks in a thread of its own; `None` if an environment is being read by another one.
+    async fn read(&self, table: impl ProcessTable + Send + 'static, pid: i32) -> Option<bool> {
+        let permit = Arc::clone(&self.threads).acquire_owned().await.ok()?;
+        let (answer, answered) = oneshot::channel();
+        let (own, reading) = (Arc::clone(&self.own), Arc::clone(&self.reading));
+        // Not on the runtime's pool: the end of the gateway would wait for a read that hangs.
+        let thread = std::thread::Builder::new().name("peer environ".to_owned());
+        let started = thread.spawn(move || {
+            let _ = answer.send(is_agent_process(&table, &own, &reading, pid));
+            drop(permit);
+        });
+        started.ok()?;
+        answered.await.ok()?
     }
 }
 
@@ -177,14 +207,13 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
     use std::collections::HashMap;
-    use std::sync::Mutex;
 
-    /// Processes, and whether their environment names a lease; a read of the environment of `hung` never
-    /// returns.
+    /// Processes, and whether their environment names a lease; a read of the environment of a process in
+    /// `hung` never returns.
     #[derive(Clone, Default)]
     struct FakeProcesses {
         list: HashMap<i32, (ProcessInfo, Option<bool>)>,
-        hung: Option<i32>,
+        hung: HashSet<i32>,
         read: Arc<Mutex<Vec<i32>>>,
     }
 
@@ -194,8 +223,8 @@ mod tests {
         }
 
         fn has_lease_marker(&self, pid: i32) -> Option<bool> {
-            self.read.lock().unwrap().push(pid);
-            if self.hung == Some(pid) {
+            self.read.lock().push(pid);
+            if self.hung.contains(&pid) {
                 loop {
                     std::thread::park();
                 }
@@ -249,22 +278,44 @@ mod tests {
         ] {
             let (processes, own) = (process_list(), HashSet::from(OWN));
             assert_eq!(foreign_ancestry(&processes, &own, pid).is_none(), by_list, "{name}");
-            assert_eq!(is_agent_process(&processes, &own, pid), want, "{name}");
-            assert_eq!(processes.read.lock().unwrap().is_empty(), by_list || pid == 10, "{name}");
+            assert_eq!(is_agent_process(&processes, &own, &Mutex::default(), pid), Some(want), "{name}");
+            assert_eq!(processes.read.lock().is_empty(), by_list || pid == 10, "{name}");
         }
+    }
+
+    #[test]
+    fn overlong_ancestry_is_followed_once() {
+        assert_eq!(follow(&process_list(), &HashSet::from(OWN), 50), Some(None));
     }
 
     #[tokio::test]
     async fn hung_environment_delays_only_its_own_peer() {
+        const PEERS: usize = 2 * THREADS_MAX;
         let check = EnvironmentCheck::new(Arc::new(HashSet::from(OWN)));
-        let hung = FakeProcesses { hung: Some(41), ..process_list() };
-        let ask = async |pids: Vec<i32>| {
-            let asked = pids.into_iter().map(|pid| check.is_agent_process(hung.clone(), pid));
+        let mut hung = FakeProcesses { hung: HashSet::from([41]), ..process_list() };
+        let ask = async |processes: &FakeProcesses, pids: Vec<i32>| {
+            let asked = pids.into_iter().map(|pid| check.is_agent_process(processes.clone(), pid));
             futures_util::future::join_all(asked).await
         };
-        assert_eq!(ask(vec![41; THREADS_MAX - 1]).await, [None; THREADS_MAX - 1]);
-        assert_eq!(ask(vec![40, 28]).await, [Some(false), Some(true)]);
-        assert_eq!(ask(vec![41, 40]).await, [None, None], "the number of threads is bounded");
+        assert_eq!(ask(&hung, vec![41; PEERS]).await, [None; PEERS]);
+        assert_eq!(ask(&hung, vec![41, 40, 28]).await, [None, Some(false), Some(true)]);
+        let threads = hung.read.lock().iter().filter(|pid| **pid == 41).count();
+        assert_eq!(threads, 1, "a hung process holds one thread");
+        for pid in (100..).take(THREADS_MAX - 1) {
+            hung.list.insert(pid, hung.list[&41].clone());
+            hung.hung.insert(pid);
+        }
+        let others = ask(&hung, (100..).take(THREADS_MAX - 1).collect()).await;
+        assert_eq!(others, [None; THREADS_MAX - 1]);
+        assert_eq!(ask(&hung, vec![40]).await, [None], "the number of threads is bounded");
+    }
+
+    #[tokio::test]
+    async fn concurrent_peers_of_one_process_are_all_answered() {
+        const PEERS: usize = 2 * THREADS_MAX;
+        let check = EnvironmentCheck::new(Arc::new(HashSet::from(OWN)));
+        let asked = (0..PEERS).map(|_| check.is_agent_process(process_list(), 29));
+        assert_eq!(futures_util::future::join_all(asked).await, [Some(true); PEERS]);
     }
 
     #[test]
@@ -285,6 +336,6 @@ mod tests {
         let own = own_ancestry(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));
-        assert!(!is_agent_process(&ProcFs, &own, me));
+        assert_eq!(is_agent_process(&ProcFs, &own, &Mutex::default(), me), Some(false));
     }
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Maximum wait for the results, in which the supervisor may reconnect.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
-/// Delay before a request is repeated that a busy supervisor refused, unless the refusal contains one, in
+/// Delay before a request is repeated that failed or was refused, unless the refusal contains one, in
 /// milliseconds.
 const RETRY_MS: u64 = 200;
 
@@ -104,21 +104,22 @@ pub(crate) fn no_supervisor(what: &str) -> Failure {
     failure.origin("gateway").retryable()
 }
 
-/// Sends one request; repeats it while the supervisor is busy.
+/// Sends one request; repeats it while the supervisor is busy, and if its helper ended: a look-up writes nothing.
 async fn ask(supervisor: &SupervisorClient, op: FilesOp) -> Result<FilesReply, LookupError> {
     let request = FilesRequest { scope: FilesScope::Tenant, roots: Vec::new(), op };
     loop {
-        let refusal = match supervisor.call(Request::Files(request.clone())).await {
+        let retry_ms = match supervisor.call(Request::Files(request.clone())).await {
             Ok(Reply::Files(Ok(reply))) => return Ok(reply),
+            Ok(Reply::Files(Err(FilesError::Interrupted))) => None,
             Ok(Reply::Files(Err(error))) => return Err(failed(&error.to_string(), "LOOKUP_FAILED")),
             Ok(_) => return Err(unexpected()),
             Err(CallError::Disconnected) => return Err(LookupError::Away),
-            Err(CallError::Refused(refusal)) => refusal,
+            Err(CallError::Refused(refusal)) => match refusal.code {
+                RefusalCode::Busy | RefusalCode::ShuttingDown => refusal.retry_after_ms,
+                code => return Err(failed(&refusal.message, code.as_str())),
+            },
         };
-        if !matches!(refusal.code, RefusalCode::Busy | RefusalCode::ShuttingDown) {
-            return Err(failed(&refusal.message, refusal.code.as_str()));
-        }
-        tokio::time::sleep(Duration::from_millis(refusal.retry_after_ms.unwrap_or(RETRY_MS))).await;
+        tokio::time::sleep(Duration::from_millis(retry_ms.unwrap_or(RETRY_MS))).await;
     }
 }
 

@@ -95,3 +95,18 @@ async fn failed_lookup_has_a_reason() {
     assert_eq!(failure.code, Code::BackendUnavailable);
     assert!(failure.message.contains("no program"), "{failure}");
 }
+
+/// A look-up writes nothing, so it is repeated.
+#[tokio::test(start_paused = true)]
+async fn interrupted_lookup_is_retried() {
+    let (supervisor, mut wire) = SimSupervisorConnection::new();
+    wire.up("s");
+    let pending = tokio::spawn(async move { look_up(&supervisor, &lookup(0)).await });
+    let (id, op) = next(&mut wire).await;
+    wire.reply(id, Ok(Reply::Files(Err(FilesError::Interrupted))));
+    tokio::time::sleep(Duration::from_millis(RETRY_MS + 1)).await;
+    let (id, again) = next(&mut wire).await;
+    assert_eq!(op, again);
+    wire.reply(id, answer(again));
+    assert_eq!(pending.await.unwrap().unwrap().directories["/a"], Err(FilesError::NotFound));
+}

@@ -10,7 +10,6 @@ mod roots;
 pub(crate) mod serve;
 mod worker;
 
-use crate::config::size;
 use crate::context::Context;
 use crate::core::lease::ProcessRecord;
 use crate::lease::confine::Requester;
@@ -36,9 +35,11 @@ use worker::Worker;
 pub(crate) const FRAMES_VERSION: u32 = 1;
 /// Capacity of the queue of one helper.
 const QUEUED_MAX: usize = 64;
-/// Maximum number of queues for look-ups of one gateway, each with at most one helper, idle and hanging ones
-/// included.
-const LOOKUPS_MAX: usize = 64;
+/// Maximum number of queues for look-ups of one user, each with at most one helper, idle and hanging ones
+/// included; also of queues whose lease has ended and whose helper has not.
+const QUEUES_PER_USER_MAX: usize = 64;
+/// The same maximum for all users together.
+const QUEUES_MAX: usize = 512;
 /// Maximum total size of queued requests of this supervisor, in bytes.
 const QUEUED_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Retry delay of a refused request, in milliseconds.
@@ -110,6 +111,8 @@ struct FilesJob {
 /// Queue and its worker.
 #[derive(Debug)]
 struct HelperQueue {
+    /// User of the gateway.
+    uid: u32,
     jobs: mpsc::Sender<FilesJob>,
     /// Cancelled at the end of the lease or of the supervisor.
     end: CancellationToken,
@@ -176,8 +179,8 @@ impl FileQueues {
             return busy(to, "too many bytes are queued for file writes");
         };
         let key = HelperKey { gateway: requester.gateway, scope: QueueScope::of(&request) };
-        let Some(jobs) = self.queue(context, key) else {
-            return busy(to, "too many file helpers of this gateway run");
+        let Some(jobs) = self.queue(context, key, requester.uid) else {
+            return busy(to, "too many file helpers run");
         };
         let FilesRequest { roots, op, .. } = request;
         let setting = HelperSetting { requester, roots };
@@ -190,27 +193,31 @@ impl FileQueues {
     }
 
     /// Returns the queue of a key, with a new worker if it has none.
-    fn queue(&mut self, context: &Arc<Context>, key: HelperKey) -> Option<mpsc::Sender<FilesJob>> {
+    fn queue(&mut self, context: &Arc<Context>, key: HelperKey, uid: u32) -> Option<mpsc::Sender<FilesJob>> {
         self.queues.retain(|_, queue| !queue.worker.is_finished());
         if let Some(queue) = self.queues.get(&key) {
             return Some(queue.jobs.clone());
         }
-        // The number of living leases has the same bounds; a hanging helper may outlive its lease.
-        let is_lookup = key.scope.is_lookup();
-        let (of_gateway_max, max) = match is_lookup {
-            true => (LOOKUPS_MAX, usize::MAX),
-            false => (size(context.config.leases_per_gateway_max), size(context.config.leases_max)),
-        };
-        let alike = || self.queues.keys().filter(|other| other.scope.is_lookup() == is_lookup);
-        let of_gateway = alike().filter(|other| other.gateway == key.gateway).count();
-        if of_gateway >= of_gateway_max || alike().count() >= max {
+        if !self.has_room(key, uid) {
             return None;
         }
         let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
         let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running));
         let worker = self.workers.spawn(worker.run(queue, end.clone(), self.stop.clone()));
-        self.queues.insert(key, HelperQueue { jobs: jobs.clone(), end, worker });
+        self.queues.insert(key, HelperQueue { uid, jobs: jobs.clone(), end, worker });
         Some(jobs)
+    }
+
+    /// True if a queue may be added. Queues of living leases are bounded by the limits of leases.
+    fn has_room(&self, key: HelperKey, uid: u32) -> bool {
+        let is_lookup = key.scope.is_lookup();
+        let counts = |(other, queue): &(&HelperKey, &HelperQueue)| match is_lookup {
+            true => other.scope.is_lookup(),
+            false => !other.scope.is_lookup() && queue.end.is_cancelled(),
+        };
+        let counted = || self.queues.iter().filter(counts);
+        let of_user = counted().filter(|(_, queue)| queue.uid == uid).count();
+        of_user < QUEUES_PER_USER_MAX && counted().count() < QUEUES_MAX
     }
 
     /// Ends the helper of a lease that is ending. Queued requests are refused.
@@ -244,4 +251,65 @@ impl FileQueues {
 fn busy(to: Responder, why: &str) {
     let refusal = acp_shared::protocol::Refusal::new(RefusalCode::Busy, why).retry_after(RETRY_MS);
     to.answer(Err(refusal));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lookups(uid: u32, count: usize) -> impl Iterator<Item = (HelperKey, u32)> {
+        let key = move |n: usize| {
+            let scope = QueueScope::LookUp(n as u64);
+            (HelperKey { gateway: GatewayInstanceId::mint(), scope }, uid)
+        };
+        (0..count).map(key)
+    }
+
+    fn lease() -> HelperKey {
+        let scope = QueueScope::Lease(LeaseId::mint());
+        HelperKey { gateway: GatewayInstanceId::mint(), scope }
+    }
+
+    /// Returns queues whose helpers do not end.
+    fn hung_queues(keys: impl IntoIterator<Item = (HelperKey, u32)>) -> FileQueues {
+        let mut queues = FileQueues::default();
+        for (key, uid) in keys {
+            let (jobs, end) = (mpsc::channel(1).0, queues.stop.child_token());
+            let worker = tokio::spawn(std::future::pending());
+            queues.queues.insert(key, HelperQueue { uid, jobs, end, worker });
+        }
+        queues
+    }
+
+    #[tokio::test]
+    async fn lookup_queues_are_bounded_for_each_user_and_overall() {
+        let key = HelperKey { scope: QueueScope::LookUp(u64::MAX), ..lease() };
+        for (hung, of_user, of_other) in [
+            (Vec::from_iter(lookups(1, QUEUES_PER_USER_MAX - 1)), true, true),
+            (Vec::from_iter(lookups(1, QUEUES_PER_USER_MAX)), false, true),
+            ((3..).flat_map(|uid| lookups(uid, 1)).take(QUEUES_MAX - 1).collect(), true, true),
+            ((3..).flat_map(|uid| lookups(uid, 1)).take(QUEUES_MAX).collect(), false, false),
+        ] {
+            let count = hung.len();
+            let queues = hung_queues(hung);
+            assert_eq!((queues.has_room(key, 1), queues.has_room(key, 2)), (of_user, of_other), "{count}");
+            assert!(queues.has_room(lease(), 1), "requests of leases do not need the room of look-ups");
+        }
+    }
+
+    #[tokio::test]
+    async fn queues_of_ended_leases_are_bounded_apart_from_living_ones() {
+        let leases: Vec<_> = (0..=QUEUES_MAX).map(|_| (lease(), 1)).collect();
+        let queues = hung_queues(leases.clone());
+        assert!(queues.has_room(lease(), 1), "the limits of leases bound the queues of living ones");
+        let end = |(key, _): &(HelperKey, u32)| match key.scope {
+            QueueScope::Lease(lease_id) => queues.end(lease_id),
+            QueueScope::LookUp(_) => {}
+        };
+        leases.iter().take(QUEUES_PER_USER_MAX - 1).for_each(end);
+        assert!(queues.has_room(lease(), 1));
+        leases.iter().take(QUEUES_PER_USER_MAX).for_each(end);
+        assert!(!queues.has_room(lease(), 1));
+        assert!(queues.has_room(lease(), 2), "queues of another user");
+    }
 }

@@ -3,6 +3,7 @@
 
 use super::helper::{Helper, HelperStartError, wait_until_gone};
 use super::{FilesJob, HelperJob, HelperKey, HelperSetting, QueueScope, RunningHelpers};
+use crate::config::Config;
 use crate::context::Context;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::protocol::{RefusalCode, Reply};
@@ -15,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Idle time after which a helper without a lease ends: a spawn and the start of its agent look up the same.
 const LOOKUP_IDLE: Duration = Duration::from_secs(1);
-/// Maximum time of a look-up without a lease, in milliseconds: shorter than a gateway waits for it.
+/// Maximum time of a look-up without a lease once its helper is ready, in milliseconds: shorter than a gateway
+/// waits for it.
 const LOOKUP_MS: u64 = 4_000;
 /// Maximum wait of a request for the end of an earlier helper.
 const ENDING: Duration = Duration::from_secs(2);
@@ -27,6 +29,16 @@ enum HelperSlot {
     Empty,
     Starting(JoinHandle<Result<Helper, HelperStartError>>),
     Ready(Box<Helper>),
+}
+
+/// Returns the maximum times until the helper of a request is ready, and until it answers, in milliseconds.
+/// The latter counts from the request; for a look-up from the moment its helper is ready, because the start of
+/// a helper takes long on a loaded machine.
+fn time_limits_ms(scope: QueueScope, config: &Config) -> (u64, u64) {
+    match scope {
+        QueueScope::Lease(_) => (config.files_request_ms, config.files_request_ms),
+        QueueScope::LookUp(_) => (config.spawn_ms, config.files_request_ms.min(LOOKUP_MS)),
+    }
 }
 
 /// Server of one queue.
@@ -113,30 +125,22 @@ impl Worker {
         if to.link().end().is_cancelled() {
             return;
         }
-        let within_ms = match self.key.scope {
-            QueueScope::Lease(_) => self.context.config.files_request_ms,
-            QueueScope::LookUp(_) => self.context.config.files_request_ms.min(LOOKUP_MS),
-        };
-        let until = Instant::now() + Duration::from_millis(within_ms);
         if self.setting.as_ref() != Some(&setting) {
             self.dismiss();
             self.setting = Some(setting.clone());
         }
         let answer = tokio::select! {
             biased;
-            answer = self.answer(setting, op, until, within_ms) => answer,
+            answer = self.answer(setting, op) => answer,
             () = end.cancelled() => Err(FilesError::Interrupted),
         };
         to.answer(Ok(Reply::Files(answer)));
     }
 
-    async fn answer(
-        &mut self,
-        setting: HelperSetting,
-        op: FilesOp,
-        until: Instant,
-        within_ms: u64,
-    ) -> FilesResult {
+    async fn answer(&mut self, setting: HelperSetting, op: FilesOp) -> FilesResult {
+        let (start_ms, within_ms) = time_limits_ms(self.key.scope, &self.context.config);
+        let begun = Instant::now();
+        let is_lookup = self.key.scope.is_lookup();
         loop {
             match &mut self.slot {
                 HelperSlot::Empty => {
@@ -148,8 +152,9 @@ impl Worker {
                     self.slot = HelperSlot::Starting(tokio::spawn(start));
                 }
                 HelperSlot::Starting(starting) => {
-                    let Ok(started) = timeout_at(until, starting).await else {
-                        let message = format!("it is not ready after {within_ms} ms");
+                    let Ok(started) = timeout_at(begun + Duration::from_millis(start_ms), starting).await
+                    else {
+                        let message = format!("it is not ready after {start_ms} ms");
                         return Err(FilesError::NoHelper { message });
                     };
                     self.slot = HelperSlot::Empty;
@@ -165,6 +170,8 @@ impl Worker {
                 HelperSlot::Ready(helper) => {
                     let job = HelperJob { roots: setting.roots, op };
                     let pid = helper.process().map(|process| process.pid);
+                    let from = if is_lookup { Instant::now() } else { begun };
+                    let until = from + Duration::from_millis(within_ms);
                     let answer = match timeout_at(until, helper.exchange(&job)).await {
                         Ok(Ok(answer)) => return answer,
                         Ok(Err(error)) => {
@@ -231,5 +238,18 @@ impl Worker {
         if matches!(self.slot, HelperSlot::Empty) {
             self.running.lock().remove(&self.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use acp_shared::ids::LeaseId;
+
+    #[test]
+    fn helper_of_lookup_has_the_time_of_a_spawn_to_start() {
+        let config = Config { spawn_ms: 9_000, files_request_ms: 7_000, ..Config::default() };
+        assert_eq!(time_limits_ms(QueueScope::LookUp(1), &config), (9_000, LOOKUP_MS));
+        assert_eq!(time_limits_ms(QueueScope::Lease(LeaseId::mint()), &config), (7_000, 7_000));
     }
 }
