@@ -54,10 +54,13 @@ impl Secrets {
 
     /// Finds the beginning of a secret at the end of a text. Returns the text before it, and its placeholder.
     fn find_cut_off<'a>(&'a self, text: &'a str) -> Option<(&'a str, &'a str)> {
+        let last = text.len().checked_sub(SECRET_BYTES_MIN)?;
         self.0.iter().find_map(|(secret, placeholder)| {
-            let heads = (SECRET_BYTES_MIN..secret.expose().len()).rev();
-            let mut kept = heads.filter_map(|length| text.strip_suffix(secret.expose().get(..length)?));
-            Some((kept.next()?, placeholder.as_str()))
+            let secret = secret.expose();
+            // A longer end of the text is not the beginning of this secret.
+            let first = text.len().saturating_sub(secret.len() - 1);
+            let is_head = |at: &usize| text.get(*at..).is_some_and(|end| secret.starts_with(end));
+            Some((text.get(..(first..=last).find(is_head)?)?, placeholder.as_str()))
         })
     }
 
@@ -164,6 +167,24 @@ mod tests {
             let mut got = same.to_owned();
             secrets.redact_json(&mut got);
             assert_eq!(got, same);
+        }
+    }
+
+    #[test]
+    fn hostile_texts_are_redacted_in_linear_time() {
+        const BYTES: usize = 12 * 1024 * 1024;
+        let secret = |first: &str| (0..230).fold(first.to_owned(), |all, n| format!("{all}-{n:09}"));
+        let values = ["sk-one", "sk-two", "sk-three"].map(secret);
+        let env: Vec<_> = values.iter().map(|value| ("X".to_owned(), value.clone())).collect();
+        let secrets = Secrets::new(&env, &[]);
+        let almost = format!("{}#", &values[0][..2_290]);
+        for (part, want) in
+            [("", ""), ("sk-two", "sk-two"), ("sk-two-00", "[redacted:X]"), (&almost, &almost)]
+        {
+            let count = BYTES / (part.len() + CUT.len_utf8());
+            let mut got = format!("{part}{CUT}").repeat(count);
+            secrets.redact_text(&mut got);
+            assert!(got == format!("{want}{CUT}").repeat(count), "{part}");
         }
     }
 

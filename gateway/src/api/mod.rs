@@ -13,7 +13,7 @@ pub(crate) mod sessions;
 pub(crate) mod socket;
 pub(crate) mod sse_parser;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod write_timeout;
 
 use crate::api::extract::ApiError;

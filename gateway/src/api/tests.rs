@@ -42,11 +42,12 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Fake service with one session and a journal written by tests.
-struct Fake {
-    key: SessionKey,
+pub(crate) struct Fake {
+    pub(crate) key: SessionKey,
     run: RunId,
     calls: Mutex<Vec<String>>,
     rows: Mutex<Vec<EventRow>>,
+    pub(crate) pending: Mutex<Vec<PermissionRow>>,
     state: Mutex<(SessionState, RunState)>,
     wake: watch::Sender<u64>,
 }
@@ -62,6 +63,7 @@ impl Fake {
             run: RunId::mint(),
             calls: Mutex::new(Vec::new()),
             rows: Mutex::new(Vec::new()),
+            pending: Mutex::new(Vec::new()),
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
         })
@@ -71,7 +73,7 @@ impl Fake {
         self.calls.lock().unwrap().push(format!("{call} {key}"));
     }
 
-    fn append(&self, kind: EventKind, payload: &str) {
+    pub(crate) fn append(&self, kind: EventKind, payload: &str) {
         let mut rows = self.rows.lock().unwrap();
         let session_seq = rows.len() as u64 + 1;
         rows.push(EventRow {
@@ -88,7 +90,7 @@ impl Fake {
         self.wake.send_replace(session_seq);
     }
 
-    fn append_message(&self, text: &str) {
+    pub(crate) fn append_message(&self, text: &str) {
         let payload = json!({"content": {"type": "text", "text": text}});
         self.append(EventKind::AgentMessage, &payload.to_string());
     }
@@ -219,7 +221,7 @@ impl Service for Fake {
         ready(Ok(vec![self.run_row()]))
     }
     fn pending_permissions<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>> {
-        ready(Ok(Vec::new()))
+        ready(Ok(self.pending.lock().unwrap().clone()))
     }
     fn events_after<'a>(
         &'a self,
@@ -269,7 +271,7 @@ impl Service for Fake {
     }
 }
 
-struct Server {
+pub(crate) struct Server {
     ending: CancellationToken,
     serving: JoinHandle<()>,
 }
@@ -283,13 +285,13 @@ impl Server {
         Self { ending, serving }
     }
 
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         self.ending.cancel();
         tokio::time::timeout(DEADLINE, self.serving).await.unwrap().unwrap();
     }
 }
 
-fn start_server(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
+pub(crate) fn start_server(limits: ApiLimits) -> (tempfile::TempDir, Arc<Fake>, Server) {
     let dir = tempfile::tempdir().unwrap();
     let fake = Fake::new();
     let server = Server::start(dir.path(), &fake, limits);
@@ -305,7 +307,7 @@ async fn send_request(dir: &Path, request: &[u8]) -> UnixStream {
 }
 
 /// Short limits, so that slow clients are detected quickly.
-const LIMITS: ApiLimits = ApiLimits {
+pub(crate) const LIMITS: ApiLimits = ApiLimits {
     body_bytes_max: 4_096,
     body_ms: 300,
     head_ms: 300,

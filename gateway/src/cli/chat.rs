@@ -10,7 +10,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::{inside, usage};
-use acp_core::api::{SessionView, SpawnBody};
+use acp_core::api::{PermissionView, SessionView, SpawnBody};
 use acp_core::failure::Failure;
 use acp_core::request::SpawnResult;
 use acp_shared::codes::Code;
@@ -275,17 +275,50 @@ impl Chat<'_> {
         };
         let view: SessionView = self.client.get(&format!("/v1/sessions/{}", encode(key.as_str()))).await?;
         self.questions.clear();
-        for waiting in view.permissions.unwrap_or_default() {
-            // Named as in event lines, which have more members.
-            let mut event = serde_json::to_value(&waiting).unwrap_or_default();
-            event["type"] = Value::from("permission");
-            self.screen.event(&event.to_string(), &event, self.questions.is_empty())?;
-            self.questions.push_back((waiting.permission_id, waiting.options.len()));
-        }
+        let pending = view.permissions.unwrap_or_default();
         let after = after.unwrap_or(view.last_session_seq);
+        if self.screen.is_json() {
+            for line in self.rows_of(&key, &pending, after).await? {
+                self.show(Some(line))?;
+            }
+        } else {
+            for waiting in pending {
+                // Named as in event lines, which have more members.
+                let mut event = serde_json::to_value(&waiting).unwrap_or_default();
+                event["type"] = Value::from("permission");
+                self.screen.event(&event.to_string(), &event, self.questions.is_empty())?;
+                self.questions.push_back((waiting.permission_id, waiting.options.len()));
+            }
+        }
         let wanted = EventSelection { session: key.clone(), after, run: None, replay: false, follow: true };
         self.session = Some(FollowedSession { key, events: self.client.events(wanted) });
         Ok(())
+    }
+
+    /// Reads the journal rows of pending permission requests up to the row `after`. The stream has the later ones.
+    async fn rows_of(
+        &self,
+        key: &SessionKey,
+        pending: &[PermissionView],
+        after: u64,
+    ) -> Result<Vec<String>, Failure> {
+        let all = EventSelection { session: key.clone(), after: 0, run: None, replay: false, follow: false };
+        let mut rows = Vec::new();
+        let mut events = self.client.events(all);
+        while rows.len() < pending.len()
+            && let Some(line) = events.next().await?
+        {
+            let event: Value = serde_json::from_str(&line).unwrap_or_default();
+            if event["session_seq"].as_u64().is_some_and(|seq| seq > after) {
+                break;
+            }
+            if event["type"] == "permission"
+                && pending.iter().any(|waiting| event["permission_id"] == waiting.permission_id)
+            {
+                rows.push(line);
+            }
+        }
+        Ok(rows)
     }
 
     /// Shows an event and updates the open runs and pending permission requests.
@@ -303,8 +336,7 @@ impl Chat<'_> {
         };
         let permission = event["permission_id"].as_str().unwrap_or_default();
         // The stream may begin before a request that was pending at its start.
-        let is_shown = event["type"] == "permission" && self.questions.iter().any(|(id, _)| id == permission);
-        if is_shown && !self.screen.is_json() {
+        if event["type"] == "permission" && self.questions.iter().any(|(id, _)| id == permission) {
             return Ok(());
         }
         self.screen.event(&line, &event, self.questions.is_empty())?;
@@ -317,7 +349,7 @@ impl Chat<'_> {
                     self.exit_code = self.exit_code.max(code.map_or(1, Code::exit));
                 }
             }
-            Some("permission") if !is_shown && !permission.is_empty() => {
+            Some("permission") if !permission.is_empty() => {
                 let options = event["options"].as_array().map_or(0, Vec::len);
                 self.questions.push_back((permission.to_owned(), options));
             }
@@ -350,3 +382,6 @@ async fn wait(
 fn quote_word(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }
+
+#[cfg(test)]
+mod tests;

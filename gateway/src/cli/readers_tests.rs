@@ -11,7 +11,14 @@ use std::sync::{Arc, Mutex};
 
 /// An output that the test reads.
 #[derive(Clone, Default)]
-struct Sink(Arc<Mutex<Vec<u8>>>);
+pub(super) struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Sink {
+    /// Returns everything that was written.
+    pub(super) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
 
 impl io::Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -30,8 +37,7 @@ fn printed(print: impl FnOnce(&mut Out)) -> String {
     let mut out = Out::writing_to(Box::new(sink.clone()), false, true);
     print(&mut out);
     assert!(out.flush().is_ok());
-    let text = String::from_utf8(sink.0.lock().unwrap().clone()).unwrap();
-    ["\u{1b}[2m", "\u{1b}[0m"].iter().fold(text, |text, style| text.replace(style, ""))
+    ["\u{1b}[2m", "\u{1b}[0m"].iter().fold(sink.text(), |text, style| text.replace(style, ""))
 }
 
 fn in_history(event: &Value) -> String {

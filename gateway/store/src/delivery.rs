@@ -230,6 +230,22 @@ fn digest(
     Ok(Some(digest))
 }
 
+/// Plans the parts of rows of the journal. A row that has parts gets no more: another version of the gateway may have
+/// planned them, and split the same text differently.
+///
+/// # Errors
+/// SQLite errors.
+pub fn plan_rows(tx: &Tx<'_>, binding: &BindingRow, parts: &[MessagePart]) -> Result<(), StoreError> {
+    const SQL: &str = "SELECT 1 FROM acp_delivery_part WHERE binding_key = ?1 AND session_seq = ?2 LIMIT 1";
+    for of_row in parts.chunk_by(|a, b| a.session_seq == b.session_seq) {
+        let session_seq = of_row.first().map(|part| part.session_seq);
+        if tx.first(SQL, params![binding.binding_id, session_seq], |_| Ok(()))?.is_none() {
+            plan(tx, binding, of_row)?;
+        }
+    }
+    Ok(())
+}
+
 /// Plans parts of a conversation; existing ones are left unchanged. A part whose text occurs elsewhere in the
 /// conversation gets a tag (H12).
 ///

@@ -12,9 +12,11 @@ use super::render::{self, body};
 use crate::channel::discord::command_definitions::{focused_suggestion, specs};
 use crate::channel::discord::interaction_response::{PendingResponse, ResendEffect};
 use crate::channel::{
-    CallerReply, Inbound, InboundPort, IntakeOutcome, PostedReply, ReplyRoute, ReserveOutcome,
+    CallerReply, Inbound, InboundPort, IntakeOutcome, MessageLimit, PostedReply, ReplyRoute, ReserveOutcome,
+    Unit,
 };
 use acp_core::command;
+use acp_core::message_split::split;
 use acp_discord::core::commands::line;
 use acp_discord::core::custom_id::{DecodedCustomId, decode};
 use acp_discord::core::errors::RejectionKind;
@@ -31,6 +33,8 @@ const ACKNOWLEDGE_DEADLINE: Duration = Duration::from_secs(1);
 const OFFER_ATTEMPTS: (u32, Duration) = (8, Duration::from_millis(500));
 /// Maximum length of a reply, in UTF-16 units; the rest is in the history of the session.
 const ANSWER_CHARS_MAX: usize = 1_900;
+/// End of a reply that was cut.
+const CUT_MARK: &str = "\n… (cut; the command line of `acp-gateway` shows all of it)";
 
 /// Returns the display name of a member.
 pub(super) fn display_name(who: &Member) -> String {
@@ -274,16 +278,36 @@ const fn acknowledgement_receipt(fault: &RestError, is_new: bool) -> Acknowledge
     }
 }
 
-/// Returns the beginning of a text, up to the maximum length of a reply.
+/// Returns a text, or its beginning with a mark, up to the maximum length of a reply.
 fn cut(text: &str) -> String {
-    let limit = crate::channel::MessageLimit::new(crate::channel::Unit::Utf16, ANSWER_CHARS_MAX);
-    acp_core::message_split::split(text, limit).into_iter().next().unwrap_or_default()
+    let parts = |units| split(text, MessageLimit::new(Unit::Utf16, units)).into_iter();
+    let mut whole = parts(ANSWER_CHARS_MAX);
+    match (whole.next(), whole.next()) {
+        (first, None) => first.unwrap_or_default(),
+        _ => parts(ANSWER_CHARS_MAX - CUT_MARK.len()).next().unwrap_or_default() + CUT_MARK,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::channel::discord::retry::rejected;
+
+    #[test]
+    fn long_reply_is_cut_with_a_mark() {
+        let fitting = "x".repeat(ANSWER_CHARS_MAX);
+        assert_eq!(cut(&fitting), fitting);
+        assert_eq!(cut(""), "");
+        for (text, end) in [
+            ("x".repeat(ANSWER_CHARS_MAX + 1), "x"),
+            ("😀".repeat(ANSWER_CHARS_MAX), "😀"),
+            (format!("```sh\n{}```\nmore", "echo\n".repeat(ANSWER_CHARS_MAX)), "```"),
+        ] {
+            let got = cut(&text);
+            assert!(got.encode_utf16().count() <= ANSWER_CHARS_MAX, "{got}");
+            assert!(got.ends_with(&format!("{end}{CUT_MARK}")), "{got}");
+        }
+    }
 
     #[test]
     fn acknowledgement_faults_map_to_receipt_states() {

@@ -49,7 +49,7 @@ impl Commands {
             return Ok(text);
         }
         let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
-        Ok(format!("{text}\n{}", pending_text(&pending, Detail::Preview, is_markdown)))
+        Ok(format!("{text}\n{}", pending_text(&pending, Detail::of_reply(&pending), is_markdown)))
     }
 
     /// `/unfocus`

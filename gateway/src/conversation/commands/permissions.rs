@@ -37,7 +37,7 @@ impl Commands {
         session: &SessionKey,
     ) -> Result<String, Failure> {
         let pending = self.service.pending_permissions(session).await?;
-        Ok(pending_text(&pending, Detail::Preview, self.router.renders_markdown(at)))
+        Ok(pending_text(&pending, Detail::of_reply(&pending), self.router.renders_markdown(at)))
     }
 
     /// Resolves the request and the option of `/acp allow`, `deny` or `answer`.
@@ -139,6 +139,13 @@ pub(super) enum Detail {
     Subject,
     /// As much as the message of the request shows.
     Preview,
+}
+
+impl Detail {
+    /// Returns the detail of a reply: with previews, one request could fill the reply and hide the others.
+    pub(super) const fn of_reply(pending: &[PermissionRow]) -> Self {
+        if pending.len() > 1 { Self::Subject } else { Self::Preview }
+    }
 }
 
 /// Lists the pending permission requests, with the numbers to answer them by.

@@ -113,3 +113,10 @@ fn pending_list_has_option_numbers() {
     let want = format!("The agent offers no such option. Use /acp answer with one of: 1. {name}.");
     assert_eq!(refused.unwrap_err(), want);
 }
+
+#[test]
+fn reply_previews_a_request_only_if_it_is_the_only_one() {
+    let rows = [pending(1), pending(2)];
+    let details = [&rows[..0], &rows[..1], &rows[..]].map(Detail::of_reply);
+    assert_eq!(details, [Detail::Preview, Detail::Preview, Detail::Subject]);
+}

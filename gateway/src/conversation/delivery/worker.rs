@@ -250,7 +250,7 @@ impl DeliveryWorker {
                 }
             } else {
                 let binding = due.binding;
-                self.store.write("delivery_plan", move |tx| rows::plan(tx, &binding, &parts)).await?;
+                self.store.write("delivery_plan", move |tx| rows::plan_rows(tx, &binding, &parts)).await?;
                 if is_over {
                     // The planned parts are sent first; the next read then ends the binding.
                     cursor = ends_at;

@@ -2,10 +2,12 @@
 
 use super::fixtures::{
     SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
+    spawn_tx,
 };
-use crate::{Durability, SpawnTx, Store, bindings};
+use crate::{Durability, SpawnTx, Store, bindings, delivery};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
+use acp_core::render::{MessagePart, PartKind, nonce};
 use acp_core::rows::{BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, RunRow};
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
@@ -164,4 +166,38 @@ async fn event_pages_are_bounded_by_rows_and_bytes() {
     assert_eq!(numbers(0, 100, 8).await, [1, 2]);
     assert_eq!(numbers(20, 100, 100).await, [0_u64; 0]);
     assert_eq!(count(&store, "acp_events").await, 20);
+}
+
+/// After an upgrade a row may be rendered with more parts than were sent: the end of its text must not be repeated.
+#[tokio::test]
+async fn row_with_parts_gets_no_more_parts() {
+    let (_dir, store) = open();
+    let row = session("s");
+    let bound = binding(&row.session_key, "room", BindingStatus::Active);
+    let spawn = SpawnTx { binding: Some(bound.clone()), ..spawn_tx(row) };
+    store.spawn_session(spawn).await.unwrap();
+    let plan = |rows: &[(u64, &[&str])]| {
+        let part = |session_seq, part_no, text: &str| MessagePart {
+            session_seq,
+            part_no,
+            run_id: None,
+            kind: PartKind::Notice,
+            text: text.to_owned(),
+            nonce: nonce(bound.binding_id, session_seq, part_no),
+            asks: None,
+            files: Vec::new(),
+        };
+        let of_row = |(seq, texts): &(u64, &[&str])| -> Vec<MessagePart> {
+            (0..).zip(*texts).map(|(part_no, text)| part(*seq, part_no, text)).collect()
+        };
+        let parts: Vec<MessagePart> = rows.iter().flat_map(of_row).collect();
+        let bound = bound.clone();
+        store.write("plan", move |tx| delivery::plan_rows(tx, &bound, &parts))
+    };
+    plan(&[(2, &["ab", "cd"])]).await.unwrap();
+    plan(&[(2, &["a", "bc", "d"]), (3, &["e", "f"])]).await.unwrap();
+    let id = bound.binding_id;
+    let pending = store.read("pending", move |db| delivery::pending_parts(db, id)).await.unwrap();
+    let texts: Vec<&str> = pending.iter().map(|row| row.part.text.as_str()).collect();
+    assert_eq!(texts, ["ab", "cd", "e", "f"]);
 }
