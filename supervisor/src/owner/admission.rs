@@ -150,6 +150,12 @@ impl Owner {
         self.installations.insert(gateway, installation);
         self.detached_at_ms.remove(&gateway);
         self.pending.kept_until_ms.remove(&gateway);
+        self.disconnect_older(client, supersedes);
+        Ok(on_record)
+    }
+
+    /// Ends the older connections of a gateway. Superseded ones get a refusal first.
+    fn disconnect_older(&mut self, client: ClientKind, supersedes: bool) {
         let old: Vec<_> = self.links.iter().filter(|(_, c)| c.who == client).map(|(id, _)| *id).collect();
         for id in old {
             // Frames still unread on the old connection are ignored: the link is no longer known (H5).
@@ -168,6 +174,5 @@ impl Owner {
                 });
             }
         }
-        Ok(on_record)
     }
 }

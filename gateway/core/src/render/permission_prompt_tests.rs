@@ -139,9 +139,9 @@ fn a_call_is_shown_with_long_options() {
     }
 }
 
-/// A command that begins with much white space is not shown, and the question says so.
+/// A command that begins with much white space is not shown.
 #[test]
-fn a_question_says_that_its_call_is_not_shown() {
+fn hidden_call_is_reported_in_its_question() {
     let payload =
         question(json!({"title": "ls", "rawInput": {"command": format!("{}ls", "\n".repeat(30))}}), 1);
     for (shows, want) in [

@@ -219,13 +219,15 @@ async fn long_permission_request_shows_its_outcome() {
     put_permission(&store, permission(PermissionState::Pending, None, None)).await;
     let id = format!("{LEASE}:7");
     let options: Vec<_> =
-        (0..13).map(|_| json!({"optionId": "y", "name": "n".repeat(272), "kind": "allow_once"})).collect();
-    let params = json!({"toolCall": {"title": "t".repeat(40)}, "options": options});
+        (0..15).map(|_| json!({"optionId": "y", "name": "ä".repeat(272), "kind": "allow_once"})).collect();
+    let call = json!({"title": "t".repeat(40), "rawInput": {"command": "c".repeat(5_000)}});
+    let params = json!({"toolCall": call, "options": options});
     journal.event(EventKind::Permission, json!({"permission_id": id, "params": params})).await;
     channel.until("the question", |shown| shown.len() == 1).await;
     assert!(
         !channel.properties().limit.fits(&format!("{}{}", channel.shown()[0].1, "x".repeat(250))),
-        "the question has little room left"
+        "the question has little room left: {}",
+        channel.shown()[0].1.len()
     );
     let by = "a".repeat(300);
     put_permission(&store, permission(PermissionState::Answered, Some("y"), person(&by))).await;
