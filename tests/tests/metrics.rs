@@ -318,10 +318,10 @@ fn log_records_every_transition_and_no_secret() {
     }
     let routed = lines.iter().find(|line| line["message"] == "inbound message routed").unwrap();
     assert_eq!(routed["thread_id"], "room", "{routed}");
-    let started = of("adapter starting");
+    let started = of("agent process starting");
     assert_eq!(started.len(), 1);
     assert!(started[0]["argv"].as_str().unwrap().contains("***"), "{}", started[0]);
     assert!(started[0]["env"].as_str().unwrap().contains("A_TOKEN"), "by name: {}", started[0]);
-    let ended = of("adapter ended");
+    let ended = of("agent process ended");
     assert!(ended[0]["status"].is_string() && ended[0]["lease_id"].is_string(), "{}", ended[0]);
 }

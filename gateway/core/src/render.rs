@@ -481,7 +481,7 @@ fn short_line(text: &str) -> String {
     sanitize::line(text, TITLE_CHARS_MAX)
 }
 
-/// Parses a payload. Invalid JSON becomes null, which is shown as [`UNREADABLE`].
+/// Parses a payload. Invalid JSON becomes null, which is shown as [`unreadable_row`].
 fn parse(payload: &str) -> Value {
     serde_json::from_str(payload).unwrap_or(Value::Null)
 }

@@ -16,7 +16,7 @@ pub fn line(text: &str, chars_max: usize) -> String {
     format!("{}…", crate::message_split::head(&out, chars_max.saturating_sub(1)))
 }
 
-/// Sanitizes a path like [`line`], but cuts in the middle: its end names the file.
+/// Sanitizes a path like [`line()`], but cuts in the middle: its end names the file.
 pub fn path(path: &str, chars_max: usize) -> String {
     let out = one_line(path.chars());
     let count = out.chars().count();

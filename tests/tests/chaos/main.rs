@@ -37,8 +37,8 @@ const CATCH: Duration = Duration::from_secs(3);
 /// Crashes are intended here: no crash back-off.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
 
-/// Unanswered permission requests are refused soon.
-const UNANSWERED: &str = "[permission]\ntimeout_ms = 2500\n";
+/// Unanswered permission requests are refused soon, and queues have room for everything that people send.
+const CONFIG: &str = "[permission]\ntimeout_ms = 2500\n[limits]\nqueue_runs_max = 100\n";
 
 /// Counts of events in a run.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl Chaos {
     fn new(seed: &mut Seed) -> Self {
         let world = World::new();
         let agent = scripted(&world, &["--steer".to_owned()], "approve-all");
-        world.configure(GATEWAY, UNANSWERED, &BTreeMap::from([(AGENT, agent)]));
+        world.configure(GATEWAY, CONFIG, &BTreeMap::from([(AGENT, agent)]));
         world.write("supervisor.toml", SUPERVISOR);
         let service = ChatService::start(&world.path("chat.sock"), seed.fork());
         let place = Place::new(&world);

@@ -287,7 +287,8 @@ fn check_finals(journal: &Connection, held: &BTreeMap<String, Vec<Message>>) {
     let ended = "SELECT r.run_id || ' ' || b.thread_id FROM acp_runs r JOIN acp_bindings b USING (session_key) \
                  WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL";
     let finals = "SELECT nonce FROM acp_delivery_part WHERE run_id = ?1 AND kind = 'final' ORDER BY part_no";
-    let policy = "SELECT permission_id FROM acp_permission WHERE run_id = ?1 AND settled_without = 'policy'";
+    let policy = "SELECT lease_id FROM acp_permission WHERE json_extract(ask_json, '$.run_id') = ?1 \
+                  AND settled_without = 'policy'";
     for line in texts(journal, ended).unwrap() {
         let (run_id, conversation) = line.split_once(' ').unwrap();
         let of_run = |sql: &str| {
