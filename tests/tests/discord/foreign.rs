@@ -59,13 +59,14 @@ impl Visit {
         }
     }
 
-    /// Answers in a thread, with their parts joined.
+    /// Answers in a thread, with their parts joined and without the lines about effects of the host.
     fn whole(&self, thread: Id) -> Vec<String> {
         let (mut answers, mut parts) = (Vec::new(), Vec::new());
         for message in self.stage.told(thread) {
             match without_footer(&message.content, self.stage.agent) {
                 Some(last) => {
-                    parts.push(last.to_owned());
+                    let words: Vec<&str> = last.lines().filter(|line| !line.starts_with("[host] ")).collect();
+                    parts.push(words.join("\n").trim_start().to_owned());
                     answers.push(std::mem::take(&mut parts).join(" "));
                 }
                 None if message.content.starts_with('w') => parts.push(untagged(&message.content).to_owned()),
