@@ -292,7 +292,7 @@ macro_rules! plants {
 plants! {
     found_ack_before_commit = AckBeforeCommit breaks "nothing is lost",
     found_checkpoint_before_send = CheckpointBeforeSend breaks "is marked as sent but not shown",
-    found_a_replayed_key_that_acts = ReplayedKeyActs breaks "I5: ",
+    found_a_replayed_key_that_acts = ReplayedKeyActs breaks "I5: a request creates one run",
     found_a_fallback_route = Fallback breaks "no fallback",
     found_a_number_used_again = SeqAgain breaks "the supervisor reports violations: input",
     found_a_prompt_handed_over_twice = InputTwice breaks "an agent reads each prompt once",
