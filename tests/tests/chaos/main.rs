@@ -37,8 +37,8 @@ const CATCH: Duration = Duration::from_secs(3);
 /// Crashes are intended here: no crash back-off.
 const SUPERVISOR: &str = "reap_term_ms = 300\ncrash_backoff_ms = 0\ncrashes_max = 0\n";
 
-/// Unanswered permission requests are refused soon, and queues have room for everything that people send.
-const CONFIG: &str = "[permission]\ntimeout_ms = 2500\n[limits]\nqueue_runs_max = 100\n";
+/// Unanswered permission requests are refused soon.
+const CONFIG: &str = "[permission]\ntimeout_ms = 2500\n";
 
 /// Counts of events in a run.
 #[derive(Debug, Default)]

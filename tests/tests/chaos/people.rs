@@ -61,12 +61,15 @@ impl People {
             let (feels_like_it, mut said) = (self.seed.below(100) < 30, self.words(number));
             let verdict = if self.seed.below(3) == 0 { "/acp deny" } else { "/acp allow" };
             let is_looked_at = is_looked_at(number);
-            let is_asked =
-                is_looked_at && service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
-            if is_asked {
+            let is_pending = service.last_kind(&room(number)).is_some_and(|kind| kind == "permission");
+            // More messages than turns would fill the queue of the session.
+            if is_pending && !is_looked_at {
+                continue;
+            }
+            if is_pending {
                 said = vec![verdict.to_owned()];
             }
-            if (feels_like_it || is_asked) && service.count_pending(&room(number)) < WAITING_MAX {
+            if (feels_like_it || is_pending) && service.count_pending(&room(number)) < WAITING_MAX {
                 for text in said {
                     service.say(&room(number), "ada", &text);
                 }
