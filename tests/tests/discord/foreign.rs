@@ -59,14 +59,13 @@ impl Visit {
         }
     }
 
-    /// Answers in a thread, with their parts joined and without the lines about effects of the host.
+    /// Answers in a thread, with their parts joined.
     fn whole(&self, thread: Id) -> Vec<String> {
         let (mut answers, mut parts) = (Vec::new(), Vec::new());
         for message in self.stage.told(thread) {
             match without_footer(&message.content, self.stage.agent) {
                 Some(last) => {
-                    let words: Vec<&str> = last.lines().filter(|line| !line.starts_with("[host] ")).collect();
-                    parts.push(words.join("\n").trim_start().to_owned());
+                    parts.push(last.to_owned());
                     answers.push(std::mem::take(&mut parts).join(" "));
                 }
                 None if message.content.starts_with('w') => parts.push(untagged(&message.content).to_owned()),
@@ -117,7 +116,9 @@ fn speaks_and_writes(visit: &mut Visit) {
 
     let file = visit.stage.house.world.path("work/project/answer.txt");
     let script = format!("[[write {} forty two]] [[say It is written.]]", file.display());
-    let prompt = visit.say(thread, &script, "It is written.");
+    // Qwen Code writes through the gateway: the answer says so.
+    let answer = format!("[host] write {}\\: allowed\n\nIt is written.", file.display());
+    let prompt = visit.say(thread, &script, &answer);
     let asked = visit.stage.said(thread, "asks for a permission");
     assert!(!file.exists(), "nothing is written before it is allowed");
     let once: Vec<String> = labels(&asked).into_iter().filter(|it| style(&asked, it) == SUCCESS).collect();
