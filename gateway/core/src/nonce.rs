@@ -1,4 +1,4 @@
-//! Permanent unique ids, derived from what they identify.
+//! Nonces: permanent unique ids of messages, computed from the parts of a name.
 
 use sha2::{Digest as _, Sha256};
 

@@ -72,11 +72,11 @@ mod tests {
     #[test]
     fn long_path_keeps_its_end() {
         for (input, chars_max, want) in [
-            ("/work/project/notes.md", 22, "/work/project/notes.md"),
-            ("/work/project/notes.md", 16, "/wor…ct/notes.md"),
-            ("/work/\u{202e}x", 9, "/w…202e}x"),
-            ("/work", 1, "…"),
-            ("/work", 0, "…"),
+            ("/home/project/notes.md", 22, "/home/project/notes.md"),
+            ("/home/project/notes.md", 16, "/hom…ct/notes.md"),
+            ("/home/\u{202e}x", 9, "/h…202e}x"),
+            ("/home", 1, "…"),
+            ("/home", 0, "…"),
         ] {
             assert_eq!(path(input, chars_max), want, "{input:?}");
         }

@@ -1,5 +1,5 @@
-//! Secrets of an agent: the values of its environment and of its MCP servers. They are replaced in what an agent
-//! says outside of its answers: errors, lines that are not ACP, results of turns, standard error.
+//! Secrets of an agent: the values of its environment and of its MCP servers. Redacted in errors, lines
+//! that are not ACP, results of turns and standard error; not in answers.
 
 use crate::config::McpServer;
 use crate::failure::Failure;

@@ -29,7 +29,7 @@ pub struct AckedOutput {
     pub offset: u64,
     /// Start time of the lease, milliseconds since the Unix epoch.
     pub started_at_ms: u64,
-    /// True if the agent runs, nobody has requested its end, and it has input of the gateway.
+    /// True if the agent runs, is not ending, and has received input from the gateway.
     pub is_in_use: bool,
 }
 
@@ -83,7 +83,7 @@ fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> O
             Some(offset) if *offset < known => Some(format!(
                 "output of lease {lease_id} was acknowledged up to byte {known}, the database is at {offset}"
             )),
-            // A gateway commits a lease before it starts it, and lists those that ended last, too.
+            // A gateway commits each lease before its start. Its marks include the leases that ended last.
             None if acked.is_in_use => Some(format!(
                 "the agent of lease {lease_id} runs and has input, the database does not have the lease"
             )),

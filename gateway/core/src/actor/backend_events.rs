@@ -35,7 +35,7 @@ impl Actor {
         mcp::merge_servers([&self.profile.mcp_servers[..], &self.session.options.mcp_servers[..]])
     }
 
-    /// Returns the secrets of the agent: of its configured environment, of its process and of its MCP servers.
+    /// Returns the secrets in the configured environment, the process environment and the MCP servers.
     fn secrets(&self) -> Secrets {
         let of_process = self.lease.iter().flat_map(|lease| &lease.row.spawn.env);
         Secrets::new(self.profile.env.iter().chain(of_process), &self.mcp_servers())

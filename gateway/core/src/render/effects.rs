@@ -59,7 +59,7 @@ impl EffectLine {
     }
 }
 
-/// Fields of a pending permission request that its line needs.
+/// Title, kind and allowing options of a pending permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AskedPermission {
     title: String,

@@ -190,7 +190,7 @@ impl<'de> Visitor<'de> for Excerpt<'_> {
                 continue;
             }
             self.take(bytes - ENTRY_BYTES_MIN + 4);
-            // Cut last, so that a type and a path behind it are kept.
+            // Old and new text are read whole and cut after the other members, which keep their room.
             let is_whole = SIDES.contains(&name.as_str());
             let value = members.next_value_seed(Excerpt { room: self.room, is_whole })?;
             out.insert(name, value);
