@@ -1,7 +1,7 @@
 //! Kills of supervisors and wrappers: nothing outlives its lease, and foreign processes survive.
 
 use crate::common::{Host, agent, eventually, is_alive, kill, pids_of, script};
-use crate::scenarios::{UNRESPONSIVE, at_each_level, await_gone};
+use crate::scenarios::{UNRESPONSIVE, at_each_level, await_gone, await_unresponsive};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use acp_testkit::processes::{KillOnDrop, status_field};
@@ -27,7 +27,7 @@ async fn check_killed_supervisor(level: &str) {
     let Some((mut host, mut gateway)) = Host::serving_at_level(level).await else { return };
     let specs = [agent(&["cat"]), script(UNRESPONSIVE)];
     gateway.spawn_all(&specs).await;
-    eventually("the grandchild exists", || pids_of(specs[1].lease_id).len() >= 4);
+    await_unresponsive(specs[1].lease_id);
     host.crash();
     await_gone(&specs);
     host.start();
@@ -64,7 +64,7 @@ async fn check_stopped_wrapper(level: &str) {
     let (identity, mut gateway) = host.connect_gateway().await;
     let (plain, unresponsive) = (agent(&["sleep", "300"]), script(UNRESPONSIVE));
     let infos = [gateway.spawn(&plain).await, gateway.spawn(&unresponsive).await];
-    eventually("the grandchild exists", || pids_of(unresponsive.lease_id).len() >= 4);
+    await_unresponsive(unresponsive.lease_id);
     for info in &infos {
         kill(info.wrapper_pid.unwrap(), Signal::STOP);
     }

@@ -2,7 +2,7 @@
 
 use crate::common::{Host, agent, eventually, is_alive, pids_of, report, script};
 use crate::crash::Decoy;
-use crate::scenarios::{UNRESPONSIVE, await_gone};
+use crate::scenarios::{UNRESPONSIVE, await_gone, await_unresponsive};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseState, RefusalCode, Request, Spawn};
 use std::path::PathBuf;
@@ -224,7 +224,7 @@ async fn second_supervisor_on_same_state_is_refused() {
 pub(crate) async fn orphan_tree(host: &mut Host, spec: &Spawn, closing: bool) -> Vec<i32> {
     let mut gateway = host.gateway().connect().await;
     let info = gateway.spawn(spec).await;
-    eventually("the grandchild exists", || pids_of(spec.lease_id).len() >= 4);
+    await_unresponsive(spec.lease_id);
     host.await_settled(spec.lease_id);
     if closing {
         gateway.close(spec.lease_id).await;

@@ -2,7 +2,7 @@
 
 use crate::common::{Host, agent, at_lower_levels, eventually, is_alive, kill, pids_of, script};
 use crate::fixtures::{start_ticks, start_with_pid, with_prefix};
-use crate::scenarios::UNRESPONSIVE;
+use crate::scenarios::{UNRESPONSIVE, await_unresponsive};
 use acp_shared::protocol::LeaseState;
 use acp_testkit::ability::Ability;
 use acp_testkit::skip_unless;
@@ -339,9 +339,8 @@ async fn startup_reap_spares_other_tenants() {
     }
     // One lease of the neighbour has a stopped wrapper.
     let (orphaned, orphan) = b.spawn_with_info(agent(&["sleep", "300"])).await;
-    eventually("both trees exist", || {
-        [&spec, &living[0]].iter().all(|spec| pids_of(spec.lease_id).len() >= 4)
-    });
+    await_unresponsive(spec.lease_id);
+    await_unresponsive(living[0].lease_id);
     kill(orphan.wrapper_pid.unwrap(), Signal::STOP);
     let pids = |specs: &[acp_shared::protocol::Spawn]| {
         specs.iter().flat_map(|spec| pids_of(spec.lease_id)).filter(|pid| !is_sleep(*pid)).collect::<Vec<_>>()

@@ -11,6 +11,12 @@ use std::time::Instant;
 /// Ignores SIGTERM and EOF, with a grandchild that does so in its own session.
 pub(crate) const UNRESPONSIVE: &str = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & echo up; while :; do sleep 1; done";
 
+/// Waits until a tree of [`UNRESPONSIVE`] is complete: wrapper, two shells, and the `sleep` of each. A shell that has
+/// not written yet would be ended by SIGPIPE when its supervisor dies.
+pub(crate) fn await_unresponsive(lease_id: LeaseId) {
+    eventually("both shells run their loops", || pids_of(lease_id).len() >= 5);
+}
+
 /// Makes tests from functions that take a level: on the best level under the test's name, and on the lower ones.
 macro_rules! at_each_level {
     ($(#[tokio::test] async fn $test:ident = $check:ident,)+) => {
@@ -142,10 +148,10 @@ impl Client {
         }
     }
 
-    /// Spawns [`UNRESPONSIVE`] and waits for its grandchild.
+    /// Spawns [`UNRESPONSIVE`] and waits for its whole tree.
     pub(crate) async fn spawn_unresponsive(&mut self) -> (Spawn, LeaseInfo) {
         let (spec, info) = self.spawn_with_info(script(UNRESPONSIVE)).await;
-        eventually("the grandchild exists", || pids_of(spec.lease_id).len() >= 4);
+        await_unresponsive(spec.lease_id);
         (spec, info)
     }
 

@@ -1,7 +1,7 @@
 //! Orderly end of a tree and of the supervisor.
 
 use crate::common::{Host, agent, eventually, is_alive, kill, pids_of, script};
-use crate::scenarios::{UNRESPONSIVE, at_each_level};
+use crate::scenarios::{UNRESPONSIVE, at_each_level, await_unresponsive};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Graces, LeaseState, Notice, RefusalCode, Reply, Request, Spawn};
 use rustix::process::Signal;
@@ -10,7 +10,7 @@ async fn check_unresponsive_tree(level: &str) {
     let Some((_host, mut gateway)) = Host::serving_at_level(level).await else { return };
     let spec = gateway.spawn_attached(script(UNRESPONSIVE)).await;
     gateway.read(spec.lease_id, 0, 3).await;
-    eventually("the grandchild exists", || pids_of(spec.lease_id).len() >= 4);
+    await_unresponsive(spec.lease_id);
     gateway.close(spec.lease_id).await;
     gateway.close(spec.lease_id).await;
     let (status, end) = gateway.await_exit(spec.lease_id).await;
@@ -34,7 +34,7 @@ async fn check_killed_wrapper(level: &str) {
     let (spec, info) = gateway.spawn_with_info(script(UNRESPONSIVE)).await;
     gateway.attach(spec.lease_id, 0).await;
     gateway.read(spec.lease_id, 0, 3).await;
-    eventually("the grandchild exists", || pids_of(spec.lease_id).len() >= 4);
+    await_unresponsive(spec.lease_id);
     kill(info.wrapper_pid.unwrap(), Signal::KILL);
     let reason = gateway.state(spec.lease_id, LeaseState::Lost).await;
     assert!(reason.starts_with("its wrapper ended without a report"), "{reason}");
