@@ -28,6 +28,7 @@ pub mod paths;
 pub mod permission;
 pub mod policy;
 pub mod preset;
+pub mod principal;
 pub mod recovery;
 pub mod render;
 pub mod request;
