@@ -154,6 +154,8 @@ uuid_ids! {
     BindingId, "binding id";
     /// Start of a gateway process.
     StartId, "start id";
+    /// Token of the gateway's API.
+    TokenId, "token id";
 }
 
 text_ids! {

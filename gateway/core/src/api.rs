@@ -5,14 +5,17 @@
 mod gateway;
 mod requests;
 mod session;
+mod tokens;
 
 pub use gateway::{
-    AccountView, AgentView, BackendView, ConfigView, HealthView, StatusView, StoreView, SupervisorView,
+    AccountView, AgentView, BackendView, ConfigView, HealthView, ListenerView, StatusView, StoreView,
+    SupervisorView,
 };
 pub use requests::{
     AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
 };
 pub use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
+pub use tokens::{TokenBody, TokenCreatedView, TokenView};
 
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};

@@ -1,10 +1,13 @@
 //! Who makes a request, and what they may do.
 
+use crate::glob;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// What a principal may do. Each scope includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Lists and reads sessions.
     Read,
@@ -47,10 +50,14 @@ impl FromStr for Scope {
     }
 }
 
-/// Who makes a request: the user of a local process, or the holder of a token.
+/// Prefix of the identity of a local process.
+const LOCAL_USER: &str = "user:";
+
+/// Who makes a request: the user of a local process, the holder of a token, or a user whom a trusted proxy names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// Identity: `user:NAME` of a local process, `token:ID` of a token. Two principals are the same if this is equal.
+    /// Identity: `user:NAME` of a local process, `token:ID` of a token, `proxy:NAME` of a proxy's user. Two principals
+    /// are the same if this is equal.
     pub id: String,
     /// Name that is shown as author of prompts and of answers: the user's or the token's.
     pub name: String,
@@ -58,13 +65,56 @@ pub struct Principal {
     pub scope: Scope,
     /// True if the kernel reports a peer on this machine for this request.
     pub local: bool,
+    /// Patterns of the agents whose sessions this principal may see and use; empty: all agents.
+    pub agents: Vec<String>,
 }
 
 impl Principal {
     /// Creates the principal of a process on the gateway's own Unix socket, which admits the gateway's user and root.
     #[must_use]
     pub fn of_local_user(name: String) -> Self {
-        Self { id: format!("user:{name}"), name, scope: Scope::Admin, local: true }
+        let id = format!("{LOCAL_USER}{name}");
+        Self { id, name, scope: Scope::Admin, local: true, agents: Vec::new() }
+    }
+
+    /// Creates the principal of a user whom a trusted proxy names.
+    #[must_use]
+    pub fn of_proxy_user(name: String, scope: Scope) -> Self {
+        Self { id: format!("proxy:{name}"), name, scope, local: false, agents: Vec::new() }
+    }
+
+    /// True for a process on the gateway's own Unix socket. Only such a principal may speak for other people, and
+    /// manage tokens.
+    #[must_use]
+    pub fn is_local_user(&self) -> bool {
+        self.id.starts_with(LOCAL_USER)
+    }
+
+    /// True if the principal may see and use sessions of this agent.
+    #[must_use]
+    pub fn may_use_agent(&self, agent: &str) -> bool {
+        self.agents.is_empty() || self.agents.iter().any(|pattern| glob::matches(pattern, agent))
+    }
+
+    /// True if the principal may use only some agents.
+    #[must_use]
+    pub fn is_limited(&self) -> bool {
+        !self.agents.is_empty()
+    }
+
+    /// Returns the name under which the principal acts: its own, or for a local user the one it gives.
+    ///
+    /// # Errors
+    /// A sentence for the client if another principal gives a name that is not its own.
+    pub fn acts_as(&self, given: Option<String>) -> Result<String, String> {
+        match given {
+            None => Ok(self.name.clone()),
+            Some(name) if self.is_local_user() || name == self.name => Ok(name),
+            Some(_) => Err(format!(
+                "requests of {} carry its name as author: leave out `author` and `by`, or set them to {:?}",
+                self.id, self.name
+            )),
+        }
     }
 
     /// True if the principal has this scope or a larger one.
@@ -84,6 +134,40 @@ mod tests {
             let principal = Principal { scope, ..Principal::of_local_user("ann".to_owned()) };
             let allowed: Vec<Scope> = Scope::ALL.into_iter().filter(|asked| principal.may(*asked)).collect();
             assert_eq!(allowed, Scope::ALL[..=place]);
+        }
+    }
+
+    #[test]
+    fn only_local_users_speak_for_others() {
+        let local = Principal::of_local_user("ann".to_owned());
+        let proxied = Principal::of_proxy_user("ann".to_owned(), Scope::Admin);
+        let named = |name: &str| Some(name.to_owned());
+        assert_eq!(local.acts_as(named("bob")), Ok("bob".to_owned()));
+        for principal in [&local, &proxied] {
+            assert_eq!(principal.acts_as(None), Ok("ann".to_owned()));
+            assert_eq!(principal.acts_as(named("ann")), Ok("ann".to_owned()));
+        }
+        let refused = proxied.acts_as(named("bob")).unwrap_err();
+        assert!(refused.contains("proxy:ann") && refused.contains("\"ann\""), "{refused}");
+        assert!(local.is_local_user() && !proxied.is_local_user());
+        // A proxy's user cannot take the identity of a local one.
+        assert!(!Principal::of_proxy_user("user:root".to_owned(), Scope::Read).is_local_user());
+    }
+
+    #[test]
+    fn limited_principal_uses_matching_agents_only() {
+        let of = |agents: &[&str]| Principal {
+            agents: agents.iter().map(|&pattern| pattern.to_owned()).collect(),
+            ..Principal::of_proxy_user("ann".to_owned(), Scope::Admin)
+        };
+        for (agents, agent, want) in [
+            (vec![], "demo", true),
+            (vec!["demo"], "demo", true),
+            (vec!["demo"], "demo2", false),
+            (vec!["qwen", "dem*"], "demo", true),
+            (vec!["qwen"], "demo", false),
+        ] {
+            assert_eq!(of(&agents).may_use_agent(agent), want, "{agents:?} {agent}");
         }
     }
 

@@ -45,9 +45,25 @@ pub struct StatusView {
     /// Channel accounts that connect to a service.
     #[serde(default)]
     pub accounts: Vec<AccountView>,
+    /// Listeners of the API besides the socket in the state directory.
+    #[serde(default)]
+    pub listeners: Vec<ListenerView>,
     /// Database of the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreView>,
+}
+
+/// State of a listener of the API.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListenerView {
+    /// Address, or path of a socket.
+    pub address: String,
+    /// True if connections are accepted.
+    pub ok: bool,
+    /// True if tokens and prompts can be read on the way.
+    pub plaintext: bool,
+    /// Description for people.
+    pub details: String,
 }
 
 /// Configuration loaded by the gateway.

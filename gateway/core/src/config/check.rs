@@ -1,7 +1,7 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{FilesConfig, ThreadBindings};
-use super::{AgentConfig, Backend, Channels, Config, bindings, mcp};
+use super::{AgentConfig, Backend, Channels, Config, bindings, mcp, northbound};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub const RESERVED_ENV: [&str; 2] = ["OPENCLAW_ACPX_LEASE_ID", "OPENCLAW_GATEWAY
 
 pub(super) type KeyProblems = Vec<(Vec<String>, String)>;
 
-fn key(path: &str) -> Vec<String> {
+pub(super) fn key(path: &str) -> Vec<String> {
     path.split('.').map(str::to_owned).collect()
 }
 
@@ -69,6 +69,7 @@ pub fn check(config: &Config) -> KeyProblems {
     check_backend(&mut found, config);
     bindings::check(&mut found, config);
     mcp::check(&mut found, config);
+    northbound::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
             check_bindings(&mut found, &["channels", name], channel.thread_bindings);

@@ -1,0 +1,130 @@
+//! Scope that a change of a session's settings needs: whatever lets the agent do more unasked needs `approve`, and
+//! programs of the client's choice need `admin`.
+
+use crate::agent_settings::{AgentSettings, MODEL_OPTION};
+use crate::config::McpTransport;
+use crate::config::{McpServer, PermissionMode};
+use crate::options::Setting;
+use crate::principal::Scope;
+use crate::rows::SessionOptions;
+
+/// Categories of config options that change the answers of an agent, and not what it may do.
+const HARMLESS_CATEGORIES: [&str; 2] = ["model", "thought_level"];
+
+/// Permission modes from the strictest.
+const fn rank(mode: PermissionMode) -> u8 {
+    match mode {
+        PermissionMode::DenyAll => 0,
+        PermissionMode::Ask => 1,
+        PermissionMode::ApproveReads => 2,
+        PermissionMode::ApproveAll => 3,
+    }
+}
+
+/// Returns the scope that a change from one permission mode to another needs.
+#[must_use]
+pub fn scope_of_permission(from: PermissionMode, to: PermissionMode) -> Scope {
+    if rank(to) > rank(from) { Scope::Approve } else { Scope::Prompt }
+}
+
+/// Returns the scope that a setting of a session needs. Modes of an agent have no order, so every change of one needs
+/// `approve`, and so does a config option that is not known to be harmless.
+#[must_use]
+pub fn scope_of_setting(setting: &Setting, now: &SessionOptions) -> Scope {
+    match setting {
+        Setting::Permission(mode) => scope_of_permission(now.permission, *mode),
+        Setting::Mode(_) | Setting::Defaults => Scope::Approve,
+        Setting::Config { id, .. } if is_harmless(id, &now.agent) => Scope::Prompt,
+        Setting::Config { .. } => Scope::Approve,
+        Setting::Model(_) | Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => {
+            Scope::Prompt
+        }
+    }
+}
+
+fn is_harmless(id: &str, settings: &AgentSettings) -> bool {
+    match settings.options.iter().find(|option| option.id == id) {
+        Some(option) => {
+            option.category.as_deref().is_some_and(|category| HARMLESS_CATEGORIES.contains(&category))
+        }
+        None => id == MODEL_OPTION,
+    }
+}
+
+/// Returns the scope that MCP servers given by a client need: a `stdio` server is a program on this machine.
+#[must_use]
+pub fn scope_of_servers(servers: &[McpServer]) -> Scope {
+    let starts_program = servers.iter().any(|server| server.transport() == McpTransport::Stdio);
+    if starts_program { Scope::Admin } else { Scope::Prompt }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agent_settings::ConfigOption;
+    use crate::rows::NonInteractive;
+
+    fn options(permission: PermissionMode) -> SessionOptions {
+        let option = |id: &str, category: Option<&str>| ConfigOption {
+            id: id.to_owned(),
+            category: category.map(str::to_owned),
+            ..ConfigOption::default()
+        };
+        let mut options = SessionOptions::new(permission, NonInteractive::Deny);
+        options.agent.options = vec![
+            option("effort", Some("thought_level")),
+            option("approval", Some("mode")),
+            option("sandbox", None),
+            option("model", Some("mode")),
+        ];
+        options
+    }
+
+    #[test]
+    fn wider_permission_mode_needs_approve() {
+        use PermissionMode::{ApproveAll, ApproveReads, Ask, DenyAll};
+        let modes = [DenyAll, Ask, ApproveReads, ApproveAll];
+        for (from_place, from) in modes.into_iter().enumerate() {
+            for (to_place, to) in modes.into_iter().enumerate() {
+                let want = if to_place > from_place { Scope::Approve } else { Scope::Prompt };
+                assert_eq!(
+                    scope_of_setting(&Setting::Permission(to), &options(from)),
+                    want,
+                    "{from:?} {to:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn agent_mode_and_unknown_options_need_approve() {
+        let config = |id: &str| Setting::Config { id: id.to_owned(), value: "x".to_owned() };
+        for (setting, want) in [
+            (Setting::Mode("yolo".to_owned()), Scope::Approve),
+            (Setting::Defaults, Scope::Approve),
+            (config("approval"), Scope::Approve),
+            (config("sandbox"), Scope::Approve),
+            (config("unknown"), Scope::Approve),
+            // The agent says what its option is, not the name.
+            (config("model"), Scope::Approve),
+            (config("effort"), Scope::Prompt),
+            (Setting::Model("big".to_owned()), Scope::Prompt),
+            (Setting::Cwd("/w".to_owned()), Scope::Prompt),
+            (Setting::NonInteractive(NonInteractive::Fail), Scope::Prompt),
+            (Setting::TimeoutS(1), Scope::Prompt),
+        ] {
+            assert_eq!(scope_of_setting(&setting, &options(PermissionMode::Ask)), want, "{setting:?}");
+        }
+        let fresh = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
+        assert_eq!(scope_of_setting(&config("model"), &fresh), Scope::Prompt);
+    }
+
+    #[test]
+    fn programs_of_the_client_need_admin() {
+        let server = |transport| McpServer { transport, ..McpServer::default() };
+        let (remote, program) = (server(Some(McpTransport::Http)), server(None));
+        assert_eq!(scope_of_servers(&[]), Scope::Prompt);
+        assert_eq!(scope_of_servers(std::slice::from_ref(&remote)), Scope::Prompt);
+        assert_eq!(scope_of_servers(&[remote, program]), Scope::Admin);
+    }
+}
