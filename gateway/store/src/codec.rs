@@ -3,6 +3,8 @@
 
 use crate::db::{FromValue, Row, ToValue, Value};
 use crate::error::StoreError;
+use acp_core::bearer::TokenDigest;
+use acp_core::principal::Scope;
 use acp_core::render::PartKind;
 use acp_core::rows::{
     AutoResolution, BindingStatus, ConversationRef, LeaseStatus, PermissionState, RequestState, RunMode,
@@ -10,7 +12,9 @@ use acp_core::rows::{
 };
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
-use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{
+    AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey, TokenId,
+};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -88,7 +92,7 @@ macro_rules! named {
     };
 }
 
-named! { AutoResolution, Ending, PartKind, RunState, SessionState, Verbosity }
+named! { AutoResolution, Ending, PartKind, RunState, Scope, SessionState, Verbosity }
 
 /// Ids in text columns.
 macro_rules! ids {
@@ -116,6 +120,8 @@ ids! {
     GatewayInstanceId = |id| id.to_string().into(),
     LeaseId = |id| id.to_string().into(),
     RunId = |id| id.to_string().into(),
+    TokenDigest = |digest| digest.to_string().into(),
+    TokenId = |id| id.to_string().into(),
 }
 
 /// Numbers in INTEGER columns.

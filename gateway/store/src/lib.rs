@@ -46,6 +46,7 @@ pub mod stdin_outbox;
 #[cfg(test)]
 mod tests;
 pub mod timeouts;
+pub mod tokens;
 pub mod tx;
 pub mod writer;
 
