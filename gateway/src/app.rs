@@ -5,8 +5,12 @@ pub(crate) mod rollback;
 pub(crate) mod service;
 pub(crate) mod signals;
 
+use crate::api::access;
 use crate::api::console::{self, ConsoleApi};
+use crate::api::http::HttpServer;
+use crate::api::listeners::{ListenerStates, Listeners};
 use crate::api::socket::ApiListener;
+use crate::api::tokens::{self, TokenRegistry};
 use crate::api::{Api, ApiLimits, router};
 use crate::app::reload::{Reload, reload_on_signal};
 use crate::app::service::GatewayService;
@@ -96,21 +100,30 @@ pub(crate) async fn serve(
     let metrics = service.metrics.clone();
     let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let supervisor = service.supervisor.clone();
-    let scrape = MetricsEndpoint { metrics, store: store.clone(), supervisor, channels: all.clone() };
+    let scrape =
+        MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let registry = TokenRegistry::open(store.clone()).await?;
+    let routes =
+        router(api.clone()).merge(console::router(api.clone(), console)).merge(scrape.clone().router());
+    let routes = routes.merge(tokens::router(api, registry.clone()));
+    let routes = access::protected(routes, Arc::clone(&service) as _, metrics.clone());
+    let server = HttpServer { router: routes.clone(), limits: api_limits(config) };
+    let states = service.listeners.clone();
+    let listeners = Listeners::open(server, live.clone(), registry, metrics.clone(), states).await?;
     let listener = match config.metrics.listen {
         Some(at) => Some(metrics_endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,
     };
     let resumed = resume_work(&service.manager, &inlet).await?;
-    let serving = tokio::spawn(bound.serve(routes, api_limits(config), stop.clone()));
+    let serving = tokio::spawn(bound.with_metrics(metrics).serve(routes, api_limits(config), stop.clone()));
+    let listeners = tokio::spawn(listeners.run(stop.clone()));
     for channel in &channels {
         tokio::spawn(listen(Arc::clone(channel), Arc::new(inlet.clone()), stop.clone()));
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
-    tasks.extend([("local API", serving), ("bots", bots)]);
+    tasks.extend([("local API", serving), ("listeners", listeners), ("bots", bots)]);
     if let Some(listener) = listener {
         let bounds = metrics_endpoint::ScrapeLimits::default();
         tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
@@ -344,6 +357,7 @@ fn start(
             Durability::Normal => "normal",
         },
         live: live.clone(),
+        listeners: ListenerStates::default(),
         started_at_ms: clock.now_ms(),
     })
 }

@@ -109,6 +109,14 @@ impl GatewayClient {
         self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
     }
 
+    /// Sends a DELETE request. A repetition after a lost response may find nothing more to delete.
+    ///
+    /// # Errors
+    /// As [`GatewayClient::get`].
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.ask(Method::DELETE, path, Bytes::new(), None).await
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,

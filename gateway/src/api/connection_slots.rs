@@ -1,10 +1,10 @@
-//! Slots of connections to the local API. Streams have a separate maximum. A new connection is never
+//! Slots of connections to the API. Streams have a separate maximum. A new connection is never
 //! refused: it closes the connection that has been inactive for longest, so that held connections lock no
 //! client out.
 
 use parking_lot::Mutex;
-use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 
 /// Share of the connections that streams may use, in quarters.
@@ -13,17 +13,18 @@ const STREAM_QUARTERS: usize = 3;
 #[derive(Debug)]
 struct SlotEntry {
     id: u64,
-    /// True while a request is being handled.
-    is_busy: bool,
+    /// Number of requests being handled, without streams.
+    requests: usize,
+    /// Number of open streams.
+    streams: usize,
     end: CancellationToken,
 }
 
 #[derive(Debug, Default)]
 struct SlotTable {
     last_id: u64,
-    /// Connections that serve requests or wait for one, the least recently active first.
-    short: Vec<SlotEntry>,
-    streams: HashSet<u64>,
+    /// All connections, the least recently active first.
+    entries: Vec<SlotEntry>,
 }
 
 /// Slots of all connections.
@@ -39,6 +40,7 @@ pub(crate) struct ConnectionSlot {
     slots: ConnectionSlots,
     id: u64,
     end: CancellationToken,
+    has_served: AtomicBool,
 }
 
 impl ConnectionSlots {
@@ -52,69 +54,112 @@ impl ConnectionSlots {
     }
 
     /// Takes a slot for a new connection. Returns true if another connection was closed for it: the least
-    /// recently active one without a request, otherwise the least recently active one.
+    /// recently active one without a request, otherwise the least recently active one without a stream.
     pub(crate) fn take(&self) -> (Arc<ConnectionSlot>, bool) {
         let mut table = self.table.lock();
-        let is_full = table.short.len() + table.streams.len() >= self.max;
+        let is_full = table.entries.len() >= self.max;
         if is_full {
-            let at = table.short.iter().position(|entry| !entry.is_busy).unwrap_or(0);
+            let without_streams = |entry: &SlotEntry| entry.streams == 0;
+            let is_idle = |entry: &SlotEntry| without_streams(entry) && entry.requests == 0;
+            let idle = table.entries.iter().position(is_idle);
             // Streams never use all slots, so a candidate exists.
-            if at < table.short.len() {
-                table.short.remove(at).end.cancel();
+            let at = idle.or_else(|| table.entries.iter().position(without_streams));
+            if let Some(at) = at {
+                table.entries.remove(at).end.cancel();
             }
         }
         table.last_id += 1;
         let (id, end) = (table.last_id, CancellationToken::new());
-        table.short.push(SlotEntry { id, is_busy: false, end: end.clone() });
+        table.entries.push(SlotEntry { id, requests: 0, streams: 0, end: end.clone() });
         drop(table);
-        (Arc::new(ConnectionSlot { slots: self.clone(), id, end }), is_full)
+        (
+            Arc::new(ConnectionSlot { slots: self.clone(), id, end, has_served: AtomicBool::new(false) }),
+            is_full,
+        )
     }
 }
 
 impl ConnectionSlot {
-    /// Cancelled when the connection must be closed to free its slot.
+    /// Cancelled when the connection must be closed to free its slot, and when it has ended.
     pub(crate) const fn end(&self) -> &CancellationToken {
         &self.end
     }
 
-    /// Marks the beginning of a request.
-    pub(crate) fn begin_request(&self) {
-        self.set_busy(true);
+    /// Notes that the head of a request has arrived.
+    pub(crate) fn note_request(&self) {
+        self.has_served.store(true, Ordering::Relaxed);
     }
 
-    /// Marks the end of a request whose response is not a stream.
-    pub(crate) fn end_request(&self) {
-        self.set_busy(false);
+    /// True once the head of a request has arrived.
+    pub(crate) fn has_served(&self) -> bool {
+        self.has_served.load(Ordering::Relaxed)
     }
 
-    fn set_busy(&self, is_busy: bool) {
-        let mut table = self.slots.table.lock();
-        table.remove(self.id);
-        table.short.push(SlotEntry { id: self.id, is_busy, end: self.end.clone() });
+    /// Marks the beginning of a request; dropping the result marks its end.
+    pub(crate) fn request(self: &Arc<Self>) -> ActiveRequest {
+        self.slots.table.lock().change(self.id, |entry| entry.requests += 1);
+        ActiveRequest { slot: Arc::clone(self), is_stream: false, is_kept: false }
     }
+}
 
-    /// Counts the connection as a stream. Returns false if the maximum of streams is reached.
-    pub(crate) fn stream(&self) -> bool {
-        let mut table = self.slots.table.lock();
-        if table.streams.len() >= self.slots.streams_max() {
-            return false;
-        }
-        table.remove(self.id);
-        table.streams.insert(self.id);
-        true
+impl SlotTable {
+    /// Changes the counts of a connection, which becomes the most recently active one.
+    fn change(&mut self, id: u64, with: impl FnOnce(&mut SlotEntry)) {
+        // A connection that was closed for another one has no entry.
+        let Some(at) = self.entries.iter().position(|entry| entry.id == id) else { return };
+        let mut entry = self.entries.remove(at);
+        with(&mut entry);
+        self.entries.push(entry);
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.slots.table.lock().remove(self.id);
+        self.slots.table.lock().entries.retain(|entry| entry.id != self.id);
+        self.end.cancel();
     }
 }
 
-impl SlotTable {
-    fn remove(&mut self, id: u64) {
-        self.short.retain(|entry| entry.id != id);
-        self.streams.remove(&id);
+/// A request whose response is not written yet.
+#[derive(Debug)]
+pub(crate) struct ActiveRequest {
+    slot: Arc<ConnectionSlot>,
+    is_stream: bool,
+    is_kept: bool,
+}
+
+impl ActiveRequest {
+    /// Counts the request as a stream. Returns false if the maximum of streams is reached.
+    pub(crate) fn become_stream(&mut self) -> bool {
+        let slots = &self.slot.slots;
+        let mut table = slots.table.lock();
+        let is_full = table.entries.iter().map(|entry| entry.streams).sum::<usize>() >= slots.streams_max();
+        if !is_full && !self.is_stream {
+            self.is_stream = true;
+            table.change(self.slot.id, |entry| {
+                entry.requests -= 1;
+                entry.streams += 1;
+            });
+        }
+        self.is_stream
+    }
+
+    /// Counts the request until the connection ends.
+    pub(crate) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let is_stream = self.is_stream;
+        self.slot.slots.table.lock().change(self.slot.id, |entry| match is_stream {
+            true => entry.streams -= 1,
+            false => entry.requests -= 1,
+        });
     }
 }
 
@@ -126,20 +171,22 @@ mod tests {
         slot.end().is_cancelled()
     }
 
+    fn stream(slot: &Arc<ConnectionSlot>) -> Option<ActiveRequest> {
+        let mut request = slot.request();
+        request.become_stream().then_some(request)
+    }
+
     #[test]
     fn new_connection_ends_least_recently_active_idle_one() {
         let slots = ConnectionSlots::new(4);
         let held: Vec<_> = (0..4).map(|_| slots.take().0).collect();
-        held[0].begin_request();
-        held[1].begin_request();
-        held[1].end_request();
+        let _first = held[0].request();
+        drop(held[1].request());
         let (fifth, displaced) = slots.take();
         assert!(displaced && is_ended(&held[2]));
         let (sixth, _) = slots.take();
         assert!(is_ended(&held[3]) && !is_ended(&held[1]) && !is_ended(&held[0]));
-        for slot in [&fifth, &sixth, &held[1]] {
-            slot.begin_request();
-        }
+        let _others: Vec<_> = [&fifth, &sixth, &held[1]].into_iter().map(ConnectionSlot::request).collect();
         // All of them handle requests.
         let (_seventh, displaced) = slots.take();
         assert!(displaced && is_ended(&held[0]));
@@ -149,16 +196,43 @@ mod tests {
     fn streams_leave_a_quarter_of_the_slots() {
         let slots = ConnectionSlots::new(8);
         let held: Vec<_> = (0..6).map(|_| slots.take().0).collect();
-        assert!(held.iter().all(|slot| slot.stream()));
+        let mut open: Vec<_> = held.iter().filter_map(stream).collect();
+        assert_eq!(open.len(), 6);
         let more: Vec<_> = (0..2).map(|_| slots.take()).collect();
-        assert!(more.iter().all(|(slot, displaced)| !displaced && !slot.stream()));
+        assert!(more.iter().all(|(slot, displaced)| !displaced && stream(slot).is_none()));
         let (_last, displaced) = slots.take();
         assert!(displaced && held.iter().all(|slot| !is_ended(slot)));
-        // A stream that ends leaves its slot to another one.
-        held[0].end_request();
-        assert!(more[1].0.stream());
+        // A stream that ends leaves its place to another one.
+        drop(open.pop());
+        assert!(stream(&more[1].0).is_some());
+        drop(open);
         drop(held);
-        assert_eq!(slots.table.lock().streams.len(), 1);
+        assert!(slots.table.lock().entries.iter().all(|entry| entry.streams == 0));
+    }
+
+    #[test]
+    fn several_streams_of_one_connection_count_each() {
+        let slots = ConnectionSlots::new(8);
+        let (one, _) = slots.take();
+        let mut open: Vec<_> = (0..6).filter_map(|_| stream(&one)).collect();
+        assert_eq!(open.len(), 6);
+        let (other, _) = slots.take();
+        assert!(stream(&other).is_none() && stream(&one).is_none());
+        // Another request on the connection, and the end of one stream, leave the others counted.
+        drop(one.request());
+        drop(open.pop());
+        let held: Vec<_> = (0..7).map(|_| slots.take().0).collect();
+        assert!(
+            is_ended(&other) && !is_ended(&one),
+            "a connection with streams is not closed for another one"
+        );
+        drop(held);
+        // A request that is kept counts until the connection ends.
+        let (kept, _) = slots.take();
+        stream(&kept).into_iter().for_each(ActiveRequest::keep);
+        assert!(stream(&one).is_none());
+        drop(kept);
+        assert!(stream(&one).is_some());
     }
 
     #[test]
@@ -167,8 +241,10 @@ mod tests {
         for _ in 0..100 {
             let (slot, displaced) = slots.take();
             assert!(!displaced);
-            slot.begin_request();
+            let request = slot.request();
+            drop(slot);
+            drop(request);
         }
-        assert!(slots.table.lock().short.is_empty());
+        assert!(slots.table.lock().entries.is_empty());
     }
 }

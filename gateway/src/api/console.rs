@@ -1,7 +1,7 @@
 //! Console conversations over the local API. Each reader is a cursor over committed rows.
 
 use crate::api::cursor::{self, Cursor};
-use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody};
+use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, author};
 use crate::api::{Api, no_such_method};
 use crate::channel::console::conversation;
 use crate::conversation::inbound::InboundService;
@@ -130,12 +130,12 @@ async fn post_message(
     Extension(console): Extension<ConsoleApi>,
     path: Result<Path<String>, PathRejection>,
     IdempotencyKeyHeader(key): IdempotencyKeyHeader,
-    DefaultAuthor(caller): DefaultAuthor,
+    Caller(caller): Caller,
     JsonBody(say): JsonBody<ConsoleMessageBody>,
 ) -> Result<Json<ConsoleMessageResponse>, ApiError> {
     let id = name(path)?;
     let message_id = say.message_id.unwrap_or_else(|| key.as_str().to_owned());
-    let author = say.author.unwrap_or(caller);
+    let author = author(&caller, say.author)?;
     let inbound = Inbound::new(conversation(&id), message_id.clone(), author, say.text);
     let outcome = console.inlet.accept(inbound).await?;
     Ok(Json(ConsoleMessageResponse { message_id, outcome }))

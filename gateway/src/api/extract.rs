@@ -1,9 +1,10 @@
 //! Extractors for requests (bodies, ids, keys) and JSON responses, including errors.
 
 use crate::api::Api;
-use crate::api::socket::Peer;
+use crate::api::web_gate::{TokenFault, unauthorized};
 use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER};
 use acp_core::failure::Failure;
+use acp_core::principal::Principal;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_shared::redact::hide_value;
@@ -161,14 +162,23 @@ impl FromRequestParts<Api> for IdempotencyKeyHeader {
     }
 }
 
-/// Default author of a request: the user name of the peer, or an empty string.
+/// Sender of a request.
 #[derive(Debug)]
-pub(crate) struct DefaultAuthor(pub(crate) String);
+pub(crate) struct Caller(pub(crate) Principal);
 
-impl FromRequestParts<Api> for DefaultAuthor {
-    type Rejection = ApiError;
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Api) -> Result<Self, ApiError> {
-        Ok(Self(parts.extensions.get::<Peer>().map_or_else(String::new, Peer::name)))
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
+        let principal = parts.extensions.get::<Principal>().cloned();
+        principal.map(Self).ok_or_else(|| unauthorized(TokenFault::Missing))
     }
+}
+
+/// Returns the author of what a request does: the principal, or the name that a local user gives.
+///
+/// # Errors
+/// `USAGE` if another principal gives a name that is not its own.
+pub(crate) fn author(caller: &Principal, given: Option<String>) -> Result<String, ApiError> {
+    caller.acts_as(given).map_err(ApiError::usage)
 }

@@ -1,12 +1,17 @@
-//! The local API: REST and server-sent events under `/v1`, on a Unix socket in the state directory.
+//! The API: REST and server-sent events under `/v1`, on a Unix socket in the state directory and, if configured, on TCP
+//! and the socket of a proxy.
 #![deny(clippy::indexing_slicing)]
 
+pub(crate) mod access;
 pub(crate) mod client;
+mod connection_io;
 pub(crate) mod connection_slots;
 pub(crate) mod console;
 mod cursor;
 pub(crate) mod events;
 pub(crate) mod extract;
+pub(crate) mod http;
+pub(crate) mod listeners;
 pub(crate) mod peer_ancestry;
 pub(crate) mod session_log;
 pub(crate) mod sessions;
@@ -14,6 +19,9 @@ pub(crate) mod socket;
 pub(crate) mod sse_parser;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tls;
+pub(crate) mod tokens;
+mod web_gate;
 mod write_timeout;
 
 use crate::api::extract::ApiError;
@@ -100,5 +108,10 @@ async fn no_such_path(State(_): State<Api>) -> ApiError {
 }
 
 async fn no_such_method(State(_): State<Api>) -> ApiError {
+    unsupported_method()
+}
+
+/// Response to a method that a path does not have.
+pub(crate) fn unsupported_method() -> ApiError {
     ApiError::of(Code::Usage, "this path does not support that method").status(StatusCode::METHOD_NOT_ALLOWED)
 }

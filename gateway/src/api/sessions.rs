@@ -1,19 +1,24 @@
 //! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::Api;
-use crate::api::extract::{ApiError, DefaultAuthor, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath};
+use crate::api::access::require;
+use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
     PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
 use acp_core::failure::Failure;
 use acp_core::mcp;
+use acp_core::policy::{PolicyScope, effective_policy};
+use acp_core::principal::{Principal, Scope};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
 use acp_core::rows::{RunMode, SessionMode};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
+use acp_core::visibility::principal_sees;
+use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -45,8 +50,13 @@ pub(crate) async fn status(State(api): State<Api>) -> Result<Json<StatusView>, A
 }
 
 /// `GET /v1/agents`.
-pub(crate) async fn agents(State(api): State<Api>) -> Result<Json<Vec<AgentView>>, ApiError> {
-    Ok(Json(api.service.agents().await?))
+pub(crate) async fn agents(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Json<Vec<AgentView>>, ApiError> {
+    let mut agents = api.service.agents().await?;
+    agents.retain(|agent| caller.may_use_agent(agent.name.as_str()));
+    Ok(Json(agents))
 }
 
 /// Query of `GET /v1/sessions`.
@@ -63,11 +73,16 @@ pub(crate) struct ListQuery {
 /// `GET /v1/sessions`.
 pub(crate) async fn list(
     State(api): State<Api>,
+    Caller(caller): Caller,
     query: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Json<Vec<SessionView>>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
-    let rows = api.service.sessions(query.all, limit).await?;
+    // The rows of other agents do not count for the limit.
+    let read_max = if caller.is_limited() { u32::MAX } else { limit };
+    let mut rows = api.service.sessions(query.all, read_max).await?;
+    rows.retain(|row| principal_sees(&caller, row));
+    rows.truncate(limit as usize);
     let mut around = api.service.session_activity().await?;
     Ok(Json(rows.into_iter().map(|row| SessionView::from(row).within(&mut around)).collect()))
 }
@@ -76,9 +91,10 @@ pub(crate) async fn list(
 pub(crate) async fn spawn(
     State(api): State<Api>,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
-    DefaultAuthor(caller): DefaultAuthor,
+    Caller(caller): Caller,
     JsonBody(body): JsonBody<SpawnBody>,
 ) -> Result<Json<SpawnedView>, ApiError> {
+    may_spawn(&api, &caller, &body).await?;
     let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
     let request = SpawnRequest {
         agent: body.agent,
@@ -88,7 +104,7 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         prompt: body.prompt,
-        author: body.author.unwrap_or(caller),
+        author: author(&caller, body.author)?,
         interactive: body.interactive,
         spawned_by: body.spawned_by,
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
@@ -101,6 +117,31 @@ pub(crate) async fn spawn(
         Some(wait) => opening(&api, &spawned.session_key, wait).await?,
     };
     Ok(Json(SpawnedView { spawned, opening, error }))
+}
+
+/// Checks what a spawn needs beyond its route: the agent, its permission mode, programs of the client, and the session
+/// that owns the new one.
+async fn may_spawn(api: &Api, caller: &Principal, body: &SpawnBody) -> Result<(), ApiError> {
+    let loaded = api.service.config();
+    let agent = body.agent.as_ref().or(loaded.config.acp.default_agent.as_ref());
+    if agent.is_some_and(|agent| !caller.may_use_agent(agent.as_str())) {
+        return Err(Failure::of(Code::AgentNotAllowed).into());
+    }
+    if let Some(mode) = body.permission {
+        // Without an agent, the spawn is refused later.
+        let scope = agent.map_or_else(PolicyScope::default, |agent| PolicyScope::default().with_agent(agent));
+        let configured = effective_policy(&loaded, &scope).permission.mode.value;
+        require(caller, scope_of_permission(configured, mode), "a wider permission mode than configured")?;
+    }
+    let servers = mcp::servers_from_map(body.mcp_servers.clone())?;
+    require(caller, scope_of_servers(&servers), "starting MCP servers of your own on the gateway's machine")?;
+    if let Some(key) = &body.spawned_by
+        && caller.is_limited()
+        && !principal_sees(caller, &api.service.session(key).await?)
+    {
+        return Err(Failure::of(Code::NoSession).into());
+    }
+    Ok(())
 }
 
 /// Waits until the agent has opened the session.
@@ -163,7 +204,7 @@ pub(crate) async fn prompt(
     State(api): State<Api>,
     SessionKeyPath(key): SessionKeyPath,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
-    DefaultAuthor(caller): DefaultAuthor,
+    Caller(caller): Caller,
     JsonBody(body): JsonBody<PromptBody>,
 ) -> Result<Json<PromptAccepted>, ApiError> {
     if body.text.is_empty() {
@@ -172,7 +213,7 @@ pub(crate) async fn prompt(
     let request = PromptRequest {
         text: body.text,
         mode: body.mode.unwrap_or(RunMode::Prompt),
-        author: body.author.unwrap_or(caller),
+        author: author(&caller, body.author)?,
         interactive: body.interactive,
         new_conversation: body.new_conversation,
         ..PromptRequest::default()
@@ -196,9 +237,9 @@ pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
         move |State(api): State<Api>,
               SessionKeyPath(key): SessionKeyPath,
               IdempotencyKeyHeader(once): IdempotencyKeyHeader,
-              DefaultAuthor(caller): DefaultAuthor,
+              Caller(caller): Caller,
               JsonBody(body): JsonBody<CloseBody>| async move {
-            let reason = body.reason.unwrap_or_else(|| format!("{} by {caller}", ending.as_str()));
+            let reason = body.reason.unwrap_or_else(|| format!("{} by {}", ending.as_str(), caller.name));
             let request = CloseRequest { reason, ending, discard: body.discard };
             Ok::<_, ApiError>(Json(api.service.close(&key, request, once).await?))
         },
@@ -210,10 +251,10 @@ pub(crate) async fn unbind(
     State(api): State<Api>,
     SessionKeyPath(key): SessionKeyPath,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
-    DefaultAuthor(caller): DefaultAuthor,
+    Caller(caller): Caller,
     JsonBody(body): JsonBody<UnbindBody>,
 ) -> Result<Json<Vec<BoundView>>, ApiError> {
-    let reason = body.reason.unwrap_or_else(|| format!("unbound by {caller}"));
+    let reason = body.reason.unwrap_or_else(|| format!("unbound by {}", caller.name));
     let ended = api.service.unbind(&key, body.binding_id, reason, once).await?;
     Ok(Json(ended.into_iter().map(BoundView::from).collect()))
 }
@@ -233,9 +274,14 @@ pub(crate) async fn options(
     State(api): State<Api>,
     SessionKeyPath(key): SessionKeyPath,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    Caller(caller): Caller,
     JsonBody(body): JsonBody<OptionBody>,
 ) -> Result<Json<SessionStatus>, ApiError> {
     let setting = body.setting().ok_or_else(|| ApiError::usage("exactly one setting is required"))?;
+    if !caller.may(Scope::Approve) {
+        let row = api.service.session(&key).await?;
+        require(&caller, scope_of_setting(&setting, &row.options), "a setting that lets the agent do more")?;
+    }
     Ok(Json(api.service.set(&key, setting, once).await?))
 }
 
@@ -255,11 +301,11 @@ pub(crate) async fn answer(
     path: Result<Path<(String, String)>, PathRejection>,
     SessionKeyPath(key): SessionKeyPath,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
-    DefaultAuthor(caller): DefaultAuthor,
+    Caller(caller): Caller,
     JsonBody(body): JsonBody<AnswerBody>,
 ) -> Result<Json<Done>, ApiError> {
     let Path((_, permission_id)) = path.map_err(|error| ApiError::usage(error.body_text()))?;
-    let by = body.by.unwrap_or(caller);
+    let by = author(&caller, body.by)?;
     api.service.answer_permission(&key, &permission_id, &body.option_id, &by, once).await?;
     Ok(Json(Done { ok: true }))
 }

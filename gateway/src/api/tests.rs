@@ -3,6 +3,9 @@
 
 mod connections;
 mod console;
+mod encrypted;
+mod hostile;
+mod network;
 mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};

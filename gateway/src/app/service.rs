@@ -1,5 +1,6 @@
 //! Implementation of the local API: commands go to the manager, queries to the store.
 
+use crate::api::listeners::ListenerStates;
 use crate::channel::{ChannelHealth, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::bindings::static_bindings::may_unbind;
@@ -54,6 +55,8 @@ pub(crate) struct GatewayService {
     pub(crate) durability: &'static str,
     /// Live configuration.
     pub(crate) live: LiveConfig,
+    /// Listeners of the API besides the local socket.
+    pub(crate) listeners: ListenerStates,
     /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }
@@ -348,6 +351,7 @@ impl GatewayService {
             config: Some(self.config_view()),
             backends: self.backends(),
             accounts: self.accounts(),
+            listeners: self.listeners.views(),
             store: None,
         }
     }

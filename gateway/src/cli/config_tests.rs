@@ -61,6 +61,10 @@ const LOADING: &str = "gateway/core/src/config/tests.rs";
 const THIS_FILE: &str = "gateway/src/cli/config_tests.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
+const NETWORK: &str = "gateway/src/api/tests/network.rs";
+const ENCRYPTED: &str = "gateway/src/api/tests/encrypted.rs";
+const HOSTILE: &str = "gateway/src/api/tests/hostile.rs";
+const NORTHBOUND: &str = "gateway/core/src/config/northbound.rs";
 
 fn mine() -> AgentName {
     AgentName::parse("mine").unwrap()
@@ -389,6 +393,13 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
     ("limits.turn_ms", LIFECYCLE, "turn_above_configured_limit_is_stopped"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
+    ("northbound.listen", NETWORK, "reload_opens_and_closes_listeners"),
+    ("northbound.allowed_hosts", NETWORK, "foreign_host_and_origin_are_refused_on_every_verb"),
+    ("northbound.allowed_origins", NETWORK, "pages_of_allowed_origins_may_use_and_read"),
+    ("northbound.insecure_plaintext", NORTHBOUND, "listeners_off_loopback_need_tls_or_an_explicit_exception"),
+    ("northbound.tls.{cert,key}", ENCRYPTED, "tls_serves_both_protocols_and_no_plain_text"),
+    ("northbound.tls.client_ca", ENCRYPTED, "client_certificates_are_required_where_configured"),
+    ("northbound.proxy.{socket,uids,header,scope}", HOSTILE, "proxy_names_people_from_its_own_user_only"),
     ("log.level", RELOAD, "sighup_reloads_configuration"),
     ("log.format", RELOAD, "sighup_reloads_configuration"),
 ];

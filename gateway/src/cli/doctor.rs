@@ -231,6 +231,14 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
         let verdict = if backend.ok { CheckStatus::Ok } else { CheckStatus::Failed };
         check("backend", verdict, format!("{}: {}", backend.id, backend.details))
     }));
+    checks.extend(status.listeners.iter().map(|listener| {
+        let verdict = match (listener.ok, listener.plaintext) {
+            (false, _) => CheckStatus::Failed,
+            (true, true) => CheckStatus::Note,
+            (true, false) => CheckStatus::Ok,
+        };
+        check("listener", verdict, format!("{}: {}", listener.address, listener.details))
+    }));
     if status.backends.is_empty() {
         checks.push(failed("backend", "no backend is registered: no session can be started"));
     }
@@ -380,6 +388,7 @@ mod tests {
             "supervisor": { "socket": "/s/sup.sock", "connected": true, "pid": 8, "detail": "" },
             "dispatch_enabled": true, "durability": "full",
             "backends": [{ "id": "direct", "ok": true, "details": "ready" }],
+            "listeners": [{ "address": "127.0.0.1:1", "ok": true, "plaintext": false, "details": "TLS" }],
             "store": {
                 "health": "well", "bytes": 1, "log_bytes": 0, "sessions_open": 1, "runs_queued": 0,
                 "inbox_waiting": 0, "stale_bindings": 0, "actors_stuck": 0, "still": [],
@@ -430,6 +439,8 @@ mod tests {
             ("/backends", json!([]), vec![("backend", Failed)]),
             ("/backends/0/ok", json!(false), vec![("backend", Failed)]),
             ("/dispatch_enabled", json!(false), vec![("dispatch", Note)]),
+            ("/listeners/0/ok", json!(false), vec![("listener", Failed)]),
+            ("/listeners/0/plaintext", json!(true), vec![("listener", Note)]),
             ("/store", Value::Null, vec![("store", Failed)]),
             ("/store/health", json!("full"), vec![("store", Failed)]),
             ("/store/stale_bindings", json!(2), vec![("bindings", Failed)]),

@@ -16,6 +16,7 @@ pub(crate) mod prompt;
 pub(crate) mod serve;
 pub(crate) mod sessions;
 pub(crate) mod store;
+pub(crate) mod token;
 pub(crate) mod up;
 
 use crate::api::client::GatewayClient;
@@ -85,6 +86,9 @@ enum CliCommand {
     /// List and answer pending permission requests
     #[command(subcommand)]
     Permissions(permissions::PermissionsCommand),
+    /// Manage the tokens of programs and people that use the API over TCP: add, list, revoke
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// List the known agents, and which are installed here
     Agents(agents::AgentsArgs),
     /// Check the installation
@@ -174,6 +178,7 @@ fn run(
         CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
         CliCommand::Logs(args) => command()?.block_on(logs::run(global, args, out)),
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
+        CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),
         CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
         CliCommand::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
         CliCommand::Config(verb) => config::run(global, &verb, out),

@@ -6,11 +6,13 @@
 mod actors;
 mod channel_metric;
 mod channels;
+mod listeners;
 mod stalled;
 pub(crate) mod transitions;
 
 pub(crate) use actors::{ActorHeartbeat, ActorWatch};
 pub use channel_metric::ChannelMetric;
+pub(crate) use listeners::ListenerConnection;
 pub(crate) use stalled::BlockedItems;
 
 use acp_store::histograms;
@@ -69,6 +71,7 @@ struct Inner {
     rejections: CounterFamily,
     line_faults: CounterFamily,
     levels: ScrapedGauges,
+    listeners: listeners::ListenerFamilies,
     channels: channels::ChannelFamilies,
     actors: ActorWatch,
     blocked_items: BlockedItems,
@@ -158,6 +161,7 @@ impl Metrics {
                 "Output lines of agents that were repaired or are not messages",
             ),
             levels: ScrapedGauges::register(all),
+            listeners: listeners::ListenerFamilies::register(all),
             channels: channels::ChannelFamilies::register(all),
             actors: ActorWatch::default(),
             blocked_items: BlockedItems::default(),

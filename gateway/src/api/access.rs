@@ -1,0 +1,187 @@
+//! Access to the routes of the API: one table with the scope that each needs. A route without an entry is refused, and
+//! what a principal may not see is answered like what does not exist.
+
+use crate::api::extract::ApiError;
+use crate::api::web_gate::{TokenFault, unauthorized};
+use crate::metrics::Metrics;
+use crate::session::service::Service;
+use acp_core::failure::Failure;
+use acp_core::principal::{Principal, Scope};
+use acp_core::visibility::principal_sees;
+use acp_shared::codes::Code;
+use acp_shared::ids::SessionKey;
+use axum::Router;
+use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, State};
+use axum::http::{Method, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+
+/// What a principal that may use only some agents gets of a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// The same as others: the route shows no session.
+    Nothing,
+    /// The session `{key}`, if it is one of an agent that it may use.
+    Session,
+    /// What the handler selects for it.
+    Selected,
+    /// Nothing: the route shows or does more than sessions of single agents.
+    Everything,
+}
+use Reach::{Everything, Nothing, Selected, Session};
+
+/// Entry of the table.
+#[derive(Debug, Clone, Copy)]
+struct Access {
+    method: &'static str,
+    path: &'static str,
+    /// Scope that is needed; `None`: not even a token.
+    scope: Option<Scope>,
+    reach: Reach,
+}
+
+const fn access(method: &'static str, path: &'static str, scope: Scope, reach: Reach) -> Access {
+    Access { method, path, scope: Some(scope), reach }
+}
+
+/// All routes. Some handlers need more for some requests: see [`acp_core::widening`].
+const ACCESS: &[Access] = &[
+    access("GET", "/v1/health", Scope::Read, Nothing),
+    access("GET", "/v1/status", Scope::Read, Everything),
+    access("GET", "/metrics", Scope::Read, Everything),
+    access("GET", "/v1/agents", Scope::Read, Selected),
+    access("GET", "/v1/sessions", Scope::Read, Selected),
+    access("POST", "/v1/sessions", Scope::Prompt, Selected),
+    access("GET", "/v1/sessions/{key}", Scope::Read, Session),
+    access("POST", "/v1/sessions/{key}/prompt", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/cancel", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/close", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/archive", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/delete", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/reset", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/unbind", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/new", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/options", Scope::Prompt, Session),
+    access("GET", "/v1/sessions/{key}/permissions", Scope::Read, Session),
+    access("POST", "/v1/sessions/{key}/permissions/{id}", Scope::Approve, Session),
+    access("GET", "/v1/sessions/{key}/events", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}/log", Scope::Read, Session),
+    // A message in a console conversation may be any command of the operator.
+    access("GET", "/v1/console/conversations/{id}", Scope::Read, Everything),
+    access("GET", "/v1/console/conversations/{id}/messages", Scope::Read, Everything),
+    access("POST", "/v1/console/conversations/{id}/messages", Scope::Admin, Everything),
+    access("GET", "/v1/tokens", Scope::Admin, Everything),
+    access("POST", "/v1/tokens", Scope::Admin, Everything),
+    access("DELETE", "/v1/tokens/{token}", Scope::Admin, Everything),
+];
+
+fn entry(method: &Method, path: &str) -> Option<&'static Access> {
+    // A route that answers GET answers HEAD.
+    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    ACCESS.iter().find(|entry| entry.path == path && entry.method == method)
+}
+
+/// True if the request needs no token.
+pub(super) fn is_open(request: &Request) -> bool {
+    entry(request.method(), request.uri().path()).is_some_and(|entry| entry.scope.is_none())
+}
+
+/// Refuses the request unless the principal has the scope.
+///
+/// # Errors
+/// `PERMISSION_DENIED` with the needed scope.
+pub(crate) fn require(principal: &Principal, scope: Scope, what: &str) -> Result<(), ApiError> {
+    if principal.may(scope) {
+        return Ok(());
+    }
+    let text = format!("{what} needs scope {scope}; {} has scope {}", principal.name, principal.scope);
+    Err(Failure::new(Code::PermissionDenied, text).detail("SCOPE_REQUIRED").origin("gateway").into())
+}
+
+/// What the check of a request uses.
+#[derive(Clone)]
+struct AccessCheck {
+    service: Arc<dyn Service>,
+    metrics: Metrics,
+}
+
+/// Adds the check of each request to all routes.
+pub(crate) fn protected(routes: Router, service: Arc<dyn Service>, metrics: Metrics) -> Router {
+    routes.layer(from_fn_with_state(AccessCheck { service, metrics }, check))
+}
+
+async fn check(State(check): State<AccessCheck>, request: Request, next: Next) -> Response {
+    // Unknown paths have no handler: their answer tells nothing.
+    let Some(path) = request.extensions().get::<MatchedPath>().cloned() else {
+        return next.run(request).await;
+    };
+    let (mut parts, body) = request.into_parts();
+    let Some(entry) = entry(&parts.method, path.as_str()) else {
+        return crate::api::unsupported_method().into_response();
+    };
+    let Some(scope) = entry.scope else { return next.run(Request::from_parts(parts, body)).await };
+    let Some(principal) = parts.extensions.get::<Principal>().cloned() else {
+        return unauthorized(TokenFault::Missing);
+    };
+    if let Err(refused) = require(&principal, scope, &format!("{} {}", entry.method, entry.path)) {
+        check.metrics.api_refused("any", "scope");
+        return refused.into_response();
+    }
+    if principal.is_limited() {
+        let params = RawPathParams::from_request_parts(&mut parts, &()).await.ok();
+        let key = params.iter().flatten().find(|(name, _)| *name == "key").map(|(_, key)| key.to_owned());
+        if let Err(refused) = check.reach(&principal, entry.reach, key.as_deref()).await {
+            check.metrics.api_refused("any", "agent");
+            return refused.into_response();
+        }
+    }
+    next.run(Request::from_parts(parts, body)).await
+}
+
+impl AccessCheck {
+    async fn reach(&self, principal: &Principal, reach: Reach, key: Option<&str>) -> Result<(), ApiError> {
+        match reach {
+            Nothing | Selected => Ok(()),
+            Everything => {
+                let text =
+                    format!("{} may use only some agents, and this concerns all of them", principal.name);
+                let failure = Failure::new(Code::PermissionDenied, text).detail("AGENTS_LIMITED");
+                Err(failure.origin("gateway").into())
+            }
+            Session => {
+                let hidden = || ApiError::from(Failure::of(Code::NoSession));
+                let key = SessionKey::parse(key.unwrap_or_default()).map_err(|_| hidden())?;
+                let row = self.service.session(&key).await?;
+                if principal_sees(principal, &row) { Ok(()) } else { Err(hidden()) }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Paths and methods of the table.
+    pub(crate) fn listed() -> Vec<(&'static str, &'static str)> {
+        ACCESS.iter().map(|entry| (entry.path, entry.method)).collect()
+    }
+
+    #[test]
+    fn table_has_one_entry_for_each_method_and_path() {
+        let mut all = listed();
+        all.sort_unstable();
+        let count = all.len();
+        all.dedup();
+        assert_eq!(all.len(), count);
+        assert!(entry(&Method::HEAD, "/v1/health").is_some() && entry(&Method::PUT, "/v1/health").is_none());
+    }
+
+    #[test]
+    fn routes_of_a_session_are_limited_to_its_agent() {
+        for entry in ACCESS {
+            assert_eq!(entry.path.contains("{key}"), entry.reach == Session, "{entry:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! Listeners besides the socket in the state directory: TCP, and the socket of a trusted proxy. They follow the live
+//! configuration: a reload opens new ones, closes removed ones, and reads the TLS files again.
+
+use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
+use crate::api::http::HttpServer;
+use crate::api::socket::{accept_until, bind_unix};
+use crate::api::tls;
+use crate::api::tokens::TokenRegistry;
+use crate::api::web_gate::{Identification, WebGate};
+use crate::config::LiveConfig;
+use crate::metrics::{ListenerConnection, Metrics};
+use acp_core::api::ListenerView;
+use acp_core::config::NorthboundConfig;
+use acp_core::failure::Failure;
+use acp_shared::codes::Code;
+use acp_shared::log_limit::RefusalLog;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_util::sync::CancellationToken;
+
+/// Name of TCP listeners in metrics and logs.
+const TCP: &str = "tcp";
+/// Name of the proxy's socket there.
+const PROXY: &str = "proxy";
+
+/// States of the listeners, for `GET /v1/status`. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ListenerStates {
+    all: Arc<Mutex<BTreeMap<String, ListenerView>>>,
+}
+
+impl ListenerStates {
+    /// Returns all states, by address.
+    pub(crate) fn views(&self) -> Vec<ListenerView> {
+        self.all.lock().values().cloned().collect()
+    }
+
+    fn set(&self, address: &str, ok: bool, plaintext: bool, details: String) {
+        let view = ListenerView { address: address.to_owned(), ok, plaintext, details };
+        self.all.lock().insert(address.to_owned(), view);
+    }
+
+    fn keep_only(&self, wanted: &BTreeMap<String, Wanted>) {
+        self.all.lock().retain(|address, _| wanted.contains_key(address));
+    }
+}
+
+/// A listener of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Wanted {
+    /// TCP; true with TLS.
+    Tcp(SocketAddr, bool),
+    /// Socket of the proxy.
+    Proxy(PathBuf),
+}
+
+struct ActiveListener {
+    wanted: Wanted,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// What all listeners share.
+#[derive(Clone)]
+struct Shared {
+    server: HttpServer,
+    live: LiveConfig,
+    tokens: TokenRegistry,
+    metrics: Metrics,
+    slots: ConnectionSlots,
+    log: RefusalLog,
+    /// Present TLS files; `None` without TLS.
+    tls: Arc<RwLock<Option<Arc<ServerConfig>>>>,
+}
+
+/// The listeners.
+pub(crate) struct Listeners {
+    shared: Shared,
+    states: ListenerStates,
+    active: BTreeMap<String, ActiveListener>,
+}
+
+impl Listeners {
+    /// Opens the listeners of the configuration.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` if a TLS file cannot be used, or the proxy is the gateway's own user; `RUNTIME` if an address
+    /// cannot be bound.
+    pub(crate) async fn open(
+        server: HttpServer,
+        live: LiveConfig,
+        tokens: TokenRegistry,
+        metrics: Metrics,
+        states: ListenerStates,
+    ) -> Result<Self, Failure> {
+        let slots = ConnectionSlots::new(server.limits.connections_max);
+        let (log, tls) = (RefusalLog::default(), Arc::default());
+        let shared = Shared { server, live, tokens, metrics, slots, log, tls };
+        let mut listeners = Self { shared, states, active: BTreeMap::new() };
+        match listeners.follow().await.into_iter().next() {
+            None => Ok(listeners),
+            Some(failure) => {
+                listeners.close().await;
+                Err(failure)
+            }
+        }
+    }
+
+    /// Follows the configuration until `ending` is cancelled, then closes all listeners.
+    pub(crate) async fn run(mut self, ending: CancellationToken) {
+        let mut changes = self.shared.live.changes();
+        loop {
+            tokio::select! {
+                () = ending.cancelled() => break,
+                changed = changes.changed() => if changed.is_err() { break },
+            }
+            for failure in self.follow().await {
+                tracing::error!(%failure, "listener not opened; others are served");
+            }
+        }
+        self.close().await;
+        self.shared.log.flush();
+    }
+
+    /// Brings the listeners to the live configuration. Returns what failed.
+    async fn follow(&mut self) -> Vec<Failure> {
+        let loaded = self.shared.live.now();
+        let config = &loaded.config.northbound;
+        let mut failures = Vec::new();
+        if let Err(why) = self.load_tls(config) {
+            failures.push(Failure::new(Code::ConfigInvalid, why).origin("gateway"));
+        }
+        let has_tls = self.shared.tls.read().is_some();
+        // Without its certificate, an address that must have TLS is not served at all.
+        let is_usable = config.tls.cert.is_some() == has_tls;
+        let mut wanted: BTreeMap<String, Wanted> =
+            config.addresses().into_iter().map(|at| (at.to_string(), Wanted::Tcp(at, has_tls))).collect();
+        if let Some(socket) = &config.proxy.socket {
+            wanted.insert(socket.display().to_string(), Wanted::Proxy(socket.clone()));
+        }
+        self.states.keep_only(&wanted);
+        let stays = |address: &String, active: &ActiveListener| {
+            wanted.get(address) == Some(&active.wanted)
+                && (is_usable || !matches!(active.wanted, Wanted::Tcp(..)))
+        };
+        let ended: Vec<String> = self
+            .active
+            .iter()
+            .filter(|(address, active)| !stays(address, active))
+            .map(|(it, _)| it.clone())
+            .collect();
+        for address in ended {
+            self.end(&address).await;
+        }
+        for (address, wanted) in wanted {
+            if self.active.contains_key(&address) {
+                continue;
+            }
+            let opened = match (&wanted, is_usable) {
+                (Wanted::Tcp(..), false) => Err("its TLS files cannot be used".to_owned()),
+                _ => self.start(&address, wanted, config).await,
+            };
+            if let Err(why) = opened {
+                self.states.set(&address, false, false, why.clone());
+                let text = format!("Cannot listen at {address} (northbound): {why}");
+                failures.push(Failure::new(Code::Runtime, text).origin("gateway"));
+            }
+        }
+        failures
+    }
+
+    /// Reads the TLS files. If that fails, the files read before stay in use.
+    fn load_tls(&self, config: &NorthboundConfig) -> Result<(), String> {
+        let loaded = tls::load(&config.tls)?;
+        *self.shared.tls.write() = loaded;
+        Ok(())
+    }
+
+    async fn start(
+        &mut self,
+        address: &str,
+        wanted: Wanted,
+        config: &NorthboundConfig,
+    ) -> Result<(), String> {
+        let stop = CancellationToken::new();
+        let shared = self.shared.clone();
+        let mut plaintext = false;
+        let (task, details) = match &wanted {
+            Wanted::Tcp(at, has_tls) => {
+                let listener = TcpListener::bind(at).await.map_err(|error| error.to_string())?;
+                let bound = listener.local_addr().map_err(|error| error.to_string())?;
+                plaintext = !has_tls && !at.ip().to_canonical().is_loopback();
+                let details = match (has_tls, plaintext) {
+                    (true, _) => "TLS",
+                    (false, false) => "without TLS, on loopback",
+                    (false, true) => "without TLS: tokens and prompts can be read on the way",
+                };
+                (
+                    tokio::spawn(shared.serve_tcp(listener, *has_tls, stop.clone())),
+                    format!("{bound}: {details}"),
+                )
+            }
+            Wanted::Proxy(socket) => {
+                if config.proxy.uids.contains(&rustix::process::geteuid().as_raw()) {
+                    return Err("northbound.proxy.uids contains the gateway's own user".to_owned());
+                }
+                let listener = bind_unix(socket, 0o666).map_err(|error| error.to_string())?;
+                let serving = shared.serve_proxy(listener, socket.clone(), stop.clone());
+                (tokio::spawn(serving), format!("proxy of uids {:?}", config.proxy.uids))
+            }
+        };
+        tracing::info!(address, details, "listener opened");
+        self.states.set(address, true, plaintext, details);
+        self.active.insert(address.to_owned(), ActiveListener { wanted, stop, task });
+        Ok(())
+    }
+
+    async fn end(&mut self, address: &str) {
+        let Some(active) = self.active.remove(address) else { return };
+        active.stop.cancel();
+        if active.task.await.is_err() {
+            tracing::warn!(address, "listener panicked");
+        }
+        tracing::info!(address, "listener closed");
+    }
+
+    async fn close(&mut self) {
+        self.active.values().for_each(|active| active.stop.cancel());
+        while let Some(address) = self.active.keys().next().cloned() {
+            self.end(&address).await;
+        }
+    }
+}
+
+impl Shared {
+    async fn serve_tcp(self, listener: TcpListener, has_tls: bool, stop: CancellationToken) {
+        let (log, ending) = (self.log.clone(), stop.clone());
+        let accept = move |cx: &mut std::task::Context<'_>| listener.poll_accept(cx);
+        accept_until(accept, &log, &ending, |(stream, peer), tasks| {
+            let (shared, stop) = (self.clone(), stop.clone());
+            drop(tasks.spawn(async move { shared.serve_stream(stream, peer, has_tls, &stop).await }));
+        })
+        .await;
+    }
+
+    async fn serve_stream(
+        self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        has_tls: bool,
+        ending: &CancellationToken,
+    ) {
+        let (slot, _open) = self.take_slot(TCP);
+        // Small frames of a stream go out at once. A socket that refuses the option works without it.
+        let _ = stream.set_nodelay(true);
+        let is_local = peer.ip().to_canonical().is_loopback();
+        let gate = self.gate(TCP, Identification::Token(self.tokens.clone(), is_local), &peer.to_string());
+        let gate = Arc::new(WebGate { bound: stream.local_addr().ok(), ..gate });
+        let never = std::future::pending();
+        if !has_tls {
+            return self.server.serve(stream, gate, slot, false, never, ending).await;
+        }
+        let Some(config) = self.tls.read().clone() else { return };
+        let limit = Duration::from_millis(self.server.limits.head_ms);
+        let handshake = tokio::time::timeout(limit, TlsAcceptor::from(config).accept(stream));
+        let accepted = tokio::select! {
+            accepted = handshake => accepted,
+            () = slot.end().cancelled() => return,
+            () = ending.cancelled() => return,
+        };
+        match accepted {
+            Ok(Ok(stream)) => self.server.serve(stream, gate, slot, false, never, ending).await,
+            Ok(Err(error)) => {
+                self.metrics.api_refused(TCP, "tls");
+                tracing::debug!(%peer, %error, "TLS handshake failed");
+            }
+            Err(_) => self.metrics.api_refused(TCP, "tls"),
+        }
+    }
+
+    async fn serve_proxy(self, listener: UnixListener, path: PathBuf, stop: CancellationToken) {
+        let (log, ending) = (self.log.clone(), stop.clone());
+        let accept = move |cx: &mut std::task::Context<'_>| listener.poll_accept(cx);
+        accept_until(accept, &log, &ending, |(stream, _), tasks| {
+            let Some(uid) = self.admit_proxy(&stream) else { return };
+            let (shared, stop) = (self.clone(), stop.clone());
+            drop(tasks.spawn(async move {
+                let (slot, _open) = shared.take_slot(PROXY);
+                let gate = Arc::new(shared.gate(PROXY, Identification::Proxy, &format!("uid {uid}")));
+                shared.server.serve(stream, gate, slot, false, std::future::pending(), &stop).await;
+            }));
+        })
+        .await;
+        remove_socket(&path);
+    }
+
+    /// Admits the configured users, except root and the gateway's own.
+    fn admit_proxy(&self, stream: &UnixStream) -> Option<u32> {
+        let uid = stream.peer_cred().ok()?.uid();
+        let own = rustix::process::geteuid().as_raw();
+        if uid != 0 && uid != own && self.live.now().config.northbound.proxy.uids.contains(&uid) {
+            return Some(uid);
+        }
+        const REASON: &str = "not the proxy";
+        self.metrics.api_refused(PROXY, "foreign_user");
+        if self.log.may_log(uid, REASON) {
+            tracing::warn!(uid, reason = REASON, "connection refused");
+        }
+        None
+    }
+
+    fn take_slot(&self, listener: &'static str) -> (Arc<ConnectionSlot>, ListenerConnection) {
+        let (slot, displaced) = self.slots.take();
+        if displaced {
+            self.metrics.api_refused(listener, "too_many_connections");
+            if self.log.may_log(rustix::process::geteuid().as_raw(), "too many connections") {
+                let connections_max = self.server.limits.connections_max;
+                tracing::warn!(listener, connections_max, "too many connections; least active one closed");
+            }
+        }
+        (slot, self.metrics.api_connection(listener))
+    }
+
+    fn gate(&self, listener: &'static str, identification: Identification, peer: &str) -> WebGate {
+        WebGate {
+            live: self.live.clone(),
+            identification,
+            bound: None,
+            listener,
+            peer: peer.to_owned(),
+            metrics: self.metrics.clone(),
+            log: self.log.clone(),
+        }
+    }
+}
+
+fn remove_socket(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(%error, path = %path.display(), "cannot remove the socket");
+    }
+}

@@ -1,0 +1,49 @@
+//! Metrics of the API's listeners.
+
+use super::{CounterFamily, GaugeFamily, Metrics, add, count, labels};
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+
+/// Metrics by listener: `unix`, `tcp` or `proxy`.
+#[derive(Debug)]
+pub(super) struct ListenerFamilies {
+    connections: CounterFamily,
+    open: GaugeFamily,
+    refusals: CounterFamily,
+}
+
+impl ListenerFamilies {
+    pub(super) fn register(all: &mut Registry) -> Self {
+        Self {
+            connections: add(all, "api_connections", "Connections to the API, by listener"),
+            open: add(all, "api_connections_open", "Open connections to the API, by listener"),
+            refusals: add(all, "api_refusals", "Refused connections and requests, by listener and reason"),
+        }
+    }
+}
+
+/// An open connection, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ListenerConnection(Gauge);
+
+impl Drop for ListenerConnection {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Metrics {
+    /// Counts a connection to a listener.
+    pub(crate) fn api_connection(&self, listener: &'static str) -> ListenerConnection {
+        let families = &self.inner.listeners;
+        count(&families.connections, [("listener", listener)]);
+        let open = families.open.get_or_create_owned(&labels([("listener", listener)]));
+        open.inc();
+        ListenerConnection(open)
+    }
+
+    /// Counts a refused connection or request.
+    pub(crate) fn api_refused(&self, listener: &'static str, reason: &'static str) {
+        count(&self.inner.listeners.refusals, [("listener", listener), ("reason", reason)]);
+    }
+}
