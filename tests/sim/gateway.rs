@@ -242,6 +242,7 @@ pub(super) fn start(
         channels: channels.clone(),
         durability: "full",
         live,
+        listeners: Default::default(),
         started_at_ms: clock.now_ms(),
     });
     let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);

@@ -20,8 +20,12 @@ const SESSIONS: &str = "gateway/src/session/task_tests.rs";
 const STORE: &str = "gateway/store/src/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
 const CHANNELS: &str = "gateway/src/metrics/channels.rs";
-const METRICS: [(&str, &str); 48] = [
+const LISTENERS: &str = "gateway/src/api/tests/hostile.rs";
+const METRICS: [(&str, &str); 51] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
+    ("acp_api_connections", LISTENERS),
+    ("acp_api_connections_open", LISTENERS),
+    ("acp_api_refusals", LISTENERS),
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
