@@ -41,9 +41,11 @@ use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, GroupBounds, Store, StoreError};
+use axum::Router;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -104,18 +106,10 @@ pub(crate) async fn serve(
         MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let registry = TokenRegistry::open(store.clone()).await?;
-    let routes =
-        router(api.clone()).merge(console::router(api.clone(), console)).merge(scrape.clone().router());
-    let routes = routes.merge(tokens::router(api, registry.clone()));
-    let routes = access::protected(routes, Arc::clone(&service) as _, metrics.clone());
-    let server = HttpServer { router: routes.clone(), limits: api_limits(config) };
-    let states = service.listeners.clone();
-    let listeners = Listeners::open(server, live.clone(), registry, metrics.clone(), states).await?;
-    let listener = match config.metrics.listen {
-        Some(at) => Some(metrics_endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
-        None => None,
-    };
+    let routes = all_routes(&service, api, console, &scrape, &registry);
+    let listener = open_metrics_listener(config).await?;
     let resumed = resume_work(&service.manager, &inlet).await?;
+    let listeners = open_listeners(&service, routes.clone(), registry).await?;
     let serving = tokio::spawn(bound.with_metrics(metrics).serve(routes, api_limits(config), stop.clone()));
     let listeners = tokio::spawn(listeners.run(stop.clone()));
     for channel in &channels {
@@ -149,6 +143,37 @@ pub(crate) async fn serve(
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
     ended
+}
+
+/// Returns the routes of all listeners, with the check of scopes around them.
+fn all_routes(
+    service: &Arc<GatewayService>,
+    api: Api,
+    console: ConsoleApi,
+    scrape: &MetricsEndpoint,
+    registry: &TokenRegistry,
+) -> Router {
+    let routes = router(api.clone())
+        .merge(console::router(api.clone(), console))
+        .merge(scrape.clone().router())
+        .merge(tokens::router(api, registry.clone()));
+    access::protected(routes, Arc::clone(service) as _, service.metrics.clone())
+}
+
+/// Opens the listeners besides the local socket.
+async fn open_listeners(
+    service: &GatewayService,
+    router: Router,
+    tokens: TokenRegistry,
+) -> Result<Listeners, Failure> {
+    let GatewayService { live, metrics, listeners, .. } = service;
+    let server = HttpServer { router, limits: api_limits(live.at_start()) };
+    Listeners::open(server, live.clone(), tokens, metrics.clone(), listeners.clone()).await
+}
+
+async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {
+    let Some(at) = config.metrics.listen else { return Ok(None) };
+    metrics_endpoint::listen(at).await.map(Some).map_err(|error| cannot_listen(at, &error))
 }
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.

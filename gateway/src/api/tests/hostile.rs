@@ -115,24 +115,32 @@ async fn revoked_or_expired_token_ends_its_streams() {
     let network = Network::start(LOOPBACK, LIMITS_OF_TCP).await;
     let revoked = network.token("revoked", Scope::Read, &[], None).await;
     let kept = network.token("kept", Scope::Read, &[], None).await;
-    let expiring = network.token("expiring", Scope::Read, &[], Some(2)).await;
+    let expiring = network.token("expiring", Scope::Read, &[], Some(5)).await;
     let mut streams = [open_stream(&network, &revoked).await, open_stream(&network, &expiring).await];
     let mut other = open_stream(&network, &kept).await;
     network.fake.append_message("before");
+    for stream in &mut streams {
+        read_until(stream, "before").await;
+    }
     network.revoke("revoked").await;
     for stream in &mut streams {
         let rest = read_to_end(stream).await;
-        assert!(rest.contains("before") && !rest.ends_with("0\r\n\r\n"), "ends as a broken stream: {rest}");
+        assert!(!rest.ends_with("0\r\n\r\n"), "ends as a broken stream: {rest}");
     }
     network.fake.append_message("after");
+    read_until(&mut other, "after").await;
+    network.end().await;
+}
+
+/// Reads a stream until it has brought this text.
+async fn read_until(stream: &mut TcpStream, text: &str) {
     let mut seen = String::new();
-    while !seen.contains("after") {
+    while !seen.contains(text) {
         let mut piece = [0; 4_096];
-        let count = tokio::time::timeout(DEADLINE, other.read(&mut piece)).await.unwrap().unwrap();
-        assert!(count > 0, "the stream of another token goes on: {seen}");
+        let count = tokio::time::timeout(DEADLINE, stream.read(&mut piece)).await.unwrap().unwrap();
+        assert!(count > 0, "the stream ended: {seen}");
         seen.push_str(&String::from_utf8_lossy(&piece[..count]));
     }
-    network.end().await;
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ pub(super) struct Network {
     pub(super) live: LiveConfig,
     pub(super) metrics: Metrics,
     states: ListenerStates,
-    _store: Store,
+    store: Store,
     server: Server,
     listening: JoinHandle<()>,
 }
@@ -65,16 +65,7 @@ impl Network {
         let listeners =
             Listeners::open(http, live.clone(), registry, metrics.clone(), states.clone()).await.unwrap();
         let listening = tokio::spawn(listeners.run(ending.clone()));
-        Self {
-            dir,
-            fake,
-            live,
-            metrics,
-            states,
-            _store: store,
-            server: Server { ending, serving },
-            listening,
-        }
+        Self { dir, fake, live, metrics, states, store, server: Server { ending, serving }, listening }
     }
 
     /// The only TCP address.
@@ -220,11 +211,11 @@ async fn tcp_request_needs_a_valid_token() {
 async fn tokens_survive_a_restart_and_only_digests_are_stored() {
     let network = Network::start(LOOPBACK, LIMITS).await;
     let token = network.token("phone", Scope::Read, &["demo"], None).await;
-    let registry = TokenRegistry::open(network._store.clone()).await.unwrap();
+    let registry = TokenRegistry::open(network.store.clone()).await.unwrap();
     let parsed = acp_core::bearer::BearerToken::parse(&token).unwrap();
     let (principal, _) = registry.find(&parsed, true).unwrap();
     assert_eq!((principal.name.as_str(), principal.agents.len(), principal.local), ("phone", 1, true));
-    let rows = network._store.tokens().await.unwrap();
+    let rows = network.store.tokens().await.unwrap();
     assert!(!format!("{rows:?}").contains(&token[4..]));
     network.end().await;
 }
@@ -349,8 +340,8 @@ async fn scope_of_a_token_limits_what_it_may_do() {
             network.exchange(&request(method, path, &bearer(admin), r#"{"name":"x","scope":"admin"}"#)).await;
         assert!(status(&answer) == 403 && answer.contains("LOCAL_ONLY"), "{answer}");
     }
-    // Scopes were checked before anything happened.
-    assert_eq!(network.refusals("scope"), 4 + 4);
+    // Routes that need more than `read`: one prompt, five spawns, five settings; and an answer, twice.
+    assert_eq!(network.refusals("scope"), 11 + 2);
     network.end().await;
 }
 
@@ -507,15 +498,13 @@ async fn reload_opens_and_closes_listeners() {
     .await;
     assert_eq!(network.address(), address);
     // An address that cannot be bound is reported, and others are served.
-    let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let taken = taken.local_addr().unwrap();
-    let held = std::net::TcpListener::bind(taken);
+    let holder = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = holder.local_addr().unwrap();
     let both = format!("[northbound]\nlisten = [\"unix\", \"127.0.0.1:0\", \"{taken}\"]\n");
     network.live.replace(config(&both)).unwrap();
-    if held.is_ok() {
-        eventually("the failure", async || network.states.views().into_iter().find(|view| !view.ok)).await;
-        assert_eq!(network.status(&token, "GET", "/v1/health", "").await, 200);
-    }
+    let failure = eventually("the failure", async || network.failure()).await;
+    assert!(failure.contains("in use"), "{failure}");
+    assert_eq!(network.status(&token, "GET", "/v1/health", "").await, 200);
     network.live.replace(config("")).unwrap();
     eventually("no listener", async || network.states.views().is_empty().then_some(())).await;
     eventually("a closed address", async || TcpStream::connect(address).await.err()).await;
