@@ -12,7 +12,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use axum::Router;
 use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::Method;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;

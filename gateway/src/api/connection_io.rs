@@ -40,12 +40,11 @@ impl<S> ConnectionIo<S> {
         if self.slot.has_served() {
             self.first_head = None;
         }
-        match &mut self.first_head {
-            Some(timer) if timer.as_mut().poll(cx).is_ready() => {
-                Err(io::Error::new(io::ErrorKind::TimedOut, "no request arrived in time"))
-            }
-            _ => Ok(()),
+        let is_late = self.first_head.as_mut().is_some_and(|timer| timer.as_mut().poll(cx).is_ready());
+        if is_late {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no request arrived in time"));
         }
+        Ok(())
     }
 }
 
