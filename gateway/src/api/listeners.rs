@@ -11,6 +11,7 @@ use crate::config::LiveConfig;
 use crate::metrics::{ListenerConnection, Metrics};
 use acp_core::api::ListenerView;
 use acp_core::config::NorthboundConfig;
+use acp_core::config::load::LoadedConfig;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
@@ -21,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -84,6 +86,7 @@ struct Shared {
 /// The listeners.
 pub(crate) struct Listeners {
     shared: Shared,
+    changes: watch::Receiver<Arc<LoadedConfig>>,
     states: ListenerStates,
     active: BTreeMap<String, ActiveListener>,
 }
@@ -104,7 +107,9 @@ impl Listeners {
         let slots = ConnectionSlots::new(server.limits.connections_max);
         let (log, tls) = (RefusalLog::default(), Arc::default());
         let shared = Shared { server, live, tokens, metrics, slots, log, tls };
-        let mut listeners = Self { shared, states, active: BTreeMap::new() };
+        // Subscribed first: a reload while the listeners are opened is followed afterwards.
+        let changes = shared.live.changes();
+        let mut listeners = Self { shared, changes, states, active: BTreeMap::new() };
         match listeners.follow().await.into_iter().next() {
             None => Ok(listeners),
             Some(failure) => {
@@ -116,11 +121,10 @@ impl Listeners {
 
     /// Follows the configuration until `ending` is cancelled, then closes all listeners.
     pub(crate) async fn run(mut self, ending: CancellationToken) {
-        let mut changes = self.shared.live.changes();
         loop {
             tokio::select! {
                 () = ending.cancelled() => break,
-                changed = changes.changed() => if changed.is_err() { break },
+                changed = self.changes.changed() => if changed.is_err() { break },
             }
             for failure in self.follow().await {
                 tracing::error!(%failure, "listener not opened; others are served");
