@@ -176,6 +176,7 @@ fn ask_as(uid: u32, socket: &Path, asked: &[u8]) -> String {
     })
 }
 
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_names_people_from_its_own_user_only() {
     const PROXY: u32 = 65_534;
