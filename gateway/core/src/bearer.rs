@@ -80,7 +80,7 @@ pub fn of_authorization(value: &str) -> Option<BearerToken> {
 }
 
 /// Splits the subprotocols that a WebSocket client offers into those for the handshake and its token. The token counts
-/// only beside the subprotocol `acp`, which is the one to be echoed. `None` if there is no token.
+/// only together with the subprotocol `acp`, which is the one to be echoed. `None` if there is no token.
 #[must_use]
 pub fn of_subprotocols(value: &str) -> Option<(String, BearerToken)> {
     let (tokens, others): (Vec<&str>, Vec<&str>) =
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn subprotocol_token_counts_beside_acp_only() {
+    fn subprotocol_token_counts_with_acp_only() {
         let offer = format!("{SUBPROTOCOL}{}", token().show());
         let with = |rest: &str| of_subprotocols(&format!("{rest}{offer}"));
         assert_eq!(with("acp, "), Some(("acp".to_owned(), token())));

@@ -101,7 +101,7 @@ pub fn can_see(
     may_reach && between.allows(own.agent.as_str(), row.agent.as_str())
 }
 
-/// True if the row names `own` as its owner, its spawner or its parent. A grandchild is owned only if its row says so.
+/// True if the row names `own` as its owner, its spawner or its parent. A grandchild is owned only if its row names `own` too.
 fn is_owned_by(row: &SessionRow, own: &SessionRow) -> bool {
     let owners = [Some(&row.owner_session_key), row.spawned_by.as_ref(), row.parent_session_key.as_ref()];
     owners.contains(&Some(&own.session_key))

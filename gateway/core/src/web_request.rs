@@ -53,7 +53,7 @@ pub fn is_allowed_host(host: &str, bound: Option<SocketAddr>, allowed: &[String]
 pub enum OriginVerdict {
     /// The request comes from no page, or from one of this host.
     Own,
-    /// A page that is configured: its browser is told that it may read the response.
+    /// A page that is configured: the response allows its browser to show it the content.
     Allowed,
     /// Any other page.
     Foreign,

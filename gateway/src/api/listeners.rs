@@ -3,7 +3,7 @@
 
 use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::api::http::HttpServer;
-use crate::api::socket::{accept_until, bind_unix};
+use crate::api::socket::{accept_until, bind_unix, remove_socket};
 use crate::api::tls;
 use crate::api::tokens::TokenRegistry;
 use crate::api::web_gate::{Identification, WebGate};
@@ -18,7 +18,7 @@ use acp_shared::log_limit::RefusalLog;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -343,11 +343,5 @@ impl Shared {
             metrics: self.metrics.clone(),
             log: self.log.clone(),
         }
-    }
-}
-
-fn remove_socket(path: &Path) {
-    if let Err(error) = std::fs::remove_file(path) {
-        tracing::warn!(%error, path = %path.display(), "cannot remove the socket");
     }
 }

@@ -95,9 +95,14 @@ impl ApiListener {
         let accept = move |cx: &mut Context<'_>| listener.poll_accept(cx);
         accept_until(accept, &server.log, &ending, |(stream, _), tasks| server.accept(stream, tasks)).await;
         server.log.flush();
-        if let Err(error) = std::fs::remove_file(&path) {
-            tracing::warn!(%error, "cannot remove the socket");
-        }
+        remove_socket(&path);
+    }
+}
+
+/// Removes the file of a socket that is no longer served.
+pub(super) fn remove_socket(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(%error, path = %path.display(), "cannot remove the socket");
     }
 }
 

@@ -5,10 +5,11 @@ use crate::source::{Source, sources};
 use crate::words::calls;
 
 /// Files and directories of the gateway's code that may use the file system, with the purpose.
-const ALLOWED: [(&str, &str); 6] = [
+const ALLOWED: [(&str, &str); 7] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),
+    ("api/tokens.rs", "random bytes of the kernel"),
     ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
     ("runtime/local_lookup.rs", "commands that run without a gateway"),
