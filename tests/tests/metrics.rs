@@ -25,7 +25,7 @@ const METRICS: [(&str, &str); 51] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_api_connections", LISTENERS),
     ("acp_api_connections_open", LISTENERS),
-    ("acp_api_refusals", LISTENERS),
+    ("acp_api_refusals", "gateway/src/api/tests/network.rs"),
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
