@@ -109,9 +109,9 @@ async fn open_refuses_newer_database() {
     store.write("age", |tx| Ok(tx.sqlite().pragma_update(None, "user_version", 7)?)).await.unwrap();
     store.close().await;
     match Store::open(dir.path(), Durability::Full) {
-        Err(error @ StoreError::Newer { found: 7, known: 3 }) => {
+        Err(error @ StoreError::Newer { found: 7, known: 4 }) => {
             let text = error.to_string();
-            assert!(text.contains('7') && text.contains('3'), "{text}");
+            assert!(text.contains('7') && text.contains('4'), "{text}");
         }
         other => panic!("{other:?}"),
     }
