@@ -32,8 +32,8 @@ const RESTART_WAIT_MS: u64 = 60_000;
 /// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
 
-/// Maximum wait in the kernel's queue of the socket.
-const QUEUE_WAIT: Duration = Duration::from_secs(5);
+/// Maximum wait for a place in the socket's backlog.
+const BACKLOG_WAIT: Duration = Duration::from_secs(5);
 
 /// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
@@ -50,9 +50,9 @@ enum AttemptError {
     Broken(String),
 }
 
-/// Connects. While the kernel's queue of the socket is full, waits there in turn: a client that tries again after a
-/// pause could find the queue full each time.
-async fn connect(path: &Path) -> io::Result<UnixStream> {
+/// Connects. While the socket's backlog is full, waits in the kernel, which lets clients in one after the other:
+/// attempts with pauses could find the backlog full each time.
+pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
         connected => return connected,
@@ -61,7 +61,7 @@ async fn connect(path: &Path) -> io::Result<UnixStream> {
     let waiting = tokio::task::spawn_blocking(move || {
         let socket =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(QUEUE_WAIT))?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(BACKLOG_WAIT))?;
         rustix::net::connect(&socket, &address)?;
         let stream = std::os::unix::net::UnixStream::from(socket);
         stream.set_nonblocking(true)?;
