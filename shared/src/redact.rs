@@ -11,7 +11,7 @@ pub const SECRET_BYTES_MIN: usize = 8;
 const PLAIN_VARIABLES: [&str; 12] =
     ["HOME", "PATH", "PWD", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
 
-/// True for a variable that describes a login. Its value is never redacted.
+/// True for variables of a login, such as `HOME` and `LANG`: the values are never redacted.
 #[must_use]
 pub fn is_plain_variable(name: &str) -> bool {
     PLAIN_VARIABLES.iter().any(|pattern| match pattern.strip_suffix('*') {

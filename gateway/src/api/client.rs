@@ -13,6 +13,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode, header};
 use hyper_util::rt::TokioIo;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Write as _;
@@ -31,6 +32,9 @@ const RESTART_WAIT_MS: u64 = 60_000;
 /// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
 
+/// Maximum wait for a place in the socket's backlog.
+const BACKLOG_WAIT: Duration = Duration::from_secs(5);
+
 /// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct GatewayClient {
@@ -44,6 +48,26 @@ enum AttemptError {
     Absent,
     /// The connection was refused, or broke before the response was complete.
     Broken(String),
+}
+
+/// Connects. While the socket's backlog is full, waits in the kernel, which lets clients in one after the other:
+/// attempts with pauses could find the backlog full each time.
+pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
+    match UnixStream::connect(path).await {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+        connected => return connected,
+    }
+    let address = SocketAddrUnix::new(path)?;
+    let waiting = tokio::task::spawn_blocking(move || {
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(BACKLOG_WAIT))?;
+        rustix::net::connect(&socket, &address)?;
+        let stream = std::os::unix::net::UnixStream::from(socket);
+        stream.set_nonblocking(true)?;
+        Ok::<_, io::Error>(stream)
+    });
+    UnixStream::from_std(waiting.await.map_err(io::Error::other)??)
 }
 
 /// Retry delays with a time limit.
@@ -151,7 +175,7 @@ impl GatewayClient {
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, AttemptError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
+        let stream = connect(&self.socket).await.map_err(|error| {
             if error.kind() == io::ErrorKind::NotFound {
                 AttemptError::Absent
             } else {

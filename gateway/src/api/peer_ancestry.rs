@@ -140,7 +140,7 @@ fn is_agent_process(
     Some(true)
 }
 
-/// Work of a reader thread, which holds its place until it can take the next one.
+/// Check for a reader thread. Returns the permit of the check, which the thread releases once it is idle.
 type Reading = Box<dyn FnOnce() -> OwnedSemaphorePermit + Send>;
 
 /// Threads that read environments, kept for the next peer. Not the runtime's pool: the end of the gateway would
@@ -167,7 +167,7 @@ impl ReaderThreads {
             while let Ok(reading) = next {
                 let place = reading();
                 let Some(pool) = pool.upgrade() else { return };
-                // Used once, so that it is never full.
+                // Each channel transfers one check, so a send never waits.
                 let (sender, readings) = mpsc::sync_channel(1);
                 pool.idle.lock().push(sender);
                 drop((place, pool));

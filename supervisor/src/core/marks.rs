@@ -83,7 +83,7 @@ fn behind_offset(progress: &Progress, marks: &Marks, acked: &[AckedOutput]) -> O
             Some(offset) if *offset < known => Some(format!(
                 "output of lease {lease_id} was acknowledged up to byte {known}, the database is at {offset}"
             )),
-            // A gateway commits each lease before its start. Its marks include the leases that ended last.
+            // Gateways commit each lease before its start, and report the newest ended leases as well.
             None if acked.is_in_use => Some(format!(
                 "the agent of lease {lease_id} runs and has input, the database does not have the lease"
             )),

@@ -173,3 +173,31 @@ async fn refused_request_is_read_before_the_response() {
     tokio::time::timeout(DEADLINE, crate::api::socket::refuse(server, 1 << 20)).await.unwrap();
     drop(client);
 }
+
+#[tokio::test]
+async fn client_waits_for_a_place_in_a_full_backlog() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join(SOCKET);
+    let listening = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
+    bind(&listening, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listening, 0).unwrap();
+    let mut held = Vec::new();
+    let full = loop {
+        match UnixStream::connect(&path).await {
+            Ok(stream) => held.push(stream),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), std::io::ErrorKind::WouldBlock);
+    let connecting = async {
+        let mut connecting = std::pin::pin!(crate::api::client::connect(&path));
+        assert!(futures_util::poll!(connecting.as_mut()).is_pending());
+        let listener = std::os::unix::net::UnixListener::from(listening);
+        let accepted = listener.accept().unwrap();
+        let connected = connecting.await;
+        drop((accepted, listener));
+        connected
+    };
+    tokio::time::timeout(DEADLINE, connecting).await.unwrap().unwrap();
+}
