@@ -44,5 +44,6 @@ pub mod static_binding;
 mod tests;
 pub mod time_format;
 pub mod timeouts;
+pub mod transcript;
 pub mod transition;
 pub mod writes;

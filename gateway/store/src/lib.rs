@@ -47,6 +47,7 @@ pub mod stdin_outbox;
 mod tests;
 pub mod timeouts;
 pub mod tx;
+pub mod webhook_cursors;
 pub mod writer;
 
 pub use acp_core::config::Durability;

@@ -18,8 +18,11 @@ const APPLICATION_ID: i64 = 0x6163_7067;
 /// use.
 pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 /// Migrations in order; `user_version` is the number of applied ones. A released migration is never edited.
-pub(crate) const MIGRATIONS: &[&str] =
-    &[include_str!("migrations/0001_control_plane.sql"), include_str!("migrations/0002_order_and_rest.sql")];
+pub(crate) const MIGRATIONS: &[&str] = &[
+    include_str!("migrations/0001_control_plane.sql"),
+    include_str!("migrations/0002_order_and_rest.sql"),
+    include_str!("migrations/0004_notify.sql"),
+];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
 /// Page cache of the writer, in KiB. Changes of a transaction beyond this size are written to the WAL before

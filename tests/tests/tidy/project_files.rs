@@ -5,12 +5,13 @@ use crate::source::{Source, sources};
 use crate::words::calls;
 
 /// Files and directories of the gateway's code that may use the file system, with the purpose.
-const ALLOWED: [(&str, &str); 6] = [
+const ALLOWED: [(&str, &str); 7] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),
     ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
+    ("ops/notify/request.rs", "the file of a webhook's secret"),
     ("runtime/local_lookup.rs", "commands that run without a gateway"),
 ];
 /// Modules for files.
