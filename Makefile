@@ -35,8 +35,10 @@ EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --t
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-up: build ## Build everything and run it: supervisor, gateway, demo agent
-	exec $(TARGET_DIR)/release/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
+# The programs of `make test`, which are ready in half the time of `make build`.
+up: ## Build everything without optimisation and run it: supervisor, gateway, demo agent
+	$(CARGO) build --locked --workspace --bins
+	exec $(TARGET_DIR)/debug/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
 build: ## Build the three programs in release mode, their man pages and completions
 	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor

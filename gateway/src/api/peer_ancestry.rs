@@ -8,11 +8,11 @@
 use acp_shared::launch::{ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, WRAPPER_FILE};
 use parking_lot::Mutex;
 use std::collections::HashSet;
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Maximum number of ancestors followed.
 const GENERATIONS_MAX: usize = 256;
@@ -110,16 +110,16 @@ fn follow(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<Opt
     Some(None)
 }
 
-/// True if a process descends from a lease, or if its ancestry cannot be determined. `None` if an environment
-/// is being read by another thread. May hang.
+/// True if a process, whose foreign ancestry was this one, descends from a lease, or if its ancestry cannot be
+/// determined. `None` if an environment is being read by another thread. May hang.
 fn is_agent_process(
     table: &impl ProcessTable,
     own: &HashSet<i32>,
     reading: &Mutex<HashSet<i32>>,
+    mut ancestry: Vec<i32>,
     pid: i32,
 ) -> Option<bool> {
     for _ in 0..TRIES_MAX {
-        let Some(ancestry) = foreign_ancestry(table, own, pid) else { return Some(true) };
         for pid in &ancestry {
             if !reading.lock().insert(*pid) {
                 return None;
@@ -131,18 +131,59 @@ fn is_agent_process(
             }
         }
         // Another process may have had one of these ids when its environment was read.
-        if foreign_ancestry(table, own, pid) == Some(ancestry) {
+        let Some(after) = foreign_ancestry(table, own, pid) else { return Some(true) };
+        if after == ancestry {
             return Some(false);
         }
+        ancestry = after;
     }
     Some(true)
+}
+
+/// Work of a reader thread, which holds its place until it can take the next one.
+type Reading = Box<dyn FnOnce() -> OwnedSemaphorePermit + Send>;
+
+/// Threads that read environments, kept for the next peer. Not the runtime's pool: the end of the gateway would
+/// wait for a read that hangs.
+#[derive(Debug, Default)]
+struct ReaderThreads {
+    idle: Mutex<Vec<mpsc::SyncSender<Reading>>>,
+}
+
+impl ReaderThreads {
+    /// Hands work to an idle thread, or to a new one.
+    fn run(self: &Arc<Self>, reading: Reading) -> io::Result<()> {
+        let idle = self.idle.lock().pop();
+        match idle {
+            Some(thread) => thread.send(reading).or_else(|error| self.start(error.0)),
+            None => self.start(reading),
+        }
+    }
+
+    fn start(self: &Arc<Self>, first: Reading) -> io::Result<()> {
+        let pool = Arc::downgrade(self);
+        let run = move || {
+            let mut next = Ok(first);
+            while let Ok(reading) = next {
+                let place = reading();
+                let Some(pool) = pool.upgrade() else { return };
+                // Used once, so that it is never full.
+                let (sender, readings) = mpsc::sync_channel(1);
+                pool.idle.lock().push(sender);
+                drop((place, pool));
+                next = readings.recv();
+            }
+        };
+        std::thread::Builder::new().name("peer environ".to_owned()).spawn(run).map(drop)
+    }
 }
 
 /// Checks the environments of peers.
 #[derive(Debug, Clone)]
 pub(crate) struct EnvironmentCheck {
     own: Arc<HashSet<i32>>,
-    threads: Arc<Semaphore>,
+    places: Arc<Semaphore>,
+    threads: Arc<ReaderThreads>,
     /// Processes whose environment is being read, each by one thread: one that hangs holds no other thread.
     reading: Arc<Mutex<HashSet<i32>>>,
 }
@@ -150,20 +191,22 @@ pub(crate) struct EnvironmentCheck {
 impl EnvironmentCheck {
     /// Creates the check of a gateway with this ancestry.
     pub(crate) fn new(own: Arc<HashSet<i32>>) -> Self {
-        Self { own, threads: Arc::new(Semaphore::new(THREADS_MAX)), reading: Arc::default() }
+        let places = Arc::new(Semaphore::new(THREADS_MAX));
+        Self { own, places, threads: Arc::default(), reading: Arc::default() }
     }
 
-    /// True if a process descends from a lease. `None` if that takes too long.
+    /// True if a process, whose foreign ancestry was this one, descends from a lease. `None` if that takes too
+    /// long.
     pub(crate) async fn is_agent_process(
         &self,
         table: impl ProcessTable + Clone + Send + 'static,
+        ancestry: &[i32],
         pid: i32,
     ) -> Option<bool> {
-        let Some(ancestry) = foreign_ancestry(&table, &self.own, pid) else { return Some(true) };
         let checked = async {
             loop {
                 let is_free = !ancestry.iter().any(|pid| self.reading.lock().contains(pid));
-                if is_free && let Some(answer) = self.read(table.clone(), pid).await {
+                if is_free && let Some(answer) = self.read(table.clone(), ancestry.to_vec(), pid).await {
                     return answer;
                 }
                 tokio::time::sleep(READING_POLL).await;
@@ -172,18 +215,21 @@ impl EnvironmentCheck {
         tokio::time::timeout(ENVIRONMENT_WAIT, checked).await.ok()
     }
 
-    /// Checks in a thread of its own; `None` if an environment is being read by another one.
-    async fn read(&self, table: impl ProcessTable + Send + 'static, pid: i32) -> Option<bool> {
-        let permit = Arc::clone(&self.threads).acquire_owned().await.ok()?;
+    /// Checks on a reader thread; `None` if an environment is being read by another one.
+    async fn read(
+        &self,
+        table: impl ProcessTable + Send + 'static,
+        ancestry: Vec<i32>,
+        pid: i32,
+    ) -> Option<bool> {
+        let place = Arc::clone(&self.places).acquire_owned().await.ok()?;
         let (answer, answered) = oneshot::channel();
         let (own, reading) = (Arc::clone(&self.own), Arc::clone(&self.reading));
-        // Not on the runtime's pool: the end of the gateway would wait for a read that hangs.
-        let thread = std::thread::Builder::new().name("peer environ".to_owned());
-        let started = thread.spawn(move || {
-            let _ = answer.send(is_agent_process(&table, &own, &reading, pid));
-            drop(permit);
-        });
-        started.ok()?;
+        let check = move || {
+            let _ = answer.send(is_agent_process(&table, &own, &reading, ancestry, pid));
+            place
+        };
+        self.threads.run(Box::new(check)).ok()?;
         answered.await.ok()?
     }
 }
@@ -278,7 +324,10 @@ mod tests {
         ] {
             let (processes, own) = (process_list(), HashSet::from(OWN));
             assert_eq!(foreign_ancestry(&processes, &own, pid).is_none(), by_list, "{name}");
-            assert_eq!(is_agent_process(&processes, &own, &Mutex::default(), pid), Some(want), "{name}");
+            let ancestry = foreign_ancestry(&processes, &own, pid);
+            let is_agent = ancestry
+                .is_none_or(|a| is_agent_process(&processes, &own, &Mutex::default(), a, pid).unwrap());
+            assert_eq!(is_agent, want, "{name}");
             assert_eq!(processes.read.lock().is_empty(), by_list || pid == 10, "{name}");
         }
     }
@@ -294,7 +343,11 @@ mod tests {
         let check = EnvironmentCheck::new(Arc::new(HashSet::from(OWN)));
         let mut hung = FakeProcesses { hung: HashSet::from([41]), ..process_list() };
         let ask = async |processes: &FakeProcesses, pids: Vec<i32>| {
-            let asked = pids.into_iter().map(|pid| check.is_agent_process(processes.clone(), pid));
+            let own = HashSet::from(OWN);
+            let ancestries =
+                pids.into_iter().map(|pid| (foreign_ancestry(processes, &own, pid).unwrap(), pid));
+            let ancestries: Vec<_> = ancestries.collect();
+            let asked = ancestries.iter().map(|(a, pid)| check.is_agent_process(processes.clone(), a, *pid));
             futures_util::future::join_all(asked).await
         };
         assert_eq!(ask(&hung, vec![41; PEERS]).await, [None; PEERS]);
@@ -314,7 +367,8 @@ mod tests {
     async fn concurrent_peers_of_one_process_are_all_answered() {
         const PEERS: usize = 2 * THREADS_MAX;
         let check = EnvironmentCheck::new(Arc::new(HashSet::from(OWN)));
-        let asked = (0..PEERS).map(|_| check.is_agent_process(process_list(), 29));
+        let ancestry = foreign_ancestry(&process_list(), &HashSet::from(OWN), 29).unwrap();
+        let asked = (0..PEERS).map(|_| check.is_agent_process(process_list(), &ancestry, 29));
         assert_eq!(futures_util::future::join_all(asked).await, [Some(true); PEERS]);
     }
 
@@ -336,6 +390,6 @@ mod tests {
         let own = own_ancestry(&ProcFs);
         let me = i32::try_from(std::process::id()).unwrap();
         assert!(own.contains(&me));
-        assert_eq!(is_agent_process(&ProcFs, &own, &Mutex::default(), me), Some(false));
+        assert_eq!(foreign_ancestry(&ProcFs, &own, me), Some(Vec::new()));
     }
 }

@@ -208,7 +208,7 @@ impl PeerServer {
                 drop(tasks.spawn(async move {
                     let is_agent = match peer.pid.filter(|_| !ancestry.is_empty()) {
                         None => Some(false),
-                        Some(pid) => server.environments.is_agent_process(ProcFs, pid).await,
+                        Some(pid) => server.environments.is_agent_process(ProcFs, &ancestry, pid).await,
                     };
                     drop(place);
                     match is_agent {

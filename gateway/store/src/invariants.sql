@@ -15,6 +15,10 @@ SELECT channel || ' ' || account_id || ' ' || thread_id FROM acp_bindings WHERE 
 SELECT session_key FROM acp_runs WHERE state = 'running' AND mode = 'prompt' GROUP BY session_key HAVING
 count(*) > 1;
 
+-- I2: a session at work has a running run
+SELECT session_key FROM acp_sessions s WHERE state IN ('running','cancelling') AND NOT EXISTS
+(SELECT 1 FROM acp_runs r WHERE r.session_key = s.session_key AND r.state = 'running');
+
 -- I2: no run of a closed session is unfinished
 SELECT r.run_id FROM acp_runs r JOIN acp_sessions s USING (session_key) WHERE r.state IN ('queued','running')
 AND s.state = 'closed';

@@ -21,6 +21,7 @@ pub const CHECKED_FIRST_BYTES: u64 = 128 * 1024 * 1024;
 pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0001_control_plane.sql"),
     include_str!("migrations/0002_order_and_rest.sql"),
+    include_str!("migrations/0003_sessions_being_created.sql"),
     include_str!("migrations/0004_notify.sql"),
 ];
 const BUSY_MS: u64 = 5_000;

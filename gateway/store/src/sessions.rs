@@ -163,15 +163,15 @@ pub fn next_epoch(db: &Db, key: &SessionKey) -> Result<u64, StoreError> {
         .ok_or_else(|| StoreError::NoSession { session_key: key.clone() })
 }
 
-/// Sessions `s` in use: they start, work, have a process or queued prompts. Closed sessions are not in use, nor are
-/// idle or failed ones without a process. Each part reads a partial index, so that the cost grows with the sessions
-/// in use, not with all sessions.
-const IN_USE: &str = "(SELECT session_key FROM acp_sessions WHERE state IN ('creating','running','cancelling') \
+/// Sessions `s` in use: they are being created, or have an unfinished run (each session at work has one) or a
+/// process. Closed sessions are not in use, nor are idle or failed ones without a process. Each part reads a partial
+/// index, so that the cost grows with the sessions in use, not with all sessions.
+const IN_USE: &str = "(SELECT session_key FROM acp_sessions WHERE state = 'creating' \
     UNION SELECT session_key FROM acp_leases WHERE usage <> 'ended' \
     UNION SELECT session_key FROM acp_runs WHERE state IN ('queued','running')) AS u \
     CROSS JOIN acp_sessions AS s ON s.session_key = u.session_key AND s.state <> 'closed'";
 /// Condition for one session `s` in use.
-const IS_IN_USE: &str = "s.state NOT IN ('idle', 'error') \
+const IS_IN_USE: &str = "s.state = 'creating' \
     OR EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
     OR EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = s.session_key AND r.state IN ('queued', 'running'))";
 
@@ -382,7 +382,7 @@ mod tests {
                 .iter()
                 .filter(|step| step.starts_with("SCAN") && *step != "SCAN u")
                 .filter(|step| {
-                    !["acp_sessions_working", "acp_leases_in_use", "acp_runs_unfinished"]
+                    !["acp_sessions_creating", "acp_leases_in_use", "acp_runs_unfinished"]
                         .iter()
                         .any(|partial| step.contains(&format!("INDEX {partial}")))
                 })
