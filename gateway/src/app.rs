@@ -24,6 +24,7 @@ use crate::conversation::inbound::InboundService;
 use crate::metrics::Metrics;
 use crate::ops::integrity_check;
 use crate::ops::metrics_endpoint::{self, MetricsEndpoint};
+use crate::ops::notify;
 use crate::ops::orphaned_leases;
 use crate::ops::retention;
 use crate::ops::timeouts;
@@ -257,6 +258,10 @@ pub(crate) fn spawn_background_tasks(
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
+        (
+            "notify",
+            tokio::spawn(notify::run(store.clone(), live.at_start().notify.clone(), clock, stop.clone())),
+        ),
     ]
 }
 

@@ -89,7 +89,7 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed reaches, with reasons.
-const BEYOND: [(&str, &str); 14] = [
+const BEYOND: [(&str, &str); 16] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is removed while a binding refers to it"),
@@ -104,6 +104,8 @@ const BEYOND: [(&str, &str); 14] = [
     ("settle_admission", "the simulated supervisor refuses no database"),
     ("token_add", "the API over the network is not simulated"),
     ("token_revoke", "as before"),
+    ("webhook_cursor", "the configuration has no webhooks"),
+    ("advance_webhook", "as before"),
 ];
 
 /// Transactions of the gateway that are too rare to require a crash around each, with reasons.

@@ -2,6 +2,7 @@
 
 use crate::sanitize::line;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Default id of the config option that sets the model.
 pub const MODEL_OPTION: &str = "model";
@@ -34,7 +35,7 @@ impl std::fmt::Display for OptionChange {
 }
 
 /// Modes, models and config options. Kept in the session's row, so that they are shown while no agent runs.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct AgentSettings {
     /// Session modes of the agent, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,10 +46,26 @@ pub struct AgentSettings {
     /// Config options of the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<ConfigOption>,
+    /// Commands of the agent, which are sent as the text of a prompt.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub commands: Vec<AgentCommand>,
+}
+
+/// Command of an agent, from `available_commands_update`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct AgentCommand {
+    /// Name, without the slash.
+    pub name: String,
+    /// Description for people; truncated.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Hint for the text after the name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
 }
 
 /// Current and possible values of one setting.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Choices {
     /// Current value, if reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,7 +76,7 @@ pub struct Choices {
 }
 
 /// One config option.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct ConfigOption {
     /// Id in `session/set_config_option`.
     pub id: String,
@@ -81,6 +98,8 @@ pub enum SettingsReport {
     All(AgentSettings),
     /// Complete list of config options.
     Options(Vec<ConfigOption>),
+    /// Complete list of commands.
+    Commands(Vec<AgentCommand>),
     /// Current mode.
     Mode(String),
     /// Value of one config option, from an agent that answers a change without the list.
@@ -96,7 +115,12 @@ impl AgentSettings {
     /// Applies a report.
     pub fn apply(&mut self, report: SettingsReport) {
         match report {
-            SettingsReport::All(settings) => *self = settings,
+            // The commands are reported separately.
+            SettingsReport::All(settings) => {
+                let commands = std::mem::take(&mut self.commands);
+                *self = Self { commands, ..settings };
+            }
+            SettingsReport::Commands(commands) => self.commands = commands,
             SettingsReport::Options(options) => self.options = options,
             SettingsReport::Mode(mode) => match self.mode_mut() {
                 Some(choices) => choices.current = Some(mode),
@@ -220,11 +244,23 @@ mod tests {
                 option("llm", Some("model"), choices("big", &["big", "small"])),
                 ConfigOption { is_boolean: true, ..option("web", None, choices("true", &["true", "false"])) },
             ],
+            commands: Vec::new(),
         }
     }
 
     fn config(id: &str, value: &str) -> OptionChange {
         OptionChange::Config { id: id.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn commands_of_the_agent_are_kept_with_its_settings() {
+        let commands = vec![AgentCommand { name: "test".to_owned(), ..AgentCommand::default() }];
+        let mut now = AgentSettings::default();
+        now.apply(SettingsReport::Commands(commands.clone()));
+        now.apply(SettingsReport::All(reported()));
+        assert_eq!(now, AgentSettings { commands, ..reported() });
+        let json = serde_json::to_value(&now).unwrap();
+        assert_eq!(json["commands"], serde_json::json!([{ "name": "test" }]));
     }
 
     #[test]

@@ -8,37 +8,69 @@ mod session;
 mod tokens;
 
 pub use gateway::{
-    AccountView, AgentView, BackendView, ConfigView, HealthView, ListenerView, StatusView, StoreView,
-    SupervisorView,
+    AccountView, AgentView, BackendView, CapabilitiesView, ConfigView, HealthView, LimitsView, ListenerView,
+    StatusView, StoreView, SupervisorView,
 };
 pub use requests::{
-    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
+    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, ReleaseBody,
+    SessionPatch, SpawnBody, UnbindBody,
 };
-pub use session::{BoundView, Opening, OptionView, PermissionView, RunView, SessionView, SpawnedView};
+pub use session::{
+    BoundView, DiffView, FileView, FilesView, Opening, OptionView, PendingPermissionView, PermissionView,
+    RunView, SessionView, SpawnedView,
+};
 pub use tokens::{TokenBody, TokenCreatedView, TokenView};
 
 use crate::failure::Failure;
+use data_encoding::BASE64URL_NOPAD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 /// Name of the local API's socket in the state directory.
 pub const SOCKET: &str = "gateway.sock";
 /// Header with the idempotency key of a modifying request.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Header with the cursor of the next page of sessions; absent after the last page.
+pub const NEXT_CURSOR_HEADER: &str = "next-cursor";
+/// Name of the first SSE event of `GET /v1/stream`: its id is the position at which the stream begins.
+pub const STREAM_START: &str = "start";
 /// Name of the last SSE event: marks the end of the stream, as opposed to a lost connection.
 pub const STREAM_END: &str = "end";
 
+/// Position in the list of sessions in the order of creation, as an opaque text for clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageCursor(pub u64);
+
+impl PageCursor {
+    /// Returns the text for clients.
+    pub fn encode(self) -> String {
+        BASE64URL_NOPAD.encode(format!("s1:{}", self.0).as_bytes())
+    }
+
+    /// Parses a text of [`PageCursor::encode`]; the empty text is the beginning.
+    pub fn decode(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(Self(i64::MAX.unsigned_abs()));
+        }
+        let text = String::from_utf8(BASE64URL_NOPAD.decode(text.as_bytes()).ok()?).ok()?;
+        let number: u64 = text.strip_prefix("s1:")?.parse().ok()?;
+        i64::try_from(number).ok().map(|_| Self(number))
+    }
+}
+
 /// Response without data.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {
     /// Always true; a refusal is an error response.
     pub ok: bool,
 }
 
 /// `GET /v1/sessions/{key}/events`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct EventsPage {
     /// Event lines, oldest first.
+    #[schema(value_type = Vec<Object>)]
     pub events: Vec<Box<RawValue>>,
     /// Value of `after` for the next page.
     pub next_after: u64,
@@ -47,7 +79,7 @@ pub struct EventsPage {
 }
 
 /// `GET /v1/sessions/{key}/log`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LogPage {
     /// Complete lines of the log.
     pub text: String,
@@ -60,8 +92,23 @@ pub struct LogPage {
     pub more: bool,
 }
 
+/// Body of a webhook of `[[notify]]`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct WebhookBody {
+    /// Type of the event: `permission`, `done` or `error`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Time of the event, as in RFC 3339.
+    pub timestamp: String,
+    /// Number of the event in the journal of the gateway, as in `GET /v1/stream`.
+    pub event_id: u64,
+    /// Event line.
+    #[schema(value_type = Object)]
+    pub data: Box<RawValue>,
+}
+
 /// Error, as in API responses and in the `--json` output of the command line.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// Always `error`.
     #[serde(rename = "type")]

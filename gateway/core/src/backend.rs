@@ -14,6 +14,7 @@ use crate::jsonrpc::RpcError;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// Backend state machine of one session.
 pub trait BackendMachine: Send {
@@ -188,7 +189,7 @@ acp_shared::named! {
 }
 
 /// Certainty that an agent asks before acting.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskGuarantee {
     /// Ensured by mode, preset or configuration.

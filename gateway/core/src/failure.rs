@@ -3,12 +3,14 @@
 use crate::paths::hide_paths;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// A failure, for people and for programs. Internal detail belongs in the log, not here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error, ToSchema)]
 #[error("{message} ({code})")]
 pub struct Failure {
     /// Stable error code.
+    #[schema(value_type = String)]
     pub code: Code,
     /// What happened and what to do next; for auth-required, the agent's own instructions.
     pub message: String,
@@ -26,6 +28,7 @@ pub struct Failure {
     pub retryable: bool,
     /// The agent's JSON-RPC error object as received.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
     pub acp: Option<Box<serde_json::Value>>,
 }
 

@@ -46,6 +46,7 @@ pub mod static_binding;
 mod tests;
 pub mod time_format;
 pub mod timeouts;
+pub mod transcript;
 pub mod transition;
 pub mod visibility;
 pub mod web_request;

@@ -8,6 +8,7 @@ use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use utoipa::ToSchema;
 
 /// Maximum number of additional directories of one session.
 const DIRECTORIES_MAX: usize = 32;
@@ -97,7 +98,7 @@ pub fn server_param(server: &McpServer) -> Value {
 }
 
 /// MCP server as shown to people: without arguments, values, and secret parts of the address.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct McpServerView {
     /// Name of the server.
     pub name: String,

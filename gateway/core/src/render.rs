@@ -7,7 +7,7 @@
 
 mod body;
 pub mod buttons;
-mod diff;
+pub mod diff;
 pub mod disambiguation_tag;
 mod effects;
 mod escape;

@@ -8,6 +8,7 @@ use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Request to create a session.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,11 +79,13 @@ impl CloseRequest {
 }
 
 /// Result of a `SpawnRequest`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SpawnResult {
     /// Key of the session.
+    #[schema(value_type = String)]
     pub session_key: SessionKey,
     /// First run, if a prompt was given.
+    #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
 }
 
@@ -141,9 +144,10 @@ impl PromptRequest {
 }
 
 /// Result of an accepted prompt, which is durable.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PromptAccepted {
     /// Id of the run.
+    #[schema(value_type = String)]
     pub run_id: RunId,
     /// Number of the last journal row before the run; readers of the run start after this number.
     pub after_seq: u64,
@@ -154,9 +158,10 @@ pub struct PromptAccepted {
 }
 
 /// Result of a cancellation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CancelResult {
     /// Run to be cancelled; `None` if no run was running or queued.
+    #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
     /// State of the run afterwards: `running` until the agent confirms.
     pub state: Option<RunState>,
@@ -187,9 +192,10 @@ pub enum QueueEditResult {
 }
 
 /// State of a session after a command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SessionStatus {
     /// Key of the session.
+    #[schema(value_type = String)]
     pub session_key: SessionKey,
     /// State of the session.
     pub state: SessionState,
@@ -202,7 +208,7 @@ pub struct SessionStatus {
 }
 
 /// Result of changing one of the agent's settings. A refusal by the agent is an error instead.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SettingResult {
     /// True if the agent accepted the change; false if no agent runs, so that the change applies at the next
     /// start.

@@ -13,6 +13,7 @@ use acp_shared::protocol::Spawn;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Arc;
+use utoipa::ToSchema;
 
 /// Settings of one session that a person can change; stored as JSON in the session's row and applied again
 /// after a restart.
@@ -120,8 +121,26 @@ pub struct SessionRow {
     pub last_activity_at_ms: u64,
 }
 
+/// Selection of sessions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SessionQuery {
+    /// True to include closed sessions, except deleted ones.
+    pub closed_too: bool,
+    /// Only sessions in this state.
+    pub state: Option<SessionState>,
+    /// Only sessions of this agent.
+    pub agent: Option<AgentName>,
+    /// Only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
+    pub text: Option<String>,
+    /// Only sessions created before the one with this number, in the order of creation, the newest first; `None` for the
+    /// order of the last activity.
+    pub before: Option<u64>,
+    /// Maximum number of sessions.
+    pub limit: u64,
+}
+
 /// Kind of a run: a turn, or input for the running turn.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunMode {
     /// A turn.
@@ -386,7 +405,7 @@ pub enum TargetKind {
 }
 
 /// State of a binding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BindingStatus {
     /// Committed; the conversation is being created (H13).

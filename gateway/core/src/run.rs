@@ -1,10 +1,11 @@
 //! State machine of a run (one turn), as one table. Source: design §6 "State machines".
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 acp_shared::named! {
     /// State of a run, named as in the database and in JSON.
-    #[derive(Hash, Serialize, Deserialize)]
+    #[derive(Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum RunState {
         /// In the queue.

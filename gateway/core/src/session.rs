@@ -1,10 +1,11 @@
 //! State machine of a session, as one table. Source: design §6 "State machines".
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 acp_shared::named! {
     /// State of a session, named as in the database and in JSON.
-    #[derive(Hash, Serialize, Deserialize)]
+    #[derive(Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum SessionState {
         /// The agent is being started for the first time, or again after a fault.
@@ -23,7 +24,7 @@ acp_shared::named! {
 
     /// Kind of the end of a session, named as in the database and in JSON. All kinds use the same transaction;
     /// they differ in later visibility.
-    #[derive(Hash, Serialize, Deserialize)]
+    #[derive(Hash, Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Ending {
         /// Closed by a person.

@@ -9,6 +9,7 @@ use crate::policy::TimeoutPolicy;
 use crate::rows::BindingRow;
 use acp_shared::ids::BindingId;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Configured timeouts, in milliseconds; 0 is off. Each binding stores its own since creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct Timeouts {
 }
 
 /// Kind of a timeout.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeoutKind {
     /// Idle timeout of a binding.
@@ -47,7 +48,7 @@ pub struct TimeoutInput {
 }
 
 /// Deadline of one timeout. The earliest deadline of a session is the effective one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Expiry {
     /// Time of the deadline, milliseconds since the Unix epoch.
     pub at_ms: u64,
@@ -57,6 +58,7 @@ pub struct Expiry {
     pub window_ms: u64,
     /// Binding of the timeout; `None` for timeouts of a session or process.
     #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>)]
     pub binding_id: Option<BindingId>,
 }
 

@@ -1,12 +1,14 @@
 //! Access to the routes of the API: one table with the scope that each needs. A route without an entry is refused, and
 //! what a principal may not see is answered like what does not exist.
 
+use crate::api::Api;
 use crate::api::extract::ApiError;
 use crate::api::web_gate::{TokenFault, unauthorized};
 use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::failure::Failure;
 use acp_core::principal::{Principal, Scope};
+use acp_core::rows::SessionRow;
 use acp_core::visibility::principal_sees;
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -15,7 +17,11 @@ use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, 
 use axum::http::Method;
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Maximum number of remembered decisions of a [`VisibleSessions`].
+const KNOWN_MAX: usize = 10_000;
 
 /// What a principal that may use only some agents gets of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +53,11 @@ const fn access(method: &'static str, path: &'static str, scope: Scope, reach: R
 
 /// All routes. Some handlers need more for some requests: see [`acp_core::widening`].
 const ACCESS: &[Access] = &[
+    Access { method: "GET", path: "/health", scope: None, reach: Nothing },
+    access("GET", "/v1/openapi.json", Scope::Read, Nothing),
+    access("GET", "/v1/capabilities", Scope::Read, Nothing),
+    access("GET", "/v1/stream", Scope::Read, Selected),
+    access("GET", "/v1/permissions", Scope::Read, Selected),
     access("GET", "/v1/health", Scope::Read, Nothing),
     access("GET", "/v1/status", Scope::Read, Everything),
     access("GET", "/metrics", Scope::Read, Everything),
@@ -54,6 +65,12 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/sessions", Scope::Read, Selected),
     access("POST", "/v1/sessions", Scope::Prompt, Selected),
     access("GET", "/v1/sessions/{key}", Scope::Read, Session),
+    access("PATCH", "/v1/sessions/{key}", Scope::Prompt, Session),
+    access("POST", "/v1/sessions/{key}/release", Scope::Prompt, Session),
+    access("GET", "/v1/sessions/{key}/export", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}/diff", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}/files", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}/files/content", Scope::Read, Session),
     access("POST", "/v1/sessions/{key}/prompt", Scope::Prompt, Session),
     access("POST", "/v1/sessions/{key}/cancel", Scope::Prompt, Session),
     access("POST", "/v1/sessions/{key}/close", Scope::Prompt, Session),
@@ -97,6 +114,56 @@ pub(crate) fn require(principal: &Principal, scope: Scope, what: &str) -> Result
     }
     let text = format!("{what} needs scope {scope}; {} has scope {}", principal.name, principal.scope);
     Err(Failure::new(Code::PermissionDenied, text).detail("SCOPE_REQUIRED").origin("gateway").into())
+}
+
+/// Returns a session that the principal may see.
+///
+/// # Errors
+/// `NO_SESSION` if there is none, or the principal may not see it.
+pub(crate) async fn visible_session(
+    service: &dyn Service,
+    principal: &Principal,
+    key: &SessionKey,
+) -> Result<SessionRow, Failure> {
+    let row = service.session(key).await?;
+    if principal_sees(principal, &row) { Ok(row) } else { Err(Failure::of(Code::NoSession)) }
+}
+
+/// Sessions that a principal may see, each looked up once.
+pub(crate) struct VisibleSessions {
+    service: Arc<dyn Service>,
+    principal: Principal,
+    known: HashMap<SessionKey, bool>,
+}
+
+impl VisibleSessions {
+    /// Creates the selection for a principal.
+    pub(crate) fn new(api: &Api, principal: Principal) -> Self {
+        Self { service: Arc::clone(&api.service), principal, known: HashMap::new() }
+    }
+
+    /// True if the principal may see the session.
+    ///
+    /// # Errors
+    /// As [`Service::session`], except for a session that does not exist.
+    pub(crate) async fn sees(&mut self, key: &SessionKey) -> Result<bool, Failure> {
+        if !self.principal.is_limited() {
+            return Ok(true);
+        }
+        if let Some(sees) = self.known.get(key) {
+            return Ok(*sees);
+        }
+        let sees = match visible_session(self.service.as_ref(), &self.principal, key).await {
+            Ok(_) => true,
+            Err(failure) if failure.code == Code::NoSession => false,
+            Err(failure) => return Err(failure),
+        };
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        self.known.insert(key.clone(), sees);
+        Ok(sees)
+    }
 }
 
 /// What the check of a request uses.
@@ -150,10 +217,10 @@ impl AccessCheck {
                 Err(failure.origin("gateway").into())
             }
             Session => {
-                let hidden = || ApiError::from(Failure::of(Code::NoSession));
-                let key = SessionKey::parse(key.unwrap_or_default()).map_err(|_| hidden())?;
-                let row = self.service.session(&key).await?;
-                if principal_sees(principal, &row) { Ok(()) } else { Err(hidden()) }
+                let key = SessionKey::parse(key.unwrap_or_default());
+                let key = key.map_err(|_| Failure::of(Code::NoSession))?;
+                visible_session(self.service.as_ref(), principal, &key).await?;
+                Ok(())
             }
         }
     }

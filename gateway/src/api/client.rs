@@ -141,6 +141,53 @@ impl GatewayClient {
         self.ask(Method::DELETE, path, Bytes::new(), None).await
     }
 
+    /// Sends a PATCH request, as [`GatewayClient::post`].
+    ///
+    /// # Errors
+    /// As [`GatewayClient::get`].
+    pub(crate) async fn patch<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        key: &IdempotencyKey,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
+        self.ask(Method::PATCH, path, Bytes::from(body), Some(key)).await
+    }
+
+    /// Reads a text of any length, and passes its pieces on. A piece ends between two characters.
+    ///
+    /// # Errors
+    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE`, also if the connection breaks; an error of `write`.
+    pub(crate) async fn download<E: From<Failure>>(
+        &self,
+        path: &str,
+        mut write: impl FnMut(&str) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let request = request(Method::GET, path, Bytes::new(), None, &[])?;
+        let response = self.send(request).await.map_err(|lost| self.unavailable(&lost))?;
+        let broken = |why: String| self.unavailable(&AttemptError::Broken(why));
+        if response.status() != StatusCode::OK {
+            let status = response.status();
+            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+            let body = body.map_err(|error| broken(error.to_string()))?;
+            return Err(read_failure(status, &body.to_bytes()).into());
+        }
+        let (mut body, mut pending) = (response.into_body(), Vec::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| broken(error.to_string()))?;
+            pending.extend_from_slice(frame.data_ref().map_or(&[], |bytes| bytes));
+            let end = match std::str::from_utf8(&pending) {
+                Ok(_) => pending.len(),
+                Err(error) if error.error_len().is_none() => error.valid_up_to(),
+                Err(error) => return Err(invalid_response(&error.to_string()).into()),
+            };
+            write(&String::from_utf8_lossy(pending.get(..end).unwrap_or_default()))?;
+            pending.drain(..end);
+        }
+        Ok(())
+    }
+
     async fn ask<T: DeserializeOwned>(
         &self,
         method: Method,

@@ -24,6 +24,7 @@ use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
+use utoipa::{IntoParams, ToSchema};
 
 /// Maximum number of messages in a page.
 const PAGE_ROWS_MAX: u64 = 500;
@@ -40,7 +41,7 @@ pub(crate) struct ConsoleApi {
 }
 
 /// Body of `POST /v1/console/conversations/{id}/messages`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, expecting = "struct Say")]
 pub(crate) struct ConsoleMessageBody {
     /// Text of the message.
@@ -54,38 +55,43 @@ pub(crate) struct ConsoleMessageBody {
 }
 
 /// Response to a [`ConsoleMessageBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ConsoleMessageResponse {
     /// Id of the message; sending it again returns the same response.
     pub(crate) message_id: String,
     /// Outcome of the message.
     #[serde(flatten)]
+    #[schema(value_type = Object)]
     pub(crate) outcome: Outcome,
 }
 
 /// Page of messages of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct MessagesPage {
     /// Messages in the order of their last change; an edited message is returned again, with the same number.
+    #[schema(value_type = Vec<Object>)]
     pub(crate) messages: Vec<ConsoleMessage>,
     /// Cursor of the next page.
     pub(crate) next_after: u64,
 }
 
 /// Response to `GET /v1/console/conversations/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub(crate) struct ConversationView {
     /// Session bound to the conversation; absent if none is.
+    #[schema(value_type = Option<String>)]
     pub(crate) session_key: Option<SessionKey>,
     /// Machine-readable reason for the route.
     pub(crate) reason: String,
 }
 
 /// Query of `GET /v1/console/conversations/{id}/messages`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
-struct MessagesQuery {
+#[into_params(parameter_in = Query)]
+pub(crate) struct MessagesQuery {
     /// Returns only messages created or changed after this revision.
+    #[param(value_type = Option<u64>)]
     after: Option<Cursor>,
     /// Maximum number of messages in the page.
     limit: Option<u64>,

@@ -29,10 +29,18 @@ impl TryFrom<u64> for Cursor {
 /// # Errors
 /// `USAGE` if the header is no such number.
 pub(super) fn resume(headers: &HeaderMap, after: Option<Cursor>) -> Result<u64, ApiError> {
-    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(after.unwrap_or_default().0) };
+    Ok(resume_optional(headers, after)?.unwrap_or_default())
+}
+
+/// As [`resume`], but `None` if the client names no number.
+///
+/// # Errors
+/// `USAGE` if the header is no such number.
+pub(super) fn resume_optional(headers: &HeaderMap, after: Option<Cursor>) -> Result<Option<u64>, ApiError> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(after.map(|cursor| cursor.0)) };
     let number = value.to_str().ok().and_then(|text| text.parse::<u64>().ok());
     match number.map(Cursor::try_from) {
-        Some(Ok(cursor)) => Ok(cursor.0),
+        Some(Ok(cursor)) => Ok(Some(cursor.0)),
         Some(Err(_)) | None => Err(ApiError::usage("Last-Event-ID must be a number below 2^63")),
     }
 }

@@ -1,12 +1,13 @@
-//! Journal rows as pages and as a stream of server-sent events. A stream is a cursor over the journal:
+//! Journal rows of one session as pages, and of one or all sessions as a stream of server-sent events. A stream is a cursor over the journal:
 //! wake-ups are hints, rows are read in bounded batches, and no row is read before the socket can take it.
 
 use crate::api::Api;
+use crate::api::access::{VisibleSessions, visible_session};
 use crate::api::cursor::{self, Cursor};
-use crate::api::extract::{ApiError, Json, SessionKeyPath};
-use acp_core::api::{EventsPage, STREAM_END};
+use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
+use acp_core::api::{EventsPage, STREAM_END, STREAM_START};
 use acp_core::event::{EventKind, EventRow};
-use acp_core::event_json::write_event;
+use acp_core::event_json::{wire_type, write_event};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_shared::ids::{RunId, SessionKey};
@@ -15,13 +16,15 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use futures_util::stream;
+use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::fmt::Write as _;
+use std::future::ready;
 use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
+use utoipa::IntoParams;
 
 /// Maximum number of rows in a batch.
 const BATCH_ROWS: u32 = 512;
@@ -33,14 +36,17 @@ const PAGE_ROWS_MAX: u32 = 1_000;
 const PAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Query of `GET /v1/sessions/{key}/events`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct EventsQuery {
     /// Returns only rows after this number.
+    #[param(value_type = Option<u64>)]
     after: Option<Cursor>,
     /// Maximum number of rows in a page.
     limit: Option<u32>,
     /// Returns only rows of this run.
+    #[param(value_type = Option<String>)]
     run: Option<RunId>,
     /// Includes history replayed by the agent while loading the conversation.
     replay: bool,
@@ -66,37 +72,109 @@ pub(crate) async fn events(
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
     let reader = JournalReader {
         wake: api.service.watch(&key),
-        filter: EventFilter { run: query.run, replay: query.replay },
+        filter: EventFilter { run: query.run, replay: query.replay, ..EventFilter::default() },
         until_done: query.until_done,
         follow: query.follow.unwrap_or(true),
         cursor,
         keep_alive,
         state: StreamPhase::Reading,
         api,
-        key,
+        source: JournalSource::Session(key),
     };
-    Ok(cursor::event_stream(stream::unfold(reader, |mut reader| async move {
-        let batch = reader.next().await?;
-        Some((batch, reader))
-    })))
+    Ok(cursor::event_stream(reader.pieces()))
 }
 
-#[derive(Debug, Clone, Copy)]
+/// Query of `GET /v1/stream`.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct StreamQuery {
+    /// Returns only events after this id; absent begins with the next one.
+    #[param(value_type = Option<u64>)]
+    after: Option<Cursor>,
+    /// Returns only events of this session.
+    #[param(value_type = Option<String>)]
+    session: Option<SessionKey>,
+    /// Returns only events of these types, separated by commas.
+    kind: Option<String>,
+    /// Includes history replayed by agents while loading a conversation.
+    replay: bool,
+    /// `false` ends the stream after the current events; default `true`.
+    follow: Option<bool>,
+}
+
+/// `GET /v1/stream`: events of all sessions in the order of their commits. The id of an event is its number in the
+/// journal of the gateway, and the position for `Last-Event-ID`.
+pub(crate) async fn stream_all(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    headers: HeaderMap,
+    query: Result<Query<StreamQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    if let Some(key) = &query.session {
+        visible_session(api.service.as_ref(), &caller, key).await?;
+    }
+    let kinds = query.kind.as_deref().map(parse_kinds).transpose()?;
+    // Subscribed before the position is read, so that no wake-up is missed.
+    let wake = api.service.watch_all();
+    let start = match cursor::resume_optional(&headers, query.after)? {
+        Some(start) => start,
+        None => api.service.last_event_id().await?,
+    };
+    let reader = JournalReader {
+        wake,
+        filter: EventFilter { run: None, replay: query.replay, session: query.session, kinds },
+        until_done: false,
+        follow: query.follow.unwrap_or(true),
+        cursor: start,
+        keep_alive: Duration::from_millis(api.limits.keep_alive_ms),
+        state: StreamPhase::Reading,
+        source: JournalSource::All(VisibleSessions::new(&api, caller)),
+        api,
+    };
+    let first = Bytes::from(format!("id: {start}\nevent: {STREAM_START}\ndata: {{}}\n\n"));
+    Ok(cursor::event_stream(stream::once(ready(Ok(first))).chain(reader.pieces())))
+}
+
+/// Parses a list of types of events, as in event lines or in the journal.
+fn parse_kinds(list: &str) -> Result<Vec<EventKind>, ApiError> {
+    let mut kinds = Vec::new();
+    for name in list.split(',').map(str::trim) {
+        let before = kinds.len();
+        kinds.extend(
+            EventKind::ALL.into_iter().filter(|kind| [kind.as_str(), wire_type(*kind)].contains(&name)),
+        );
+        if kinds.len() == before {
+            return Err(ApiError::usage(format!(
+                "unknown type of events {name:?}; GET /v1/capabilities lists all"
+            )));
+        }
+    }
+    Ok(kinds)
+}
+
+#[derive(Debug, Clone, Default)]
 struct EventFilter {
     run: Option<RunId>,
     replay: bool,
+    session: Option<SessionKey>,
+    kinds: Option<Vec<EventKind>>,
 }
 
 impl EventFilter {
     fn matches(&self, row: &EventRow) -> bool {
-        (self.replay || row.kind != EventKind::Replay) && (self.run.is_none() || row.run_id == self.run)
+        (self.replay || row.kind != EventKind::Replay)
+            && (self.run.is_none() || row.run_id == self.run)
+            && self.session.as_ref().is_none_or(|key| *key == row.session_key)
+            && self.kinds.as_ref().is_none_or(|kinds| kinds.contains(&row.kind))
     }
 }
 
 async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
-    let filter = EventFilter { run: query.run, replay: query.replay };
+    let filter = EventFilter { run: query.run, replay: query.replay, ..EventFilter::default() };
     let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
     let mut bytes = 0;
     let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
@@ -136,10 +214,18 @@ enum StreamPhase {
     Ended,
 }
 
-/// Cursor over a session's journal.
+/// Rows that a stream reads, and the numbers that are its cursor.
+enum JournalSource {
+    /// Rows of one session, by `session_seq`. Ends with the session.
+    Session(SessionKey),
+    /// Rows of all sessions that the client may see, by event id.
+    All(VisibleSessions),
+}
+
+/// Cursor over the journal.
 struct JournalReader {
     api: Api,
-    key: SessionKey,
+    source: JournalSource,
     wake: watch::Receiver<u64>,
     filter: EventFilter,
     until_done: bool,
@@ -150,6 +236,26 @@ struct JournalReader {
 }
 
 impl JournalReader {
+    /// Returns the chunks of the stream.
+    fn pieces(self) -> impl Stream<Item = io::Result<Bytes>> + Send + 'static {
+        stream::unfold(self, |mut reader| async move {
+            let batch = reader.next().await?;
+            Some((batch, reader))
+        })
+    }
+
+    /// Returns the rows after the cursor, each with its number.
+    async fn rows(&self) -> Result<Vec<(u64, EventRow)>, Failure> {
+        let service = &self.api.service;
+        match &self.source {
+            JournalSource::Session(key) => {
+                let rows = service.events_after(key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
+                Ok(rows.into_iter().map(|row| (row.session_seq, row)).collect())
+            }
+            JournalSource::All(_) => service.all_events_after(self.cursor, BATCH_ROWS, BATCH_BYTES).await,
+        }
+    }
+
     /// Returns the next chunk of the stream; `None` at its end.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.state == StreamPhase::Ended {
@@ -159,7 +265,11 @@ impl JournalReader {
             Ok(batch) => batch.map(Ok),
             Err(failure) => {
                 // Breaks the connection, so that the client reconnects instead of taking this for the end.
-                tracing::warn!(session_key = %self.key, %failure, "event stream failed");
+                let session_key = match &self.source {
+                    JournalSource::Session(key) => key.as_str(),
+                    JournalSource::All(_) => "all",
+                };
+                tracing::warn!(session_key, %failure, "event stream failed");
                 self.state = StreamPhase::Ended;
                 Some(Err(io::Error::other(failure)))
             }
@@ -170,11 +280,15 @@ impl JournalReader {
         let mut last_look = false;
         loop {
             self.wake.borrow_and_update();
-            let rows = self.api.service.events_after(&self.key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
+            let rows = self.rows().await?;
             let mut out = String::new();
             let found = !rows.is_empty();
-            for row in rows {
-                self.take(&row, &mut out);
+            for (number, row) in rows {
+                let is_visible = match &mut self.source {
+                    JournalSource::Session(_) => true,
+                    JournalSource::All(visible) => visible.sees(&row.session_key).await?,
+                };
+                self.take(number, &row, is_visible, &mut out);
                 if self.state == StreamPhase::Ended {
                     break;
                 }
@@ -196,23 +310,24 @@ impl JournalReader {
             }
             match self.wait().await {
                 StreamWake::Rows => {}
-                StreamWake::Silence => return Ok(Some(Bytes::from_static(b":\n\n"))),
+                StreamWake::Silence => return Ok(Some(self.keep_alive())),
                 StreamWake::GatewayEnds => return Ok(None),
             }
         }
     }
 
-    fn take(&mut self, row: &EventRow, out: &mut String) {
-        self.cursor = row.session_seq;
-        if self.filter.matches(row) {
+    fn take(&mut self, number: u64, row: &EventRow, is_visible: bool, out: &mut String) {
+        self.cursor = number;
+        if is_visible && self.filter.matches(row) {
             // Writing into a String cannot fail.
-            let _ = write!(out, "id: {}\ndata: ", row.session_seq);
+            let _ = write!(out, "id: {number}\ndata: ");
             write_event(row, out);
             out.push_str("\n\n");
         }
         let of_run = self.filter.run.is_some() && row.run_id == self.filter.run;
         let run_ended = of_run && matches!(row.kind, EventKind::Done | EventKind::Error);
-        if (self.until_done && run_ended) || row.kind == EventKind::Closed {
+        let session_ended = matches!(self.source, JournalSource::Session(_)) && row.kind == EventKind::Closed;
+        if (self.until_done && run_ended) || session_ended {
             self.end(out);
         }
     }
@@ -222,19 +337,28 @@ impl JournalReader {
         self.state = StreamPhase::Ended;
     }
 
+    /// Returns a comment. In a stream of all sessions it moves the client's position past rows that the filter left out.
+    fn keep_alive(&self) -> Bytes {
+        match self.source {
+            JournalSource::Session(_) => Bytes::from_static(b":\n\n"),
+            JournalSource::All => Bytes::from(format!(":\nid: {}\n\n", self.cursor)),
+        }
+    }
+
     async fn is_exhausted(&self) -> Result<bool, Failure> {
         if !self.follow {
             return Ok(true);
         }
+        let JournalSource::Session(key) = &self.source else { return Ok(false) };
         if self.until_done
             && let Some(run) = self.filter.run
         {
-            let run = self.api.service.run(&self.key, run).await?;
+            let run = self.api.service.run(key, run).await?;
             if run.is_none_or(|run| run.state.is_ended()) {
                 return Ok(true);
             }
         }
-        Ok(self.api.service.session(&self.key).await?.state == SessionState::Closed)
+        Ok(self.api.service.session(key).await?.state == SessionState::Closed)
     }
 
     async fn wait(&mut self) -> StreamWake {

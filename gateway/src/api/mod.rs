@@ -9,9 +9,12 @@ pub(crate) mod connection_slots;
 pub(crate) mod console;
 mod cursor;
 pub(crate) mod events;
+pub(crate) mod export;
 pub(crate) mod extract;
+pub(crate) mod files;
 pub(crate) mod http;
 pub(crate) mod listeners;
+pub(crate) mod openapi;
 pub(crate) mod peer_ancestry;
 pub(crate) mod session_log;
 pub(crate) mod sessions;
@@ -79,11 +82,21 @@ pub(crate) struct Api {
 /// Router of the API. Routers with a state of their own can be merged.
 pub(crate) fn router(api: Api) -> Router {
     Router::new()
+        .route("/health", get(sessions::liveness))
+        .route("/v1/openapi.json", get(openapi::document))
+        .route("/v1/capabilities", get(sessions::capabilities))
+        .route("/v1/stream", get(events::stream_all))
+        .route("/v1/permissions", get(sessions::all_permissions))
         .route("/v1/health", get(sessions::health))
         .route("/v1/status", get(sessions::status))
         .route("/v1/agents", get(sessions::agents))
         .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
-        .route("/v1/sessions/{key}", get(sessions::show))
+        .route("/v1/sessions/{key}", get(sessions::show).patch(sessions::patch))
+        .route("/v1/sessions/{key}/release", post(sessions::release))
+        .route("/v1/sessions/{key}/export", get(export::export))
+        .route("/v1/sessions/{key}/diff", get(export::diff))
+        .route("/v1/sessions/{key}/files", get(files::files))
+        .route("/v1/sessions/{key}/files/content", get(files::content))
         .route("/v1/sessions/{key}/prompt", post(sessions::prompt))
         .route("/v1/sessions/{key}/cancel", post(sessions::cancel))
         .route("/v1/sessions/{key}/close", sessions::ending(Ending::Closed))

@@ -10,6 +10,7 @@ use acp_shared::protocol::{LogFrom, LogPiece};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use serde::Deserialize;
+use utoipa::IntoParams;
 
 /// Default number of lines in a response.
 const LINES: u32 = 100;
@@ -19,8 +20,9 @@ const TAIL_BYTES: u64 = 2 * 1024 * 1024;
 const PIECES_MAX: u32 = 16;
 
 /// Query of `GET /v1/sessions/{key}/log`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct LogQuery {
     /// Returns the lines from this byte offset on.
     offset: Option<u64>,

@@ -1,12 +1,17 @@
 //! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::Api;
-use crate::api::access::require;
+use crate::api::access::{VisibleSessions, require, visible_session};
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
+use crate::api::openapi::OPENAPI_PATH;
 use acp_core::api::{
-    AgentView, AnswerBody, BoundView, CancelBody, CloseBody, Done, HealthView, NewBody, Opening, OptionBody,
-    PermissionView, PromptBody, RunView, SessionView, SpawnBody, SpawnedView, StatusView, UnbindBody,
+    AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, HealthView, LimitsView,
+    NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, PageCursor, PendingPermissionView, PermissionView,
+    PromptBody, ReleaseBody, RunView, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView,
+    UnbindBody,
 };
+use acp_core::event::EventKind;
+use acp_core::event_json::{EVENT_VERSION, wire_type};
 use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::policy::{PolicyScope, effective_policy};
@@ -14,21 +19,27 @@ use acp_core::principal::{Principal, Scope};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
-use acp_core::rows::{RunMode, SessionMode};
+use acp_core::rows::{RunMode, SessionMode, SessionQuery};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_core::visibility::principal_sees;
 use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
+use acp_shared::files::READ_BYTES_MAX;
+use acp_shared::ids::{AgentName, SessionKey};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
+use axum::http::HeaderName;
+use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use serde::Deserialize;
 use std::time::Duration;
+use utoipa::IntoParams;
 
 /// Maximum number of sessions in a list.
 const SESSIONS_MAX: u32 = 1_000;
+/// Maximum number of permission requests in a list.
+const PERMISSIONS_MAX: u64 = 1_000;
 /// Maximum time to wait for an agent to open its session, in seconds.
 const OPENING_WAIT_MAX_S: u64 = 120;
 /// Number of runs shown with a session.
@@ -59,15 +70,50 @@ pub(crate) async fn agents(
     Ok(Json(agents))
 }
 
+/// `GET /health`: liveness of the gateway, for probes without a token.
+pub(crate) async fn liveness() -> Json<Done> {
+    Json(Done { ok: true })
+}
+
+/// `GET /v1/capabilities`.
+pub(crate) async fn capabilities(State(api): State<Api>) -> Json<CapabilitiesView> {
+    let mut event_types: Vec<String> = EventKind::ALL.map(|kind| wire_type(kind).to_owned()).to_vec();
+    event_types.dedup();
+    Json(CapabilitiesView {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        event_version: EVENT_VERSION,
+        openapi: OPENAPI_PATH.to_owned(),
+        event_types,
+        limits: LimitsView {
+            body_bytes_max: api.limits.body_bytes_max as u64,
+            connections_max: api.limits.connections_max as u64,
+            sessions_max: u64::from(SESSIONS_MAX),
+            file_bytes_max: READ_BYTES_MAX,
+        },
+    })
+}
+
 /// Query of `GET /v1/sessions`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(crate) struct ListQuery {
     /// True to include closed sessions.
     #[serde(default)]
     all: bool,
     /// Maximum number of sessions.
     limit: Option<u32>,
+    /// Returns only sessions in this state.
+    #[param(inline)]
+    state: Option<SessionState>,
+    /// Returns only sessions of this agent.
+    #[param(value_type = Option<String>)]
+    agent: Option<AgentName>,
+    /// Returns only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
+    q: Option<String>,
+    /// Pages in the order of creation, the newest first: empty for the first page, then the header `Next-Cursor` of the page
+    /// before. Without it, sessions are in the order of their last activity.
+    cursor: Option<String>,
 }
 
 /// `GET /v1/sessions`.
@@ -75,16 +121,73 @@ pub(crate) async fn list(
     State(api): State<Api>,
     Caller(caller): Caller,
     query: Result<Query<ListQuery>, QueryRejection>,
-) -> Result<Json<Vec<SessionView>>, ApiError> {
+) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
-    let limit = query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX);
-    // The rows of other agents do not count for the limit.
-    let read_max = if caller.is_limited() { u32::MAX } else { limit };
-    let mut rows = api.service.sessions(query.all, read_max).await?;
-    rows.retain(|row| principal_sees(&caller, row));
-    rows.truncate(limit as usize);
+    let limit = u64::from(query.limit.unwrap_or(SESSIONS_MAX).min(SESSIONS_MAX));
+    let before = query.cursor.as_deref().map(|text| {
+        let invalid =
+            || ApiError::usage("invalid cursor: take it from the header Next-Cursor, or leave it empty");
+        PageCursor::decode(text).ok_or_else(invalid)
+    });
+    let before = before.transpose()?.map(|cursor| cursor.0);
+    let ListQuery { all, state, agent, q, .. } = query;
+    // One more row tells if there is another page. The rows of other agents do not count.
+    let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { limit + 1 };
+    let asked = SessionQuery { closed_too: all, state, agent, text: q, before, limit: read_max };
+    let mut rows = api.service.find_sessions(asked).await?;
+    rows.retain(|(_, row)| principal_sees(&caller, row));
+    let more = rows.len() as u64 > limit;
+    rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    let next = rows.last().filter(|_| more && before.is_some()).map(|(ord, _)| PageCursor(*ord).encode());
     let mut around = api.service.session_activity().await?;
-    Ok(Json(rows.into_iter().map(|row| SessionView::from(row).within(&mut around)).collect()))
+    let views: Vec<SessionView> =
+        rows.into_iter().map(|(_, row)| SessionView::from(row).within(&mut around)).collect();
+    let next = next.map(|cursor| [(HeaderName::from_static(NEXT_CURSOR_HEADER), cursor)]);
+    Ok((next.map(AppendHeaders), Json(views)).into_response())
+}
+
+/// `GET /v1/permissions`.
+pub(crate) async fn all_permissions(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+) -> Result<Json<Vec<PendingPermissionView>>, ApiError> {
+    // The rows of other agents do not count for the limit.
+    let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { PERMISSIONS_MAX };
+    let rows = api.service.all_pending_permissions(read_max).await?;
+    let mut visible = VisibleSessions::new(&api, caller);
+    let mut views = Vec::new();
+    for row in rows {
+        if views.len() as u64 >= PERMISSIONS_MAX {
+            break;
+        }
+        if visible.sees(&row.session_key).await? {
+            let session_key = row.session_key.clone();
+            views.push(PendingPermissionView { session_key, permission: PermissionView::from(row) });
+        }
+    }
+    Ok(Json(views))
+}
+
+/// `PATCH /v1/sessions/{key}`.
+pub(crate) async fn patch(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    JsonBody(body): JsonBody<SessionPatch>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    let label = body.label.ok_or_else(|| ApiError::usage("label is required; null removes it"))?;
+    Ok(Json(api.service.set_label(&key, label, once).await?))
+}
+
+/// `POST /v1/sessions/{key}/release`.
+pub(crate) async fn release(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    IdempotencyKeyHeader(once): IdempotencyKeyHeader,
+    Caller(caller): Caller,
+    JsonBody(ReleaseBody {}): JsonBody<ReleaseBody>,
+) -> Result<Json<SessionStatus>, ApiError> {
+    Ok(Json(api.service.release(&key, caller.name, once).await?))
 }
 
 /// `POST /v1/sessions`.
@@ -137,9 +240,8 @@ async fn may_spawn(api: &Api, caller: &Principal, body: &SpawnBody) -> Result<()
     require(caller, scope_of_servers(&servers), "starting MCP servers of your own on the gateway's machine")?;
     if let Some(key) = &body.spawned_by
         && caller.is_limited()
-        && !principal_sees(caller, &api.service.session(key).await?)
     {
-        return Err(Failure::of(Code::NoSession).into());
+        visible_session(api.service.as_ref(), caller, key).await?;
     }
     Ok(())
 }

@@ -5,7 +5,9 @@ mod connections;
 mod console;
 mod encrypted;
 mod hostile;
+mod limited;
 mod network;
+mod rest;
 mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};
@@ -24,11 +26,12 @@ use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
     SpawnRequest, SpawnResult,
 };
-use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use serde_json::{Value, json};
@@ -42,6 +45,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+/// Event id before the first row of the fake journal.
+pub(crate) const FIRST_EVENT_ID: u64 = 100;
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Fake service with one session and a journal written by tests.
@@ -256,6 +261,74 @@ impl Service for Fake {
     }
     fn watch(&self, _: &SessionKey) -> watch::Receiver<u64> {
         self.wake.subscribe()
+    }
+    fn all_events_after(
+        &self,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
+        // Event ids differ from the numbers within the session.
+        let after = after.saturating_sub(FIRST_EVENT_ID);
+        let rows = self.events_after(&self.key, after, limit, bytes_max);
+        Box::pin(async move {
+            Ok(rows.await?.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
+        })
+    }
+    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
+        ready(Ok(FIRST_EVENT_ID + self.rows.lock().unwrap().len() as u64))
+    }
+    fn watch_all(&self) -> watch::Receiver<u64> {
+        self.wake.subscribe()
+    }
+    fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
+        // Three sessions, numbered 1 to 3, the newest first.
+        let sessions = (1..=3).rev().filter(|ord| query.before.is_none_or(|before| *ord < before));
+        let limit = usize::try_from(query.limit).unwrap();
+        ready(Ok(sessions.take(limit).map(|ord| (ord, self.row())).collect()))
+    }
+    fn all_pending_permissions(&self, _: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        ready(Ok(self.pending.lock().unwrap().clone()))
+    }
+    fn set_label<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        label: Option<String>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.record(&format!("label {label:?}"), &key);
+        ready(Ok(self.session_status()))
+    }
+    fn release<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        by: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        self.record(&format!("release {}", by.is_empty()), &key);
+        ready(Ok(self.session_status()))
+    }
+    fn file_roots(&self, session: &SessionRow) -> Vec<String> {
+        vec![session.cwd.clone()]
+    }
+    fn read_files(
+        &self,
+        roots: Vec<String>,
+        op: FilesOp,
+    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>> {
+        ready(Ok(match op {
+            FilesOp::Read { path, .. } | FilesOp::Inspect { path, .. } if !path.starts_with(&roots[0]) => {
+                Err(FilesError::Outside)
+            }
+            FilesOp::Read { path, .. } if path.ends_with("/big") => {
+                Err(FilesError::TooLarge { bytes_max: 1 })
+            }
+            FilesOp::Read { path, .. } if path.ends_with("/a") => {
+                Ok(FilesReply::Text("<b>text</b>".to_owned()))
+            }
+            FilesOp::Read { .. } => Err(FilesError::NotFound),
+            _ => Ok(FilesReply::Inspected(Inspection::default())),
+        }))
     }
     fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
         Ok(BindingTimeouts::default())

@@ -26,7 +26,7 @@ const PAGE_HEADERS: &str = "authorization, content-type, accept, idempotency-key
 /// Methods that these pages may use.
 const PAGE_METHODS: &str = "GET, POST, PATCH, DELETE";
 /// Response headers that these pages may read.
-const EXPOSED_HEADERS: &str = "acp-connection-id, acp-session-id";
+const EXPOSED_HEADERS: &str = "acp-connection-id, acp-session-id, next-cursor";
 /// Time for which a browser remembers this, in seconds.
 const PREFLIGHT_S: &str = "600";
 /// Maximum length of the name that a proxy gives, in bytes.

@@ -18,13 +18,15 @@ use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView,
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
+use acp_core::mcp;
 use acp_core::options::Setting;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
-use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::runtime::Registry;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
@@ -227,6 +229,77 @@ impl Service for GatewayService {
                 Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
                 Err(CallError::Disconnected) => {
                     Err(unavailable("The log cannot be read: the supervisor does not answer.".to_owned()))
+                }
+            }
+        })
+    }
+
+    fn all_events_after(
+        &self,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
+        Box::pin(async move { Ok(self.store.all_events_after(after, u64::from(limit), bytes_max).await?) })
+    }
+
+    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
+        Box::pin(async move { Ok(self.store.last_event_id().await?) })
+    }
+
+    fn watch_all(&self) -> watch::Receiver<u64> {
+        self.store.committed()
+    }
+
+    fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
+        Box::pin(async move { Ok(self.store.find_sessions(query).await?) })
+    }
+
+    fn all_pending_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.all_pending_permissions(limit).await?) })
+    }
+
+    fn set_label<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        label: Option<String>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(self.manager.set_label(session, label, key))
+    }
+
+    fn release<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        by: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        Box::pin(self.manager.release(session, by, key))
+    }
+
+    fn file_roots(&self, session: &SessionRow) -> Vec<String> {
+        let configured = self.agents.directories(&session.agent);
+        let own = session.options.additional_directories.as_slice();
+        let more = mcp::merge_directories(&session.cwd, [configured.as_slice(), own]);
+        std::iter::once(session.cwd.clone()).chain(more).collect()
+    }
+
+    fn read_files(
+        &self,
+        roots: Vec<String>,
+        op: FilesOp,
+    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>> {
+        Box::pin(async move {
+            // A helper without a lease works for sessions without a process too, and cannot write.
+            let request = FilesRequest { scope: FilesScope::Tenant, roots, op };
+            let unavailable =
+                |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
+            match self.supervisor.call(Request::Files(request)).await {
+                Ok(protocol::Reply::Files(result)) => Ok(result),
+                Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
+                Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
+                Err(CallError::Disconnected) => {
+                    Err(unavailable("Files cannot be read: the supervisor does not answer.".to_owned()))
                 }
             }
         })

@@ -60,6 +60,8 @@ const OPENING: &str = "gateway/store/src/tests/opening.rs";
 const LOADING: &str = "gateway/core/src/config/tests.rs";
 const THIS_FILE: &str = "gateway/src/cli/config_tests.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
+const NOTIFY: &str = "gateway/src/ops/notify/tests.rs";
+const NOTIFY_KEYS: &str = "gateway/core/src/config/notify.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
 const NETWORK: &str = "gateway/src/api/tests/network.rs";
 const ENCRYPTED: &str = "gateway/src/api/tests/encrypted.rs";
@@ -392,6 +394,13 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
     ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
     ("limits.turn_ms", LIFECYCLE, "turn_above_configured_limit_is_stopped"),
+    (
+        "notify.*.{name,url,secret_file,timeout_ms}",
+        NOTIFY,
+        "events_are_delivered_in_order_after_failures_and_a_restart",
+    ),
+    ("notify.*.events", NOTIFY, "target_that_is_gone_delays_no_other"),
+    ("notify.*.insecure", NOTIFY_KEYS, "http_is_for_loopback_or_insecure_targets"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
     ("northbound.listen", NETWORK, "reload_opens_and_closes_listeners"),
     ("northbound.allowed_hosts", NETWORK, "foreign_host_and_origin_are_refused_on_every_verb"),

@@ -14,6 +14,7 @@ pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
 pub(crate) mod serve;
+mod session_changes;
 pub(crate) mod sessions;
 pub(crate) mod store;
 pub(crate) mod token;
@@ -74,7 +75,7 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
-    /// Manage sessions: spawn, list, show, history, set, cancel, new, close, archive, delete, reset
+    /// Manage sessions: spawn, list, show, history, set, label, cancel, release, export, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply

@@ -1,10 +1,11 @@
-//! `sessions spawn | list | show | history | set | cancel | unbind | new | close | archive | delete | reset`.
+//! `sessions spawn | list | show | history | set | cancel | unbind | label | release | export | new | close | archive |
+//! delete | reset`.
 
 use crate::api::client::{EventSelection, encode};
 use crate::cli::follow::print_events;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
-use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
+use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, usage};
 use acp_core::api::{
     BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
     SessionView, SpawnBody, SpawnedView, UnbindBody,
@@ -68,6 +69,36 @@ pub(crate) enum SessionsCommand {
         binding: Option<BindingId>,
         #[command(flatten)]
         once: IdempotencyArgs,
+    },
+    /// Set the label of a session, or remove it
+    #[command(after_help = "Example: acp-gateway sessions label KEY 'fix the build'")]
+    Label {
+        /// The session
+        session: SessionKey,
+        /// New label
+        #[arg(required_unless_present = "remove", conflicts_with = "remove")]
+        label: Option<String>,
+        /// Remove the label
+        #[arg(long)]
+        remove: bool,
+        #[command(flatten)]
+        once: IdempotencyArgs,
+    },
+    /// End the agent's process; the session stays, and its next prompt starts the agent again
+    Release {
+        /// The session
+        session: SessionKey,
+        #[command(flatten)]
+        once: IdempotencyArgs,
+    },
+    /// Print the whole journal of a session
+    #[command(after_help = "Example: acp-gateway sessions export KEY --format md >session.md")]
+    Export {
+        /// The session
+        session: SessionKey,
+        /// Format: event lines, or text for people
+        #[arg(long, default_value = "jsonl", value_parser = PossibleValuesParser::new(["jsonl", "md"]))]
+        format: String,
     },
     /// Begin a new conversation with the next prompt; the session and its journal stay
     New {
@@ -262,6 +293,17 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
                 let places = ended.iter().map(|at| format!("{}:{}", at.channel, name(&at.conversation_id)));
                 format!("Unbound: {}.", places.collect::<Vec<_>>().join(", "))
             })
+        }
+        SessionsCommand::Label { session, label, once, .. } => {
+            session_changes::label(&client, &session, label, &once, out).await
+        }
+        SessionsCommand::Release { session, once } => {
+            session_changes::release(&client, &session, &once, out).await
+        }
+        SessionsCommand::Export { session, format } => {
+            client
+                .download(&path(&session, &format!("/export?format={format}")), |piece| out.text(piece))
+                .await
         }
         SessionsCommand::New { session, once } => {
             let now: SessionStatus = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
@@ -524,6 +566,7 @@ mod tests {
                 option("effort", "thought_level", choices(Some("low"), &["low", "high"])),
                 option("web", "other", choices(Some("true"), &[])),
             ],
+            ..AgentSettings::default()
         };
         let text = show(&SessionView::from(row));
         let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("agent mode")).collect();

@@ -1,7 +1,8 @@
-//! Periodic work and observation: retention, timeouts, integrity check, orphaned leases, metrics.
+//! Periodic work and observation: retention, timeouts, integrity check, orphaned leases, metrics, webhooks.
 
 pub(crate) mod integrity_check;
 pub(crate) mod metrics_endpoint;
+pub(crate) mod notify;
 pub(crate) mod orphaned_leases;
 pub(crate) mod retention;
 pub(crate) mod timeouts;

@@ -79,6 +79,11 @@ impl Agents {
     }
 
     /// Returns every agent, configured ones and the demo first.
+    pub(crate) fn directories(&self, name: &AgentName) -> Vec<String> {
+        configured_directories(&self.live.now().config, &self.settings(name).0)
+    }
+
+    /// Returns all agents.
     pub(crate) fn list(&self, found: &LookupResults) -> Vec<AgentView> {
         self.names().iter().map(|name| self.view(name, found)).collect()
     }

@@ -9,7 +9,7 @@ use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::task::{Deps, LoadRetry, replay};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
-use acp_core::options::Setting;
+use acp_core::options::{self, Setting};
 use acp_core::policy::{
     ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, EffectivePolicy, PolicyScope, SESSIONS_MAX,
 };
@@ -203,6 +203,46 @@ impl Manager {
         closes: bool,
     ) -> Result<SessionStatus, Failure> {
         session_now(self.ask(session, ActorCommand::Expire { expiry, seen_ms, closes }, None).await)
+    }
+
+    /// Ends the process of a session's agent; the session stays, and its next prompt starts the agent again.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `USAGE` (while a turn runs or waits), `ACP_RESUME_UNAVAILABLE`,
+    /// `ACP_STORE_UNAVAILABLE`.
+    pub(crate) async fn release(
+        &self,
+        session: &SessionKey,
+        by: String,
+        key: IdempotencyKey,
+    ) -> Result<SessionStatus, Failure> {
+        let keyed = keyed("release", session, &key, &"");
+        session_now(self.ask(session, ActorCommand::Release { by }, keyed).await)
+    }
+
+    /// Sets a session's label, or removes it.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_SESSION_CLOSED`, `USAGE` (too long, or taken by another open session), `ACP_STORE_UNAVAILABLE`.
+    pub(crate) async fn set_label(
+        &self,
+        session: &SessionKey,
+        label: Option<String>,
+        key: IdempotencyKey,
+    ) -> Result<SessionStatus, Failure> {
+        if let Some(label) = &label {
+            options::check_label(label)?;
+        }
+        let keyed = keyed("label", session, &key, &label);
+        let command = ActorCommand::Label(label.clone());
+        // The commit refuses a taken label as well, but then the actor is rebuilt.
+        if let Some(label) = label
+            && self.deps.store.session_with_label(label.clone()).await?.is_some_and(|other| other != *session)
+        {
+            let taken = StoreError::LabelTaken { label };
+            return session_now(self.stored_response(&command, keyed.as_ref(), taken.into()).await);
+        }
+        session_now(self.ask(session, command, keyed).await)
     }
 
     /// Starts a new conversation of the agent with the next prompt; the session and its journal stay.

@@ -12,8 +12,9 @@ use acp_core::request::{
     SpawnRequest, SpawnResult,
 };
 use acp_core::rows::SessionActivity;
-use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionRow};
+use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::timeouts::Expiry;
+use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use std::future::Future;
@@ -117,6 +118,47 @@ pub(crate) trait Service: Send + Sync + 'static {
     ) -> ServiceFuture<'a, Vec<EventRow>>;
     /// Returns a piece of the standard error of the session's agents.
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
+    /// Returns journal rows of all sessions after event id `after`, in order, each with its event id. Bounds as of
+    /// [`Service::events_after`].
+    fn all_events_after(
+        &self,
+        after: u64,
+        limit: u32,
+        bytes_max: usize,
+    ) -> ServiceFuture<'_, Vec<(u64, EventRow)>>;
+    /// Returns the highest event id.
+    fn last_event_id(&self) -> ServiceFuture<'_, u64>;
+    /// Notifies about committed rows of all sessions. A hint; closed when the gateway stops.
+    fn watch_all(&self) -> watch::Receiver<u64>;
+    /// Returns the sessions that match, each with its number in the order of creation.
+    fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>>;
+    /// Returns at most `limit` pending permission requests of all sessions, oldest first.
+    fn all_pending_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>>;
+    /// See [`crate::session::manager::Manager::set_label`].
+    fn set_label<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        label: Option<String>,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
+    /// See [`crate::session::manager::Manager::release`].
+    fn release<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        by: String,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus>;
+    /// Returns the directories whose files may be read for a session, the working directory first.
+    fn file_roots(&self, session: &SessionRow) -> Vec<String>;
+    /// Reads files beneath these directories, in a helper of the supervisor.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` without the supervisor. Inside: the error of the file.
+    fn read_files(
+        &self,
+        roots: Vec<String>,
+        op: FilesOp,
+    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>>;
     /// Notifies about committed rows of the session. A hint; closed when the gateway stops.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
 

@@ -116,7 +116,51 @@ pub fn after(
     Ok(found)
 }
 
+/// Journal rows of all sessions after an event id, in order, each with its event id. Bounds as of [`after`].
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn all_after(
+    db: &Db,
+    after_id: u64,
+    rows_max: u64,
+    bytes_max: usize,
+) -> Result<Vec<(u64, EventRow)>, StoreError> {
+    let sql =
+        format!("SELECT event_id, {COLUMNS} FROM acp_events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2");
+    let mut found = Vec::new();
+    let mut bytes = 0;
+    db.visit(&sql, params![after_id, rows_max], |row| {
+        let event = from_row(row)?;
+        bytes += event.payload.len() + event.extra.as_ref().map_or(0, String::len);
+        found.push((row.get("event_id")?, event));
+        Ok(if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    Ok(found)
+}
+
 impl Store {
+    /// Journal rows of all sessions after an event id: see [`all_after`].
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn all_events_after(
+        &self,
+        after_id: u64,
+        rows_max: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<(u64, EventRow)>, StoreError> {
+        self.read("all_events_after", move |db| all_after(db, after_id, rows_max, bytes_max)).await
+    }
+
+    /// Highest event id.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn last_event_id(&self) -> Result<u64, StoreError> {
+        self.read("last_event_id", last_id).await
+    }
+
     /// Journal rows after a number: see [`after`].
     ///
     /// # Errors

@@ -48,6 +48,7 @@ mod tests;
 pub mod timeouts;
 pub mod tokens;
 pub mod tx;
+pub mod webhook_cursors;
 pub mod writer;
 
 pub use acp_core::config::Durability;

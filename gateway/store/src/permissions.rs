@@ -93,4 +93,14 @@ impl Store {
         );
         self.read("pending_permissions", move |db| db.all(&sql, params![key], from_row)).await
     }
+
+    /// Pending permission requests of all sessions, oldest first, at most `rows_max`.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn all_pending_permissions(&self, rows_max: u64) -> Result<Vec<PermissionRow>, StoreError> {
+        let sql =
+            format!("SELECT {COLUMNS} FROM acp_permission WHERE state = 'pending' ORDER BY ord LIMIT ?1");
+        self.read("all_pending_permissions", move |db| db.all(&sql, params![rows_max], from_row)).await
+    }
 }

@@ -5,7 +5,8 @@ use crate::codec::{to_json, to_json_opt};
 use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
-use acp_core::rows::SessionRow;
+use acp_core::rows::{SessionQuery, SessionRow};
+use acp_core::session::SessionState;
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
 
@@ -90,18 +91,23 @@ pub fn insert(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
             ":last_activity_at": row.last_activity_at_ms,
         },
     );
-    match (inserted, &row.label) {
+    label_taken(inserted, row).map(drop)
+}
+
+/// Names the label in the error of a row that would give two open sessions one label.
+fn label_taken(written: Result<usize, StoreError>, row: &SessionRow) -> Result<usize, StoreError> {
+    match (written, &row.label) {
         (Err(error), Some(label)) if error.is_unique_violation() => {
             Err(StoreError::LabelTaken { label: label.clone() })
         }
-        (inserted, _) => inserted.map(drop),
+        (written, _) => written,
     }
 }
 
 /// Updates a session except for its owner and the number of its last event, which is updated separately.
 ///
 /// # Errors
-/// [`StoreError::NoSession`]; SQLite errors.
+/// [`StoreError::NoSession`]; [`StoreError::LabelTaken`] if another open session has the label; SQLite errors.
 pub fn update(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
     let changed = db.run_named(
         UPDATE,
@@ -123,7 +129,8 @@ pub fn update(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
             ":updated_at": row.updated_at_ms,
             ":last_activity_at": row.last_activity_at_ms,
         },
-    )?;
+    );
+    let changed = label_taken(changed, row)?;
     if changed == 1 { Ok(()) } else { Err(StoreError::NoSession { session_key: row.session_key.clone() }) }
 }
 
@@ -236,6 +243,29 @@ pub fn get(db: &Db, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> 
     db.first(&sql, params![key], from_row)
 }
 
+/// Sessions that match a query, each with its number in the order of creation.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, StoreError> {
+    // Columns of the order first; with `before` only the order of creation is stable.
+    let (page, order) = match query.before {
+        Some(_) => ("ord < ?5", "ord DESC"),
+        None => ("?5 IS NULL", "last_activity_at DESC, ord DESC"),
+    };
+    let sql = format!(
+        "SELECT {COLUMNS}, ord FROM acp_sessions WHERE (state <> 'closed' OR (?1 AND ending IS NOT 'deleted')) \
+         AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR agent = ?3) \
+         AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
+         OR instr(lower(cwd), ?4)) AND {page} ORDER BY {order} LIMIT ?6"
+    );
+    let closed_too = query.closed_too || query.state == Some(SessionState::Closed);
+    let text = query.text.as_ref().map(|text| text.to_ascii_lowercase());
+    let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
+    let with = params![closed_too, query.state, query.agent, text, before, query.limit];
+    db.all(&sql, with, |row| Ok((row.get("ord")?, from_row(row)?)))
+}
+
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
 /// the partial index of unfinished runs; without it SQLite reads all runs.
 macro_rules! has_runs {
@@ -296,6 +326,24 @@ impl Store {
              ORDER BY last_activity_at DESC, ord DESC LIMIT ?2"
         );
         self.read("sessions", move |db| db.all(&sql, params![closed_too, rows_max], from_row)).await
+    }
+
+    /// Key of the open session with a label.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn session_with_label(&self, label: String) -> Result<Option<SessionKey>, StoreError> {
+        const SQL: &str = "SELECT session_key FROM acp_sessions WHERE label = ?1 AND state <> 'closed'";
+        self.read("session_with_label", move |db| db.first(SQL, params![label], |row| row.get("session_key")))
+            .await
+    }
+
+    /// Sessions that match a query, each with its number in the order of creation.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn find_sessions(&self, query: SessionQuery) -> Result<Vec<(u64, SessionRow)>, StoreError> {
+        self.read("find_sessions", move |db| find(db, &query)).await
     }
 
     /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has

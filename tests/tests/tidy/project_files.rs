@@ -12,6 +12,7 @@ const ALLOWED: [(&str, &str); 7] = [
     ("api/tokens.rs", "random bytes of the kernel"),
     ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
+    ("ops/notify/request.rs", "the file of a webhook's secret"),
     ("runtime/local_lookup.rs", "commands that run without a gateway"),
 ];
 /// Modules for files.

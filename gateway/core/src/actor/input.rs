@@ -111,6 +111,13 @@ pub enum ActorCommand {
         /// True to close the session; false to end one binding.
         closes: bool,
     },
+    /// End the agent's process; the session stays.
+    Release {
+        /// Person who asks.
+        by: String,
+    },
+    /// Set the label, or remove it.
+    Label(Option<String>),
     /// Start a new conversation with the agent.
     NewConversation,
     /// Change a setting.

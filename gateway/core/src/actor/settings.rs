@@ -65,6 +65,25 @@ impl Actor {
         }
     }
 
+    /// Sets the label of the session. The commit refuses a label that another open session has.
+    ///
+    /// # Errors
+    /// `ACP_SESSION_CLOSED`.
+    pub(super) fn on_label(
+        &mut self,
+        label: Option<String>,
+        keyed: Option<IdempotencyRecord>,
+        out: &mut StepOutput,
+    ) -> Result<CommandReply, Failure> {
+        if self.session.state == SessionState::Closed {
+            return Err(Failure::of(Code::SessionClosed));
+        }
+        self.session.label = label;
+        let now = self.status();
+        out.remember(keyed, &now);
+        Ok(CommandReply::Session(now))
+    }
+
     fn check_setting(&self, setting: &Setting) -> Result<(), Failure> {
         if self.session.state == SessionState::Closed {
             return Err(Failure::of(Code::SessionClosed));

@@ -35,6 +35,8 @@ impl Actor {
             ActorCommand::Expire { expiry, seen_ms, closes } => {
                 Ok(self.on_expire(&expiry, seen_ms, closes, out))
             }
+            ActorCommand::Release { by } => self.on_release(&by, keyed, out),
+            ActorCommand::Label(label) => self.on_label(label, keyed, out),
             ActorCommand::NewConversation => self.on_new_conversation(keyed, out),
             ActorCommand::Set(setting) => {
                 self.on_setting(ticket, &setting, keyed, out);

@@ -2,9 +2,10 @@
 
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// `GET /v1/health`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
     /// True if the gateway answers.
     pub ok: bool,
@@ -17,8 +18,36 @@ pub struct HealthView {
     pub version: String,
 }
 
+/// `GET /v1/capabilities`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CapabilitiesView {
+    /// Package version of the gateway.
+    pub version: String,
+    /// Version of the event lines.
+    pub event_version: u32,
+    /// Path of the OpenAPI document.
+    pub openapi: String,
+    /// Types of events, as in event lines and in the filter `kind`.
+    pub event_types: Vec<String>,
+    /// Limits of requests.
+    pub limits: LimitsView,
+}
+
+/// Limits of requests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LimitsView {
+    /// Maximum size of a request body, in bytes.
+    pub body_bytes_max: u64,
+    /// Maximum number of connections; three quarters of them may be event streams.
+    pub connections_max: u64,
+    /// Maximum number of sessions in one list.
+    pub sessions_max: u64,
+    /// Maximum size of a file that can be read, in bytes.
+    pub file_bytes_max: u64,
+}
+
 /// `GET /v1/status`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusView {
     /// Process id of the gateway.
     pub pid: u32,
@@ -54,7 +83,7 @@ pub struct StatusView {
 }
 
 /// State of a listener of the API.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ListenerView {
     /// Address, or path of a socket.
     pub address: String,
@@ -67,7 +96,7 @@ pub struct ListenerView {
 }
 
 /// Configuration loaded by the gateway.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConfigView {
     /// Path of the file; absent without one.
     pub file: Option<String>,
@@ -76,7 +105,7 @@ pub struct ConfigView {
 }
 
 /// State of the control plane's database.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StoreView {
     /// `well`, or the reason why commits fail: `full`, `read_only`, `gone`, `damaged`, `failing`.
     pub health: String,
@@ -103,7 +132,7 @@ pub struct StoreView {
 }
 
 /// State of a runtime backend.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BackendView {
     /// Name of the backend in the configuration.
     pub id: String,
@@ -114,7 +143,7 @@ pub struct BackendView {
 }
 
 /// State of a channel account.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AccountView {
     /// Channel, e.g. `discord`.
     pub channel: String,
@@ -127,7 +156,7 @@ pub struct AccountView {
 }
 
 /// State of the connection to the supervisor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SupervisorView {
     /// Socket of the supervisor.
     pub socket: String,
@@ -140,9 +169,10 @@ pub struct SupervisorView {
 }
 
 /// `GET /v1/agents`: one configured or built-in agent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AgentView {
     /// Name for a spawn.
+    #[schema(value_type = String)]
     pub name: AgentName,
     /// Display name.
     pub title: String,

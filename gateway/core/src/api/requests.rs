@@ -4,13 +4,15 @@ use crate::mcp::McpServers;
 use crate::options::Setting;
 use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use utoipa::ToSchema;
 
 /// `POST /v1/sessions`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SpawnBody {
     /// Agent; absent takes the configured default.
+    #[schema(value_type = Option<String>)]
     pub agent: Option<AgentName>,
     /// Absolute working directory; absent takes the configured default.
     pub cwd: Option<String>,
@@ -29,12 +31,14 @@ pub struct SpawnBody {
     /// True if a person can answer permission requests in the first run.
     pub interactive: bool,
     /// Session that spawns and owns this one; absent if a person does.
+    #[schema(value_type = Option<String>)]
     pub spawned_by: Option<SessionKey>,
     /// Maximum time to wait for the agent to open its session before responding, in seconds, at most 120;
     /// absent responds at once.
     pub wait_s: Option<u64>,
     /// MCP servers by name, as in `mcpServers` of `--mcp-config`.
     #[serde(skip_serializing_if = "McpServers::is_empty")]
+    #[schema(value_type = std::collections::BTreeMap<String, crate::config::McpServer>)]
     pub mcp_servers: McpServers,
     /// Additional absolute directories.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -42,7 +46,7 @@ pub struct SpawnBody {
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PromptBody {
     /// Text of the prompt.
@@ -60,15 +64,16 @@ pub struct PromptBody {
 }
 
 /// `POST /v1/sessions/{key}/cancel`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CancelBody {
     /// Run to cancel; absent means the running one, otherwise the next in the queue.
+    #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
 }
 
 /// `POST /v1/sessions/{key}/close`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CloseBody {
     /// Reason for the record.
@@ -78,22 +83,43 @@ pub struct CloseBody {
 }
 
 /// `POST /v1/sessions/{key}/unbind`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UnbindBody {
     /// Binding to end; absent means all of the session's.
+    #[schema(value_type = Option<String>)]
     pub binding_id: Option<BindingId>,
     /// Reason for the record.
     pub reason: Option<String>,
 }
 
+/// `PATCH /v1/sessions/{key}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SessionPatch {
+    /// New label; `null` removes it. Required.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]
+    #[schema(value_type = Option<String>, required = true)]
+    pub label: Option<Option<String>>,
+}
+
+/// Distinguishes `null` from a missing member.
+fn present<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Option<String>>, D::Error> {
+    Option::deserialize(input).map(Some)
+}
+
+/// `POST /v1/sessions/{key}/release`: no members yet.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ReleaseBody {}
+
 /// `POST /v1/sessions/{key}/new`: no members yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NewBody {}
 
 /// `POST /v1/sessions/{key}/options`: exactly one of these members.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptionBody {
     /// ACP session mode to set.
@@ -142,7 +168,7 @@ impl OptionBody {
 }
 
 /// A value for an ACP config option.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigChoice {
     /// Option id.
@@ -152,7 +178,7 @@ pub struct ConfigChoice {
 }
 
 /// `POST /v1/sessions/{key}/permissions/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerBody {
     /// Id of one of the agent's options.

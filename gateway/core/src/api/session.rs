@@ -18,9 +18,10 @@ use crate::timeouts::Expiry;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
 /// Response to `POST /v1/sessions`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SpawnedView {
     /// The session and its first run.
     #[serde(flatten)]
@@ -34,7 +35,7 @@ pub struct SpawnedView {
 }
 
 /// State of an agent's start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Opening {
     /// The agent has opened its session.
@@ -46,11 +47,13 @@ pub enum Opening {
 }
 
 /// `GET /v1/sessions` and `GET /v1/sessions/{key}`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SessionView {
     /// Session key.
+    #[schema(value_type = String)]
     pub session_key: SessionKey,
     /// Agent.
+    #[schema(value_type = String)]
     pub agent: AgentName,
     /// Lifecycle state.
     pub state: SessionState,
@@ -58,10 +61,13 @@ pub struct SessionView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
     /// Owning session; the session itself if a person spawned it.
+    #[schema(value_type = String)]
     pub owner_session_key: SessionKey,
     /// Session that spawned this one, if any.
+    #[schema(value_type = Option<String>)]
     pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.
+    #[schema(value_type = Option<String>)]
     pub parent_session_key: Option<SessionKey>,
     /// Instance id of the gateway that created the session.
     pub gateway_instance_id: String,
@@ -117,12 +123,14 @@ pub struct SessionView {
     /// Reason of state `error`, or the latest failure.
     pub last_error: Option<Failure>,
     /// `agentInfo` and capabilities as last received.
+    #[schema(value_type = Option<Object>)]
     pub agent_info: Option<Box<RawValue>>,
     /// Timeout that ends first, and its kind; only in the response about one session, absent without a
     /// timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expiry: Option<Expiry>,
     /// Running turn.
+    #[schema(value_type = Option<String>)]
     pub active_run: Option<RunId>,
     /// Number of queued runs.
     #[serde(default)]
@@ -194,9 +202,10 @@ impl SessionView {
 }
 
 /// Binding of a session to a conversation.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BoundView {
     /// Binding id, for `sessions unbind --binding`.
+    #[schema(value_type = String)]
     pub binding_id: BindingId,
     /// Channel.
     pub channel: String,
@@ -224,9 +233,10 @@ impl From<BindingRow> for BoundView {
 }
 
 /// Run of a session.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct RunView {
     /// Run id.
+    #[schema(value_type = String)]
     pub run_id: RunId,
     /// Turn or steer.
     pub mode: RunMode,
@@ -270,11 +280,12 @@ impl From<RunRow> for RunView {
 }
 
 /// Pending permission request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PermissionView {
     /// Id for the answer.
     pub permission_id: String,
     /// Run that waits for the answer.
+    #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
     /// Title of the tool call.
     pub title: String,
@@ -295,8 +306,57 @@ pub struct PermissionView {
     pub deadline_at_ms: Option<u64>,
 }
 
+/// Pending permission request of any session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PendingPermissionView {
+    /// Session of the request.
+    #[schema(value_type = String)]
+    pub session_key: SessionKey,
+    /// The request.
+    #[serde(flatten)]
+    pub permission: PermissionView,
+}
+
+/// `GET /v1/sessions/{key}/files`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FilesView {
+    /// Directories of the session, the working directory first. Other files cannot be read.
+    pub roots: Vec<String>,
+    /// State of the file that was asked for; absent without a path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileView>,
+}
+
+/// State of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FileView {
+    /// Path without links.
+    pub path: String,
+    /// True for a regular file; false for a directory and anything else.
+    pub is_regular: bool,
+    /// Size in bytes.
+    pub size: u64,
+    /// SHA-256 of the content in hexadecimal; absent for large and unreadable files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<String>,
+}
+
+/// `GET /v1/sessions/{key}/diff`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DiffView {
+    /// Run of the changes; absent for those of the whole session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub run_id: Option<RunId>,
+    /// Unified diff; empty without changes. Changes that are too large are counted in a line that begins with `#`.
+    pub diff: String,
+    /// Source of the changes, always `tool_calls`: the diffs that the agent reported with completed tool calls. Changes that
+    /// it made otherwise, such as by a command, are not among them.
+    pub source: String,
+}
+
 /// Option of a permission request, named as in event lines.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OptionView {
     /// The agent's option id.
     pub option_id: String,

@@ -3,9 +3,10 @@
 use crate::principal::Scope;
 use acp_shared::ids::TokenId;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// `POST /v1/tokens`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBody {
     /// Name of the token: author of its prompts and answers.
@@ -21,9 +22,10 @@ pub struct TokenBody {
 }
 
 /// A token, without its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenView {
     /// Id of the token.
+    #[schema(value_type = String)]
     pub token_id: TokenId,
     /// Name of the token.
     pub name: String,
@@ -42,7 +44,7 @@ pub struct TokenView {
 }
 
 /// Response to [`TokenBody`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenCreatedView {
     /// The token. It is shown this once and stored nowhere.
     pub token: String,

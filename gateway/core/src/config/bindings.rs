@@ -6,12 +6,13 @@ use super::{Config, NonInteractive, PermissionMode};
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use utoipa::ToSchema;
 
 /// Wildcard for all accounts of a channel.
 pub const ANY_ACCOUNT: &str = "*";
 
 /// Lifetime of a session.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionMode {
     /// Until the session is closed.

@@ -1,7 +1,7 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{FilesConfig, ThreadBindings};
-use super::{AgentConfig, Backend, Channels, Config, bindings, mcp, northbound};
+use super::{AgentConfig, Backend, Channels, Config, bindings, mcp, northbound, notify};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -70,6 +70,7 @@ pub fn check(config: &Config) -> KeyProblems {
     bindings::check(&mut found, config);
     mcp::check(&mut found, config);
     northbound::check(&mut found, config);
+    notify::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
             check_bindings(&mut found, &["channels", name], channel.thread_bindings);
@@ -198,7 +199,7 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
     ]
 }
 
-fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, bounds: RangeInclusive<u64>) {
+pub(super) fn bounded(found: &mut KeyProblems, key: Vec<String>, value: u64, bounds: RangeInclusive<u64>) {
     if !bounds.contains(&value) {
         let (min, max) = bounds.into_inner();
         found.push((key, format!("{value} is out of bounds; allowed: {min} to {max}")));

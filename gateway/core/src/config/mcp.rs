@@ -5,6 +5,7 @@ use super::check::{KeyProblems, owned};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use utoipa::ToSchema;
 
 /// Maximum number of servers in one list.
 const SERVERS_MAX: usize = 32;
@@ -14,7 +15,7 @@ const NAME_CHARS_MAX: usize = 100;
 const SERVER_BYTES_MAX: usize = 16 * 1024;
 
 /// Value hidden from logs and views.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(transparent)]
 pub struct Secret(pub String);
 
@@ -26,7 +27,7 @@ impl fmt::Debug for Secret {
 
 acp_shared::named! {
     /// Transport between an agent and an MCP server, named as in configuration and in ACP.
-    #[derive(Serialize, Deserialize)]
+    #[derive(Serialize, Deserialize, ToSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum McpTransport {
         /// The agent starts the server and uses its standard input and output.
@@ -40,7 +41,7 @@ acp_shared::named! {
 }
 
 /// One MCP server: a program (`command`, `args`, `env`) or a remote one (`type`, `url`, `headers`).
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct McpServer {
     /// Name of the server. If several lists have the same name, the session's entry overrides the agent's,
@@ -155,6 +156,7 @@ pub(super) fn is_secret(path: &[String]) -> bool {
     matches!(
         segments.as_slice(),
         ["mcp_servers", _, "args" | "url" | "env" | "headers", ..]
+            | ["notify", _, "url"]
             | ["agents", _, "mcp_servers", _, "args" | "url" | "env" | "headers", ..]
     )
 }

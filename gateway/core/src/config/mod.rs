@@ -12,6 +12,7 @@ pub mod ignored_keys;
 pub mod load;
 pub mod mcp;
 pub mod northbound;
+pub mod notify;
 pub mod reload;
 pub mod source;
 pub mod stream;
@@ -23,6 +24,7 @@ pub use bindings::{Binding, SessionMode};
 pub use channels::{Channels, DiscordAccount, SessionConfig};
 pub use mcp::{McpServer, McpTransport, Secret};
 pub use northbound::NorthboundConfig;
+pub use notify::{NotifyEvent, NotifyTarget};
 pub use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
@@ -30,9 +32,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use utoipa::ToSchema;
 
 /// Handling of an agent's permission requests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PermissionMode {
     /// Every request is allowed.
@@ -46,7 +49,7 @@ pub enum PermissionMode {
 }
 
 /// Outcome of a permission request without a person to decide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum NonInteractive {
     /// The request is denied and the turn continues.
@@ -73,6 +76,8 @@ pub struct Config {
     pub agents: BTreeMap<AgentName, AgentConfig>,
     /// `[[mcp_servers]]`: MCP servers of every agent. Default: none.
     pub mcp_servers: Vec<McpServer>,
+    /// `[[notify]]`: webhooks for events of sessions (ours). Default: none.
+    pub notify: Vec<NotifyTarget>,
     /// `permission.*`: handling of permission requests.
     pub permission: PermissionConfig,
     /// `limits.*`: caps and watchdogs (ours).

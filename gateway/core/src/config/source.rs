@@ -2,7 +2,7 @@
 
 use super::channels::{Account, DiscordAccount};
 use crate::config::ignored_keys;
-use crate::config::{AgentConfig, Binding, Config, McpServer, mcp};
+use crate::config::{AgentConfig, Binding, Config, McpServer, NotifyTarget, mcp};
 use crate::failure::Failure;
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
@@ -97,6 +97,8 @@ pub fn schema() -> Result<Shape, serde_json::Error> {
     let account = shape(serde_json::to_value(Account::default())?);
     let binding = shape(serde_json::to_value(Binding::default())?);
     root.replace(&["mcp_servers"], servers);
+    let target = shape(serde_json::to_value(NotifyTarget::default())?);
+    root.replace(&["notify"], Shape::List(Box::new(target)));
     root.replace(&["bindings"], Shape::List(Box::new(binding)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
     let bot = shape(serde_json::to_value(DiscordAccount::default())?);
@@ -164,8 +166,8 @@ pub struct ShownValue {
     pub note: Option<String>,
 }
 
-/// All values with their origins, in the order of the keys. Hides values of `agents.NAME.env` and those
-/// passed to MCP servers, since they may be secrets.
+/// All values with their origins, in the order of the keys. Hides values of `agents.NAME.env`, those passed to MCP
+/// servers and addresses of webhooks, since they may be secrets.
 ///
 /// # Errors
 /// The configuration cannot be serialized as JSON: a bug in this program.

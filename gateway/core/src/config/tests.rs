@@ -111,8 +111,10 @@ fn example_file_has_every_key() {
             vec![format!("{above}mcp_servers.{}.{key}", u8::from(remote))]
         })
     });
+    let target = serde_json::to_value(super::NotifyTarget::default()).unwrap();
+    let of_target = target.as_object().unwrap().keys().map(|key| vec![format!("notify.0.{key}")]);
     let keys: Vec<Vec<String>> =
-        keys.into_iter().chain(of_account).chain(of_binding).chain(of_server).collect();
+        keys.into_iter().chain(of_account).chain(of_binding).chain(of_server).chain(of_target).collect();
     assert!(keys.len() > 75, "{keys:?}");
     for key in keys {
         let key = key.join(".");

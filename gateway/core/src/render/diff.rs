@@ -40,7 +40,7 @@ struct ToolCallEdits {
 
 /// Edits of a run, collected row by row.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct FileChanges {
+pub struct FileChanges {
     /// Tool calls in the order of their first update.
     calls: Vec<ToolCallEdits>,
     by_id: BTreeMap<String, usize>,
@@ -49,7 +49,7 @@ pub(super) struct FileChanges {
 
 impl FileChanges {
     /// Adds a `tool_call` or `tool_call_update`.
-    pub(super) fn add(&mut self, update: &Value) {
+    pub fn add(&mut self, update: &Value) {
         let Some(id) = update["toolCallId"].as_str() else { return };
         let blocks = update["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let diffs: Vec<&Value> = blocks.iter().filter(|block| block["type"] == "diff").collect();
@@ -88,7 +88,7 @@ impl FileChanges {
 
     /// Formats all changes as one diff of at most `bytes_max` bytes; `None` without changes. Omitted changes
     /// are counted in a comment line, which tools that apply the diff skip.
-    pub(super) fn unified(&self, bytes_max: usize) -> Option<String> {
+    pub fn unified(&self, bytes_max: usize) -> Option<String> {
         let done = || self.calls.iter().filter(|call| call.is_done);
         let mut out = String::new();
         let mut left_out: usize = done().map(|call| call.left_out).sum();

@@ -136,6 +136,10 @@ impl SessionTask {
             tracing::info!(session_key = %self.key, %error, "session limit reached; session not woken");
             return self.rebuild().await;
         }
+        if matches!(error, StoreError::LabelTaken { .. }) {
+            tracing::info!(session_key = %self.key, %error, "label taken; session keeps its own");
+            return self.rebuild().await;
+        }
         tracing::error!(session_key = %self.key, %error, "commit failed; rebuilding session actor");
         let reason = failure.detail_code.as_deref().unwrap_or("COMMIT_FAILED").to_ascii_lowercase();
         self.deps.metrics.actor_restarted(&reason);
@@ -305,6 +309,8 @@ pub(crate) fn replay(
         ActorCommand::Queued { .. } => serde_json::from_str(result).map(CommandReply::Queued),
         ActorCommand::Close(_)
         | ActorCommand::Expire { .. }
+        | ActorCommand::Release { .. }
+        | ActorCommand::Label(_)
         | ActorCommand::NewConversation
         | ActorCommand::Set(_) => serde_json::from_str(result).map(CommandReply::Session),
         ActorCommand::AnswerPermission { .. } => Ok(CommandReply::Done),

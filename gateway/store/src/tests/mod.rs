@@ -6,5 +6,6 @@ mod groups;
 mod guards;
 mod interleaved;
 mod opening;
+mod queries;
 mod round_trip;
 mod safety;

@@ -152,6 +152,41 @@ fn idle_agent_is_ended_and_resumed_by_next_prompt() {
 }
 
 #[test]
+fn release_ends_the_process_of_an_idle_agent_only() {
+    let release = || ActorCommand::Release { by: "ann".to_owned() };
+    let mut world = started(|world| world.limits.probe_ms = 0);
+    prompt(&mut world, "prompt a").unwrap();
+    let id = lease(&world);
+    world.command(release()).unwrap();
+    assert!(world.processes[&id].exit.is_some());
+    assert_eq!((world.rows.session.lease_id, world.rows.session.state), (None, SessionState::Idle));
+    // Without a process there is nothing to do.
+    world.command(release()).unwrap();
+    assert_eq!(count_status(&world, "agent_rests"), 1);
+    let next = prompt(&mut world, "prompt b").unwrap();
+    assert_eq!(run_state(&world, next), RunState::Completed);
+    // A running turn, and a conversation that would be lost.
+    prompt(&mut world, "Thello").unwrap();
+    assert_eq!(world.command(release()).unwrap_err().code, Code::Usage);
+    let mut world = ready();
+    world.emit("Runresumable\n");
+    assert_eq!(world.command(release()).unwrap_err().code, Code::ResumeUnavailable);
+    assert!(world.rows.session.lease_id.is_some());
+}
+
+#[test]
+fn label_is_set_and_removed_until_the_session_closes() {
+    let mut world = ready();
+    for label in [Some("front".to_owned()), None] {
+        world.command(ActorCommand::Label(label.clone())).unwrap();
+        assert_eq!(world.rows.session.label, label);
+    }
+    world.command(ActorCommand::Close(CloseRequest::new("done"))).unwrap();
+    let refused = world.command(ActorCommand::Label(None)).unwrap_err();
+    assert_eq!(refused.code, Code::SessionClosed);
+}
+
+#[test]
 fn changed_idle_timeout_applies_at_once() {
     let mut world = started(|world| world.limits.probe_ms = 0);
     prompt(&mut world, "prompt a").unwrap();

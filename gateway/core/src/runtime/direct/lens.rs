@@ -2,7 +2,7 @@
 //! absent: no message is refused for unknown content.
 
 use super::state::{AgentCapabilities, Modes};
-use crate::agent_settings::{AgentSettings, Choices, ConfigOption};
+use crate::agent_settings::{AgentCommand, AgentSettings, Choices, ConfigOption};
 use crate::backend::{AgentRequestKind, PermissionOption};
 use crate::files::AcceptedContent;
 use crate::jsonrpc::{ObjectMembers, string};
@@ -240,6 +240,7 @@ pub(super) fn settings(result: &Value) -> AgentSettings {
         modes: choices("modes", ("currentModeId", "availableModes", "id")),
         models: choices("models", ("currentModelId", "availableModels", "modelId")),
         options: options(result).unwrap_or_default(),
+        commands: Vec::new(),
     }
 }
 
@@ -248,6 +249,24 @@ pub(super) fn options(holder: &Value) -> Option<Vec<ConfigOption>> {
     let list = holder.get("configOptions")?.as_array()?;
     let mut room = SETTINGS_CHARS_MAX;
     Some(list.iter().take(LIST_MAX).filter_map(|option| config_option(option, &mut room)).collect())
+}
+
+/// Reads the list of commands in an update.
+pub(super) fn commands(update: &Value) -> Option<Vec<AgentCommand>> {
+    let list = update.get("availableCommands")?.as_array()?;
+    let mut room = SETTINGS_CHARS_MAX;
+    let command = |command: &Value| {
+        let text =
+            |value: Option<&Value>| value.and_then(Value::as_str).map(|text| truncate(text, ID_CHARS_MAX));
+        let name =
+            command.get("name")?.as_str().filter(|name| name.chars().count() <= ID_CHARS_MAX)?.to_owned();
+        let description = text(command.get("description")).unwrap_or_default();
+        let hint = text(command.pointer("/input/hint"));
+        let chars = [Some(&name), Some(&description), hint.as_ref()].into_iter().flatten();
+        room = room.checked_sub(chars.map(|text| text.chars().count()).sum())?;
+        Some(AgentCommand { name, description, hint })
+    };
+    Some(list.iter().take(LIST_MAX).filter_map(command).collect())
 }
 
 fn config_option(option: &Value, room: &mut usize) -> Option<ConfigOption> {

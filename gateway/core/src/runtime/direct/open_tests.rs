@@ -2,7 +2,7 @@
 
 use super::tests::{defaults, events, sent};
 use super::*;
-use crate::agent_settings::{AgentSettings, Choices, ConfigOption, SettingsReport};
+use crate::agent_settings::{AgentCommand, AgentSettings, Choices, ConfigOption, SettingsReport};
 use crate::backend::AskGuarantee;
 use acp_shared::codes::Code;
 use serde_json::{Value, json};
@@ -397,6 +397,7 @@ fn settings_and_their_changes_are_reported() {
             option("web", None, true, choices("true", &["true", "false"])),
             option("e", Some("thought_level"), false, choices("low", &["low", "high"])),
         ],
+        commands: Vec::new(),
     };
     assert_eq!(reports(&steps), [SettingsReport::All(want)]);
     let update =
@@ -406,6 +407,15 @@ fn settings_and_their_changes_are_reported() {
     let list = update(json!({ "sessionUpdate": "config_option_update", "configOptions": [web(false)] }));
     let off = option("web", None, true, choices("false", &["true", "false"]));
     assert_eq!(reports(&machine.stream(9, list.as_bytes())), [SettingsReport::Options(vec![off])]);
+    let commands = update(json!({ "sessionUpdate": "available_commands_update", "availableCommands": [
+        { "name": "test", "description": "Run tests", "input": { "hint": "filter" } }, { "name": "plain" }, {}] }));
+    let command = |name: &str, description: &str, hint: Option<&str>| AgentCommand {
+        name: name.to_owned(),
+        description: description.to_owned(),
+        hint: hint.map(str::to_owned),
+    };
+    let want = vec![command("test", "Run tests", Some("filter")), command("plain", "", None)];
+    assert_eq!(reports(&machine.stream(9, commands.as_bytes())), [SettingsReport::Commands(want)]);
     // Long lists of models are truncated.
     let models: Vec<Value> = (0..200).map(|number| json!({ "modelId": format!("{number:0199}") })).collect();
     let (_, steps) = open_to(json!({ "sessionId": "s", "models": { "availableModels": models } }));

@@ -65,6 +65,9 @@ impl DirectMachine {
                 self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
                 (lens::mode_in_options(&update), options.map(SettingsReport::Options))
             }
+            (Some("available_commands_update"), Some(_)) => {
+                (None, lens::commands(&lens::value(raw)).map(SettingsReport::Commands))
+            }
             _ => (None, None),
         };
         steps.extend(report.clone().map(BackendStep::SettingsReported));

@@ -239,6 +239,56 @@ impl Service for FakeService {
         unused()
     }
 
+    fn all_events_after(&self, _: u64, _: u32, _: usize) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
+        unused()
+    }
+
+    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
+        unused()
+    }
+
+    fn watch_all(&self) -> watch::Receiver<u64> {
+        self.store.committed()
+    }
+
+    fn find_sessions(&self, _: acp_core::rows::SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
+        unused()
+    }
+
+    fn all_pending_permissions(&self, _: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        unused()
+    }
+
+    fn set_label<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: Option<String>,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        unused()
+    }
+
+    fn release<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: String,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, SessionStatus> {
+        unused()
+    }
+
+    fn file_roots(&self, session: &SessionRow) -> Vec<String> {
+        vec![session.cwd.clone()]
+    }
+
+    fn read_files(
+        &self,
+        _: Vec<String>,
+        _: acp_shared::files::FilesOp,
+    ) -> ServiceFuture<'_, Result<acp_shared::files::FilesReply, acp_shared::files::FilesError>> {
+        unused()
+    }
+
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64> {
         self.store.watch(session)
     }

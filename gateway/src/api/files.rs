@@ -1,0 +1,129 @@
+//! Files of a session, read-only: a helper of the supervisor reads them as the user of the agents, beneath the session's
+//! directories.
+
+use crate::api::Api;
+use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use acp_core::api::{FileView, FilesView};
+use acp_core::failure::Failure;
+use acp_core::rows::SessionRow;
+use acp_shared::codes::Code;
+use acp_shared::files::{FilesError, FilesOp, FilesReply, NAME_BYTES_MAX, READ_BYTES_MAX};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderName, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use utoipa::IntoParams;
+
+/// Query of `GET /v1/sessions/{key}/files`.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct FilesQuery {
+    /// File to inspect: an absolute path, or one relative to the working directory.
+    path: Option<String>,
+}
+
+/// Query of `GET /v1/sessions/{key}/files/content`.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ContentQuery {
+    /// File to read: an absolute path, or one relative to the working directory.
+    path: String,
+    /// First line to return, from 1.
+    line: Option<u64>,
+    /// Number of lines to return.
+    limit: Option<u64>,
+}
+
+/// `GET /v1/sessions/{key}/files`: the session's directories, and the state of a file beneath them.
+pub(crate) async fn files(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    query: Result<Query<FilesQuery>, QueryRejection>,
+) -> Result<Json<FilesView>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let session = api.service.session(&key).await?;
+    let roots = api.service.file_roots(&session);
+    let file = match query.path {
+        None => None,
+        Some(path) => {
+            let path = absolute(&session, path)?;
+            let op = FilesOp::Inspect { path: path.clone(), text_bytes_max: 0 };
+            match api.service.read_files(roots.clone(), op).await?.map_err(file_error)? {
+                FilesReply::Inspected(found) if found.exists => Some(FileView {
+                    path: found.canonical.unwrap_or(path),
+                    is_regular: found.is_regular,
+                    size: found.size,
+                    sha256: found.sha256,
+                }),
+                FilesReply::Inspected(_) => return Err(file_error(FilesError::NotFound)),
+                _ => return Err(Failure::of(Code::ProtocolError).origin("supervisor").into()),
+            }
+        }
+    };
+    Ok(Json(FilesView { roots, file }))
+}
+
+/// `GET /v1/sessions/{key}/files/content`: the text of a file.
+pub(crate) async fn content(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    query: Result<Query<ContentQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let Query(ContentQuery { path, line, limit }) =
+        query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let session = api.service.session(&key).await?;
+    let op = FilesOp::Read { path: absolute(&session, path)?, line, limit, bytes_max: READ_BYTES_MAX };
+    match api.service.read_files(api.service.file_roots(&session), op).await?.map_err(file_error)? {
+        FilesReply::Text(text) => {
+            // The type is fixed: a browser must not guess that a file of the project is a page of this origin.
+            let headers = [
+                (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+                (header::CACHE_CONTROL, "no-store"),
+                (HeaderName::from_static("x-content-type-options"), "nosniff"),
+            ];
+            Ok((headers, text).into_response())
+        }
+        _ => Err(Failure::of(Code::ProtocolError).origin("supervisor").into()),
+    }
+}
+
+/// Returns the absolute form of a path.
+fn absolute(session: &SessionRow, path: String) -> Result<String, ApiError> {
+    if path.is_empty() || path.contains('\0') {
+        return Err(ApiError::usage("the path is empty or has a NUL byte"));
+    }
+    let path = if path.starts_with('/') { path } else { format!("{}/{path}", session.cwd) };
+    if path.len() > NAME_BYTES_MAX {
+        return Err(ApiError::usage(format!("the path is longer than {NAME_BYTES_MAX} bytes")));
+    }
+    Ok(path)
+}
+
+/// Converts an error of the helper. A file that may not be read answers like one that does not exist.
+fn file_error(error: FilesError) -> ApiError {
+    let failure = |code, text: String| Failure::new(code, text).origin("gateway");
+    match error {
+        FilesError::NotFound | FilesError::Outside | FilesError::Denied | FilesError::NotDirectory => {
+            let text = "No such file in the session's directories.".to_owned();
+            ApiError::from(failure(Code::Usage, text).detail("NO_SUCH_FILE")).status(StatusCode::NOT_FOUND)
+        }
+        FilesError::TooLarge { bytes_max } => {
+            let text = format!("The file is larger than {bytes_max} bytes.");
+            ApiError::from(failure(Code::LimitReached, text)).status(StatusCode::PAYLOAD_TOO_LARGE)
+        }
+        FilesError::BadPath | FilesError::NotRegular | FilesError::NotUtf8 => {
+            ApiError::usage(format!("The file cannot be read: {error}."))
+        }
+        FilesError::Unsupported
+        | FilesError::Io { .. }
+        | FilesError::NoHelper { .. }
+        | FilesError::TimedOut { .. }
+        | FilesError::Interrupted => {
+            tracing::warn!(%error, "file of a session cannot be read");
+            failure(Code::BackendUnavailable, "The file cannot be read now.".to_owned()).retryable().into()
+        }
+    }
+}

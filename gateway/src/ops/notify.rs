@@ -1,0 +1,136 @@
+//! Webhooks: each target of `[[notify]]` gets the events of sessions, signed, in the order of the journal. Its position is
+//! a row of the database that moves after a delivery, so an event is sent at least once, always with the same id. A target
+//! that does not answer delays nobody but itself, and loses nothing.
+
+mod request;
+#[cfg(test)]
+mod tests;
+
+use acp_core::config::NotifyTarget;
+use acp_core::event::{EventKind, EventRow};
+use acp_shared::backoff::Backoff;
+use acp_shared::clock::Clock;
+use acp_store::{Store, StoreError};
+use request::WebhookSender;
+use std::future::Future;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Pauses between attempts.
+const RETRY_BACKOFF: Backoff = Backoff::new(500, 300_000);
+/// Maximum number of rows that one search reads.
+const SEARCH_ROWS: u64 = 10_000;
+
+/// Sends events to all targets until `stop`.
+pub(crate) async fn run(store: Store, targets: Vec<NotifyTarget>, clock: Clock, stop: CancellationToken) {
+    let tasks = TaskTracker::new();
+    for target in targets {
+        match WebhookSender::new(&target, store.identity().instance_id, clock) {
+            Ok(sender) => {
+                let task = TargetTask::new(store.clone(), target, sender, stop.clone());
+                tasks.spawn(task.run());
+            }
+            Err(error) => tracing::error!(webhook = %target.name, %error, "webhook target cannot be used"),
+        }
+    }
+    tasks.close();
+    tasks.wait().await;
+}
+
+/// One target.
+struct TargetTask {
+    store: Store,
+    name: String,
+    kinds: Vec<EventKind>,
+    sender: WebhookSender,
+    stop: CancellationToken,
+}
+
+/// The gateway stops.
+struct Stopped;
+
+impl TargetTask {
+    fn new(store: Store, target: NotifyTarget, sender: WebhookSender, stop: CancellationToken) -> Self {
+        let kinds = target.events.iter().map(|event| event.kind()).collect();
+        Self { store, name: target.name, kinds, sender, stop }
+    }
+
+    async fn run(self) {
+        // Ends only with the gateway.
+        let Err(Stopped) = self.follow().await;
+    }
+
+    async fn follow(&self) -> Result<std::convert::Infallible, Stopped> {
+        let mut committed = self.store.committed();
+        let mut saved = self.retry("position", || self.store.webhook_cursor(self.name.clone())).await?;
+        let mut cursor = saved;
+        loop {
+            committed.mark_unchanged();
+            let search = || self.store.next_webhook_event(cursor, self.kinds.clone(), SEARCH_ROWS);
+            let found = self.retry("search", search).await?;
+            let read = found.read_to - cursor;
+            cursor = found.read_to;
+            let is_found = found.event.is_some();
+            if let Some(event) = found.event {
+                self.deliver(cursor, &event).await?;
+            }
+            // Without a delivery the position is saved now and then, so that a start has less to search.
+            if is_found || cursor - saved >= SEARCH_ROWS {
+                self.retry("position", || self.store.advance_webhook(self.name.clone(), cursor)).await?;
+                saved = cursor;
+            }
+            if !is_found && read == 0 {
+                tokio::select! {
+                    () = self.stop.cancelled() => return Err(Stopped),
+                    changed = committed.changed() => changed.map_err(|_| Stopped)?,
+                }
+            }
+        }
+    }
+
+    /// Sends an event until the target has it.
+    async fn deliver(&self, event_id: u64, event: &EventRow) -> Result<(), Stopped> {
+        let mut backoff = RETRY_BACKOFF;
+        let mut attempts = 0_u32;
+        loop {
+            attempts += 1;
+            let sent = tokio::select! {
+                () = self.stop.cancelled() => return Err(Stopped),
+                sent = self.sender.send(event_id, event) => sent,
+            };
+            let Err(error) = sent else {
+                tracing::debug!(webhook = %self.name, event_id, attempts, "webhook delivered");
+                return Ok(());
+            };
+            let pause = backoff.next_pause();
+            tracing::warn!(webhook = %self.name, event_id, attempts, retry_in = ?pause, %error, "webhook failed");
+            self.pause(pause).await?;
+        }
+    }
+
+    /// Repeats a call of the store until it works.
+    async fn retry<T, F: Future<Output = Result<T, StoreError>> + Send>(
+        &self,
+        what: &'static str,
+        call: impl Fn() -> F + Send + Sync,
+    ) -> Result<T, Stopped> {
+        let mut backoff = RETRY_BACKOFF;
+        loop {
+            match call().await {
+                Ok(found) => return Ok(found),
+                Err(StoreError::Closed) => return Err(Stopped),
+                Err(error) => {
+                    tracing::warn!(webhook = %self.name, what, %error, "webhook waits for the database");
+                    self.pause(backoff.next_pause()).await?;
+                }
+            }
+        }
+    }
+
+    async fn pause(&self, time: std::time::Duration) -> Result<(), Stopped> {
+        tokio::select! {
+            () = self.stop.cancelled() => Err(Stopped),
+            () = tokio::time::sleep(time) => Ok(()),
+        }
+    }
+}
