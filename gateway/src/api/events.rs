@@ -341,7 +341,7 @@ impl JournalReader {
     fn keep_alive(&self) -> Bytes {
         match self.source {
             JournalSource::Session(_) => Bytes::from_static(b":\n\n"),
-            JournalSource::All => Bytes::from(format!(":\nid: {}\n\n", self.cursor)),
+            JournalSource::All(_) => Bytes::from(format!(":\nid: {}\n\n", self.cursor)),
         }
     }
 

@@ -75,8 +75,8 @@ fn build() -> Value {
     let mut schemas = Schemas::new();
     let mut paths: Map<String, Value> = Map::new();
     for operation in OPERATIONS {
-        let item = paths.entry(operation.path).or_insert_with(|| json!({}));
-        item[operation.method] = operation.describe(&mut schemas);
+        let methods = paths.entry(operation.path).or_insert_with(|| json!({}));
+        put(methods, operation.method, operation.describe(&mut schemas));
     }
     let error = named::<ErrorBody>(&mut schemas);
     let webhook = named::<WebhookBody>(&mut schemas);
@@ -128,6 +128,13 @@ fn object(_: &mut Schemas) -> Value {
     json!({ "type": "object" })
 }
 
+/// Adds a member to an object.
+fn put(object: &mut Value, name: &str, member: Value) {
+    if let Value::Object(members) = object {
+        members.insert(name.to_owned(), member);
+    }
+}
+
 fn value(part: impl Serialize) -> Value {
     // Schemas are made of texts, numbers and lists.
     serde_json::to_value(part).unwrap_or_default()
@@ -143,14 +150,14 @@ impl Operation {
         let mut out = json!({ "operationId": self.id, "summary": self.summary, "responses": responses });
         let parameters = self.parameters();
         if !parameters.is_empty() {
-            out["parameters"] = parameters.into();
+            put(&mut out, "parameters", parameters.into());
         }
         if let Some(body) = self.body {
             let content = json!({ "application/json": { "schema": body(schemas) } });
-            out["requestBody"] = json!({ "content": content });
+            put(&mut out, "requestBody", json!({ "content": content }));
         }
         if self.path == "/health" {
-            out["security"] = json!([]);
+            put(&mut out, "security", json!([]));
         }
         out
     }
@@ -210,12 +217,11 @@ impl Operation {
     fn success(&self, schemas: &mut Schemas) -> Value {
         let json = |schema: Value| json!({ "application/json": { "schema": schema } });
         let events = json!({ "schema": { "type": "string", "description": "Server-sent events; data is an event line." } });
-        let mut out = json!({ "description": self.summary });
-        out["content"] = match &self.answer {
+        let content = match &self.answer {
             Answer::Json(schema) | Answer::JsonPage(schema) => json(schema(schemas)),
             Answer::JsonOrEvents(schema) => {
                 let mut content = json(schema(schemas));
-                content["text/event-stream"] = events;
+                put(&mut content, "text/event-stream", events);
                 content
             }
             Answer::Events => json!({ "text/event-stream": events }),
@@ -224,10 +230,11 @@ impl Operation {
                 .map(|kind| ((*kind).to_owned(), json!({ "schema": { "type": "string" } })))
                 .collect(),
         };
+        let mut out = json!({ "description": self.summary, "content": content });
         if matches!(self.answer, Answer::JsonPage(_)) {
             let about = "Value of cursor for the next page; absent after the last one.";
-            out["headers"] =
-                json!({ "Next-Cursor": { "description": about, "schema": { "type": "string" } } });
+            let header = json!({ "description": about, "schema": { "type": "string" } });
+            put(&mut out, "headers", json!({ "Next-Cursor": header }));
         }
         out
     }

@@ -67,7 +67,7 @@ impl Random {
 
     /// True once in `of` times.
     fn once_in(&mut self, of: u64) -> bool {
-        self.next() % of == 0
+        self.next().is_multiple_of(of)
     }
 
     fn pick<T: Clone>(&mut self, of: &[T]) -> T {
