@@ -11,6 +11,7 @@ pub mod check;
 pub mod ignored_keys;
 pub mod load;
 pub mod mcp;
+pub mod northbound;
 pub mod reload;
 pub mod source;
 pub mod stream;
@@ -21,6 +22,7 @@ pub use agent::{AgentConfig, Backend, Backends, ClientFs};
 pub use bindings::{Binding, SessionMode};
 pub use channels::{Channels, DiscordAccount, SessionConfig};
 pub use mcp::{McpServer, McpTransport, Secret};
+pub use northbound::Northbound;
 pub use stream::{DeliveryMode, Separator, Stream};
 
 use acp_shared::ids::AgentName;
@@ -81,6 +83,8 @@ pub struct Config {
     pub log: Log,
     /// `metrics.*`: additional metrics endpoint (ours).
     pub metrics: Metrics,
+    /// `northbound.*`: clients that speak ACP (ours).
+    pub northbound: Northbound,
 }
 
 /// `acp.*`.
