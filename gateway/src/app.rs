@@ -5,6 +5,7 @@ pub(crate) mod rollback;
 pub(crate) mod service;
 pub(crate) mod signals;
 
+use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
 use crate::api::socket::ApiListener;
 use crate::api::{Api, ApiLimits, router};
@@ -98,7 +99,9 @@ pub(crate) async fn serve(
     let supervisor = service.supervisor.clone();
     let scrape = MetricsEndpoint { metrics, store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
-    let routes = router(api.clone()).merge(console::router(api, console)).merge(scrape.clone().router());
+    let acp = acp::router(&api, AcpLimits::default());
+    let routes =
+        router(api.clone()).merge(acp).merge(console::router(api, console)).merge(scrape.clone().router());
     let listener = match config.metrics.listen {
         Some(at) => Some(metrics_endpoint::listen(at).await.map_err(|error| cannot_listen(at, &error))?),
         None => None,

@@ -1,6 +1,7 @@
 //! The local API: REST and server-sent events under `/v1`, on a Unix socket in the state directory.
 #![deny(clippy::indexing_slicing)]
 
+pub(crate) mod acp;
 pub(crate) mod client;
 pub(crate) mod connection_slots;
 pub(crate) mod console;

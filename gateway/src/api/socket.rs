@@ -6,6 +6,7 @@ use crate::api::extract::ApiError;
 use crate::api::peer_ancestry::{self, EnvironmentCheck, ProcFs, foreign_ancestry};
 use crate::api::write_timeout::WriteTimeout;
 use acp_core::failure::Failure;
+use acp_core::principal::Principal;
 use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
 use axum::Router;
@@ -327,6 +328,7 @@ async fn connection(
     };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
+        request.extensions_mut().insert(Principal::of_local_user(peer.name()));
         let request: Request = request.map(axum::body::Body::new);
         let (inner, at) = (TowerToHyperService::new(router.clone()), Arc::clone(&at));
         at.begin_request();
@@ -347,7 +349,7 @@ async fn connection(
         .max_buf_size(HEAD_BYTES_MAX)
         .half_close(true);
     let stream = WriteTimeout::new(stream, Duration::from_millis(limits.stall_ms));
-    let serving = http.serve_connection(TokioIo::new(stream), service);
+    let serving = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
     tokio::pin!(serving);
     let served = tokio::select! {
         served = serving.as_mut() => served,

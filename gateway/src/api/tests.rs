@@ -57,7 +57,7 @@ fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> ServiceFuture<'a, T> {
 }
 
 impl Fake {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
             run: RunId::mint(),
@@ -179,6 +179,15 @@ impl Service for Fake {
     ) -> ServiceFuture<'a, SessionStatus> {
         self.record(&format!("{setting:?}"), &key);
         ready(Ok(self.session_status()))
+    }
+    fn dismiss_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: &'a str,
+        _: &'a str,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        ready(Ok(()))
     }
     fn answer_permission<'a>(
         &'a self,

@@ -61,6 +61,8 @@ const LOADING: &str = "gateway/core/src/config/tests.rs";
 const THIS_FILE: &str = "gateway/src/cli/config_tests.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
 const RELOAD: &str = "tests/tests/reload.rs";
+const ACP_HTTP: &str = "tests/tests/northbound/http.rs";
+const ACP_RESUME: &str = "tests/tests/northbound/resume.rs";
 
 fn mine() -> AgentName {
     AgentName::parse("mine").unwrap()
@@ -388,6 +390,8 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
     ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
     ("limits.turn_ms", LIFECYCLE, "turn_above_configured_limit_is_stopped"),
+    ("northbound.acp", ACP_HTTP, "switched_off_server_does_not_exist"),
+    ("northbound.detach_grace_ms", ACP_RESUME, "connection_without_streams_ends_and_its_turn_does_not"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
     ("log.level", RELOAD, "sighup_reloads_configuration"),
     ("log.format", RELOAD, "sighup_reloads_configuration"),
