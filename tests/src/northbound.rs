@@ -209,9 +209,9 @@ impl Client {
     /// # Panics
     /// Over another transport.
     #[must_use]
-    pub fn end_of_input(self) -> Option<i32> {
-        match self.transport {
-            Transport::Stdio(mut child) => {
+    pub fn end_of_input(mut self) -> Option<i32> {
+        match &mut self.transport {
+            Transport::Stdio(child) => {
                 drop(child.stdin.take());
                 child.wait().ok().and_then(|status| status.code())
             }

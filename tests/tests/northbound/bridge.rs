@@ -39,11 +39,13 @@ fn given_session_and_directory_are_used() {
     assert_eq!(editor.new_session(&cwd(&house)), key);
     let id = editor.prompt(&key, "say hi");
     assert_eq!(agent_text(&editor.answer(id).1), "hi");
+    assert_eq!(editor.end_of_input(), Some(0));
     let other = house.world.dir("work/other");
     let mut editor = bridge(&house, &["--agent", AGENT, "--cwd", &other.to_string_lossy()]);
     let session = editor.new_session(&cwd(&house));
     let shown = house.verb(&["sessions", "show", &session]);
     assert_eq!(shown["cwd"], json!(other.canonicalize().unwrap()));
+    assert_eq!(editor.end_of_input(), Some(0));
     house.end();
 }
 
@@ -90,6 +92,7 @@ fn question_over_a_gateway_kill_is_answered_once() {
     assert_eq!(answer.json["result"]["stopReason"], "end_turn");
     assert!(updates.iter().all(|it| it.json["method"] != "session/request_permission"), "{updates:?}");
     assert_eq!(agent_text(&updates), "permission: selected allow_once");
+    assert_eq!(editor.end_of_input(), Some(0));
     house.end();
 }
 

@@ -62,6 +62,17 @@ enum OwnCall {
     Restore { session: String, is_load: bool },
 }
 
+/// Answer of the editor to a permission request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Answer {
+    /// Id of the request.
+    id: String,
+    /// The response, as the editor sent it.
+    text: String,
+    /// True if the gateway was lost after it was sent, and with it perhaps the answer.
+    is_doubtful: bool,
+}
+
 /// See the module.
 #[derive(Debug, Clone, Default)]
 pub struct Bridge {
@@ -76,7 +87,7 @@ pub struct Bridge {
     /// Permission requests that the editor shows.
     questions: HashSet<String>,
     /// Answers of the editor whose effect was not seen.
-    answers: VecDeque<(String, String)>,
+    answers: VecDeque<Answer>,
     /// Own prompts that a load repeats, as session and text.
     echoes: Vec<(String, String)>,
     is_restoring: bool,
@@ -113,7 +124,12 @@ impl Bridge {
                 let permission = id.and_then(string).filter(|id| id.starts_with(PERMISSION_ID_PREFIX));
                 if let Some(id) = permission {
                     self.questions.remove(id.as_ref());
-                    self.answers.push_back((id.into_owned(), line.to_owned()));
+                    self.answers.retain(|answer| answer.id != id);
+                    self.answers.push_back(Answer {
+                        id: id.into_owned(),
+                        text: line.to_owned(),
+                        is_doubtful: false,
+                    });
                     if self.answers.len() > ANSWERS_MAX {
                         self.answers.pop_front();
                     }
@@ -224,14 +240,15 @@ impl Bridge {
 
     fn question(&mut self, id: &str, text: &str) -> Vec<BridgeOutput> {
         let Some(id) = string(id) else { return vec![BridgeOutput::Editor(text.to_owned())] };
-        if let Some((_, answer)) = self.answers.iter().find(|(answered, _)| *answered == id) {
-            // The answer was lost with the gateway, or it was not valid: that one is asked again.
-            if self.is_restoring {
-                return vec![BridgeOutput::Gateway(answer.clone())];
-            }
+        // An answer that was not valid is asked for again; one that was lost is sent again.
+        let lost = self.answers.iter_mut().find(|answer| answer.id == id && answer.is_doubtful);
+        if let Some(answer) = lost {
+            answer.is_doubtful = false;
+            return vec![BridgeOutput::Gateway(answer.text.clone())];
         }
-        let is_shown = !self.questions.insert(id.clone().into_owned());
-        if is_shown && self.is_restoring { Vec::new() } else { vec![BridgeOutput::Editor(text.to_owned())] }
+        // The editor shows a question until it answers it.
+        let is_new = self.questions.insert(id.into_owned());
+        if is_new { vec![BridgeOutput::Editor(text.to_owned())] } else { Vec::new() }
     }
 
     fn notification(&mut self, method: &str, params: Option<&str>, text: &str) -> Vec<BridgeOutput> {
@@ -252,7 +269,7 @@ impl Bridge {
         {
             let id = format!("{PERMISSION_ID_PREFIX}{id}");
             self.questions.remove(&id);
-            self.answers.retain(|(answered, _)| *answered != id);
+            self.answers.retain(|answer| answer.id != id);
         }
         let update = value.get("update");
         if update.and_then(|update| update.get("sessionUpdate")) == Some(&json!("user_message_chunk")) {
@@ -280,8 +297,9 @@ impl Bridge {
     }
 
     /// Notes the loss of the gateway: nothing of the editor is passed until the next connection is restored.
-    pub const fn disconnected(&mut self) {
+    pub fn disconnected(&mut self) {
         self.is_restoring = true;
+        self.answers.iter_mut().for_each(|answer| answer.is_doubtful = true);
     }
 
     fn own_call(&mut self, call: OwnCall, method: &str, params: &str) -> BridgeOutput {
