@@ -32,7 +32,7 @@ pub fn initialize(version: &str, limits: ShownLimits) -> Value {
         "protocolVersion": super::PROTOCOL_VERSION,
         "agentCapabilities": {
             "loadSession": true,
-            // What an agent does not take is replaced by a text that says so.
+            // What an agent does not take is replaced by a text that names it.
             "promptCapabilities": { "image": true, "audio": true, "embeddedContext": true },
             "mcpCapabilities": { "http": true, "sse": true },
             "sessionCapabilities": {

@@ -3,7 +3,7 @@
 use crate::jsonrpc::ObjectMembers;
 use std::collections::HashMap;
 
-/// Maximum number of malformed answers of a connection, after which it is not asked any more.
+/// Maximum number of malformed answers of a connection, after which it is no longer asked.
 pub const MALFORMED_MAX: u32 = 3;
 
 /// Answer of a client to a permission request.

@@ -1,4 +1,4 @@
-//! One client's connection: takes its messages in order, and ends when nobody uses it any more. Its end only detaches:
+//! One client's connection: takes its messages in order, and ends when it is unused. Its end only detaches:
 //! turns go on.
 
 use super::AcpServer;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum number of messages that wait for the worker.
 const INBOX_MAX: usize = 16;
-/// Maximum number of calls of a connection that are executed beside the messages in order.
+/// Maximum number of calls of a connection that are executed concurrently with the messages.
 const CALLS_MAX: usize = 32;
 /// Interval at which a connection checks whether it is still used, in milliseconds.
 const CHECK_MS: u64 = 1_000;
@@ -53,7 +53,7 @@ pub(super) struct Connection {
     changed: watch::Sender<u64>,
     /// Changes when a stream has taken rows.
     progress: watch::Sender<u64>,
-    /// Places of calls that are executed beside the messages in order.
+    /// Places of calls that are executed concurrently with the messages.
     pub(super) calls: Arc<Semaphore>,
     end: CancellationToken,
 }
@@ -194,7 +194,7 @@ impl Connection {
         self.wake();
     }
 
-    /// Returns the reason why the connection is not used any more.
+    /// Returns the reason why the connection is unused.
     fn unused(&self, grace: Duration, idle: Duration) -> Option<&'static str> {
         let activity = self.activity.lock();
         if activity.without_streams.is_some_and(|since| since.max(activity.last).elapsed() >= grace) {

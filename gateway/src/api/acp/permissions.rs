@@ -30,7 +30,7 @@ impl Caller {
         }
     }
 
-    /// Handles a response of the client. One that answers nothing (any more) is dropped.
+    /// Handles a response of the client. One that answers nothing is dropped.
     pub(super) async fn on_response(&self, id: Option<&str>, outcome: Result<&str, &str>) {
         let id = id.and_then(acp_core::jsonrpc::string);
         let Some(permission_id) = id.as_deref().and_then(|id| id.strip_prefix(PERMISSION_ID_PREFIX)) else {
