@@ -15,12 +15,11 @@ mod websocket;
 use crate::api::Api;
 use crate::session::service::Service;
 use acp_core::principal::Principal;
-use acp_shared::ids::{AgentName, SessionKey, StartId};
+use acp_shared::ids::{AgentName, SessionKey, random_hex};
 use axum::Router;
 use axum::routing::get;
 use connection::Connection;
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -102,7 +101,7 @@ impl AcpServer {
             );
             return Err(TooManyConnections);
         }
-        let connection = Connection::start(self, random_id(), principal, agent);
+        let connection = Connection::start(self, random_hex(), principal, agent);
         connections.insert(connection.id().to_owned(), Arc::clone(&connection));
         Ok(connection)
     }
@@ -122,12 +121,6 @@ impl AcpServer {
         let all: Vec<_> = self.connections.lock().values().cloned().collect();
         all.iter().any(|other| other.id() != but.id() && other.state().has_vote(session, permission_id))
     }
-}
-
-/// Returns 128 random bits as text. Two ids have 148 random bits together.
-fn random_id() -> String {
-    let seed = format!("{}{}", StartId::mint(), StartId::mint());
-    Sha256::digest(seed.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Router of the ACP server.
