@@ -6,6 +6,7 @@ pub(crate) mod service;
 pub(crate) mod signals;
 
 use crate::api::access;
+use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ListenerStates, Listeners};
@@ -157,6 +158,7 @@ fn all_routes(
     let routes = router(api.clone())
         .merge(console::router(api.clone(), console))
         .merge(scrape.clone().router())
+        .merge(acp::router(&api, AcpLimits::default()))
         .merge(tokens::router(api, registry.clone()));
     access::protected(routes, Arc::clone(service) as _, service.metrics.clone())
 }

@@ -177,6 +177,14 @@ impl SessionKey {
     }
 }
 
+/// Returns 128 random bits as 32 hexadecimal digits, for ids that must not be guessed.
+#[must_use]
+pub fn random_hex() -> String {
+    // A UUID of version 4 has six fixed bits; the other one, rotated, has random bits there.
+    let random = || uuid::Uuid::new_v4().as_u128();
+    format!("{:032x}", random() ^ random().rotate_left(64))
+}
+
 impl IdempotencyKey {
     /// Creates a new key, for a caller that has none.
     #[must_use]

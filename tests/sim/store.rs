@@ -38,8 +38,12 @@ impl SimStore {
     pub(crate) fn new(dir: PathBuf) -> Self {
         let mut template = schema::open_in_memory(&unique_name()).unwrap();
         schema::migrate(&mut template).unwrap();
-        let identity =
-            GatewayIdentity { instance_id: GatewayInstanceId::mint(), epoch: 0, start_id: StartId::mint() };
+        let identity = GatewayIdentity {
+            instance_id: GatewayInstanceId::mint(),
+            epoch: 0,
+            start_id: StartId::mint(),
+            cursor_epoch: StartId::mint(),
+        };
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
         hand.clear();
         hand

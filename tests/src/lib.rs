@@ -13,6 +13,7 @@ pub mod house;
 pub mod invariants;
 pub mod lease;
 pub mod locked;
+pub mod northbound;
 pub mod processes;
 pub mod scrape;
 pub mod seed;

@@ -56,8 +56,42 @@ pub struct PromptFile {
 #[serde(rename_all = "snake_case")]
 enum FileData {
     Text(String),
-    Base64 { bytes: u64, base64: String },
+    Base64 {
+        bytes: u64,
+        base64: String,
+    },
     LeftOut(String),
+    /// Content block of an ACP client as received, JSON text.
+    Block(String),
+}
+
+impl PromptFile {
+    /// Creates the entry for a content block of an ACP client, JSON text.
+    pub fn block(raw: &str) -> Self {
+        Self { name: String::new(), mime: String::new(), data: FileData::Block(raw.to_owned()) }
+    }
+}
+
+/// Returns a content block as received, or a text that says what the agent does not take.
+fn client_block(raw: &str, takes: AcceptedContent) -> Value {
+    let block: Value = serde_json::from_str(raw).unwrap_or_default();
+    let kind = block.get("type").and_then(Value::as_str).unwrap_or_default();
+    let is_taken = match kind {
+        "image" => takes.image,
+        "audio" => takes.audio,
+        "resource" => takes.embedded,
+        _ => block.is_object(),
+    };
+    if is_taken {
+        return block;
+    }
+    let resource = block.pointer("/resource/text").and_then(Value::as_str);
+    match resource.filter(|text| text.len() <= INLINE_BYTES_MAX) {
+        Some(text) => json!({ "type": "text", "text": text }),
+        None => {
+            json!({ "type": "text", "text": format!("[Left out: this agent does not take content of the type {kind:?}.]") })
+        }
+    }
 }
 
 /// Converts the files of a message, within the limits of one message.
@@ -137,6 +171,7 @@ fn content_block(number: usize, file: PromptFile, takes: AcceptedContent) -> Val
         |what: &str| json!({ "type": "text", "text": format!("[The file {name} was left out: {what}.]") });
     match data {
         FileData::LeftOut(why) => said(&why),
+        FileData::Block(raw) => client_block(&raw, takes),
         FileData::Text(text) if takes.embedded => {
             let mime = if mime.is_empty() { "text/plain" } else { &mime };
             json!({ "type": "resource", "resource": { "uri": uri, "mimeType": mime, "text": text } })

@@ -25,6 +25,7 @@ pub mod line_splitter;
 pub mod mcp;
 pub mod message_split;
 pub mod nonce;
+pub mod northbound;
 pub mod options;
 pub mod paths;
 pub mod permission;

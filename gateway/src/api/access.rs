@@ -7,9 +7,13 @@ use crate::api::web_gate::{TokenFault, unauthorized};
 use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::failure::Failure;
+use acp_core::options::Setting;
+use acp_core::policy::{PolicyScope, effective_policy};
 use acp_core::principal::{Principal, Scope};
-use acp_core::rows::SessionRow;
+use acp_core::request::SpawnRequest;
+use acp_core::rows::{SessionOptions, SessionRow};
 use acp_core::visibility::principal_sees;
+use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 use axum::Router;
@@ -88,6 +92,13 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/console/conversations/{id}", Scope::Read, Everything),
     access("GET", "/v1/console/conversations/{id}/messages", Scope::Read, Everything),
     access("POST", "/v1/console/conversations/{id}/messages", Scope::Admin, Everything),
+    // Each call of an ACP client has a scope of its own.
+    access("GET", "/acp", Scope::Read, Selected),
+    access("POST", "/acp", Scope::Read, Selected),
+    access("DELETE", "/acp", Scope::Read, Selected),
+    access("GET", "/acp/{agent}", Scope::Read, Selected),
+    access("POST", "/acp/{agent}", Scope::Read, Selected),
+    access("DELETE", "/acp/{agent}", Scope::Read, Selected),
     access("GET", "/v1/tokens", Scope::Admin, Everything),
     access("POST", "/v1/tokens", Scope::Admin, Everything),
     access("DELETE", "/v1/tokens/{token}", Scope::Admin, Everything),
@@ -108,12 +119,67 @@ pub(super) fn is_open(request: &Request) -> bool {
 ///
 /// # Errors
 /// `PERMISSION_DENIED` with the needed scope.
-pub(crate) fn require(principal: &Principal, scope: Scope, what: &str) -> Result<(), ApiError> {
+pub(crate) fn require(principal: &Principal, scope: Scope, what: &str) -> Result<(), Failure> {
     if principal.may(scope) {
         return Ok(());
     }
     let text = format!("{what} needs scope {scope}; {} has scope {}", principal.name, principal.scope);
-    Err(Failure::new(Code::PermissionDenied, text).detail("SCOPE_REQUIRED").origin("gateway").into())
+    Err(Failure::new(Code::PermissionDenied, text).detail("SCOPE_REQUIRED").origin("gateway"))
+}
+
+/// Refuses what concerns all agents to a principal that may use only some.
+///
+/// # Errors
+/// `PERMISSION_DENIED`.
+pub(crate) fn require_all_agents(principal: &Principal) -> Result<(), Failure> {
+    if !principal.is_limited() {
+        return Ok(());
+    }
+    let text = format!("{} may use only some agents, and this concerns all of them", principal.name);
+    Err(Failure::new(Code::PermissionDenied, text).detail("AGENTS_LIMITED").origin("gateway"))
+}
+
+/// Checks what a new session needs beyond the scope `prompt`: the agent, its permission mode, programs of the client, and
+/// the session that owns the new one.
+///
+/// # Errors
+/// `AGENT_NOT_ALLOWED`, `PERMISSION_DENIED`, `NO_SESSION`.
+pub(crate) async fn authorize_spawn(
+    service: &dyn Service,
+    principal: &Principal,
+    request: &SpawnRequest,
+) -> Result<(), Failure> {
+    let loaded = service.config();
+    let agent = request.agent.as_ref().or(loaded.config.acp.default_agent.as_ref());
+    if agent.is_some_and(|agent| !principal.may_use_agent(agent.as_str())) {
+        return Err(Failure::of(Code::AgentNotAllowed));
+    }
+    if let Some(mode) = request.permission {
+        // Without an agent, the spawn is refused later.
+        let scope = agent.map_or_else(PolicyScope::default, |agent| PolicyScope::default().with_agent(agent));
+        let configured = effective_policy(&loaded, &scope).permission.mode.value;
+        require(principal, scope_of_permission(configured, mode), "a wider permission mode than configured")?;
+    }
+    let programs = "starting MCP servers of your own on the gateway's machine";
+    require(principal, scope_of_servers(&request.mcp_servers), programs)?;
+    if let Some(key) = &request.spawned_by
+        && principal.is_limited()
+    {
+        visible_session(service, principal, key).await?;
+    }
+    Ok(())
+}
+
+/// Checks the scope that a setting of a session needs.
+///
+/// # Errors
+/// `PERMISSION_DENIED`.
+pub(crate) fn authorize_setting(
+    principal: &Principal,
+    setting: &Setting,
+    now: &SessionOptions,
+) -> Result<(), Failure> {
+    require(principal, scope_of_setting(setting, now), "a setting that lets the agent do more")
 }
 
 /// Returns a session that the principal may see.
@@ -193,34 +259,28 @@ async fn check(State(check): State<AccessCheck>, request: Request, next: Next) -
     };
     if let Err(refused) = require(&principal, scope, &format!("{} {}", entry.method, entry.path)) {
         check.metrics.api_refused("any", "scope");
-        return refused.into_response();
+        return ApiError::from(refused).into_response();
     }
     if principal.is_limited() {
         let params = RawPathParams::from_request_parts(&mut parts, &()).await.ok();
         let key = params.iter().flatten().find(|(name, _)| *name == "key").map(|(_, key)| key.to_owned());
         if let Err(refused) = check.reach(&principal, entry.reach, key.as_deref()).await {
             check.metrics.api_refused("any", "agent");
-            return refused.into_response();
+            return ApiError::from(refused).into_response();
         }
     }
     next.run(Request::from_parts(parts, body)).await
 }
 
 impl AccessCheck {
-    async fn reach(&self, principal: &Principal, reach: Reach, key: Option<&str>) -> Result<(), ApiError> {
+    async fn reach(&self, principal: &Principal, reach: Reach, key: Option<&str>) -> Result<(), Failure> {
         match reach {
             Nothing | Selected => Ok(()),
-            Everything => {
-                let text =
-                    format!("{} may use only some agents, and this concerns all of them", principal.name);
-                let failure = Failure::new(Code::PermissionDenied, text).detail("AGENTS_LIMITED");
-                Err(failure.origin("gateway").into())
-            }
+            Everything => require_all_agents(principal),
             Session => {
                 let key = SessionKey::parse(key.unwrap_or_default());
                 let key = key.map_err(|_| Failure::of(Code::NoSession))?;
-                visible_session(self.service.as_ref(), principal, &key).await?;
-                Ok(())
+                visible_session(self.service.as_ref(), principal, &key).await.map(drop)
             }
         }
     }

@@ -3,6 +3,7 @@
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod access;
+pub(crate) mod acp;
 pub(crate) mod client;
 mod connection_io;
 pub(crate) mod connection_slots;

@@ -1,7 +1,7 @@
 //! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::Api;
-use crate::api::access::{VisibleSessions, require, visible_session};
+use crate::api::access::{VisibleSessions, authorize_setting, authorize_spawn};
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use crate::api::openapi::OPENAPI_PATH;
 use acp_core::api::{
@@ -14,8 +14,7 @@ use acp_core::event::EventKind;
 use acp_core::event_json::{EVENT_VERSION, wire_type};
 use acp_core::failure::Failure;
 use acp_core::mcp;
-use acp_core::policy::{PolicyScope, effective_policy};
-use acp_core::principal::{Principal, Scope};
+use acp_core::principal::Scope;
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
@@ -23,7 +22,6 @@ use acp_core::rows::{RunMode, SessionMode, SessionQuery};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_core::visibility::principal_sees;
-use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
 use acp_shared::files::READ_BYTES_MAX;
 use acp_shared::ids::{AgentName, SessionKey};
@@ -197,7 +195,6 @@ pub(crate) async fn spawn(
     Caller(caller): Caller,
     JsonBody(body): JsonBody<SpawnBody>,
 ) -> Result<Json<SpawnedView>, ApiError> {
-    may_spawn(&api, &caller, &body).await?;
     let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
     let request = SpawnRequest {
         agent: body.agent,
@@ -214,36 +211,13 @@ pub(crate) async fn spawn(
         additional_directories: body.additional_directories,
         ..SpawnRequest::default()
     };
+    authorize_spawn(api.service.as_ref(), &caller, &request).await?;
     let spawned = api.service.spawn(request, once).await?;
     let (opening, error) = match wait {
         None => (None, None),
         Some(wait) => opening(&api, &spawned.session_key, wait).await?,
     };
     Ok(Json(SpawnedView { spawned, opening, error }))
-}
-
-/// Checks what a spawn needs beyond its route: the agent, its permission mode, programs of the client, and the session
-/// that owns the new one.
-async fn may_spawn(api: &Api, caller: &Principal, body: &SpawnBody) -> Result<(), ApiError> {
-    let loaded = api.service.config();
-    let agent = body.agent.as_ref().or(loaded.config.acp.default_agent.as_ref());
-    if agent.is_some_and(|agent| !caller.may_use_agent(agent.as_str())) {
-        return Err(Failure::of(Code::AgentNotAllowed).into());
-    }
-    if let Some(mode) = body.permission {
-        // Without an agent, the spawn is refused later.
-        let scope = agent.map_or_else(PolicyScope::default, |agent| PolicyScope::default().with_agent(agent));
-        let configured = effective_policy(&loaded, &scope).permission.mode.value;
-        require(caller, scope_of_permission(configured, mode), "a wider permission mode than configured")?;
-    }
-    let servers = mcp::servers_from_map(body.mcp_servers.clone())?;
-    require(caller, scope_of_servers(&servers), "starting MCP servers of your own on the gateway's machine")?;
-    if let Some(key) = &body.spawned_by
-        && caller.is_limited()
-    {
-        visible_session(api.service.as_ref(), caller, key).await?;
-    }
-    Ok(())
 }
 
 /// Waits until the agent has opened the session.
@@ -382,7 +356,7 @@ pub(crate) async fn options(
     let setting = body.setting().ok_or_else(|| ApiError::usage("exactly one setting is required"))?;
     if !caller.may(Scope::Approve) {
         let row = api.service.session(&key).await?;
-        require(&caller, scope_of_setting(&setting, &row.options), "a setting that lets the agent do more")?;
+        authorize_setting(&caller, &setting, &row.options)?;
     }
     Ok(Json(api.service.set(&key, setting, once).await?))
 }

@@ -65,7 +65,7 @@ fn ready<'a, T: Send + 'a>(result: Result<T, Failure>) -> ServiceFuture<'a, T> {
 }
 
 impl Fake {
-    fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
             run: RunId::mint(),
@@ -75,6 +75,11 @@ impl Fake {
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
         })
+    }
+
+    /// Modifying calls so far.
+    pub(crate) fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
     }
 
     fn record(&self, call: &str, key: &IdempotencyKey) {
@@ -187,6 +192,15 @@ impl Service for Fake {
     ) -> ServiceFuture<'a, SessionStatus> {
         self.record(&format!("{setting:?}"), &key);
         ready(Ok(self.session_status()))
+    }
+    fn dismiss_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: &'a str,
+        _: &'a str,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        ready(Ok(()))
     }
     fn answer_permission<'a>(
         &'a self,

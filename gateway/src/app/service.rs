@@ -133,6 +133,16 @@ impl Service for GatewayService {
         Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
     }
 
+    fn dismiss_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        Box::pin(self.manager.dismiss_permission(session, permission_id, by, key))
+    }
+
     fn unbind<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -323,6 +333,10 @@ impl Service for GatewayService {
 
     fn config(&self) -> Arc<LoadedConfig> {
         self.live.now()
+    }
+
+    fn cursor_epoch(&self) -> String {
+        self.store.identity().cursor_epoch.to_string()
     }
 
     fn is_ready(&self) -> bool {

@@ -67,6 +67,8 @@ const NETWORK: &str = "gateway/src/api/tests/network.rs";
 const ENCRYPTED: &str = "gateway/src/api/tests/encrypted.rs";
 const HOSTILE: &str = "gateway/src/api/tests/hostile.rs";
 const NORTHBOUND: &str = "gateway/core/src/config/northbound.rs";
+const ACP_HTTP: &str = "tests/tests/northbound/http.rs";
+const ACP_RESUME: &str = "tests/tests/northbound/resume.rs";
 
 fn mine() -> AgentName {
     AgentName::parse("mine").unwrap()
@@ -401,6 +403,8 @@ const TESTED: &[(&str, &str, &str)] = &[
     ),
     ("notify.*.events", NOTIFY, "target_that_is_gone_delays_no_other"),
     ("notify.*.insecure", NOTIFY_KEYS, "http_is_for_loopback_or_insecure_targets"),
+    ("northbound.acp", ACP_HTTP, "switched_off_server_does_not_exist"),
+    ("northbound.detach_grace_ms", ACP_RESUME, "connection_without_streams_ends_and_its_turn_does_not"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
     ("northbound.listen", NETWORK, "reload_opens_and_closes_listeners"),
     ("northbound.allowed_hosts", NETWORK, "foreign_host_and_origin_are_refused_on_every_verb"),

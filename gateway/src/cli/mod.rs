@@ -1,5 +1,6 @@
 //! The command line: one file per verb. This file holds the shared parts: flags, paths, exit codes.
 
+pub(crate) mod acp;
 pub(crate) mod adopt;
 pub(crate) mod agents;
 pub(crate) mod chat;
@@ -82,6 +83,8 @@ enum CliCommand {
     Prompt(prompt::PromptArgs),
     /// Send text into the running turn
     Steer(prompt::PromptArgs),
+    /// Connect an editor that speaks ACP on standard input and output
+    Acp(acp::AcpArgs),
     /// Show the standard error of a session's agents
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
@@ -177,6 +180,7 @@ fn run(
         CliCommand::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
         CliCommand::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
         CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
+        CliCommand::Acp(args) => command()?.block_on(acp::run(global, args)),
         CliCommand::Logs(args) => command()?.block_on(logs::run(global, args, out)),
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),

@@ -350,9 +350,26 @@ impl Manager {
         let keyed = keyed("permission", session, &key, &(permission_id, option_id));
         let command = ActorCommand::AnswerPermission {
             permission_id: permission_id.to_owned(),
-            option_id: option_id.to_owned(),
+            option_id: Some(option_id.to_owned()),
             by: by.to_owned(),
         };
+        self.ask(session, command, keyed).await.map(|_| ())
+    }
+
+    /// Settles a pending permission request as cancelled.
+    ///
+    /// # Errors
+    /// `NO_SESSION`; `USAGE` if the request is unknown, settled or expired.
+    pub(crate) async fn dismiss_permission(
+        &self,
+        session: &SessionKey,
+        permission_id: &str,
+        by: &str,
+        key: IdempotencyKey,
+    ) -> Result<(), Failure> {
+        let keyed = keyed("permission", session, &key, &(permission_id, ()));
+        let (permission_id, by) = (permission_id.to_owned(), by.to_owned());
+        let command = ActorCommand::AnswerPermission { permission_id, option_id: None, by };
         self.ask(session, command, keyed).await.map(|_| ())
     }
 }

@@ -81,6 +81,15 @@ pub(crate) trait Service: Send + Sync + 'static {
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()>;
 
+    /// See [`crate::session::manager::Manager::dismiss_permission`].
+    fn dismiss_permission<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()>;
+
     /// Ends one binding or all bindings of a session, and returns the ended ones.
     ///
     /// # Errors
@@ -181,6 +190,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Returns the live configuration.
     fn config(&self) -> Arc<LoadedConfig> {
         Arc::default()
+    }
+
+    /// Returns the epoch of the journal's row numbers. It changes when a number may mean another row than before.
+    fn cursor_epoch(&self) -> String {
+        String::new()
     }
 
     /// True if every backend is healthy. Does not contact other services.

@@ -13,6 +13,8 @@ use std::path::Path;
 const INSTANCE_ID: &str = "gateway_instance_id";
 const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
+/// [`CursorEpoch`]; absent after a restore.
+const CURSOR_EPOCH: &str = "cursor_epoch";
 const ACCEPTED_LOSS: &str = "accepted_loss";
 /// [`UnadmittedStart`]; absent once a supervisor has admitted the start.
 const UNADMITTED: &str = "unadmitted_start";
@@ -26,6 +28,29 @@ pub struct GatewayIdentity {
     pub epoch: u64,
     /// Random id of this start. The start after a refusal by the supervisor has the id of the refused one.
     pub start_id: StartId,
+    /// Epoch of the journal's row numbers: another one after each boot of the machine, a restore, or an accepted loss.
+    pub cursor_epoch: StartId,
+}
+
+/// Epoch of the journal's row numbers. Within one boot a committed row is never lost.
+#[derive(Serialize, Deserialize)]
+struct CursorEpoch {
+    boot_id: String,
+    id: StartId,
+}
+
+/// Returns the epoch of the row numbers, a new one if this is another boot or the database was restored.
+fn cursor_epoch(db: &Db, here: &StateDirLocation) -> Result<StartId, StoreError> {
+    let known: Option<CursorEpoch> = match meta::get(db, CURSOR_EPOCH)? {
+        Some(text) => Some(parse(CURSOR_EPOCH, &text, |text| serde_json::from_str(text))?),
+        None => None,
+    };
+    if let Some(known) = known.filter(|known| !known.boot_id.is_empty() && known.boot_id == here.boot_id) {
+        return Ok(known.id);
+    }
+    let new = CursorEpoch { boot_id: here.boot_id.clone(), id: StartId::mint() };
+    meta::set(db, CURSOR_EPOCH, &serde_json::to_string(&new)?)?;
+    Ok(new.id)
 }
 
 /// Last start, while no supervisor has admitted it.
@@ -133,6 +158,7 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     db.transaction(|| {
         meta::set(db, EPOCH, &next.to_string())?;
         meta::remove(db, UNADMITTED)?;
+        meta::remove(db, CURSOR_EPOCH)?;
         meta::set(db, ACCEPTED_LOSS, "1")
     })
 }
@@ -187,7 +213,8 @@ fn settle(db: &Db, here: &StateDirLocation, refused: Option<StartId>) -> Result<
     meta::set(db, EPOCH, &start.epoch.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
     meta::set(db, UNADMITTED, &serde_json::to_string(&start)?)?;
-    Ok(GatewayIdentity { instance_id, epoch: start.epoch, start_id: start.start_id })
+    let cursor_epoch = cursor_epoch(db, here)?;
+    Ok(GatewayIdentity { instance_id, epoch: start.epoch, start_id: start.start_id, cursor_epoch })
 }
 
 fn parse<T, E: ToString>(
@@ -206,6 +233,7 @@ pub(super) fn take_over(db: &Db, here: &StateDirLocation) -> Result<GatewayInsta
     let id = GatewayInstanceId::mint();
     meta::set(db, INSTANCE_ID, &id.to_string())?;
     meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    meta::remove(db, CURSOR_EPOCH)?;
     db.run(
         "UPDATE acp_permission SET state = 'expired', settled_without = 'adopted' WHERE state = 'pending'",
         &[],
@@ -235,5 +263,23 @@ mod tests {
         for (name, now, moved) in table {
             assert_eq!(home.moved(&now).is_some(), moved, "{name}");
         }
+    }
+
+    #[test]
+    #[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    fn cursor_epoch_changes_with_boot_restore_and_accepted_loss() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = crate::open::open_writer(dir.path(), crate::Durability::Full).unwrap();
+        let boot =
+            |boot: &str| StateDirLocation { machine_id: "m".into(), boot_id: boot.into(), dev: 1, ino: 2 };
+        let first = cursor_epoch(&db, &boot("a")).unwrap();
+        assert_eq!(cursor_epoch(&db, &boot("a")).unwrap(), first, "a restart of the gateway");
+        let second = cursor_epoch(&db, &boot("b")).unwrap();
+        assert_ne!(second, first, "a boot");
+        accept_loss(&db, 7).unwrap();
+        let third = cursor_epoch(&db, &boot("b")).unwrap();
+        assert_ne!(third, second, "a restore or an accepted loss");
+        let unknown = cursor_epoch(&db, &boot("")).unwrap();
+        assert_ne!(cursor_epoch(&db, &boot("")).unwrap(), unknown, "an unknown boot is another one");
     }
 }

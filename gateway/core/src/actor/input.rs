@@ -126,8 +126,8 @@ pub enum ActorCommand {
     AnswerPermission {
         /// Permission request to answer.
         permission_id: String,
-        /// Chosen option.
-        option_id: String,
+        /// Chosen option; `None` settles the request as cancelled.
+        option_id: Option<String>,
         /// Person who answers.
         by: String,
     },

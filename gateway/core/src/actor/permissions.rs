@@ -24,8 +24,8 @@ pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MA
 pub(super) struct PermissionAnswer<'a> {
     /// Id of the request.
     pub(super) permission_id: &'a str,
-    /// Chosen option.
-    pub(super) option_id: &'a str,
+    /// Chosen option; `None` settles the request as cancelled.
+    pub(super) option_id: Option<&'a str>,
     /// Name of the person.
     pub(super) by: &'a str,
 }
@@ -196,7 +196,8 @@ impl Actor {
             let text = "This permission request is unknown, already resolved, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
-        if let AgentRequestKind::Permission { options, .. } = &row.request.what
+        if let (AgentRequestKind::Permission { options, .. }, Some(option_id)) =
+            (&row.request.what, option_id)
             && !options.iter().any(|option| option.id == option_id)
         {
             let known: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
@@ -205,7 +206,12 @@ impl Actor {
         }
         let at = row.request.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.resolve_permission(row, Some(option_id.to_owned()), &ResolvedBy::Person(by.to_owned()), out);
+            self.resolve_permission(
+                row,
+                option_id.map(str::to_owned),
+                &ResolvedBy::Person(by.to_owned()),
+                out,
+            );
         }
         out.remember(keyed, &true);
         Ok(CommandReply::Done)

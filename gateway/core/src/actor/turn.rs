@@ -43,8 +43,11 @@ impl Actor {
                 return;
             }
             ActorCommand::AnswerPermission { permission_id, option_id, by } => {
-                let answer =
-                    PermissionAnswer { permission_id: &permission_id, option_id: &option_id, by: &by };
+                let answer = PermissionAnswer {
+                    permission_id: &permission_id,
+                    option_id: option_id.as_deref(),
+                    by: &by,
+                };
                 self.on_answer_permission(answer, keyed, out)
             }
         };

@@ -164,7 +164,7 @@ fn allow_list(found: &mut KeyProblems, key: Vec<String>, patterns: &[String]) {
     }
 }
 
-fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
+fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 24] {
     let (acp, plane, limits) = (&config.acp, &config.acp.control_plane, &config.limits);
     let bindings = &config.session.thread_bindings;
     [
@@ -196,6 +196,7 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 23] {
         ("limits.turn_silent_ms", limits.turn_silent_ms, 1_000, LONG_MS),
         ("limits.cancel_stuck_ms", limits.cancel_stuck_ms, 1_000, LONG_MS),
         ("limits.connections_max", limits.connections_max, 4, 10_000),
+        ("northbound.detach_grace_ms", config.northbound.detach_grace_ms, 1, 24 * 3_600_000),
     ]
 }
 

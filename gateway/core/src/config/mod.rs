@@ -88,7 +88,7 @@ pub struct Config {
     pub log: Log,
     /// `metrics.*`: additional metrics endpoint (ours).
     pub metrics: Metrics,
-    /// `northbound.*`: listeners of the API (ours).
+    /// `northbound.*`: listeners of the API, and clients that speak ACP (ours).
     pub northbound: NorthboundConfig,
 }
 

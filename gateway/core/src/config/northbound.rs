@@ -1,4 +1,4 @@
-//! `northbound.*`: listeners of the API, and what each of them admits.
+//! `northbound.*`: listeners of the API and what each of them admits, and clients that speak ACP.
 
 use super::Config;
 use super::check::{KeyProblems, absolute, key};
@@ -27,6 +27,10 @@ pub struct NorthboundConfig {
     /// Allows TCP without TLS on addresses that are not loopback: everyone on the way can read tokens and prompts.
     /// Default: false.
     pub insecure_plaintext: bool,
+    /// Serves ACP at `/acp`. Default: true.
+    pub acp: bool,
+    /// Time after which an ACP connection without open streams ends. Default: 60000.
+    pub detach_grace_ms: u64,
     /// `northbound.tls.*`.
     pub tls: TlsConfig,
     /// `northbound.proxy.*`.
@@ -40,6 +44,8 @@ impl Default for NorthboundConfig {
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             insecure_plaintext: false,
+            acp: true,
+            detach_grace_ms: 60_000,
             tls: TlsConfig::default(),
             proxy: ProxyConfig::default(),
         }
@@ -90,7 +96,7 @@ impl NorthboundConfig {
 const NOT_A_NAME: [&str; 6] = ["authorization", "cookie", "host", "origin", "connection", "content-length"];
 
 pub(super) fn check(found: &mut KeyProblems, config: &Config) {
-    let NorthboundConfig { listen, allowed_hosts, allowed_origins, insecure_plaintext, tls, proxy } =
+    let NorthboundConfig { listen, allowed_hosts, allowed_origins, insecure_plaintext, tls, proxy, .. } =
         &config.northbound;
     let mut add = |path: &str, message: String| found.push((key(path), message));
     if !listen.iter().any(|at| at == UNIX) {

@@ -39,6 +39,10 @@ fn mounted() -> BTreeSet<(String, String)> {
             else {
                 continue;
             };
+            // ACP has its own specification.
+            if path.starts_with("/acp") {
+                continue;
+            }
             let call = rest.split(".route(").next().unwrap().split('\n').next().unwrap();
             let methods = ["get", "post", "put", "patch", "delete"];
             let mut of_route: Vec<&str> =
@@ -47,10 +51,6 @@ fn mounted() -> BTreeSet<(String, String)> {
                 of_route = vec!["post"];
             }
             assert!(!of_route.is_empty(), "no method in {source:?}: {call}");
-            // ACP has its own specification.
-            if path.starts_with("/acp") {
-                continue;
-            }
             found.extend(of_route.into_iter().map(|method| (method.to_owned(), path.to_owned())));
         }
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::api::access::{self, tests::listed};
+use crate::api::acp;
 use crate::api::console::{ConsoleApi, router as console_router};
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ListenerStates, Listeners};
@@ -45,6 +46,7 @@ fn routes(api: &Api, store: &Store, tokens: &TokenRegistry) -> Router {
         InboundService::new(store.clone(), Channels::default(), Arc::clone(&api.service), Metrics::default());
     let console = ConsoleApi { inlet, store: store.clone() };
     router(api.clone())
+        .merge(acp::router(api, acp::AcpLimits::default()))
         .merge(console_router(api.clone(), console))
         .merge(tokens::router(api.clone(), tokens.clone()))
         .merge(Router::new().route("/metrics", axum::routing::get(|| async { "numbers" })))
@@ -430,7 +432,9 @@ async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
     let mut mounted = Vec::new();
     for path in &paths {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
-            let uri = path.replace("{key}", "none").replace("{id}", "none").replace("{token}", "none");
+            let uri = ["{key}", "{id}", "{token}", "{agent}"]
+                .into_iter()
+                .fold((*path).to_owned(), |uri, name| uri.replace(name, "none"));
             let request = axum::http::Request::builder().method(method).uri(uri);
             let request = request.body(axum::body::Body::empty()).unwrap();
             let service = hyper_util::service::TowerToHyperService::new(routes.clone());
@@ -450,7 +454,8 @@ async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
 /// Paths that the sources of the API and of the metrics mount.
 fn paths_in_sources() -> std::collections::BTreeSet<&'static str> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let files = ["api", "ops"].into_iter().flat_map(|dir| std::fs::read_dir(root.join(dir)).unwrap());
+    let dirs = ["api", "api/acp", "ops"].map(|dir| root.join(dir));
+    let files = dirs.into_iter().flat_map(|dir| std::fs::read_dir(dir).unwrap());
     let texts =
         files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|it| it == "rs"));
     let product = texts.map(|path| {

@@ -545,7 +545,7 @@ impl World {
 }
 
 pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
-    let (permission_id, option_id) = (permission_id.to_owned(), option_id.to_owned());
+    let (permission_id, option_id) = (permission_id.to_owned(), Some(option_id.to_owned()));
     ActorCommand::AnswerPermission { permission_id, option_id, by: "user".to_owned() }
 }
 

@@ -167,6 +167,15 @@ impl Service for FakeService {
         session_status(session)
     }
 
+    fn dismiss_permission<'a>(
+        &'a self,
+        _: &'a SessionKey,
+        _: &'a str,
+        _: &'a str,
+        _: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()> {
+        Box::pin(std::future::ready(Err(Failure::of(Code::Runtime))))
+    }
     fn answer_permission<'a>(
         &'a self,
         session: &'a SessionKey,

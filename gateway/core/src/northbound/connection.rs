@@ -1,0 +1,423 @@
+//! State of one client's connection: its streams, the sessions that it has opened, and the stream on which each frame
+//! goes.
+
+use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
+use super::session_view::{PendingQuestion, RowsTaken, SessionView, ViewerTraits};
+use crate::event::EventRow;
+use crate::principal::{Principal, Scope};
+use acp_shared::ids::{RunId, SessionKey};
+use std::collections::HashMap;
+
+/// Maximum number of session streams for sessions that the connection has not opened.
+pub const EARLY_STREAMS_MAX: usize = 16;
+
+/// Stream of a connection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum StreamScope {
+    /// Everything, on one socket.
+    All,
+    /// Everything that has no open session stream.
+    Connection,
+    /// Traffic of this session.
+    Session(SessionKey),
+}
+
+/// Open stream: the newest one of its scope. The number tells it from the ones that it replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamTicket {
+    /// The stream.
+    pub scope: StreamScope,
+    number: u64,
+}
+
+/// Error for a session stream too many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many session streams are open for sessions that are not loaded")]
+pub struct TooManyStreams;
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub struct ConnectionState {
+    principal: Principal,
+    has_notices: bool,
+    sessions: HashMap<SessionKey, SessionView>,
+    queue: FrameQueue,
+    streams: HashMap<StreamScope, u64>,
+    last_stream: u64,
+    /// Stream of each session that is being loaded.
+    pins: HashMap<SessionKey, StreamScope>,
+}
+
+impl ConnectionState {
+    /// Creates the state of a new connection.
+    pub fn new(principal: Principal, has_notices: bool) -> Self {
+        Self {
+            principal,
+            has_notices,
+            sessions: HashMap::new(),
+            queue: FrameQueue::default(),
+            streams: HashMap::new(),
+            last_stream: 0,
+            pins: HashMap::new(),
+        }
+    }
+
+    /// The client.
+    pub const fn principal(&self) -> &Principal {
+        &self.principal
+    }
+
+    fn traits(&self) -> ViewerTraits {
+        ViewerTraits { votes: self.principal.may(Scope::Approve), has_notices: self.has_notices }
+    }
+
+    /// Opens a stream; it replaces an open one of the same scope.
+    ///
+    /// # Errors
+    /// [`TooManyStreams`].
+    pub fn open_stream(&mut self, scope: StreamScope) -> Result<StreamTicket, TooManyStreams> {
+        if let StreamScope::Session(key) = &scope
+            && !self.sessions.contains_key(key)
+            && !self.streams.contains_key(&scope)
+        {
+            let is_early = |scope: &&StreamScope| matches!(scope, StreamScope::Session(key) if !self.sessions.contains_key(key));
+            if self.streams.keys().filter(is_early).count() >= EARLY_STREAMS_MAX {
+                return Err(TooManyStreams);
+            }
+        }
+        self.last_stream += 1;
+        self.streams.insert(scope.clone(), self.last_stream);
+        Ok(StreamTicket { scope, number: self.last_stream })
+    }
+
+    /// True while no newer stream has replaced this one.
+    pub fn is_open(&self, ticket: &StreamTicket) -> bool {
+        self.streams.get(&ticket.scope) == Some(&ticket.number)
+    }
+
+    /// Closes a stream, unless a newer one has replaced it.
+    pub fn close_stream(&mut self, ticket: &StreamTicket) {
+        if self.is_open(ticket) {
+            self.streams.remove(&ticket.scope);
+            self.pins.retain(|_, scope| *scope != ticket.scope);
+        }
+    }
+
+    /// True if a stream is open.
+    pub fn has_streams(&self) -> bool {
+        !self.streams.is_empty()
+    }
+
+    /// Number of open streams.
+    pub fn streams(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Returns the stream of a session's frames.
+    pub fn route(&self, session: &SessionKey) -> StreamScope {
+        if let Some(pinned) = self.pins.get(session) {
+            return pinned.clone();
+        }
+        let own = StreamScope::Session(session.clone());
+        if self.streams.contains_key(&StreamScope::All) {
+            StreamScope::All
+        } else if self.streams.contains_key(&own) {
+            own
+        } else {
+            StreamScope::Connection
+        }
+    }
+
+    /// True if the connection has opened the session.
+    pub fn has_session(&self, session: &SessionKey) -> bool {
+        self.sessions.contains_key(session)
+    }
+
+    /// Returns the sessions that the connection has opened.
+    pub fn sessions(&self) -> Vec<SessionKey> {
+        self.sessions.keys().cloned().collect()
+    }
+
+    /// Returns the view of a session.
+    pub fn session(&mut self, session: &SessionKey) -> Option<&mut SessionView> {
+        self.sessions.get_mut(session)
+    }
+
+    /// Opens a session after row `cursor`. An open one continues where it is.
+    pub fn attach(&mut self, session: &SessionKey, cursor: u64) {
+        let traits = self.traits();
+        let view = || SessionView::new(session.clone(), traits, cursor);
+        self.sessions.entry(session.clone()).or_insert_with(view);
+    }
+
+    /// Opens a session and loads its rows after `after`, up to `until`, on the stream that is open now.
+    pub fn load(&mut self, session: &SessionKey, after: u64, until: u64, call: &str) {
+        self.pins.remove(session);
+        let pin = self.route(session);
+        self.attach(session, after);
+        if let Some(view) = self.sessions.get_mut(session) {
+            view.load(after, until, call);
+        }
+        if self.streams.contains_key(&pin) {
+            self.pins.insert(session.clone(), pin);
+        }
+    }
+
+    /// Closes a session on this connection. Frames that wait go to the connection's own stream.
+    ///
+    /// # Errors
+    /// [`QueueFull`].
+    pub fn detach(&mut self, session: &SessionKey) -> Result<(), QueueFull> {
+        self.pins.remove(session);
+        let Some(mut view) = self.sessions.remove(session) else { return Ok(()) };
+        let mut left = Vec::new();
+        view.take_rows(&[], &mut left);
+        left.into_iter().try_for_each(|frame| self.queue.push(0, frame.json))
+    }
+
+    /// Adds a frame that is no row: behind the rows of this session if it is open, else to the connection.
+    ///
+    /// # Errors
+    /// [`QueueFull`].
+    pub fn push(&mut self, session: Option<&SessionKey>, json: String) -> Result<(), QueueFull> {
+        match session.and_then(|key| self.sessions.get_mut(key)) {
+            Some(view) => view.push(json),
+            None => self.queue.push(0, json),
+        }
+    }
+
+    /// Continues a stream after a place that the client has received.
+    pub fn rewind(&mut self, scope: &StreamScope, to: FrameId) {
+        match scope {
+            StreamScope::Session(key) => {
+                if let Some(view) = self.sessions.get_mut(key) {
+                    view.rewind(to);
+                }
+            }
+            StreamScope::Connection | StreamScope::All => self.queue.rewind(FrameId { seq: 0, n: to.n }),
+        }
+    }
+
+    /// Takes the frames of the connection itself, if they go on this stream.
+    pub fn take_own(&mut self, scope: &StreamScope, out: &mut Vec<Frame>) {
+        if !matches!(scope, StreamScope::Session(_)) {
+            self.queue.take(u64::MAX, out);
+        }
+    }
+
+    /// Returns the sessions whose frames go on this stream, with the number of the last row taken.
+    pub fn routed_to(&self, scope: &StreamScope) -> Vec<(SessionKey, u64)> {
+        let routed = self.sessions.iter().filter(|(key, _)| self.route(key) == *scope);
+        let mut routed: Vec<_> = routed.map(|(key, view)| (key.clone(), view.cursor())).collect();
+        routed.sort();
+        routed
+    }
+
+    /// Takes rows of a session for a stream. Nothing is taken if the session moved to another stream meanwhile, or
+    /// if the rows do not follow its cursor `after`.
+    pub fn take_rows(
+        &mut self,
+        scope: &StreamScope,
+        session: &SessionKey,
+        after: u64,
+        rows: &[EventRow],
+        out: &mut Vec<Frame>,
+    ) -> RowsTaken {
+        if self.route(session) != *scope {
+            return RowsTaken::All;
+        }
+        match self.sessions.get_mut(session).filter(|view| view.cursor() == after) {
+            Some(view) => {
+                let start = out.len();
+                let taken = view.take_rows(rows, out);
+                if !matches!(scope, StreamScope::Session(_)) {
+                    // Places of several sessions on one stream would be confused.
+                    out.iter_mut().skip(start).for_each(|frame| frame.id = None);
+                }
+                taken
+            }
+            None => RowsTaken::All,
+        }
+    }
+
+    /// Answers a load, see [`SessionView::finish_load`].
+    ///
+    /// # Errors
+    /// [`QueueFull`].
+    pub fn finish_load(
+        &mut self,
+        session: &SessionKey,
+        result: &str,
+        pending: &[PendingQuestion],
+        out: &mut Vec<Frame>,
+    ) -> Result<(), QueueFull> {
+        let Some(view) = self.sessions.get_mut(session) else { return Ok(()) };
+        view.finish_load(result, pending)?;
+        let start = out.len();
+        view.take_rows(&[], out);
+        if !matches!(self.pins.remove(session), Some(StreamScope::Session(_))) {
+            out.iter_mut().skip(start).for_each(|frame| frame.id = None);
+        }
+        Ok(())
+    }
+
+    /// True if nothing more can come on this stream.
+    pub fn has_ended(&self, scope: &StreamScope) -> bool {
+        match scope {
+            StreamScope::Session(key) => self.sessions.get(key).is_some_and(SessionView::has_ended),
+            StreamScope::Connection | StreamScope::All => false,
+        }
+    }
+
+    /// Returns the session and the run of a request whose run has not ended.
+    pub fn run_of(&self, id: &str) -> Option<(SessionKey, RunId)> {
+        self.sessions.iter().find_map(|(key, view)| Some((key.clone(), view.run_of(id)?)))
+    }
+
+    /// Returns the session of a permission request that was sent to the client and is not settled.
+    pub fn session_of_question(&mut self, permission_id: &str) -> Option<SessionKey> {
+        let mut sessions = self.sessions.iter_mut();
+        sessions.find_map(|(key, view)| view.ballot().has_question(permission_id).then(|| key.clone()))
+    }
+
+    /// Notes whether the client declared notices.
+    pub const fn set_notices(&mut self, has_notices: bool) {
+        self.has_notices = has_notices;
+    }
+
+    /// True if the connection can answer this permission request of this session now.
+    pub fn has_vote(&self, session: &SessionKey, permission_id: &str) -> bool {
+        self.has_streams() && self.sessions.get(session).is_some_and(|view| view.has_vote(permission_id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::EventKind;
+    use crate::tests::event;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn key(n: usize) -> SessionKey {
+        SessionKey::parse(&format!("s{n}")).unwrap()
+    }
+
+    fn state() -> ConnectionState {
+        ConnectionState::new(Principal::of_local_user("ann".to_owned()), false)
+    }
+
+    fn row(session: &SessionKey, seq: u64) -> EventRow {
+        let payload = json!({"sessionUpdate": "plan", "entries": []});
+        EventRow { session_key: session.clone(), session_seq: seq, ..event(EventKind::Plan, &payload) }
+    }
+
+    #[test]
+    fn traffic_goes_to_the_session_stream_if_open_and_else_to_the_connection() {
+        let (mut state, own) = (state(), StreamScope::Session(key(1)));
+        state.attach(&key(1), 0);
+        assert_eq!(state.route(&key(1)), StreamScope::Connection);
+        let ticket = state.open_stream(own.clone()).unwrap();
+        assert_eq!(state.route(&key(1)), own);
+        assert_eq!(state.routed_to(&own), [(key(1), 0)]);
+        assert_eq!(state.routed_to(&StreamScope::Connection), []);
+        state.close_stream(&ticket);
+        assert_eq!(state.route(&key(1)), StreamScope::Connection);
+        let _ = state.open_stream(StreamScope::All).unwrap();
+        assert_eq!(state.route(&key(1)), StreamScope::All);
+    }
+
+    #[test]
+    fn newest_stream_wins_and_the_old_one_does_not_close_it() {
+        let mut state = state();
+        let old = state.open_stream(StreamScope::Connection).unwrap();
+        let new = state.open_stream(StreamScope::Connection).unwrap();
+        assert!(!state.is_open(&old) && state.is_open(&new));
+        state.close_stream(&old);
+        assert!(state.is_open(&new) && state.has_streams());
+        state.close_stream(&new);
+        assert!(!state.has_streams());
+    }
+
+    #[test]
+    fn load_stays_on_its_stream_until_it_is_answered() {
+        let (mut state, own) = (state(), StreamScope::Session(key(1)));
+        let connection = state.open_stream(StreamScope::Connection).unwrap();
+        state.load(&key(1), 0, 2, "1");
+        // The client opens the other stream in the middle of the replay.
+        let _ = state.open_stream(own.clone()).unwrap();
+        assert_eq!(state.route(&key(1)), StreamScope::Connection);
+        let mut out = Vec::new();
+        let rows = [row(&key(1), 1), row(&key(1), 2)];
+        assert_eq!(state.take_rows(&own, &key(1), 0, &rows, &mut out), RowsTaken::All);
+        assert!(out.is_empty(), "nothing on the other stream");
+        let taken = state.take_rows(&connection.scope, &key(1), 0, &rows, &mut out);
+        assert_eq!((taken, out.len()), (RowsTaken::Loaded, 2));
+        state.finish_load(&key(1), "{}", &[], &mut out).unwrap();
+        assert_eq!(out.len(), 3);
+        assert!(out.iter().all(|frame| frame.id.is_none()), "no places on a shared stream");
+        assert_eq!(state.route(&key(1)), own, "then the stream of the session");
+    }
+
+    #[test]
+    fn pin_ends_with_its_stream() {
+        let mut state = state();
+        let own = state.open_stream(StreamScope::Session(key(1))).unwrap();
+        state.load(&key(1), 0, 2, "1");
+        assert_eq!(state.route(&key(1)), own.scope);
+        state.close_stream(&own);
+        assert_eq!(state.route(&key(1)), StreamScope::Connection);
+    }
+
+    #[test]
+    fn early_streams_are_capped_and_loaded_sessions_do_not_count() {
+        let mut state = state();
+        for n in 0..EARLY_STREAMS_MAX {
+            state.open_stream(StreamScope::Session(key(n))).unwrap();
+        }
+        let one_more = StreamScope::Session(key(99));
+        assert_eq!(state.open_stream(one_more.clone()), Err(TooManyStreams));
+        assert!(state.open_stream(StreamScope::Session(key(0))).is_ok(), "a replacement is no stream more");
+        state.attach(&key(0), 0);
+        assert!(state.open_stream(one_more).is_ok());
+    }
+
+    #[test]
+    fn frames_of_a_session_that_is_detached_reach_the_connection() {
+        let mut state = state();
+        state.attach(&key(1), 0);
+        state.push(Some(&key(1)), "{}".to_owned()).unwrap();
+        state.detach(&key(1)).unwrap();
+        assert!(!state.has_session(&key(1)));
+        let mut out = Vec::new();
+        state.take_own(&StreamScope::Connection, &mut out);
+        assert_eq!(out.len(), 1);
+        // Late rows of a detached session create no state.
+        for seq in 1..10_000 {
+            let rows = [row(&key(1), seq)];
+            state.take_rows(&StreamScope::Connection, &key(1), seq - 1, &rows, &mut out);
+        }
+        assert_eq!((out.len(), state.sessions().len()), (1, 0));
+    }
+
+    proptest! {
+        /// Each session is routed to exactly one stream, whatever is opened and closed.
+        #[test]
+        fn each_session_has_one_stream(steps in proptest::collection::vec((0_u8..5, 0_usize..3), 0..40)) {
+            let mut state = state();
+            let mut tickets = Vec::new();
+            for (step, n) in steps {
+                match step {
+                    0 => tickets.extend(state.open_stream(StreamScope::Connection)),
+                    1 => tickets.extend(state.open_stream(StreamScope::Session(key(n)))),
+                    2 => state.load(&key(n), 0, 1, "1"),
+                    3 => drop(state.detach(&key(n))),
+                    _ => if !tickets.is_empty() { state.close_stream(&tickets.remove(n % tickets.len())) },
+                }
+                let scopes = [StreamScope::Connection].into_iter().chain((0..3).map(|n| StreamScope::Session(key(n))));
+                let routed: usize = scopes.map(|scope| state.routed_to(&scope).len()).sum();
+                prop_assert_eq!(routed, state.sessions().len());
+            }
+        }
+    }
+}

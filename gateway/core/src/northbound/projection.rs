@@ -1,0 +1,223 @@
+//! Rows of the journal as JSON-RPC messages for a client. What an agent sent is copied as received.
+
+use super::PERMISSION_ID_PREFIX;
+use super::message::{ReplyError, error_frame, notification_frame, request_frame, result_frame};
+use crate::event::{EventKind, EventRow};
+use crate::failure::Failure;
+use crate::jsonrpc::{ObjectMembers, quoted};
+use acp_shared::ids::SessionKey;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+
+/// Name of the member of `_meta` with the gateway's own data.
+const OURS: &str = "acphost";
+
+/// Returns a `session/update` with this update, JSON text. `extra` is the stored rest of the agent's params, `ours` the
+/// gateway's data.
+pub fn update_frame(session: &SessionKey, update: &str, extra: Option<&str>, ours: &Value) -> String {
+    let mut params = format!(r#"{{"sessionId":"{session}","update":{update}"#);
+    write_extra(extra, ours, &mut params);
+    params.push('}');
+    notification_frame("session/update", &params)
+}
+
+/// Appends the members of `extra`, with the gateway's data in its `_meta`.
+fn write_extra(extra: Option<&str>, ours: &Value, out: &mut String) {
+    let members = extra.and_then(|extra| ObjectMembers::parse(extra).ok()).unwrap_or_default();
+    for (name, raw) in members.iter().filter(|(name, _)| *name != "_meta") {
+        // Writing into a String cannot fail.
+        let _ = write!(out, ",{}:{raw}", quoted(name));
+    }
+    let _ = write!(out, r#","_meta":{}"#, merged_meta(members.get("_meta"), ours));
+}
+
+/// Returns the agent's `_meta` with the gateway's data added.
+fn merged_meta(meta: Option<&str>, ours: &Value) -> String {
+    let theirs = meta.and_then(|meta| ObjectMembers::parse(meta).ok()).unwrap_or_default();
+    let mut out = "{".to_owned();
+    for (name, raw) in theirs.iter().filter(|(name, _)| *name != OURS) {
+        let _ = write!(out, "{}:{raw},", quoted(name));
+    }
+    let _ = write!(out, r#""{OURS}":{ours}}}"#);
+    out
+}
+
+/// Returns the update that a row of the agent holds.
+pub fn agent_update(row: &EventRow) -> String {
+    update_frame(
+        &row.session_key,
+        row.payload.trim(),
+        row.extra.as_deref(),
+        &json!({ "seq": row.session_seq }),
+    )
+}
+
+/// Prompt of a journal row.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PromptText {
+    /// Text of the person.
+    pub text: String,
+    /// Name of the author.
+    pub author: String,
+    /// True for input into the running turn.
+    pub is_steer: bool,
+}
+
+/// Reads the payload of a `prompt` row.
+pub fn prompt_of(row: &EventRow) -> PromptText {
+    let payload: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+    let text = |name: &str| payload.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    PromptText { text: text("text"), author: text("author"), is_steer: text("mode") == "steer" }
+}
+
+/// Returns the message of a person as an update.
+pub fn user_message(row: &EventRow, prompt: &PromptText) -> String {
+    let content = json!({ "type": "text", "text": prompt.text });
+    let update = json!({ "sessionUpdate": "user_message_chunk", "content": content });
+    let ours = json!({ "seq": row.session_seq, "author": prompt.author, "runId": row.run_id });
+    update_frame(&row.session_key, &update.to_string(), None, &ours)
+}
+
+/// Returns an update about a turn: its start or its end.
+pub fn turn_update(row: &EventRow, turn: &Value) -> String {
+    let ours = json!({ "seq": row.session_seq, "turn": turn });
+    update_frame(&row.session_key, r#"{"sessionUpdate":"session_info_update"}"#, None, &ours)
+}
+
+/// Returns the description of an ended turn, from its `done` or `error` row.
+pub fn ended_turn(row: &EventRow) -> Value {
+    let payload: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+    let mut turn = json!({ "runId": row.run_id, "state": "idle" });
+    if row.kind == EventKind::Done {
+        turn["stopReason"] = payload.get("stop_reason").cloned().unwrap_or_default();
+    } else {
+        let of = |name: &str| payload.get(name).cloned().unwrap_or_default();
+        turn["error"] = json!({ "code": of("code"), "message": of("message"), "retryable": of("retryable") });
+    }
+    turn
+}
+
+/// Returns the answer to the prompt with this raw id, from the `done` or `error` row of its run.
+pub fn prompt_answer(id: &str, row: &EventRow) -> String {
+    let ours = json!({ "seq": row.session_seq, "runId": row.run_id });
+    if row.kind == EventKind::Done { done_answer(id, row, &ours) } else { failed_answer(id, row) }
+}
+
+fn done_answer(id: &str, row: &EventRow, ours: &Value) -> String {
+    let payload = ObjectMembers::parse(&row.payload).unwrap_or_default();
+    let stop_reason = payload.get("stop_reason").unwrap_or("\"end_turn\"");
+    let result = payload.get("result").and_then(|raw| ObjectMembers::parse(raw).ok()).unwrap_or_default();
+    // The agent's own result, unless the gateway ended the turn in another way.
+    let theirs = result.iter().filter(|(name, _)| !matches!(*name, "stopReason" | "_meta"));
+    let mut out = format!(r#"{{"stopReason":{stop_reason}"#);
+    for (name, raw) in theirs {
+        let _ = write!(out, ",{}:{raw}", quoted(name));
+    }
+    let _ = write!(out, r#","_meta":{}}}"#, merged_meta(result.get("_meta"), ours));
+    result_frame(id, &out)
+}
+
+fn failed_answer(id: &str, row: &EventRow) -> String {
+    let Ok(failure) = serde_json::from_str::<Failure>(&row.payload) else {
+        return error_frame(id, &ReplyError::new(crate::jsonrpc::INTERNAL_ERROR, "the turn failed"));
+    };
+    let mut error = ReplyError::from(&failure);
+    if let Some(acp) = failure.acp.as_deref()
+        && let Some(code) = acp.get("code").and_then(Value::as_i64)
+    {
+        // An error of the agent is the answer of the agent.
+        let message = acp.get("message").and_then(Value::as_str).unwrap_or(&failure.message);
+        error = ReplyError { code, message: message.to_owned(), data: acp.get("data").cloned() };
+    }
+    error_frame(id, &error)
+}
+
+/// Returns the request for a vote with the agent's params, JSON text, under the session of the gateway.
+pub fn permission_request(
+    session: &SessionKey,
+    permission_id: &str,
+    params: &str,
+    deadline_at_ms: Option<u64>,
+) -> String {
+    let members = ObjectMembers::parse(params).unwrap_or_default();
+    let mut out = format!(r#"{{"sessionId":"{session}""#);
+    for (name, raw) in members.iter().filter(|(name, _)| !matches!(*name, "sessionId" | "_meta")) {
+        let _ = write!(out, ",{}:{raw}", quoted(name));
+    }
+    let mut ours = json!({ "permissionId": permission_id });
+    if let Some(at_ms) = deadline_at_ms {
+        ours["deadlineAtMs"] = json!(at_ms);
+    }
+    let _ = write!(out, r#","_meta":{}}}"#, merged_meta(members.get("_meta"), &ours));
+    let id = format!("{PERMISSION_ID_PREFIX}{permission_id}");
+    request_frame(&id, "session/request_permission", &out)
+}
+
+/// Reads a `permission` row: the id, and the request for a vote.
+pub fn permission_of(row: &EventRow) -> Option<(String, String)> {
+    let payload = ObjectMembers::parse(&row.payload).ok()?;
+    let id = payload.string("permission_id")?.into_owned();
+    let deadline = payload.get("deadline_at_ms").and_then(|raw| raw.parse().ok());
+    let frame = permission_request(&row.session_key, &id, payload.get("params").unwrap_or("{}"), deadline);
+    Some((id, frame))
+}
+
+/// Reads a `permission_settled` row: the id, and the notification about it.
+pub fn settled_of(row: &EventRow) -> Option<(String, String)> {
+    let payload: Value = serde_json::from_str(&row.payload).ok()?;
+    let id = payload.get("permission_id")?.as_str()?.to_owned();
+    let mut params = json!({ "sessionId": row.session_key, "permissionId": id });
+    for (theirs, ours) in [("option_id", "optionId"), ("by", "by"), ("without", "without")] {
+        if let Some(value) = payload.get(theirs).filter(|value| !value.is_null()) {
+            params[ours] = value.clone();
+        }
+    }
+    params["_meta"] = json!({ OURS: { "seq": row.session_seq } });
+    Some((id, notification_frame("_acphost/permission/settled", &params.to_string())))
+}
+
+/// Returns the notification that withdraws a request for a vote.
+pub fn permission_withdrawal(permission_id: &str) -> String {
+    let params = json!({ "requestId": format!("{PERMISSION_ID_PREFIX}{permission_id}") });
+    notification_frame("$/cancel_request", &params.to_string())
+}
+
+/// Returns an agent's own notification under the session of the gateway; `None` for names that are not an agent's.
+pub fn extension(row: &EventRow) -> Option<String> {
+    let payload = ObjectMembers::parse(&row.payload).ok()?;
+    let method = payload.string("method")?;
+    if !method.starts_with('_') || method.starts_with("_acphost/") {
+        return None;
+    }
+    let params = payload.get("params").unwrap_or("{}");
+    let Ok(members) = ObjectMembers::parse(params) else {
+        return Some(notification_frame(&method, params));
+    };
+    let list: Vec<String> = members
+        .iter()
+        .map(|(name, raw)| match name {
+            "sessionId" => format!(r#""sessionId":"{}""#, row.session_key),
+            name => format!("{}:{raw}", quoted(name)),
+        })
+        .collect();
+    Some(notification_frame(&method, &format!("{{{}}}", list.join(","))))
+}
+
+/// Returns the notice about missing output.
+pub fn gap_notice(row: &EventRow) -> String {
+    let payload: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+    let text = payload.get("text").and_then(Value::as_str).unwrap_or("Output of the agent is missing here.");
+    let update = json!({ "sessionUpdate": "notice", "level": "warning", "message": text });
+    update_frame(&row.session_key, &update.to_string(), None, &json!({ "seq": row.session_seq, "gap": true }))
+}
+
+/// Returns the update about the close of the session.
+pub fn closed_update(row: &EventRow) -> String {
+    let payload: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+    let ours = json!({ "seq": row.session_seq, "closed": payload });
+    update_frame(&row.session_key, r#"{"sessionUpdate":"session_info_update"}"#, None, &ours)
+}
+
+#[cfg(test)]
+#[path = "projection_tests.rs"]
+mod tests;

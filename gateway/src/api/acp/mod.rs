@@ -1,0 +1,135 @@
+//! The ACP server at `/acp` and `/acp/{agent}`: streamable HTTP and WebSocket on the same path. Each client has a
+//! connection; its streams are cursors over the journals of the sessions that it has opened.
+
+mod attach;
+mod calls;
+mod connection;
+mod http;
+mod permissions;
+mod settings;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod websocket;
+
+use crate::api::Api;
+use crate::session::service::Service;
+use acp_core::principal::Principal;
+use acp_shared::ids::{AgentName, SessionKey, random_hex};
+use axum::Router;
+use axum::routing::get;
+use connection::Connection;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+/// Maximum size of a message of a client, in bytes.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Limits and timeouts of the ACP server.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AcpLimits {
+    /// Maximum number of connections.
+    pub(crate) connections_max: usize,
+    /// Time after which a connection without activity ends, in milliseconds.
+    pub(crate) idle_ms: u64,
+    /// Interval of heartbeats on a silent stream, in milliseconds.
+    pub(crate) heartbeat_ms: u64,
+    /// Time without a sign of life after which a WebSocket is closed, in milliseconds.
+    pub(crate) dead_ms: u64,
+    /// Time limit for receiving a message, in milliseconds.
+    pub(crate) body_ms: u64,
+}
+
+impl Default for AcpLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 1_024,
+            idle_ms: 30 * 60_000,
+            heartbeat_ms: 15_000,
+            dead_ms: 45_000,
+            body_ms: 10_000,
+        }
+    }
+}
+
+/// State shared by all connections.
+pub(crate) struct AcpServer {
+    service: Arc<dyn Service>,
+    limits: AcpLimits,
+    /// Cancelled when the gateway stops.
+    ending: CancellationToken,
+    connections: Mutex<HashMap<String, Arc<Connection>>>,
+}
+
+/// Error for a connection too many.
+struct TooManyConnections;
+
+impl AcpServer {
+    fn new(api: &Api, limits: AcpLimits) -> Arc<Self> {
+        Arc::new(Self {
+            service: Arc::clone(&api.service),
+            limits,
+            ending: api.ending.clone(),
+            connections: Mutex::default(),
+        })
+    }
+
+    fn is_enabled(&self) -> bool {
+        self.service.config().config.northbound.acp
+    }
+
+    fn detach_grace_ms(&self) -> u64 {
+        self.service.config().config.northbound.detach_grace_ms
+    }
+
+    /// Creates a connection for a principal.
+    fn connect(
+        self: &Arc<Self>,
+        principal: Principal,
+        agent: Option<AgentName>,
+    ) -> Result<Arc<Connection>, TooManyConnections> {
+        let mut connections = self.connections.lock();
+        let max = self.limits.connections_max;
+        if connections.len() >= max {
+            drop(connections);
+            tracing::warn!(
+                connections_max = max,
+                principal = principal.id,
+                "acp connection refused: too many"
+            );
+            return Err(TooManyConnections);
+        }
+        let connection = Connection::start(self, random_hex(), principal, agent);
+        connections.insert(connection.id().to_owned(), Arc::clone(&connection));
+        Ok(connection)
+    }
+
+    /// Returns the connection with this id, if this principal made it.
+    fn find(&self, id: &str, principal: &Principal) -> Option<Arc<Connection>> {
+        let connections = self.connections.lock();
+        connections.get(id).filter(|found| found.is_of(principal)).cloned()
+    }
+
+    fn remove(&self, id: &str) {
+        self.connections.lock().remove(id);
+    }
+
+    /// True if another connection can answer a permission request of the session; any one without an id.
+    fn has_other_voter(&self, session: &SessionKey, permission_id: &str, but: &Connection) -> bool {
+        let all: Vec<_> = self.connections.lock().values().cloned().collect();
+        all.iter().any(|other| other.id() != but.id() && other.state().has_vote(session, permission_id))
+    }
+}
+
+/// Router of the ACP server.
+pub(crate) fn router(api: &Api, limits: AcpLimits) -> Router {
+    let server = AcpServer::new(api, limits);
+    let methods = || get(http::get).post(http::post).delete(http::delete);
+    Router::new()
+        .route("/acp", methods())
+        .route("/acp/{agent}", methods())
+        .layer(axum::extract::DefaultBodyLimit::disable())
+        .with_state(server)
+}

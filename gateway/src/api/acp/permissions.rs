@@ -1,0 +1,117 @@
+//! Answers of clients to permission requests. The first valid answer of all surfaces wins in the session's actor; the
+//! journal then tells every client.
+
+use super::attach::question;
+use super::calls::Caller;
+use acp_core::failure::Failure;
+use acp_core::northbound::PERMISSION_ID_PREFIX;
+use acp_core::northbound::projection::permission_request;
+use acp_core::northbound::voting::{VoteStep, parse_vote};
+use acp_core::permission::NOT_PENDING;
+use acp_core::principal::Scope;
+use acp_shared::ids::{IdempotencyKey, SessionKey};
+
+impl Caller {
+    /// True if a person can be asked in a turn of this connection: here, on another connection, or in a conversation.
+    pub(super) async fn can_be_asked(&self, session: &SessionKey) -> bool {
+        self.connection.principal().may(Scope::Approve)
+            || self.server.has_other_voter(session, "", &self.connection)
+            || self.is_bound(session).await
+    }
+
+    /// True if a conversation is bound to the session.
+    pub(super) async fn is_bound(&self, session: &SessionKey) -> bool {
+        match self.server.service.session_activity().await {
+            Ok(activity) => activity.bindings.contains_key(session),
+            Err(failure) => {
+                tracing::warn!(session_key = %session, %failure, "bindings cannot be read");
+                true
+            }
+        }
+    }
+
+    /// Handles a response of the client. One that answers nothing is dropped.
+    pub(super) async fn on_response(&self, id: Option<&str>, outcome: Result<&str, &str>) {
+        let id = id.and_then(acp_core::jsonrpc::string);
+        let Some(permission_id) = id.as_deref().and_then(|id| id.strip_prefix(PERMISSION_ID_PREFIX)) else {
+            tracing::debug!("acp response dropped: unknown id");
+            return;
+        };
+        let vote = parse_vote(outcome);
+        let Some((session, step)) = self.connection.vote(permission_id, vote) else {
+            tracing::debug!(permission_id, "acp response dropped: the request is settled");
+            return;
+        };
+        self.take_step(&session, permission_id, step).await;
+    }
+
+    async fn take_step(&self, session: &SessionKey, permission_id: &str, step: VoteStep) {
+        match step {
+            VoteStep::Submit(option) => {
+                let next = self.submit(session, permission_id, &option).await;
+                match next {
+                    VoteStep::AskAgain => self.ask_again(session, permission_id).await,
+                    VoteStep::Abstain => self.abstain(session, permission_id).await,
+                    VoteStep::Submit(_) | VoteStep::Ignore => {}
+                }
+            }
+            VoteStep::AskAgain => self.ask_again(session, permission_id).await,
+            VoteStep::Abstain => self.abstain(session, permission_id).await,
+            VoteStep::Ignore => {}
+        }
+    }
+
+    /// Submits an option. Returns what follows from a refusal.
+    async fn submit(&self, session: &SessionKey, permission_id: &str, option: &str) -> VoteStep {
+        let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
+        let answered = self.server.service.answer_permission(session, permission_id, option, by, key).await;
+        let Err(failure) = answered else { return VoteStep::Ignore };
+        let mut state = self.connection.state();
+        let Some(view) = state.session(session) else { return VoteStep::Ignore };
+        match failure.detail_code.as_deref() {
+            // Another answer was first; its row withdraws the question.
+            Some(NOT_PENDING) => VoteStep::Ignore,
+            Some("PERMISSION_OPTION_UNKNOWN") => view.ballot().unknown_option(permission_id),
+            _ => {
+                tracing::warn!(session_key = %session, permission_id, %failure, "acp vote failed");
+                view.ballot().reopen(permission_id);
+                VoteStep::AskAgain
+            }
+        }
+    }
+
+    /// Sends a question again, with the same id.
+    async fn ask_again(&self, session: &SessionKey, permission_id: &str) {
+        match self.server.service.pending_permissions(session).await {
+            Ok(rows) => {
+                let found = rows.iter().map(question).find(|found| found.permission_id == permission_id);
+                if let Some(found) = found {
+                    let frame =
+                        permission_request(session, permission_id, &found.params, found.deadline_at_ms);
+                    self.connection.push(Some(session), frame);
+                }
+            }
+            Err(failure) => {
+                tracing::warn!(session_key = %session, permission_id, %failure, "acp question not repeated");
+            }
+        }
+    }
+
+    /// Settles a request as cancelled if nobody else can answer it.
+    async fn abstain(&self, session: &SessionKey, permission_id: &str) {
+        if self.server.has_other_voter(session, permission_id, &self.connection)
+            || self.is_bound(session).await
+        {
+            return;
+        }
+        let by = &self.connection.principal().name;
+        let dismissed =
+            self.server.service.dismiss_permission(session, permission_id, by, IdempotencyKey::mint()).await;
+        let is_late = |failure: &Failure| failure.detail_code.as_deref() == Some(NOT_PENDING);
+        if let Err(failure) = dismissed
+            && !is_late(&failure)
+        {
+            tracing::warn!(session_key = %session, permission_id, %failure, "acp question not dismissed");
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Connections and streams on a fake service, in virtual time.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use super::connection::{Connection, Incoming};
+use super::stream::{Batch, StreamReader};
+use super::{AcpLimits, AcpServer};
+use crate::api::tests::{Fake, LIMITS};
+use crate::api::{Api, ApiLimits};
+use acp_core::event::EventKind;
+use acp_core::northbound::connection::StreamScope;
+use acp_core::principal::{Principal, Scope};
+use acp_shared::ids::SessionKey;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
+    let api_limits = ApiLimits { ..LIMITS };
+    let api = Api { service: Arc::clone(fake) as _, limits: api_limits, ending: CancellationToken::new() };
+    AcpServer::new(&api, limits)
+}
+
+fn ann() -> Principal {
+    Principal::of_local_user("ann".to_owned())
+}
+
+fn connect(server: &Arc<AcpServer>, principal: Principal) -> Arc<Connection> {
+    server.connect(principal, None).ok().unwrap()
+}
+
+fn open(server: &Arc<AcpServer>, connection: &Arc<Connection>, scope: StreamScope) -> StreamReader {
+    let ticket = connection.state().open_stream(scope).unwrap();
+    StreamReader::new(server, connection, ticket)
+}
+
+async fn send(connection: &Connection, message: Value) {
+    let body = Bytes::from(message.to_string());
+    assert!(connection.receive(Incoming { body, session_header: None }).await);
+}
+
+/// Next messages of a stream; heartbeats are skipped.
+async fn next(reader: &mut StreamReader) -> Option<Vec<Value>> {
+    loop {
+        match reader.next().await? {
+            Batch::Heartbeat => {}
+            Batch::Frames(frames) => {
+                return Some(frames.iter().map(|frame| serde_json::from_str(&frame.json).unwrap()).collect());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silent_stream_keeps_its_connection_and_one_without_streams_ends() {
+    let server = server(&Fake::new(), AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut reader = open(&server, &connection, StreamScope::Connection);
+    let reading = tokio::spawn(async move {
+        let mut heartbeats = 0;
+        while let Some(Batch::Heartbeat) = reader.next().await {
+            heartbeats += 1;
+            if heartbeats == 35 * 4 {
+                break;
+            }
+        }
+        heartbeats
+    });
+    assert_eq!(reading.await.unwrap(), 140, "a heartbeat each 15 seconds, for 35 minutes");
+    assert!(!connection.ended().is_cancelled());
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert!(!connection.ended().is_cancelled(), "within the grace");
+    tokio::time::timeout(Duration::from_secs(15), connection.ended().cancelled()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(server.find(connection.id(), &ann()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_is_known_to_its_principal_only_and_connections_are_capped() {
+    let server = server(&Fake::new(), AcpLimits { connections_max: 2, ..AcpLimits::default() });
+    let (first, second) = (connect(&server, ann()), connect(&server, ann()));
+    assert_ne!(first.id(), second.id());
+    assert!(first.id().len() == 32 && first.id().bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let bob = Principal::of_local_user("bob".to_owned());
+    assert!(server.find(first.id(), &ann()).is_some());
+    assert!(server.find(first.id(), &bob).is_none());
+    assert!(server.connect(ann(), None).is_err());
+    first.end("test");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(server.connect(ann(), None).is_ok(), "an ended connection leaves its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_of_the_principal_is_checked_before_anything_happens() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let reader = Principal {
+        id: "token:r".to_owned(),
+        scope: Scope::Read,
+        ..Principal::of_local_user("r".to_owned())
+    };
+    let connection = connect(&server, reader);
+    let mut stream = open(&server, &connection, StreamScope::All);
+    let params = json!({"sessionId": fake.key, "cwd": "/", "mcpServers": [], "modeId": "m",
+        "prompt": [{"type": "text", "text": "hi"}]});
+    for (method, is_allowed) in [
+        ("session/load", true),
+        ("session/prompt", false),
+        ("session/new", false),
+        ("session/set_mode", false),
+        ("session/delete", false),
+        ("session/cancel", false),
+        ("session/list", true),
+    ] {
+        send(&connection, json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params})).await;
+        let answer = loop {
+            let frames = next(&mut stream).await.unwrap();
+            if let Some(answer) = frames.into_iter().find(|frame| frame["id"] == method) {
+                break answer;
+            }
+        };
+        let detail = answer["error"]["data"]["detailCode"].as_str();
+        assert_eq!(detail != Some("SCOPE_REQUIRED"), is_allowed, "{answer}");
+        assert!(is_allowed || answer["error"]["code"] == -32010, "{answer}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_session_ends_its_stream_with_one_error_and_the_connection_lives() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut main = open(&server, &connection, StreamScope::Connection);
+    let gone = SessionKey::parse("gone").unwrap();
+    let mut stream = open(&server, &connection, StreamScope::Session(gone.clone()));
+    connection.state().load(&gone, 1_000, 1_000, "1");
+    connection.wake();
+    let frames = next(&mut stream).await.unwrap();
+    assert_eq!((frames.len(), &frames[0]["method"]), (1, &json!("_acphost/stream_error")));
+    assert!(next(&mut stream).await.is_none());
+    send(&connection, json!({"jsonrpc": "2.0", "id": 1, "method": "_acphost/ping"})).await;
+    assert_eq!(next(&mut main).await.unwrap()[0]["result"], json!({}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_bounded() {
+    let server = server(&Fake::new(), AcpLimits::default());
+    let connection = connect(&server, ann());
+    for id in 0..400 {
+        let ping = json!({"jsonrpc": "2.0", "id": id, "method": "_acphost/no-such"});
+        let body = Bytes::from(ping.to_string());
+        if !connection.receive(Incoming { body, session_header: None }).await {
+            break;
+        }
+    }
+    tokio::time::timeout(Duration::from_secs(5), connection.ended().cancelled()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_flow_to_the_stream_of_the_session_and_the_closed_session_ends_it() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut stream = open(&server, &connection, StreamScope::Session(fake.key.clone()));
+    connection.state().attach(&fake.key, 0);
+    connection.wake();
+    fake.append_message("one");
+    let frames = next(&mut stream).await.unwrap();
+    assert_eq!(frames[0]["params"]["update"]["content"]["text"], "one");
+    fake.append(EventKind::Closed, r#"{"reason":"by hand"}"#);
+    let frames = next(&mut stream).await.unwrap();
+    assert_eq!(frames[0]["params"]["_meta"]["acphost"]["closed"]["reason"], "by hand");
+    assert!(next(&mut stream).await.is_none(), "no stream of heartbeats only");
+    assert!(!connection.ended().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn stop_of_the_gateway_ends_all_streams() {
+    let server = server(&Fake::new(), AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut stream = open(&server, &connection, StreamScope::All);
+    let reading = tokio::spawn(async move { next(&mut stream).await });
+    tokio::task::yield_now().await;
+    server.ending.cancel();
+    assert_eq!(reading.await.unwrap(), None);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(server.connections.lock().is_empty());
+}
+
+/// Sends a request and returns its answer.
+async fn ask(connection: &Connection, stream: &mut StreamReader, method: &str, params: &Value) -> Value {
+    send(connection, json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params})).await;
+    loop {
+        let frames = next(stream).await.unwrap();
+        if let Some(answer) = frames.into_iter().find(|frame| frame["id"] == method) {
+            return answer;
+        }
+    }
+}
+
+fn token(scope: Scope, agents: &[&str]) -> Principal {
+    let agents = agents.iter().map(|&agent| agent.to_owned()).collect();
+    Principal { id: "token:t".to_owned(), scope, agents, ..Principal::of_local_user("t".to_owned()) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_of_another_agent_does_not_exist_for_an_acp_client() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let connection = connect(&server, token(Scope::Admin, &["qwen*"]));
+    let mut stream = open(&server, &connection, StreamScope::All);
+    for method in [
+        "session/load",
+        "session/resume",
+        "session/prompt",
+        "session/cancel",
+        "session/close",
+        "session/delete",
+        "session/set_mode",
+        "session/set_config_option",
+        "_acphost/session/show",
+        "_acphost/session/history",
+        "_acphost/session/steer",
+        "_acphost/permissions/list",
+        "_acphost/permissions/answer",
+    ] {
+        let mut answers = Vec::new();
+        for session in [fake.key.as_str(), "agent:qwen:acp:none"] {
+            let params = json!({"sessionId": session, "cwd": "/", "modeId": "m", "configId": "c", "value": "v",
+                "permissionId": "l:1", "optionId": "o", "prompt": [{"type": "text", "text": "hi"}]});
+            answers.push(ask(&connection, &mut stream, method, &params).await);
+        }
+        assert_eq!(answers[0], answers[1], "{method}");
+        assert_eq!(answers[0]["error"]["code"].is_null(), method == "session/delete", "{}", answers[0]);
+    }
+    assert_eq!(fake.calls(), Vec::<String>::new(), "nothing reached the service");
+    let none = json!({});
+    let listed = ask(&connection, &mut stream, "session/list", &none).await;
+    assert_eq!(listed["result"], json!({"sessions": []}));
+    let status = ask(&connection, &mut stream, "_acphost/host/status", &none).await;
+    assert_eq!(status["error"]["data"]["detailCode"], "AGENTS_LIMITED");
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_session_of_an_acp_client_needs_what_one_over_rest_needs() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let stdio =
+        json!({"cwd": "/", "mcpServers": [{"name": "a", "command": "/bin/a", "args": [], "env": []}]});
+    let wide = json!({"cwd": "/", "mcpServers": [], "_meta": {"acphost": {"permission": "approve-all"}}});
+    let plain = json!({"cwd": "/", "mcpServers": []});
+    for (scope, agents, params, detail) in [
+        (Scope::Approve, vec![], &stdio, "SCOPE_REQUIRED"),
+        (Scope::Prompt, vec![], &wide, "SCOPE_REQUIRED"),
+        (Scope::Admin, vec!["other"], &plain, "ACP_AGENT_NOT_ALLOWED"),
+    ] {
+        let agent = Some(acp_shared::ids::AgentName::parse("demo").unwrap());
+        let connection = server.connect(token(scope, &agents), agent).ok().unwrap();
+        let mut stream = open(&server, &connection, StreamScope::All);
+        let answer = ask(&connection, &mut stream, "session/new", params).await;
+        let data = &answer["error"]["data"];
+        assert!(data["detailCode"] == detail || data["code"] == detail, "{answer}");
+    }
+    assert_eq!(fake.calls(), Vec::<String>::new(), "nothing reached the service");
+}
+
+#[tokio::test(start_paused = true)]
+async fn connection_is_unknown_to_its_principal_with_other_rights() {
+    let server = server(&Fake::new(), AcpLimits::default());
+    let made = token(Scope::Approve, &[]);
+    let connection = connect(&server, made.clone());
+    assert!(server.find(connection.id(), &made).is_some());
+    for changed in [token(Scope::Read, &[]), token(Scope::Approve, &["demo"])] {
+        assert!(server.find(connection.id(), &changed).is_none(), "{changed:?}");
+    }
+}
