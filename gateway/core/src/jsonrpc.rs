@@ -237,6 +237,13 @@ fn one_line(json: &str) -> Cow<'_, str> {
     }
 }
 
+/// Adds a member to an object, or replaces it. Other values stay as they are.
+pub fn put(object: &mut serde_json::Value, name: &str, member: serde_json::Value) {
+    if let serde_json::Value::Object(members) = object {
+        members.insert(name.to_owned(), member);
+    }
+}
+
 #[cfg(test)]
 #[path = "jsonrpc_tests.rs"]
 mod tests;

@@ -5,6 +5,7 @@ mod operations;
 mod tests;
 
 use acp_core::api::{ErrorBody, WebhookBody};
+use acp_core::jsonrpc::put;
 use axum::body::Bytes;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
@@ -126,13 +127,6 @@ fn list<T: ToSchema>(schemas: &mut Schemas) -> Value {
 /// Any object.
 fn object(_: &mut Schemas) -> Value {
     json!({ "type": "object" })
-}
-
-/// Adds a member to an object.
-fn put(object: &mut Value, name: &str, member: Value) {
-    if let Value::Object(members) = object {
-        members.insert(name.to_owned(), member);
-    }
 }
 
 fn value(part: impl Serialize) -> Value {

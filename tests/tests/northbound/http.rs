@@ -12,6 +12,9 @@ fn initialize(version: &Value) -> String {
         .to_string()
 }
 
+/// Method, description, headers, body, status.
+type Case<'a> = (&'a str, &'a str, Vec<(&'a str, &'a str)>, &'a str, u16);
+
 #[test]
 fn requests_are_answered_as_the_table_says() {
     let house = House::new(&[]);
@@ -21,7 +24,7 @@ fn requests_are_answered_as_the_table_says() {
     let accept = ("accept", "text/event-stream");
     let ping = r#"{"jsonrpc":"2.0","id":1,"method":"_acphost/ping"}"#;
     let first = initialize(&json!(1));
-    let table: Vec<(&str, &str, Vec<(&str, &str)>, &str, u16)> = vec![
+    let table: Vec<Case<'_>> = vec![
         ("POST", "known connection", vec![JSON, id], ping, 202),
         ("POST", "known connection, no JSON", vec![JSON, id], "{", 202),
         ("POST", "known connection, batch", vec![JSON, id], "[]", 202),

@@ -5,7 +5,7 @@ use crate::source::{Source, sources};
 use crate::words::calls;
 
 /// Files and directories of the gateway's code that may use the file system, with the purpose.
-const ALLOWED: [(&str, &str); 7] = [
+const ALLOWED: [(&str, &str); 8] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),

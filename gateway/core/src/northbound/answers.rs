@@ -1,6 +1,7 @@
 //! Results of the gateway's own methods.
 
 use crate::agent_settings::{AgentSettings, Choices, ConfigOption, MODEL_OPTION};
+use crate::jsonrpc::put;
 use crate::rows::{SessionOptions, SessionRow};
 use acp_shared::ids::RunId;
 use serde_json::{Value, json};
@@ -85,15 +86,19 @@ pub struct SessionFacts {
 pub fn opened_session(row: &SessionRow, facts: &SessionFacts, is_new: bool) -> Value {
     let mut result = settings(&row.options);
     if is_new {
-        result["sessionId"] = json!(row.session_key);
+        put(&mut result, "sessionId", json!(row.session_key));
     }
-    result["_meta"] = json!({ "acphost": {
+    put(
+        &mut result,
+        "_meta",
+        json!({ "acphost": {
         "lastSeq": facts.last_seq,
         "epoch": facts.epoch,
         "activeRunId": facts.active_run,
         "queued": facts.queued,
         "pendingPermissions": facts.pending_permissions,
-    } });
+    } }),
+    );
     result
 }
 
@@ -101,11 +106,11 @@ pub fn opened_session(row: &SessionRow, facts: &SessionFacts, is_new: bool) -> V
 pub fn settings(options: &SessionOptions) -> Value {
     let mut out = json!({});
     if let Some(modes) = modes(options) {
-        out["modes"] = modes;
+        put(&mut out, "modes", modes);
     }
     let list = config_options(options);
     if !list.is_empty() {
-        out["configOptions"] = Value::Array(list);
+        put(&mut out, "configOptions", Value::Array(list));
     }
     out
 }
@@ -145,11 +150,15 @@ fn config_option(option: &ConfigOption, stored: Option<&String>) -> Value {
     let current = stored.or(current.as_ref());
     let mut out = json!({ "id": id, "name": id });
     if let Some(category) = category {
-        out["category"] = json!(category);
+        put(&mut out, "category", json!(category));
     }
     if *is_boolean {
-        out["type"] = json!("boolean");
-        out["currentValue"] = json!(current.is_some_and(|value| matches!(value.as_str(), "true" | "on")));
+        put(&mut out, "type", json!("boolean"));
+        put(
+            &mut out,
+            "currentValue",
+            json!(current.is_some_and(|value| matches!(value.as_str(), "true" | "on"))),
+        );
         return out;
     }
     let current = current.or(values.first()).cloned().unwrap_or_default();
@@ -157,9 +166,9 @@ fn config_option(option: &ConfigOption, stored: Option<&String>) -> Value {
     if !values.contains(&current) {
         list.insert(0, json!({ "value": current, "name": current }));
     }
-    out["type"] = json!("select");
-    out["currentValue"] = json!(current);
-    out["options"] = Value::Array(list);
+    put(&mut out, "type", json!("select"));
+    put(&mut out, "currentValue", json!(current));
+    put(&mut out, "options", Value::Array(list));
     out
 }
 

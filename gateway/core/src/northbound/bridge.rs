@@ -4,7 +4,7 @@
 
 use super::PERMISSION_ID_PREFIX;
 use super::message::{INVALID_REQUEST, ReplyError, error_frame, parse, result_frame};
-use crate::jsonrpc::{ObjectMembers, RpcMessage, quoted, string};
+use crate::jsonrpc::{ObjectMembers, RpcMessage, put, quoted, string};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
@@ -181,7 +181,7 @@ impl Bridge {
         let key = format!("{}:{}", self.options.key, self.last_key);
         with_ours(params, |ours| {
             if ours.get("idempotencyKey").is_none_or(Value::is_null) {
-                ours["idempotencyKey"] = json!(key);
+                put(ours, "idempotencyKey", json!(key));
             }
         })
     }
@@ -388,7 +388,7 @@ impl Bridge {
             let seen = request.session.as_ref().and_then(|session| self.sessions.get(session));
             match (request.method.as_str(), seen) {
                 ("session/load", Some(open)) => change_params(&request.text, |params| {
-                    with_ours(params, |ours| ours["after"] = json!(open.seq))
+                    with_ours(params, |ours| put(ours, "after", json!(open.seq)))
                 }),
                 _ => request.text.clone(),
             }
@@ -424,7 +424,7 @@ fn with_ours(params: &str, change: impl FnOnce(&mut Value)) -> String {
         meta = json!({});
     }
     if !meta.get("acphost").is_some_and(Value::is_object) {
-        meta["acphost"] = json!({});
+        put(&mut meta, "acphost", json!({}));
     }
     if let Some(ours) = meta.get_mut("acphost") {
         change(ours);

@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use crate::jsonrpc::{
     AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, NOT_FOUND, ObjectMembers, RpcMessage,
-    RpcParseError, quoted,
+    RpcParseError, put, quoted,
 };
 use acp_shared::codes::Code;
 use serde_json::{Value, json};
@@ -61,7 +61,7 @@ impl From<&Failure> for ReplyError {
             "code": failure.code, "message": failure.message, "retryable": failure.retryable,
         });
         if let Some(detail) = &failure.detail_code {
-            data["detailCode"] = json!(detail);
+            put(&mut data, "detailCode", json!(detail));
         }
         Self { code, message: failure.message.clone(), data: Some(data) }
     }

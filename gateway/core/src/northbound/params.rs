@@ -1,7 +1,7 @@
 //! Params of the methods that clients call: one definition and one check for each.
 
 use super::message::ReplyError;
-use crate::config::{McpServer, McpTransport, PermissionMode, Secret};
+use crate::config::{McpServer, PermissionMode, Secret};
 use crate::files::{FILES_BYTES_MAX, PromptFile};
 use crate::jsonrpc::ObjectMembers;
 use crate::mcp;

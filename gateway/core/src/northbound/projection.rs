@@ -4,7 +4,7 @@ use super::PERMISSION_ID_PREFIX;
 use super::message::{ReplyError, error_frame, notification_frame, request_frame, result_frame};
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
-use crate::jsonrpc::{ObjectMembers, quoted};
+use crate::jsonrpc::{ObjectMembers, put, quoted};
 use acp_shared::ids::SessionKey;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -89,10 +89,14 @@ pub fn ended_turn(row: &EventRow) -> Value {
     let payload: Value = serde_json::from_str(&row.payload).unwrap_or_default();
     let mut turn = json!({ "runId": row.run_id, "state": "idle" });
     if row.kind == EventKind::Done {
-        turn["stopReason"] = payload.get("stop_reason").cloned().unwrap_or_default();
+        put(&mut turn, "stopReason", payload.get("stop_reason").cloned().unwrap_or_default());
     } else {
         let of = |name: &str| payload.get(name).cloned().unwrap_or_default();
-        turn["error"] = json!({ "code": of("code"), "message": of("message"), "retryable": of("retryable") });
+        put(
+            &mut turn,
+            "error",
+            json!({ "code": of("code"), "message": of("message"), "retryable": of("retryable") }),
+        );
     }
     turn
 }
@@ -146,7 +150,7 @@ pub fn permission_request(
     }
     let mut ours = json!({ "permissionId": permission_id });
     if let Some(at_ms) = deadline_at_ms {
-        ours["deadlineAtMs"] = json!(at_ms);
+        put(&mut ours, "deadlineAtMs", json!(at_ms));
     }
     let _ = write!(out, r#","_meta":{}}}"#, merged_meta(members.get("_meta"), &ours));
     let id = format!("{PERMISSION_ID_PREFIX}{permission_id}");
@@ -169,10 +173,10 @@ pub fn settled_of(row: &EventRow) -> Option<(String, String)> {
     let mut params = json!({ "sessionId": row.session_key, "permissionId": id });
     for (theirs, ours) in [("option_id", "optionId"), ("by", "by"), ("without", "without")] {
         if let Some(value) = payload.get(theirs).filter(|value| !value.is_null()) {
-            params[ours] = value.clone();
+            put(&mut params, ours, value.clone());
         }
     }
-    params["_meta"] = json!({ OURS: { "seq": row.session_seq } });
+    put(&mut params, "_meta", json!({ OURS: { "seq": row.session_seq } }));
     Some((id, notification_frame("_acphost/permission/settled", &params.to_string())))
 }
 

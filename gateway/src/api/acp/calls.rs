@@ -7,6 +7,7 @@ use acp_core::api::{PageCursor, PermissionView};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
 use acp_core::jsonrpc::RpcMessage;
+use acp_core::jsonrpc::put;
 use acp_core::northbound::message::{self, ReplyError, error_frame, reply_frame, session_of, typed_id};
 use acp_core::northbound::params::{ClientCall, ListSessions, Prompt, parse_call};
 use acp_core::northbound::projection::prompt_answer;
@@ -323,7 +324,7 @@ impl Caller {
         let mut result = json!({ "sessions": sessions });
         let next = found.get(PAGE_MAX - 1).filter(|_| found.len() > PAGE_MAX);
         if let Some((ord, _)) = next {
-            result["nextCursor"] = json!(PageCursor(*ord).encode());
+            put(&mut result, "nextCursor", json!(PageCursor(*ord).encode()));
         }
         Ok(result)
     }
@@ -351,7 +352,7 @@ impl Caller {
             let rows = self.server.service.pending_permissions(&session).await?;
             list.extend(rows.into_iter().map(|row| {
                 let mut view = json!(PermissionView::from(row));
-                view["sessionId"] = json!(session);
+                put(&mut view, "sessionId", json!(session));
                 view
             }));
         }
@@ -368,7 +369,7 @@ fn listed(row: &SessionRow) -> Value {
         "_meta": { "acphost": { "agent": row.agent, "state": row.state, "lastSeq": row.last_session_seq } },
     });
     if let Some(label) = &row.label {
-        out["title"] = json!(label);
+        put(&mut out, "title", json!(label));
     }
     out
 }

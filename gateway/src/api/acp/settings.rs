@@ -4,6 +4,7 @@ use super::calls::{Caller, Replied};
 use crate::api::access::authorize_setting;
 use acp_core::agent_settings::MODEL_OPTION;
 use acp_core::api::{PermissionView, SessionView};
+use acp_core::jsonrpc::put;
 use acp_core::northbound::answers::{config_options, settings};
 use acp_core::options::Setting;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -48,7 +49,7 @@ impl Caller {
         let mut view = view.within(&mut service.session_activity().await?);
         let permissions = service.pending_permissions(session).await?;
         view.permissions = Some(permissions.into_iter().map(PermissionView::from).collect());
-        result["session"] = json!(view);
+        put(&mut result, "session", json!(view));
         Ok(Some(result))
     }
 
