@@ -1,6 +1,7 @@
 //! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
 //! trait, so that the API can be tested over a real socket without both.
 
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -70,7 +71,16 @@ pub(crate) trait Service: Send + Sync + 'static {
         setting: Setting,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus>;
-    /// See [`crate::session::manager::Manager::answer_permission`].
+    /// See [`crate::session::manager::Manager::answer_question`].
+    fn answer_question<'a>(
+        &'a self,
+        session: &'a SessionKey,
+        permission_id: &'a str,
+        answer: QuestionAnswer,
+        by: &'a str,
+        key: IdempotencyKey,
+    ) -> ServiceFuture<'a, ()>;
+    /// Answers a pending permission request or elicitation with one of its options.
     fn answer_permission<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -78,7 +88,9 @@ pub(crate) trait Service: Send + Sync + 'static {
         option_id: &'a str,
         by: &'a str,
         key: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()>;
+    ) -> ServiceFuture<'a, ()> {
+        self.answer_question(session, permission_id, QuestionAnswer::Option(option_id.to_owned()), by, key)
+    }
 
     /// Ends one binding or all bindings of a session, and returns the ended ones.
     ///

@@ -143,7 +143,8 @@ impl World {
 
     /// Starts the actor with a request that changes nothing.
     async fn wake(&self) {
-        let nothing = self.manager.answer_permission(&self.key, "none", "yes", "me", IdempotencyKey::mint());
+        let answer = QuestionAnswer::Option("yes".to_owned());
+        let nothing = self.manager.answer_question(&self.key, "none", answer, "me", IdempotencyKey::mint());
         assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     }
 

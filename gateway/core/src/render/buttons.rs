@@ -4,7 +4,6 @@
 //! every click. The subject of the buttons is stored with the message, so that they can be removed once it is
 //! resolved.
 
-use crate::backend::{AgentRequestKind, PermissionOption};
 use crate::permission::kind_note;
 use crate::render::permission_prompt::{options_of, resolution_text, strip_waiting_lines};
 use crate::render::short_line;
@@ -90,10 +89,16 @@ pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<
             let style = match kind {
                 "allow_once" => ButtonStyle::Success,
                 "allow_always" => ButtonStyle::Primary,
-                kind if kind.starts_with("reject") => ButtonStyle::Danger,
+                "accept" => ButtonStyle::Success,
+                kind if kind.starts_with("reject") || kind == "decline" => ButtonStyle::Danger,
                 _ => ButtonStyle::Secondary,
             };
-            button(format!("/acp answer {id} {number}"), name, &kind_note(name, kind), style)
+            let command = match kind {
+                "accept" => format!("/acp allow {id}"),
+                "decline" => format!("/acp deny {id}"),
+                _ => format!("/acp answer {id} {number}"),
+            };
+            button(command, name, &kind_note(name, kind), style)
         })
         .take(buttons_max)
         .collect();
@@ -149,16 +154,9 @@ pub fn text_after_resolution(text: &str, state: SubjectState<'_>, is_markdown: b
 
 /// Describes by whom and how a permission request was resolved.
 pub fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String {
-    let options: &[PermissionOption] = match &row.request.what {
-        AgentRequestKind::Permission { options, .. } => options,
-        _ => &[],
-    };
-    let name = row.option_id.as_deref().map(|id| {
-        let option = options.iter().find(|option| option.id == id);
-        option.map_or(id, |option| option.name.as_str())
-    });
+    let name = row.option_name().or_else(|| row.option_id.clone());
     let nobody = ResolvedBy::Person(String::new());
-    resolution_text(name, row.resolved_by.as_ref().unwrap_or(&nobody), is_markdown)
+    resolution_text(name.as_deref(), row.resolved_by.as_ref().unwrap_or(&nobody), is_markdown)
 }
 
 #[cfg(test)]
