@@ -124,7 +124,11 @@ fn answer_line(id: &str, form: &Elicitation, values: &[(String, String)]) -> Str
         })
         .collect();
     // Without words, the id alone would be read as the value of an only field.
-    if words.is_empty() { format!("/acp allow {id}") } else { format!("/acp answer -- {id} {}", words.join(" ")) }
+    if words.is_empty() {
+        format!("/acp allow {id}")
+    } else {
+        format!("/acp answer -- {id} {}", words.join(" "))
+    }
 }
 
 #[cfg(test)]
