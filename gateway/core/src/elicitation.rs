@@ -321,11 +321,12 @@ impl Elicitation {
 
 /// Returns the result of the request, JSON text.
 pub fn result(answer: &ElicitationAnswer) -> String {
-    let mut result = json!({ "action": answer.action() });
-    if let ElicitationAnswer::Accept { content } = answer
-        && !content.is_empty()
-    {
-        result["content"] = json!(content);
+    let action = answer.action();
+    match answer {
+        ElicitationAnswer::Accept { content } if !content.is_empty() => {
+            json!({ "action": action, "content": content })
+        }
+        _ => json!({ "action": action }),
     }
-    result.to_string()
+    .to_string()
 }

@@ -89,7 +89,7 @@ fn answers_reach_the_agent_as_actions() {
             }
             let late = answer(&mut world, &id, option("decline")).unwrap_err();
             assert_eq!(late.0, "PERMISSION_NOT_PENDING");
-            assert_eq!(results(&world), [want.clone()], "{params}");
+            assert_eq!(results(&world), std::slice::from_ref(want), "{params}");
             let settled = settled(&world);
             assert_eq!(settled.len(), 1);
             assert_eq!((&settled[0]["option_id"], &settled[0]["action"]), (&option_id, &want["action"]));

@@ -319,7 +319,7 @@ impl RawInteractionData {
             row["components"].as_array().cloned().unwrap_or_else(|| vec![row["component"].clone()])
         };
         let value = |input: Json| {
-            let text = |name: &str| input[name].as_str().map(str::to_owned);
+            let text = |name: &str| input.get(name).and_then(Json::as_str).map(str::to_owned);
             Some((text("custom_id")?, text("value")?))
         };
         rows.flat_map(of_row).filter_map(value).collect()
