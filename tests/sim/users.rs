@@ -7,7 +7,7 @@ use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
 use crate::tests::{prompt_request, spawn_request};
-use acp_core::actor::ActorCommand;
+use acp_core::actor::{ActorCommand, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};

@@ -80,17 +80,6 @@ pub(crate) trait Service: Send + Sync + 'static {
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()>;
-    /// Answers a pending permission request or elicitation with one of its options.
-    fn answer_permission<'a>(
-        &'a self,
-        session: &'a SessionKey,
-        permission_id: &'a str,
-        option_id: &'a str,
-        by: &'a str,
-        key: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()> {
-        self.answer_question(session, permission_id, QuestionAnswer::Option(option_id.to_owned()), by, key)
-    }
 
     /// Ends one binding or all bindings of a session, and returns the ended ones.
     ///

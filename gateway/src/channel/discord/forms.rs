@@ -133,6 +133,8 @@ fn answer_line(id: &str, form: &Elicitation, values: &[(String, String)]) -> Str
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
     use acp_core::command::{self, ChatCommand, PermissionChoice, SessionAction};
     use acp_core::elicitation::{parse, parse_fields};
