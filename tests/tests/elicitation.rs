@@ -2,7 +2,6 @@
 
 use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::House;
-use acp_tests::scrape::post;
 use acp_tests::story::{check_answer, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::{Value, json};
@@ -65,31 +64,6 @@ fn form_is_answered_once_and_only_with_valid_values() {
     let settled = settled(&events);
     assert_eq!((settled.len(), &settled[0]["action"]), (1, &json!("accept")), "{settled:?}");
     assert!(!settled[0].to_string().contains("Ann Lee"), "no typed value is journaled");
-    house.end();
-}
-
-/// The service checks the values of a program, too.
-#[test]
-fn rest_answer_is_checked_against_the_form() {
-    let (house, key) = House::new(&[]).with_session();
-    let (turn, id) = asked(&house, &key, FORM);
-    let path = format!("/v1/sessions/{key}/permissions/{id}").replace(':', "%3A");
-    let send = |body: &Value| post(house.socket(), &path, body);
-    for (body, detail) in [
-        (json!({ "action": "accept", "content": { "name": 7 } }), json!("ELICITATION_INVALID")),
-        (json!({ "action": "accept" }), json!("ELICITATION_INVALID")),
-        (json!({ "option_id": "choice-1" }), json!("PERMISSION_OPTION_UNKNOWN")),
-        (json!({ "option_id": "decline", "action": "accept" }), json!(null)),
-        (json!({ "action": "decline", "content": {} }), json!(null)),
-        (json!({}), json!(null)),
-    ] {
-        let said = send(&body);
-        assert_eq!((&said["code"], &said["detail_code"]), (&json!("USAGE"), &detail), "{body}: {said}");
-    }
-    assert_eq!(send(&json!({ "action": "decline", "by": "ann" })), json!({ "ok": true }));
-    let events = turn.finish(LONG).ok().lines();
-    check_answer(&events, ["elicit: decline".to_owned()]);
-    assert_eq!(settled(&events)[0]["by"], "ann");
     house.end();
 }
 
