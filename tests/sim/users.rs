@@ -7,7 +7,7 @@ use crate::session::manager::Manager;
 use crate::session::task::ActorRequest;
 use crate::sim::chat::{ACCOUNT, ROOM};
 use crate::tests::{prompt_request, spawn_request};
-use acp_core::actor::ActorCommand;
+use acp_core::actor::{ActorCommand, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};
@@ -172,7 +172,8 @@ impl UserPort {
             UserRequest::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
             UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(&text), key).await?),
             UserRequest::Answer { session, permission, option } => {
-                manager.answer_permission(&session, &permission, &option, "ann", key).await?;
+                let answer = QuestionAnswer::Option(option);
+                manager.answer_question(&session, &permission, answer, "ann", key).await?;
                 "answered".to_owned()
             }
             UserRequest::Edited { conversation: at, message, text } => {

@@ -8,6 +8,7 @@
 
 use crate::agent_settings::{OptionChange, SettingsReport};
 use crate::config::{ClientFs, McpServer};
+use crate::elicitation::Elicitation;
 use crate::event::NewEvent;
 use crate::failure::Failure;
 use crate::jsonrpc::RpcError;
@@ -260,6 +261,15 @@ pub enum AgentRequestKind {
         /// Options, in the agent's order.
         options: Vec<PermissionOption>,
     },
+    /// `elicitation/create`.
+    Elicitation {
+        /// First line of the message.
+        title: String,
+        /// Options that answer without typing.
+        options: Vec<PermissionOption>,
+        /// The question.
+        form: Elicitation,
+    },
     /// `fs/read_text_file`.
     FsRead {
         /// Absolute path.
@@ -312,14 +322,51 @@ pub enum AgentRequestKind {
     },
 }
 
-/// Option of a permission request.
+impl AgentRequestKind {
+    /// Creates an elicitation with its options.
+    pub fn of_elicitation(form: Elicitation) -> Self {
+        Self::Elicitation { title: form.title(), options: form.options(), form }
+    }
+
+    /// True for a question for a person: it waits for the answer in a permission row, and ends with its turn.
+    pub const fn is_question(&self) -> bool {
+        matches!(self, Self::Permission { .. } | Self::Elicitation { .. })
+    }
+
+    /// Title of a question for a person: a permission request or an elicitation.
+    pub fn title(&self) -> Option<&str> {
+        match self {
+            Self::Permission { title, .. } | Self::Elicitation { title, .. } => Some(title),
+            _ => None,
+        }
+    }
+
+    /// Options of a question for a person; empty for other requests.
+    pub fn options(&self) -> &[PermissionOption] {
+        match self {
+            Self::Permission { options, .. } | Self::Elicitation { options, .. } => options,
+            _ => &[],
+        }
+    }
+
+    /// The elicitation, if the request is one.
+    pub const fn elicitation(&self) -> Option<&Elicitation> {
+        match self {
+            Self::Elicitation { form, .. } => Some(form),
+            _ => None,
+        }
+    }
+}
+
+/// Option of a permission request, or of an elicitation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PermissionOption {
     /// Agent's id of the option.
     pub id: String,
     /// Label for people.
     pub name: String,
-    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or one made up by the agent.
+    /// `allow_once`, `allow_always`, `reject_once`, `reject_always`, or one made up by the agent. Of an elicitation:
+    /// `choice`, `accept`, `decline`.
     pub kind: String,
 }
 

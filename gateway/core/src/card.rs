@@ -16,7 +16,7 @@ use crate::message_split::{self, MessageLimit, last_part};
 use crate::policy::{LIVE_COALESCE_MS_MIN, StreamPolicy};
 use crate::render::{RunOutput, Style};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 /// Minimum pending text that is shown up to the last space without waiting for a pause, in characters.
 const SOON_CHARS: usize = 220;
@@ -144,8 +144,8 @@ pub struct Card {
     failures: u32,
     /// True after a send with an uncertain outcome: a message with an older text may exist.
     is_post_uncertain: bool,
-    /// Ids of the pending permission requests.
-    asking: BTreeSet<String>,
+    /// Ids of the pending permission requests and elicitations; true for an elicitation.
+    asking: BTreeMap<String, bool>,
     /// Number of messages deleted in the channel.
     lost: u32,
     /// Status word for the end of the run; `None` before the end.
@@ -179,7 +179,7 @@ impl Card {
             not_before: now.saturating_add(rate.interval_ms),
             failures: 0,
             is_post_uncertain,
-            asking: BTreeSet::new(),
+            asking: BTreeMap::new(),
             lost: 0,
             ending: None,
             is_off: false,
@@ -212,10 +212,11 @@ impl Card {
         let status = self.status();
         match row.kind {
             EventKind::Permission => {
-                self.asking.insert(permission_id_of(row));
+                let (id, is_form) = asked(row);
+                self.asking.insert(id, is_form);
             }
             EventKind::PermissionSettled => {
-                self.asking.remove(&permission_id_of(row));
+                self.asking.remove(&asked(row).0);
             }
             EventKind::Error => self.ending = Some("Failed"),
             EventKind::Done => {
@@ -410,7 +411,12 @@ impl Card {
     }
 
     fn status(&self) -> String {
-        self.with_tools(if self.asking.is_empty() { "Working" } else { "Waiting for a permission" })
+        let asks_form = self.asking.values().any(|is_form| *is_form);
+        self.with_tools(match self.asking.is_empty() {
+            true => "Working",
+            false if asks_form => "Waiting for an answer",
+            false => "Waiting for a permission",
+        })
     }
 
     fn with_tools(&self, word: &str) -> String {
@@ -460,10 +466,10 @@ impl Card {
     }
 }
 
-/// Returns the permission id of a row.
-fn permission_id_of(row: &EventRow) -> String {
+/// Returns the permission id of a row, and true for an elicitation.
+fn asked(row: &EventRow) -> (String, bool) {
     let payload: Value = serde_json::from_str(&row.payload).unwrap_or(Value::Null);
-    payload["permission_id"].as_str().unwrap_or_default().to_owned()
+    (payload["permission_id"].as_str().unwrap_or_default().to_owned(), !payload["form"].is_null())
 }
 
 fn last_space(text: &str) -> Option<usize> {

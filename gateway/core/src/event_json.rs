@@ -183,10 +183,15 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
     let outer = members_of(payload)?;
     member("permission_id", get(&outer, "permission_id")?, out);
     let params = get(&outer, "params").and_then(members_of).unwrap_or_default();
+    let form = get(&outer, "form").and_then(members_of);
     let tool = get(&params, "toolCall").and_then(members_of);
-    let title = tool.as_ref().and_then(|tool| get_string(tool, "title"));
+    let title = match &form {
+        Some(form) => get_string(form, "message"),
+        None => tool.as_ref().and_then(|tool| get_string(tool, "title")),
+    };
     let _ = write!(out, r#","title":{},"options":["#, title.unwrap_or(EMPTY));
-    let options = get(&params, "options").and_then(|raw| serde_json::from_str(raw).ok());
+    let options =
+        get(form.as_ref().unwrap_or(&params), "options").and_then(|raw| serde_json::from_str(raw).ok());
     let options: Vec<&RawValue> = options.unwrap_or_default();
     let is_answerable = |option: &ObjectMembers<'_>| get_string(option, "optionId").is_some();
     let options = options.iter().filter_map(|raw| members_of(raw.get())).filter(is_answerable);
@@ -202,6 +207,7 @@ fn permission(payload: &str, out: &mut String) -> Option<()> {
         optional("kind", get(&tool, "kind"), out);
     }
     optional("tool_call", get(&params, "toolCall"), out);
+    optional("form", get(&outer, "form"), out);
     Some(())
 }
 

@@ -48,6 +48,7 @@ impl HostEffect {
             AgentRequestKind::FsWrite { .. } => Some(Self::Write),
             AgentRequestKind::TerminalCreate { .. } => Some(Self::Run),
             AgentRequestKind::Permission { .. }
+            | AgentRequestKind::Elicitation { .. }
             | AgentRequestKind::TerminalOutput { .. }
             | AgentRequestKind::TerminalWait { .. }
             | AgentRequestKind::TerminalKill { .. }

@@ -12,6 +12,7 @@ pub mod binding;
 pub mod card;
 pub mod command;
 pub mod config;
+pub mod elicitation;
 pub mod error_messages;
 pub mod event;
 pub mod event_json;

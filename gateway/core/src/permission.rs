@@ -14,6 +14,8 @@ use acp_shared::ids::LeaseId;
 
 /// Detail code for an answer to a permission request that is not pending.
 pub const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
+/// Detail code for an option that the request does not have.
+pub const UNKNOWN_OPTION: &str = "PERMISSION_OPTION_UNKNOWN";
 /// Length of a permission's short id, in characters.
 const SHORT_ID_CHARS: usize = 4;
 

@@ -357,6 +357,14 @@ impl PermissionRow {
         format!("{}:{}", self.lease_id, self.request.at)
     }
 
+    /// Returns the name of the chosen option, as the agent or the form calls it.
+    pub fn option_name(&self) -> Option<String> {
+        let id = self.option_id.as_deref()?;
+        let option = self.request.what.options().iter().find(|option| option.id == id);
+        let of_form = || self.request.what.elicitation().map(|form| form.option_name(id));
+        option.map(|option| option.name.clone()).or_else(of_form)
+    }
+
     /// Returns the tool call of the request as ACP's JSON; null if absent.
     pub fn tool_call(&self) -> serde_json::Value {
         let params: Option<serde_json::Value> = serde_json::from_str(&self.request.params).ok();

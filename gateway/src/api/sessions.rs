@@ -378,10 +378,11 @@ pub(crate) async fn answer(
     SessionKeyPath(key): SessionKeyPath,
     IdempotencyKeyHeader(once): IdempotencyKeyHeader,
     Caller(caller): Caller,
-    JsonBody(body): JsonBody<AnswerBody>,
+    JsonBody(mut body): JsonBody<AnswerBody>,
 ) -> Result<Json<Done>, ApiError> {
     let Path((_, permission_id)) = path.map_err(|error| ApiError::usage(error.body_text()))?;
+    let answer = body.answer()?;
     let by = author(&caller, body.by)?;
-    api.service.answer_permission(&key, &permission_id, &body.option_id, &by, once).await?;
+    api.service.answer_question(&key, &permission_id, answer, &by, once).await?;
     Ok(Json(Done { ok: true }))
 }

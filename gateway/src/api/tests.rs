@@ -14,6 +14,7 @@ use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
 use crate::session::service::{Service, ServiceFuture};
 use crate::tests::{prompt_request, session_row};
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
 };
@@ -193,24 +194,19 @@ impl Service for Fake {
         self.record(&format!("{setting:?}"), &key);
         ready(Ok(self.session_status()))
     }
-    fn dismiss_permission<'a>(
-        &'a self,
-        _: &'a SessionKey,
-        _: &'a str,
-        _: &'a str,
-        _: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()> {
-        ready(Ok(()))
-    }
-    fn answer_permission<'a>(
+    fn answer_question<'a>(
         &'a self,
         _: &'a SessionKey,
         id: &'a str,
-        option: &'a str,
+        answer: QuestionAnswer,
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
-        self.record(&format!("answer {id} {option} {by}"), &key);
+        let answer = match answer {
+            QuestionAnswer::Option(option) => option,
+            QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
+        };
+        self.record(&format!("answer {id} {answer} {by}"), &key);
         ready(Ok(()))
     }
     fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {
@@ -536,7 +532,7 @@ async fn requests_reach_the_service_with_their_idempotency_key() {
         let refused = client.post::<_, SessionStatus>(&path("/options"), &invalid, &key).await.unwrap_err();
         assert_eq!(refused.code, Code::Usage, "{invalid}");
     }
-    let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
+    let answer = AnswerBody { by: Some("me".into()), ..AnswerBody::of_option("yes".into()) };
     let _: Done = client.post(&path("/permissions/l:5"), &answer, &key).await.unwrap();
     assert_eq!(
         *fake.calls.lock().unwrap(),

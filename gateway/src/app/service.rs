@@ -14,6 +14,7 @@ use crate::session::manager::{
 };
 use crate::session::service::{Service, ServiceFuture};
 use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -122,25 +123,15 @@ impl Service for GatewayService {
         Box::pin(self.manager.set(session, setting, key))
     }
 
-    fn answer_permission<'a>(
+    fn answer_question<'a>(
         &'a self,
         session: &'a SessionKey,
         permission_id: &'a str,
-        option_id: &'a str,
+        answer: QuestionAnswer,
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
-        Box::pin(self.manager.answer_permission(session, permission_id, option_id, by, key))
-    }
-
-    fn dismiss_permission<'a>(
-        &'a self,
-        session: &'a SessionKey,
-        permission_id: &'a str,
-        by: &'a str,
-        key: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()> {
-        Box::pin(self.manager.dismiss_permission(session, permission_id, by, key))
+        Box::pin(self.manager.answer_question(session, permission_id, answer, by, key))
     }
 
     fn unbind<'a>(

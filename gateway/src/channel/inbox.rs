@@ -1,6 +1,7 @@
 //! Inbound port: the interface through which channels pass incoming events to the gateway.
 
 use super::{BoundConversation, BoxFuture, ConversationRef, Inbound, MessageButton};
+use acp_core::elicitation::Elicitation;
 use std::any::Any;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -72,6 +73,9 @@ pub trait InboundPort: Send + Sync + 'static {
     /// Records that all messages of a conversation up to this id were passed in and accepted without a gap:
     /// by a completed backfill, or by a stream without gaps (H8). Returns false if the store failed.
     fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool>;
+
+    /// Returns the form of a pending elicitation. Read-only.
+    fn pending_form(&self, permission_id: String) -> BoxFuture<'_, Option<Elicitation>>;
 
     /// Returns completions of a command for a person who is typing: at most 25, best matches first, and only
     /// sessions of that person. Read-only.

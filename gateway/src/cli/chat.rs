@@ -18,7 +18,7 @@ use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use acp_store::inbox::Outcome as Came;
 use clap::Args;
 use input::{InputEvent, InputReader};
-use screen::ChatScreen;
+use screen::{ChatScreen, numbered_options};
 use serde_json::Value;
 use std::collections::{BTreeSet, VecDeque};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -94,7 +94,7 @@ struct Chat<'a> {
     session: Option<FollowedSession>,
     /// Turns requested here that have not ended.
     open_runs: BTreeSet<RunId>,
-    /// Pending permission requests: id and number of options.
+    /// Pending permission requests and questions: id and number of options that a number chooses.
     questions: VecDeque<(String, usize)>,
     cancelling: bool,
     is_terminal: bool,
@@ -213,7 +213,8 @@ impl Chat<'_> {
             let command = format!("/acp answer {id} {number}");
             return self.send_message(&command).await;
         }
-        if let (Some((_, options)), Some(_), true) = (self.questions.front(), choice, self.is_terminal) {
+        if let (Some((_, options @ 1..)), Some(_), true) = (self.questions.front(), choice, self.is_terminal)
+        {
             return self
                 .screen
                 .line(&format!("[The permission request needs a number from 1 to {options}.]"));
@@ -287,7 +288,7 @@ impl Chat<'_> {
                 let mut event = serde_json::to_value(&waiting).unwrap_or_default();
                 event["type"] = Value::from("permission");
                 self.screen.event(&event.to_string(), &event, self.questions.is_empty())?;
-                self.questions.push_back((waiting.permission_id, waiting.options.len()));
+                self.questions.push_back((waiting.permission_id, numbered_options(&event)));
             }
         }
         let wanted = EventSelection { session: key.clone(), after, run: None, replay: false, follow: true };
@@ -350,8 +351,7 @@ impl Chat<'_> {
                 }
             }
             Some("permission") if !permission.is_empty() => {
-                let options = event["options"].as_array().map_or(0, Vec::len);
-                self.questions.push_back((permission.to_owned(), options));
+                self.questions.push_back((permission.to_owned(), numbered_options(&event)));
             }
             Some("permission_settled") => self.questions.retain(|(id, _)| id != permission),
             _ => {}

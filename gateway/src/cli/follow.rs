@@ -3,8 +3,9 @@
 use crate::api::client::EventStream;
 use crate::cli::inside;
 use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, TextStyle, name};
+use acp_core::elicitation::form_of_event;
 use acp_core::failure::Failure;
-use acp_core::render::{delta_text, host_effect_text, subject, unreadable_text, whole_tool_call};
+use acp_core::render::{delta_text, form_lines, host_effect_text, subject, unreadable_text, whole_tool_call};
 use acp_core::sanitize;
 use acp_shared::codes::Code;
 use serde::Deserialize;
@@ -91,6 +92,10 @@ impl EventPrinter {
                 let by = if word("by").is_empty() { word("without") } else { word("by") };
                 let by = if by.is_empty() { by } else { format!(" by {by}") };
                 let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
+                if !event["action"].is_null() {
+                    let choice = if word("option_name").is_empty() { choice } else { word("option_name") };
+                    return out.note(&format!("[question] {choice}{by}"));
+                }
                 out.note(&format!("[permission] {choice}{by}"))
             }
             "status" | "gap" => out.note(&format!("[{}] {}", head.kind, text("text"))),
@@ -119,6 +124,10 @@ impl EventPrinter {
     /// Formats a permission request: one line, and in a history the whole tool call below.
     fn permission(&self, event: &Value) -> String {
         let (title, call) = (event["title"].as_str().unwrap_or_default(), &event["tool_call"]);
+        if let Some(form) = form_of_event(event) {
+            let line = format!("[question] {}", sanitize::line(title.trim(), self.chars_max()));
+            return if self.is_history { line + &form_lines(&form, false) } else { line };
+        }
         let line = format!("[permission] {}", sanitize::line(title.trim(), self.chars_max()));
         if self.is_history {
             return whole_tool_call(call).map_or(line.clone(), |whole| format!("{line}\n{whole}"));

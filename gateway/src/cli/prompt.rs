@@ -5,9 +5,11 @@ use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
 use acp_core::api::{AnswerBody, CancelBody, Done, OptionView, PromptBody, SessionView};
+use acp_core::command::tokenizer::ParsedArgs;
+use acp_core::elicitation::{Elicitation, parse_fields};
 use acp_core::failure::Failure;
 use acp_core::permission::kind_note;
-use acp_core::render::tool_preview;
+use acp_core::render::{form_lines, tool_preview};
 use acp_core::request::{CancelResult, PromptAccepted};
 use acp_core::rows::RunMode;
 use acp_core::session::SessionState;
@@ -20,6 +22,7 @@ use tokio::sync::mpsc;
 
 /// Maximum size of a prompt read from standard input, in bytes.
 const STDIN_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const NUMBER_PROMPT: &str = "Your choice (number): ";
 /// Exit code after a second Ctrl-C, by shell convention.
 const INTERRUPTED: u8 = 130;
 
@@ -150,8 +153,8 @@ struct TurnFollower {
     run: RunId,
     steered: bool,
     asker: Option<mpsc::Receiver<String>>,
-    /// Pending permission request: id and options.
-    question: Option<(String, Vec<OptionView>)>,
+    /// Pending permission request or elicitation: id, options and form.
+    question: Option<(String, Vec<OptionView>, Option<Elicitation>)>,
     show: EventPrinter,
 }
 
@@ -240,39 +243,55 @@ impl TurnFollower {
             options: Vec<OptionView>,
             #[serde(default)]
             tool_call: serde_json::Value,
+            form: Option<Elicitation>,
         }
         let asked: PermissionPayload = match serde_json::from_str(line) {
             Ok(asked) => asked,
             Err(error) => return out.note(&format!("[a permission request cannot be shown: {error}]")),
         };
-        let choices = asked.options.iter().enumerate().map(|(i, option)| {
-            let called = option.name.as_deref().unwrap_or(&option.option_id);
-            let note = kind_note(called, option.kind.as_deref().unwrap_or_default());
-            format!("  {} {}{note}", i + 1, name(called))
-        });
+        if let Some(form) = asked.form {
+            out.line(&format!("The agent asks: {}", name(&form.message)))?;
+            out.line(form_lines(&form, false).trim_start_matches('\n'))?;
+            let has_fields = !form.fields().is_empty() && !form.is_numbered();
+            if !has_fields {
+                self.list_options(&asked.options, out)?;
+            }
+            out.text(if has_fields { "Your answer (FIELD=VALUE …, or decline): " } else { NUMBER_PROMPT })?;
+            out.flush()?;
+            self.question = Some((asked.permission_id, asked.options, Some(form)));
+            return Ok(());
+        }
         out.line(&format!("The agent asks: {}", name(&asked.title)))?;
         if let Some(excerpt) = tool_preview(&asked.tool_call, false) {
             out.line(&excerpt)?;
         }
-        out.line(&choices.collect::<Vec<_>>().join("\n"))?;
-        out.text("Your choice (number): ")?;
+        self.list_options(&asked.options, out)?;
+        out.text(NUMBER_PROMPT)?;
         out.flush()?;
-        self.question = Some((asked.permission_id, asked.options));
+        self.question = Some((asked.permission_id, asked.options, None));
         Ok(())
     }
 
+    fn list_options(&self, options: &[OptionView], out: &mut Out) -> CliResult {
+        let choices = options.iter().enumerate().map(|(i, option)| {
+            let called = option.name.as_deref().unwrap_or(&option.option_id);
+            let note = kind_note(called, option.kind.as_deref().unwrap_or_default());
+            format!("  {} {}{note}", i + 1, name(called))
+        });
+        out.line(&choices.collect::<Vec<_>>().join("\n"))
+    }
+
     async fn answer(&mut self, typed: &str, out: &mut Out) -> CliResult {
-        let Some((permission_id, options)) = &self.question else { return Ok(()) };
-        let typed = typed.trim();
-        let by_number = typed.parse::<usize>().ok().and_then(|n| options.get(n.checked_sub(1)?));
-        let by_id = || options.iter().find(|option| option.option_id == typed);
-        let Some(option) = by_number.or_else(by_id) else {
-            out.text("Enter one of the numbers: ")?;
-            return out.flush();
+        let Some((permission_id, options, form)) = &self.question else { return Ok(()) };
+        let body = match typed_answer(typed.trim(), options, form.as_ref()) {
+            Ok(body) => body,
+            Err(why) => {
+                out.text(&why)?;
+                return out.flush();
+            }
         };
         let (session, id) = (encode(self.session.as_str()), encode(permission_id));
         let path = format!("/v1/sessions/{session}/permissions/{id}");
-        let body = AnswerBody { option_id: option.option_id.clone(), by: None };
         let answered: Result<Done, Failure> = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         if let Err(failure) = answered {
             // Another client was faster, or the turn is over; the events report both.
@@ -289,6 +308,25 @@ impl TurnFollower {
         let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
         Ok(())
     }
+}
+
+/// Reads a typed answer to a question; the error asks again.
+fn typed_answer(
+    typed: &str,
+    options: &[OptionView],
+    form: Option<&Elicitation>,
+) -> Result<AnswerBody, String> {
+    let fields = form.filter(|form| !form.fields().is_empty() && !form.is_numbered());
+    let number = typed.parse::<usize>().ok().filter(|_| fields.is_none());
+    let by_number = number.and_then(|n| options.get(n.checked_sub(1)?));
+    let by_id = || options.iter().find(|option| option.option_id == typed);
+    if let Some(option) = by_number.or_else(by_id) {
+        return Ok(AnswerBody::of_option(option.option_id.clone()));
+    }
+    let form = fields.ok_or("Enter one of the numbers: ")?;
+    let words = ParsedArgs::parse(typed, &[]).map(|args| args.words);
+    let content = words.and_then(|words| parse_fields(form, &words));
+    content.map(AnswerBody::of_content).map_err(|why| format!("{why}\nYour answer: "))
 }
 
 enum FollowEvent {

@@ -7,7 +7,7 @@ mod spawn;
 
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::task::{Deps, LoadRetry, replay};
-use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
+use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::options::{self, Setting};
 use acp_core::policy::{
@@ -335,41 +335,22 @@ impl Manager {
         Ok((policy, room))
     }
 
-    /// Answers a pending permission request with one of the agent's options. The first valid answer wins.
+    /// Answers a pending permission request or elicitation. The first valid answer wins.
     ///
     /// # Errors
-    /// `NO_SESSION`; `USAGE` if the request is unknown, settled or expired, or has no such option.
-    pub(crate) async fn answer_permission(
+    /// `NO_SESSION`; `USAGE` if the request is unknown, settled or expired, or has no such option, or if a value does not
+    /// fit the form.
+    pub(crate) async fn answer_question(
         &self,
         session: &SessionKey,
         permission_id: &str,
-        option_id: &str,
+        answer: QuestionAnswer,
         by: &str,
         key: IdempotencyKey,
     ) -> Result<(), Failure> {
-        let keyed = keyed("permission", session, &key, &(permission_id, option_id));
-        let command = ActorCommand::AnswerPermission {
-            permission_id: permission_id.to_owned(),
-            option_id: Some(option_id.to_owned()),
-            by: by.to_owned(),
-        };
-        self.ask(session, command, keyed).await.map(|_| ())
-    }
-
-    /// Settles a pending permission request as cancelled.
-    ///
-    /// # Errors
-    /// `NO_SESSION`; `USAGE` if the request is unknown, settled or expired.
-    pub(crate) async fn dismiss_permission(
-        &self,
-        session: &SessionKey,
-        permission_id: &str,
-        by: &str,
-        key: IdempotencyKey,
-    ) -> Result<(), Failure> {
-        let keyed = keyed("permission", session, &key, &(permission_id, ()));
+        let keyed = keyed("permission", session, &key, &(permission_id, &answer));
         let (permission_id, by) = (permission_id.to_owned(), by.to_owned());
-        let command = ActorCommand::AnswerPermission { permission_id, option_id: None, by };
+        let command = ActorCommand::AnswerPermission { permission_id, answer, by };
         self.ask(session, command, keyed).await.map(|_| ())
     }
 }

@@ -1,6 +1,7 @@
 //! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
 //! trait, so that the API can be tested over a real socket without both.
 
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -71,21 +72,12 @@ pub(crate) trait Service: Send + Sync + 'static {
         setting: Setting,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus>;
-    /// See [`crate::session::manager::Manager::answer_permission`].
-    fn answer_permission<'a>(
+    /// See [`crate::session::manager::Manager::answer_question`].
+    fn answer_question<'a>(
         &'a self,
         session: &'a SessionKey,
         permission_id: &'a str,
-        option_id: &'a str,
-        by: &'a str,
-        key: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()>;
-
-    /// See [`crate::session::manager::Manager::dismiss_permission`].
-    fn dismiss_permission<'a>(
-        &'a self,
-        session: &'a SessionKey,
-        permission_id: &'a str,
+        answer: QuestionAnswer,
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()>;

@@ -9,7 +9,7 @@ use crate::session::manager::{CloseRequest, Manager};
 use crate::supervisor::simulated::{gateway_role, no_progress, welcome};
 use crate::supervisor::{SupervisorClient, hello};
 use crate::tests::{deps, eventually, execute, lease_row, open, prompt_request, session_row, spawn};
-use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::actor::{ActorLimits, AgentProfile, QuestionAnswer};
 use acp_core::agent_settings::OptionChange;
 use acp_core::backend::{
     BackendMachine, BackendStep, CloseMode, RequestReply, StartSessionParams, SubmitParams,
@@ -143,7 +143,8 @@ impl World {
 
     /// Starts the actor with a request that changes nothing.
     async fn wake(&self) {
-        let nothing = self.manager.answer_permission(&self.key, "none", "yes", "me", IdempotencyKey::mint());
+        let answer = QuestionAnswer::Option("yes".to_owned());
+        let nothing = self.manager.answer_question(&self.key, "none", answer, "me", IdempotencyKey::mint());
         assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     }
 

@@ -24,6 +24,8 @@
 //! | `tool ask_run CMD…` | a tool call with the command, `session/request_permission` with only the title `Bash`, and, if allowed, the same as `terminal CMD…`; says the outcome of both |
 //! | `permission [TITLE]` | a tool call, `session/request_permission`, the outcome: says `permission: selected ID`, `permission: cancelled`, `permission: error CODE` or, in mode `auto`, `permission: auto` |
 //! | `missing_tool_call [TITLE]` | the same without a preceding `tool_call`: only a `tool_call_update` after it |
+//! | `elicit JSON` | `elicitation/create` with these parameters and the session; says `elicit: accept CONTENT`, `elicit: decline`, `elicit: cancel` or `elicit: error CODE` |
+//! | `page_complete ID` | `elicitation/complete` for this id |
 //! | `fs_read PATH` | `fs/read_text_file`; says `fs_read: CONTENT` or `fs_read: error CODE` |
 //! | `fs_write PATH TEXT` | `fs/write_text_file`; says `fs_write: ok` or `fs_write: error CODE` |
 //! | `terminal CMD…` | `terminal/create` of `sh -c CMD`, `wait_for_exit`, `output`, `release`; says `terminal: exit=E signal=S truncated=T output=TEXT` or `terminal: METHOD error CODE` |

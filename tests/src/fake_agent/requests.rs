@@ -82,10 +82,11 @@ impl Requests {
         }
     }
 
-    /// Number of unanswered permission requests of a session.
+    /// Number of unanswered permission requests and elicitations of a session.
     pub(crate) fn unanswered_permissions(&self, session: &str) -> usize {
-        let owed =
-            |open: &&OpenRequest| open.session == session && open.method == "session/request_permission";
+        let is_question =
+            |method: &str| matches!(method, "session/request_permission" | "elicitation/create");
+        let owed = |open: &&OpenRequest| open.session == session && is_question(&open.method);
         self.open.values().filter(owed).count()
     }
 }

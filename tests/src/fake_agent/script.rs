@@ -28,6 +28,8 @@ pub(crate) enum Directive {
     AskWrite { path: String, text: String },
     AskRun { command: String },
     Permission { title: String, announced: bool },
+    Elicit(Value),
+    PageComplete(String),
     FsRead { path: String },
     FsWrite { path: String, text: String },
     Terminal { command: String, kill: bool },
@@ -65,7 +67,7 @@ pub(crate) enum Directive {
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
 /// The first words of all directives, and the one of a remark.
-const NAMES: &str = "say chunks stamps thought plan mode tool permission missing_tool_call fs_read fs_write \
+const NAMES: &str = "say chunks stamps thought plan mode tool permission missing_tool_call elicit page_complete fs_read fs_write \
     terminal terminal_kill terminals ext_request ext_notify long_line endless_line titles reads writes unknown_update bad_json \
     orphan_reply late_update stderr sleep wait_cancel no_reply refuse stop error error_data option_name bad_utf8 raw \
     exit crash ignore_term ignore_eof fork_child spawn_setsid #";
@@ -121,6 +123,8 @@ fn directive(line: &str) -> Result<Directive, String> {
         "tool" => tool(rest),
         "permission" => Ok(Directive::Permission { title: title(rest), announced: true }),
         "missing_tool_call" => Ok(Directive::Permission { title: title(rest), announced: false }),
+        "elicit" => serde_json::from_str(rest).map(Directive::Elicit).map_err(|e| format!("no JSON: {e}")),
+        "page_complete" => Ok(Directive::PageComplete(required(name, rest)?)),
         "fs_read" => Ok(Directive::FsRead { path: required(name, rest)? }),
         "fs_write" => path_and_text(name, rest).map(|(path, text)| Directive::FsWrite { path, text }),
         "terminal" => Ok(Directive::Terminal { command: required(name, rest)?, kill: false }),
@@ -297,6 +301,8 @@ mod tests {
             ("permission", D::Permission { title: text("Do something"), announced: true }),
             ("permission rm -rf", D::Permission { title: text("rm -rf"), announced: true }),
             ("missing_tool_call", D::Permission { title: text("Do something"), announced: false }),
+            ("elicit {\"mode\":\"url\"}", D::Elicit(serde_json::json!({"mode": "url"}))),
+            ("page_complete p1", D::PageComplete(text("p1"))),
             ("fs_read /a b", D::FsRead { path: text("/a b") }),
             ("fs_write a b c", D::FsWrite { path: text("a"), text: text("b c") }),
             ("terminal echo 'a  b'", D::Terminal { command: text("echo 'a  b'"), kill: false }),

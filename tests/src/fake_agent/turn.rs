@@ -138,6 +138,18 @@ impl Agent {
             Directive::AskWrite { path, text } => self.ask_write(turn, path, text)?,
             Directive::AskRun { command } => self.ask_run(turn, command)?,
             Directive::Permission { title, announced } => self.permission(turn, title, *announced)?,
+            Directive::Elicit(asked) => {
+                let mut params = asked.clone();
+                params["sessionId"] = json!(turn.session);
+                self.ask_and_say(turn, "elicit", "elicitation/create", params, |result| {
+                    let content = result.get("content").map(|content| format!(" {content}"));
+                    Some(format!("{}{}", result["action"].as_str()?, content.unwrap_or_default()))
+                })?;
+            }
+            Directive::PageComplete(id) => {
+                let params = json!({"elicitationId": id});
+                self.send(&messages::notification("elicitation/complete", params))?;
+            }
             Directive::FsRead { path } => {
                 let params = json!({"sessionId": turn.session, "path": turn.cwd.join(path)});
                 self.ask_and_say(turn, "fs_read", "fs/read_text_file", params, |result| {

@@ -308,6 +308,15 @@ impl FakeDiscord {
         self.act(&Order::Click { user, message, custom_id: custom_id.to_owned() })
     }
 
+    /// A person submits the modal that opened after a click; inputs without a value keep theirs.
+    ///
+    /// # Errors
+    /// The error that the Discord client would show: no modal, or a required input without a value.
+    pub fn submit(&self, user: Id, interaction: Id, values: &[(&str, &str)]) -> Result<Interaction, Value> {
+        let values = values.iter().map(|(id, value)| ((*id).to_owned(), (*value).to_owned())).collect();
+        self.act(&Order::Submit { user, interaction, values })
+    }
+
     /// A person uses a slash command, for example `acp session close`, with options by name.
     ///
     /// # Errors

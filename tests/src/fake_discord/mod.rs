@@ -28,7 +28,7 @@
 //!
 //! # Left out
 //! Direct messages, voice, forums and announcement channels, private threads, stickers, polls, embeds, replies, selects,
-//! modals, "Components V2", archived-thread lists, transport compression (a client that asks for it may be sent
+//! labels in modals, "Components V2", archived-thread lists, transport compression (a client that asks for it may be sent
 //! plain text), members' events for other members (a privileged intent), events of reactions and typing, audit logs,
 //! and other parts of the interface that no test of the product uses. Such routes return 404 with code 0, as the
 //! service does for unknown routes; such members of a body and such types return 400.

@@ -11,6 +11,7 @@ mod demo;
 mod faults;
 mod files;
 mod foreign;
+mod forms;
 mod numbers;
 mod once;
 mod people;

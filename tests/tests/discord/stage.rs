@@ -212,6 +212,12 @@ impl Stage {
         self.acknowledged(used.unwrap_or_else(|e| panic!("{label}: {e}")).id)
     }
 
+    /// Submits the modal that a click opened.
+    pub fn submit(&self, user: Id, opened: &Interaction, values: &[(&str, &str)]) -> Interaction {
+        let used = self.fake.submit(user, opened.id, values);
+        self.acknowledged(used.unwrap_or_else(|e| panic!("{values:?}: {e}")).id)
+    }
+
     fn acknowledged(&self, id: Id) -> Interaction {
         let acknowledged = eventually(SOON, "the interaction is acknowledged", || {
             Some(self.fake.interaction(id)).filter(|interaction| interaction.answered.is_some())

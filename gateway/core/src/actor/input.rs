@@ -1,6 +1,7 @@
 //! Inputs of an actor: events, commands, configuration and limits.
 
 use crate::config::{ClientFs, McpServer};
+use crate::elicitation::ElicitationAnswer;
 use crate::failure::Failure;
 use crate::host::Inspection;
 use crate::jsonrpc::RpcError;
@@ -14,6 +15,7 @@ use crate::writes::SessionLimits;
 use acp_shared::ids::{IdempotencyKey, LeaseId, RunId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{Attached, Graces, RefusalCode, Spawn};
+use serde::Serialize;
 
 /// Environment of a step: the clock and a source of fresh ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,11 +128,23 @@ pub enum ActorCommand {
     AnswerPermission {
         /// Permission request to answer.
         permission_id: String,
-        /// Chosen option; `None` settles the request as cancelled.
-        option_id: Option<String>,
+        /// The answer.
+        answer: QuestionAnswer,
         /// Person who answers.
         by: String,
     },
+}
+
+/// Answer of a person to a question of the agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum QuestionAnswer {
+    /// The option with this id.
+    Option(String),
+    /// Answer to an elicitation.
+    Elicitation(ElicitationAnswer),
+    /// None: the question is settled as cancelled.
+    Dismissed,
 }
 
 /// Result of a successful command.

@@ -21,7 +21,7 @@ mod tests;
 
 pub use input::{
     ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
-    StepContext, Ticket,
+    QuestionAnswer, StepContext, Ticket,
 };
 pub use output::{ActorEffect, StepOutput};
 

@@ -1,8 +1,9 @@
 //! Requests of the agent: permissions, files and terminals (H3 and H4).
 
-use super::input::{CommandReply, IdempotencyRecord};
+use super::input::{CommandReply, IdempotencyRecord, QuestionAnswer};
 use super::{Actor, ActorEffect, StepOutput};
-use crate::backend::{AgentRequest, AgentRequestKind, RequestReply, RpcOutcome};
+use crate::backend::{AgentRequest, AgentRequestKind, PermissionOption, RequestReply, RpcOutcome};
+use crate::elicitation::{self, Elicitation, ElicitationAnswer};
 use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::host::{ANSWER_BYTES_MAX, too_long_answer};
@@ -19,20 +20,24 @@ use serde_json::json;
 /// supervisor: each attempt to send a larger frame would break the connection.
 pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
-/// Answer of a person to a permission request.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PermissionAnswer<'a> {
-    /// Id of the request.
-    pub(super) permission_id: &'a str,
-    /// Chosen option; `None` settles the request as cancelled.
-    pub(super) option_id: Option<&'a str>,
-    /// Name of the person.
-    pub(super) by: &'a str,
+/// Resolution of a question.
+#[derive(Debug, Default)]
+struct Resolution {
+    /// Chosen option; `None` if the question was cancelled.
+    option_id: Option<String>,
+    /// Answer to an elicitation; `None` for the one that the option stands for.
+    answer: Option<ElicitationAnswer>,
+}
+
+impl From<Option<String>> for Resolution {
+    fn from(option_id: Option<String>) -> Self {
+        Self { option_id, answer: None }
+    }
 }
 
 impl Actor {
     pub(super) fn on_agent_request(&mut self, request: AgentRequest, out: &mut StepOutput) {
-        if matches!(request.what, AgentRequestKind::Permission { .. }) {
+        if request.what.is_question() {
             self.on_permission_request(request, out);
         } else {
             self.on_host_request(request, out);
@@ -94,11 +99,17 @@ impl Actor {
 
     /// Decides a permission request by the session's settings.
     fn decision(&self, request: &AgentRequest) -> PermissionDecision {
-        let AgentRequestKind::Permission { tool_kind, options, .. } = &request.what else {
-            return PermissionDecision::Cancel;
-        };
         let run = request.run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
         let interactive = run.is_some_and(|run| run.interactive);
+        let (tool_kind, options) = match &request.what {
+            AgentRequestKind::Permission { tool_kind, options, .. } => (tool_kind, options),
+            // No mode can answer for a person, and nothing is permitted by an answer.
+            AgentRequestKind::Elicitation { .. } if interactive => return PermissionDecision::Ask,
+            AgentRequestKind::Elicitation { .. } => {
+                return PermissionDecision::Reject(elicitation::DECLINE.to_owned());
+            }
+            _ => return PermissionDecision::Cancel,
+        };
         let settings = &self.session.options;
         let (mode, non_interactive) = (settings.permission, settings.non_interactive);
         permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
@@ -150,6 +161,9 @@ impl Actor {
         };
         let params: serde_json::Value = serde_json::from_str(&row.request.params).unwrap_or_default();
         let mut payload = json!({ "permission_id": row.permission_id(), "params": params });
+        if let AgentRequestKind::Elicitation { form, options, .. } = &row.request.what {
+            payload["form"] = form_payload(form, options);
+        }
         if let Some(at_ms) = deadline {
             payload["deadline_at_ms"] = json!(at_ms);
         }
@@ -182,11 +196,12 @@ impl Actor {
 
     pub(super) fn on_answer_permission(
         &mut self,
-        answer: PermissionAnswer<'_>,
+        permission_id: &str,
+        answer: QuestionAnswer,
+        by: &str,
         keyed: Option<IdempotencyRecord>,
         out: &mut StepOutput,
     ) -> Result<CommandReply, Failure> {
-        let PermissionAnswer { permission_id, option_id, by } = answer;
         // The deadline may have passed before the next tick.
         self.expire_permissions(out);
         // H4: no answer to a process that has ended or is being ended, though output of it may be unread.
@@ -196,42 +211,30 @@ impl Actor {
             let text = "This permission request is unknown, already resolved, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
-        if let (AgentRequestKind::Permission { options, .. }, Some(option_id)) =
-            (&row.request.what, option_id)
-            && !options.iter().any(|option| option.id == option_id)
-        {
-            let known: Vec<&str> = options.iter().map(|option| option.id.as_str()).collect();
-            let text = format!("There is no option {option_id:?}; the agent offers: {}.", known.join(", "));
-            return Err(Failure::new(Code::Usage, text).detail("PERMISSION_OPTION_UNKNOWN"));
-        }
+        let resolution = resolution(&row.request.what, answer)?;
         let at = row.request.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.resolve_permission(
-                row,
-                option_id.map(str::to_owned),
-                &ResolvedBy::Person(by.to_owned()),
-                out,
-            );
+            self.resolve_permission(row, resolution, &ResolvedBy::Person(by.to_owned()), out);
         }
         out.remember(keyed, &true);
         Ok(CommandReply::Done)
     }
 
-    /// Resolves a permission request with an option, or as cancelled, and answers the agent, in one
-    /// transaction (H4).
+    /// Resolves a question with an option, or as cancelled, and answers the agent, in one transaction (H4).
     fn resolve_permission(
         &mut self,
         mut row: PermissionRow,
-        option_id: Option<String>,
+        resolution: impl Into<Resolution>,
         by: &ResolvedBy,
         out: &mut StepOutput,
     ) {
         let at = row.request.at;
-        let (outcome, result) = match &option_id {
-            Some(option_id) => ("selected", permission::selected_result(option_id)),
-            None => ("cancelled", permission::cancelled_result()),
+        let Resolution { option_id, answer } = resolution.into();
+        let (outcome, state) = match option_id {
+            Some(_) => ("selected", PermissionState::Answered),
+            None => ("cancelled", PermissionState::Expired),
         };
-        row.state = if option_id.is_some() { PermissionState::Answered } else { PermissionState::Expired };
+        row.state = state;
         row.option_id.clone_from(&option_id);
         row.resolved_by = Some(by.clone());
         let (permission_id, run_id) = (row.permission_id(), row.request.run_id);
@@ -241,23 +244,33 @@ impl Actor {
             ResolvedBy::Person(name) => payload["by"] = json!(name),
             ResolvedBy::Auto(without) => payload["without"] = json!(without.as_str()),
         }
-        let mut option_kind = None;
-        if let AgentRequestKind::Permission { options, .. } = &row.request.what
-            && let Some(option) = options.iter().find(|option| Some(&option.id) == option_id.as_ref())
-        {
-            payload["option_name"] = json!(option.name);
-            option_kind = Some(option.kind.clone());
+        if let Some(name) = row.option_name() {
+            payload["option_name"] = json!(name);
         }
+        let option = row.request.what.options().iter().find(|option| Some(&option.id) == option_id.as_ref());
+        let option_kind = option.map(|option| option.kind.clone());
         let is_hosts = self.requests.contains_key(&at);
-        if let (ResolvedBy::Person(_), Some(kind), false) = (by, &option_kind, is_hosts) {
+        let is_agents = matches!(row.request.what, AgentRequestKind::Permission { .. }) && !is_hosts;
+        if let (ResolvedBy::Person(_), Some(kind), true) = (by, &option_kind, is_agents) {
             self.add_answer_grant(&row, kind);
         }
+        let (result, is_rejection) = match row.request.what.elicitation() {
+            Some(form) => {
+                let answer = answer.or_else(|| form.answer_of(option_id.as_deref()?));
+                let answer = answer.unwrap_or(ElicitationAnswer::Cancel);
+                payload["action"] = json!(answer.action());
+                (elicitation::result(&answer), !matches!(answer, ElicitationAnswer::Accept { .. }))
+            }
+            None => (
+                option_id.as_deref().map_or_else(permission::cancelled_result, permission::selected_result),
+                !option_kind.as_ref().is_some_and(|kind| kind.starts_with("allow")),
+            ),
+        };
         out.writes.push(Write::Permission(Box::new(row)));
         self.run_event(run_id, EventKind::PermissionSettled, payload, out);
         if is_hosts {
             self.on_host_answer(at, option_kind.as_deref(), by, out);
         } else {
-            let is_rejection = !option_kind.is_some_and(|kind| kind.starts_with("allow"));
             self.answer(RequestReply { at, outcome: Ok(result), is_rejection }, out);
         }
     }
@@ -296,10 +309,13 @@ impl Actor {
         if let Some(mut row) = self.permissions.remove(&at) {
             row.state = PermissionState::Expired;
             row.resolved_by = Some(ResolvedBy::Auto(AutoResolution::Agent));
-            let payload = json!({
+            let mut payload = json!({
                 "permission_id": row.permission_id(), "outcome": "cancelled",
                 "without": AutoResolution::Agent.as_str(),
             });
+            if row.request.what.elicitation().is_some() {
+                payload["action"] = json!(ElicitationAnswer::Cancel.action());
+            }
             let run_id = row.request.run_id;
             out.writes.push(Write::Permission(Box::new(row)));
             self.run_event(run_id, EventKind::PermissionSettled, payload, out);
@@ -322,9 +338,10 @@ impl Actor {
         for at in due {
             let Some(row) = self.permissions.remove(&at) else { continue };
             let run_id = row.request.run_id;
-            let AgentRequestKind::Permission { options, .. } = &row.request.what else { continue };
-            let option = permission::reject_once_option(options);
-            if self.session.options.non_interactive == NonInteractive::Fail {
+            // `None` for an elicitation: it is dismissed, since nobody refused.
+            let option = permission::reject_once_option(row.request.what.options());
+            let is_permission = row.request.what.elicitation().is_none();
+            if is_permission && self.session.options.non_interactive == NonInteractive::Fail {
                 self.fail_without_approver(run_id, out);
             }
             self.resolve_permission(row, option, &ResolvedBy::Auto(AutoResolution::Deadline), out);
@@ -346,4 +363,41 @@ impl Actor {
         let run = run_id.and_then(|id| self.runs.iter_mut().find(|run| run.run_id == id));
         out.event(&mut self.session, run, kind, payload.to_string());
     }
+}
+
+/// Reads a person's answer to a question.
+fn resolution(asked: &AgentRequestKind, answer: QuestionAnswer) -> Result<Resolution, Failure> {
+    match (answer, asked.elicitation()) {
+        (QuestionAnswer::Option(id), form) => {
+            let is_known = asked.options().iter().any(|option| option.id == id);
+            if !is_known {
+                let known: Vec<&str> = asked.options().iter().map(|option| option.id.as_str()).collect();
+                let text = format!("There is no option {id:?}; the agent offers: {}.", known.join(", "));
+                return Err(Failure::new(Code::Usage, text).detail(permission::UNKNOWN_OPTION));
+            }
+            Ok(Resolution { answer: form.and_then(|form| form.answer_of(&id)), option_id: Some(id) })
+        }
+        (QuestionAnswer::Elicitation(answer), Some(form)) => {
+            if let ElicitationAnswer::Accept { content } = &answer {
+                let invalid = |text| Failure::new(Code::Usage, text).detail(elicitation::INVALID);
+                form.check(content).map_err(invalid)?;
+            }
+            Ok(Resolution { option_id: form.option_of(&answer), answer: Some(answer) })
+        }
+        (QuestionAnswer::Dismissed, form) => {
+            Ok(Resolution { option_id: None, answer: form.map(|_| ElicitationAnswer::Cancel) })
+        }
+        (QuestionAnswer::Elicitation(_), None) => {
+            let text = "This is a permission request: answer it with one of its options.";
+            Err(Failure::new(Code::Usage, text).detail(permission::UNKNOWN_OPTION))
+        }
+    }
+}
+
+/// The question as all clients show it.
+fn form_payload(form: &Elicitation, options: &[PermissionOption]) -> serde_json::Value {
+    let mut payload = json!(form);
+    let listed = |it: &PermissionOption| json!({ "optionId": it.id, "name": it.name, "kind": it.kind });
+    payload["options"] = options.iter().map(listed).collect();
+    payload
 }

@@ -5,6 +5,7 @@
 
 mod asking;
 mod decisions;
+mod elicitation;
 mod faults;
 mod host;
 mod letter_machine;

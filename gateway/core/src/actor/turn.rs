@@ -2,7 +2,7 @@
 
 use super::input::{ActorCommand, CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
-use crate::actor::permissions::{MESSAGE_BYTES_MAX, PermissionAnswer};
+use crate::actor::permissions::MESSAGE_BYTES_MAX;
 use crate::backend::SubmitParams;
 use crate::event::{self, EventKind};
 use crate::failure::Failure;
@@ -42,13 +42,8 @@ impl Actor {
                 self.on_setting(ticket, &setting, keyed, out);
                 return;
             }
-            ActorCommand::AnswerPermission { permission_id, option_id, by } => {
-                let answer = PermissionAnswer {
-                    permission_id: &permission_id,
-                    option_id: option_id.as_deref(),
-                    by: &by,
-                };
-                self.on_answer_permission(answer, keyed, out)
+            ActorCommand::AnswerPermission { permission_id, answer, by } => {
+                self.on_answer_permission(&permission_id, answer, &by, keyed, out)
             }
         };
         out.reply(ticket, result);

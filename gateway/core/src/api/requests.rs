@@ -1,8 +1,12 @@
 //! Bodies of modifying requests.
 
+use crate::actor::QuestionAnswer;
+use crate::elicitation::ElicitationAnswer;
+use crate::failure::Failure;
 use crate::mcp::McpServers;
 use crate::options::Setting;
 use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
+use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -177,12 +181,72 @@ pub struct ConfigChoice {
     pub value: String,
 }
 
-/// `POST /v1/sessions/{key}/permissions/{id}`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// `POST /v1/sessions/{key}/permissions/{id}`. Either an option, or for an elicitation an action.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerBody {
-    /// Id of one of the agent's options.
-    pub option_id: String,
+    /// Id of one of the options.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub option_id: Option<String>,
+    /// Action for an elicitation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action: Option<AnswerAction>,
+    /// Values of a form by field name, for the action `accept`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub content: Option<serde_json::Map<String, serde_json::Value>>,
     /// Display name of the person who answers; absent takes the name of the connecting user.
     pub by: Option<String>,
+}
+
+acp_shared::named! {
+    /// Action that answers an elicitation.
+    #[derive(Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum AnswerAction {
+        /// Submit the values, or consent to open the page.
+        Accept = "accept",
+        /// Refuse.
+        Decline = "decline",
+        /// Dismiss without a choice.
+        Cancel = "cancel",
+    }
+}
+
+impl AnswerBody {
+    /// Body that chooses an option.
+    pub fn of_option(option_id: String) -> Self {
+        Self { option_id: Some(option_id), ..Self::default() }
+    }
+
+    /// Body that submits the values of a form.
+    pub fn of_content(content: serde_json::Map<String, serde_json::Value>) -> Self {
+        Self { action: Some(AnswerAction::Accept), content: Some(content), ..Self::default() }
+    }
+
+    /// Returns the answer.
+    ///
+    /// # Errors
+    /// `USAGE` unless the body has either an option or an action; values need the action `accept`.
+    pub fn answer(&mut self) -> Result<QuestionAnswer, Failure> {
+        let content = self.content.take();
+        match (self.option_id.take(), self.action, content) {
+            (Some(option_id), None, None) => Ok(QuestionAnswer::Option(option_id)),
+            (None, Some(AnswerAction::Accept), content) => {
+                let content = content.unwrap_or_default();
+                Ok(QuestionAnswer::Elicitation(ElicitationAnswer::Accept { content }))
+            }
+            (None, Some(AnswerAction::Decline), None) => {
+                Ok(QuestionAnswer::Elicitation(ElicitationAnswer::Decline))
+            }
+            (None, Some(AnswerAction::Cancel), None) => {
+                Ok(QuestionAnswer::Elicitation(ElicitationAnswer::Cancel))
+            }
+            _ => {
+                let text = "give either `option_id`, or `action` (`accept`, `decline` or `cancel`); `content` \
+                            needs the action `accept`";
+                Err(Failure::new(Code::Usage, text).origin("client"))
+            }
+        }
+    }
 }

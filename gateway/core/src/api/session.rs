@@ -3,6 +3,7 @@
 use crate::agent_settings::AgentSettings;
 use crate::api::requests::ConfigChoice;
 use crate::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
+use crate::elicitation::Elicitation;
 use crate::failure::Failure;
 use crate::mcp::McpServerView;
 use crate::render::subject;
@@ -299,6 +300,10 @@ pub struct PermissionView {
     pub tool_call: serde_json::Value,
     /// The agent's options, in its order.
     pub options: Vec<OptionView>,
+    /// Form or page of an elicitation; absent for a permission request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub form: Option<Elicitation>,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch; absent waits for
@@ -376,10 +381,11 @@ impl From<PermissionRow> for PermissionView {
     fn from(row: PermissionRow) -> Self {
         let permission_id = row.permission_id();
         let tool_call = row.tool_call();
-        let (title, kind, options) = match row.request.what {
-            AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options),
+        let (title, kind, options, form) = match row.request.what {
+            AgentRequestKind::Permission { title, tool_kind, options } => (title, tool_kind, options, None),
+            AgentRequestKind::Elicitation { title, options, form } => (title, None, options, Some(form)),
             // Only permission requests are stored as pending permissions. Without options nobody could answer the others.
-            _ => (row.request.method, None, Vec::new()),
+            _ => (row.request.method, None, Vec::new(), None),
         };
         Self {
             permission_id,
@@ -389,6 +395,7 @@ impl From<PermissionRow> for PermissionView {
             kind,
             tool_call,
             options: options.into_iter().map(OptionView::from).collect(),
+            form,
             created_at_ms: row.created_at_ms,
             deadline_at_ms: row.deadline_at_ms,
         }

@@ -133,15 +133,17 @@ pub enum SpawnPlacement {
     Off,
 }
 
-/// Answer to a permission request.
+/// Answer to a permission request or an elicitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PermissionChoice {
     /// The agent's option that allows; the one-time option if both are offered.
     Allow,
     /// The agent's option that refuses; the one-time option if both are offered.
     Deny,
-    /// The option with this number (from 1) or id.
+    /// The option with this number (from 1) or id, or the value of a form's only field.
     Option(String),
+    /// Values of a form: words `FIELD=VALUE`.
+    Fields(Vec<String>),
 }
 
 /// Arguments of `/acp allow`, `deny` and `answer`.

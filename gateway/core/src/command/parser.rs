@@ -253,17 +253,25 @@ fn verdict(args: &str, verdict: PermissionChoice) -> ParseResult {
 
 pub(super) fn answer(args: &str) -> ParseResult {
     let given = parse_args(args)?;
-    let (permission, option) = match given.words.as_slice() {
-        [option] => (None, option.clone()),
-        [id, option] => (Some(id.clone()), option.clone()),
+    let is_field = |word: &String| word.contains('=');
+    let (permission, verdict) = match given.words.as_slice() {
+        [option] => (None, PermissionChoice::Option(option.clone())),
+        fields if !fields.is_empty() && fields.iter().all(is_field) => {
+            (None, PermissionChoice::Fields(fields.to_vec()))
+        }
+        [id, option] => (Some(id.clone()), PermissionChoice::Option(option.clone())),
+        [id, fields @ ..] if !fields.is_empty() && fields.iter().all(is_field) => {
+            (Some(id.clone()), PermissionChoice::Fields(fields.to_vec()))
+        }
         _ => {
             return Err(
-                "The command takes an option, preceded by the permission request if several are pending."
+                "The command takes an option, or words FIELD=VALUE, preceded by the request's id if several \
+                 are pending. Quote a value with spaces: FIELD=\"two words\"."
                     .to_owned(),
             );
         }
     };
-    answered(&given, permission, PermissionChoice::Option(option))
+    answered(&given, permission, verdict)
 }
 
 fn answered(given: &ParsedArgs, permission: Option<String>, verdict: PermissionChoice) -> ParseResult {

@@ -204,7 +204,8 @@ const INVALID_INPUTS: [(&str, &str); 55] = [
     ("/acp deny a b", "Unexpected argument \"b\": the command takes one permission request."),
     (
         "/acp answer",
-        "The command takes an option, preceded by the permission request if several are pending.",
+        "The command takes an option, or words FIELD=VALUE, preceded by the request's id if several are pending. Quote \
+             a value with spaces: FIELD=\"two words\".",
     ),
     ("/acp doctor now", "Unexpected argument \"now\": the command takes none."),
     ("/acp install codex", "Unexpected argument \"codex\": the command takes none."),

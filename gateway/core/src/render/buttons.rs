@@ -4,7 +4,7 @@
 //! every click. The subject of the buttons is stored with the message, so that they can be removed once it is
 //! resolved.
 
-use crate::backend::{AgentRequestKind, PermissionOption};
+use crate::elicitation::{Elicitation, form_of_event};
 use crate::permission::kind_note;
 use crate::render::permission_prompt::{options_of, resolution_text, strip_waiting_lines};
 use crate::render::short_line;
@@ -16,6 +16,8 @@ use serde_json::Value;
 
 /// Maximum length of a button's command, in bytes: chat services store about 100 characters with a button.
 pub const COMMAND_BYTES_MAX: usize = 90;
+/// Maximum number of fields of a form that has a button.
+const FORM_FIELDS_MAX: usize = 5;
 /// Maximum length of a button's label, and of an option's name in a list, in characters.
 pub(super) const LABEL_CHARS_MAX: usize = 80;
 
@@ -82,22 +84,37 @@ pub(super) fn subject_of(payload: &Value) -> Option<ButtonSubject> {
 pub(super) fn permission_buttons(payload: &Value, buttons_max: usize) -> Option<ButtonGroup> {
     let about = subject_of(payload)?;
     let ButtonSubject::Permission(id) = &about else { return None };
-    let actions: Vec<MessageButton> = (1..)
-        .zip(options_of(payload))
-        .filter_map(|(number, option)| {
-            let name = option["name"].as_str().or_else(|| option["optionId"].as_str())?;
-            let kind = option["kind"].as_str().unwrap_or_default();
-            let style = match kind {
-                "allow_once" => ButtonStyle::Success,
-                "allow_always" => ButtonStyle::Primary,
-                kind if kind.starts_with("reject") => ButtonStyle::Danger,
-                _ => ButtonStyle::Secondary,
-            };
-            button(format!("/acp answer {id} {number}"), name, &kind_note(name, kind), style)
-        })
-        .take(buttons_max)
-        .collect();
+    let fill_in = form_of_event(payload).filter(is_fillable);
+    let fill_in = fill_in.and_then(|_| button(form_command(id), "Fill in", "", ButtonStyle::Primary));
+    let options = (1..).zip(options_of(payload)).filter_map(|(number, option)| {
+        let name = option["name"].as_str().or_else(|| option["optionId"].as_str())?;
+        let kind = option["kind"].as_str().unwrap_or_default();
+        let style = match kind {
+            "allow_once" => ButtonStyle::Success,
+            "allow_always" => ButtonStyle::Primary,
+            "accept" => ButtonStyle::Success,
+            kind if kind.starts_with("reject") || kind == "decline" => ButtonStyle::Danger,
+            _ => ButtonStyle::Secondary,
+        };
+        let command = match kind {
+            "accept" => format!("/acp allow {id}"),
+            "decline" => format!("/acp deny {id}"),
+            _ => format!("/acp answer {id} {number}"),
+        };
+        button(command, name, &kind_note(name, kind), style)
+    });
+    let actions = fill_in.into_iter().chain(options).take(buttons_max).collect();
     Some(ButtonGroup { about, actions })
+}
+
+/// Text of the button that opens a form. No command has this name: a channel shows the form instead.
+pub fn form_command(permission_id: &str) -> String {
+    format!("/acp form {permission_id}")
+}
+
+/// True for a form with fields to fill in, few enough for a window of a chat service.
+fn is_fillable(form: &Elicitation) -> bool {
+    (1..=FORM_FIELDS_MAX).contains(&form.fields().len()) && !form.is_numbered()
 }
 
 /// Button that stops the turn of a card, and no other turn.
@@ -149,16 +166,9 @@ pub fn text_after_resolution(text: &str, state: SubjectState<'_>, is_markdown: b
 
 /// Describes by whom and how a permission request was resolved.
 pub fn resolution_line(row: &PermissionRow, is_markdown: bool) -> String {
-    let options: &[PermissionOption] = match &row.request.what {
-        AgentRequestKind::Permission { options, .. } => options,
-        _ => &[],
-    };
-    let name = row.option_id.as_deref().map(|id| {
-        let option = options.iter().find(|option| option.id == id);
-        option.map_or(id, |option| option.name.as_str())
-    });
+    let name = row.option_name().or_else(|| row.option_id.clone());
     let nobody = ResolvedBy::Person(String::new());
-    resolution_text(name, row.resolved_by.as_ref().unwrap_or(&nobody), is_markdown)
+    resolution_text(name.as_deref(), row.resolved_by.as_ref().unwrap_or(&nobody), is_markdown)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::backend::AgentRequest;
+use crate::backend::{AgentRequestKind, PermissionOption};
 use crate::rows::AutoResolution;
 use acp_shared::ids::{LeaseId, SessionKey};
 use serde_json::json;

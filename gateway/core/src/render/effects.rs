@@ -2,6 +2,7 @@
 //! settled by
 //! policy. Unlike tool calls these are facts of the gateway: nobody else tells that they happened.
 
+use crate::elicitation::form_of_event;
 use crate::render::event_text::host_effect_text;
 use crate::render::permission_prompt::{asked_title, resolved_by};
 use crate::render::style::Style;
@@ -71,6 +72,10 @@ pub(super) struct AskedPermission {
 impl AskedPermission {
     /// Reads the payload of a permission request.
     pub(super) fn of(payload: &Value) -> Self {
+        if let Some(form) = form_of_event(payload) {
+            let (title, allowing) = (one_line(&form.title(), super::TITLE_CHARS_MAX), Vec::new());
+            return Self { title, is_read: false, allowing };
+        }
         let call = &payload["params"]["toolCall"];
         let title = asked_title(call);
         let about = subject(call).filter(|about| about != title).map(|about| format!(" ({about})"));
@@ -88,19 +93,21 @@ impl AskedPermission {
     /// request,
     /// which has a notice of its own.
     pub(super) fn settled(&self, style: &Style, settled: &Value) -> Option<EffectLine> {
-        const MARK: &str = "[permission] ";
+        let is_form = !settled["action"].is_null();
+        let mark = if is_form { "[question] " } else { "[permission] " };
         if resolved_by(settled) != ResolvedBy::Auto(AutoResolution::Policy) {
             return None;
         }
         let is_allowed =
             settled["option_id"].as_str().is_some_and(|id| self.allowing.iter().any(|it| it == id));
         let (outcome, shown) = match (is_allowed, self.is_read) {
+            _ if is_form => (": declined, nobody can be asked", Visibility::Always),
             (true, true) => (": allowed by policy", Visibility::Tag("tool_call")),
             (true, false) => (": allowed by policy", Visibility::Tag("permission")),
             (false, _) => (": refused by policy", Visibility::Always),
         };
-        let room = style.line_chars_max.saturating_sub(MARK.len() + outcome.len());
+        let room = style.line_chars_max.saturating_sub(mark.len() + outcome.len());
         let title = escape_text(&one_line(&self.title, room), usize::MAX, style.shows.markdown);
-        Some(EffectLine { text: format!("{MARK}{title}{outcome}"), shown })
+        Some(EffectLine { text: format!("{mark}{title}{outcome}"), shown })
     }
 }

@@ -1,9 +1,11 @@
 //! Text of a permission request in a conversation, and of its resolution.
 
+use crate::elicitation::form_of_event;
 use crate::event::{EventKind, EventRow};
 use crate::permission::{kind_note, short_id};
 use crate::render::buttons;
 use crate::render::escape::{escape_name, quote_name};
+use crate::render::form::form_prompt;
 use crate::render::style::Style;
 use crate::render::tool_preview::{ToolPreview, escape_text};
 use crate::render::{OPTIONS_MAX, parse};
@@ -15,7 +17,7 @@ use std::fmt::Write as _;
 /// Maximum length of the kind of a tool call, in characters.
 const KIND_CHARS_MAX: usize = 32;
 /// Beginning of the line that explains how to answer by typing.
-const BY_TYPING: &str = "Answer with /acp allow";
+pub(super) const ANSWER_WITH: &str = "Answer with /acp";
 /// Beginning of the last line of a pending question.
 const WAITS: &str = "Waits for an answer";
 /// Markdown prefix of a line in small print.
@@ -25,6 +27,9 @@ const END_CHARS: usize = 100;
 
 /// Text of a question, in the style of its row.
 pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value) -> String {
+    if let Some(form) = form_of_event(payload) {
+        return form_prompt(style, event, payload, &form);
+    }
     let shows = &style.shows;
     let (call, options) = (&payload["params"]["toolCall"], options_of(payload));
     let preview = ToolPreview::of(call);
@@ -38,7 +43,7 @@ pub(super) fn permission_prompt(style: &Style, event: &EventRow, payload: &Value
             // Writing into a String cannot fail.
             let _ = write!(rest, "\n{number}. {shown}{}", kind_note(name, kind));
         }
-        let _ = write!(rest, "\n{BY_TYPING}, /acp deny or /acp answer NUMBER.");
+        let _ = write!(rest, "\n{ANSWER_WITH} allow, /acp deny or /acp answer NUMBER.");
     }
     let _ = write!(rest, "\n{}", waiting_line(style, event, payload));
     let room = style.limit.minus(&format!("{head}\n{rest}{}", " ".repeat(END_CHARS)));
@@ -73,7 +78,7 @@ fn given<'a>(call: &'a Value, key: &str) -> Option<&'a str> {
 }
 
 /// Last line: the approvers, the remaining time and the id of the question.
-fn waiting_line(style: &Style, event: &EventRow, payload: &Value) -> String {
+pub(super) fn waiting_line(style: &Style, event: &EventRow, payload: &Value) -> String {
     let small = if style.shows.markdown { SMALL } else { "" };
     let who = style.shows.approvers.as_ref().map(|who| format!(" of {who}")).unwrap_or_default();
     let left_ms = payload["deadline_at_ms"].as_u64().map(|at| at.saturating_sub(event.created_at_ms));
@@ -87,7 +92,8 @@ fn waiting_line(style: &Style, event: &EventRow, payload: &Value) -> String {
 
 /// Options offered by the agent, up to the maximum number listed.
 pub(super) fn options_of(payload: &Value) -> &[Value] {
-    let options = payload["params"]["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let options = payload["form"]["options"].as_array().or_else(|| payload["params"]["options"].as_array());
+    let options = options.map(Vec::as_slice).unwrap_or_default();
     options.get(..OPTIONS_MAX).unwrap_or(options)
 }
 
@@ -100,7 +106,7 @@ pub(super) fn strip_waiting_lines(text: &str) -> &str {
     let mut text = text.trim_end();
     while let Some((rest, last)) = text.rsplit_once('\n') {
         let last = last.strip_prefix(SMALL).unwrap_or(last);
-        if !last.starts_with(WAITS) && !last.starts_with(BY_TYPING) {
+        if !last.starts_with(WAITS) && !last.starts_with(ANSWER_WITH) {
             break;
         }
         text = rest.trim_end();
@@ -126,7 +132,8 @@ pub(super) fn resolution_notice(style: &Style, payload: &Value) -> Option<String
     }
     let option = payload["option_name"].as_str().or_else(|| payload["option_id"].as_str());
     Some(format!(
-        "The permission request is resolved. {}",
+        "{} is resolved. {}",
+        if payload["action"].is_null() { "The permission request" } else { "The question" },
         resolution_text(option, &by, style.shows.markdown)
     ))
 }

@@ -7,7 +7,7 @@
 
 use super::event::{
     Attachment, Click, Event, GivenOption, Interaction, Member, Message, MessageEdit, ReadyEvent, ShardId,
-    SlashCommand, Thread, User, Value,
+    SlashCommand, Submission, Thread, User, Value,
 };
 use super::ids::Snowflake;
 use acp_shared::redact::Secret;
@@ -172,6 +172,11 @@ fn interaction(data: &Json) -> Result<Option<Event>, DecodeError> {
             interaction,
             custom_id: data.custom_id.ok_or_else(|| missing("custom_id"))?,
             message: message.ok_or_else(|| missing("a message"))?.id,
+        })),
+        wire::MODAL_SUBMIT => Event::Submit(Box::new(Submission {
+            interaction,
+            values: data.values(),
+            custom_id: data.custom_id.ok_or_else(|| missing("custom_id"))?,
         })),
         _ => return Ok(None),
     }))

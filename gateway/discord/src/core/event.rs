@@ -31,6 +31,8 @@ pub enum Event {
     Command(Box<SlashCommand>),
     /// Click on a button.
     Click(Box<Click>),
+    /// Values that a user entered into a modal.
+    Submit(Box<Submission>),
     /// Request for suggestions while a user types a slash command.
     Autocomplete(Box<SlashCommand>),
     /// New thread, or thread that the bot was added to.
@@ -270,6 +272,17 @@ pub struct Click {
     pub custom_id: String,
     /// Message that holds the button.
     pub message: Snowflake,
+}
+
+/// Values that a user entered into a modal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submission {
+    /// Common part of the interaction.
+    pub interaction: Interaction,
+    /// Custom id of the modal.
+    pub custom_id: String,
+    /// Custom id and value of each input.
+    pub values: Vec<(String, String)>,
 }
 
 /// Thread.

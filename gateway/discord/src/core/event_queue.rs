@@ -22,7 +22,7 @@ enum OverflowPolicy {
 
 fn overflow_policy(event: &Event) -> OverflowPolicy {
     match event {
-        Event::Command(_) | Event::Click(_) => OverflowPolicy::Reserve,
+        Event::Command(_) | Event::Click(_) | Event::Submit(_) => OverflowPolicy::Reserve,
         Event::Autocomplete(_) => OverflowPolicy::DropSilently,
         Event::Ready(_)
         | Event::Resumed

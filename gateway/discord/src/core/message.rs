@@ -2,6 +2,7 @@
 //! without `allowed_mentions` as permission for all.
 
 use crate::core::component::{self, Button};
+use crate::core::modal::Modal;
 use crate::core::payload_limits::{PayloadLimit, ValidationError};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
@@ -205,6 +206,8 @@ pub enum Callback {
     },
     /// Announces an edit of the message with the button; the edit may be omitted.
     DeferredUpdate,
+    /// Opens a modal.
+    Modal(Modal),
     /// Suggestions during input: the displayed name and the value of each.
     Choices(Vec<(String, String)>),
 }
@@ -222,6 +225,7 @@ impl Callback {
             }
             Self::Deferred { flags } => (5, json!({"flags": flags}), Vec::new()),
             Self::DeferredUpdate => return Ok(RequestPayload::json(json!({"type": 6}))),
+            Self::Modal(modal) => (9, modal.to_json()?, Vec::new()),
             Self::Choices(choices) => (8, choices_json(choices)?, Vec::new()),
         };
         Ok(RequestPayload { json: json!({"type": kind, "data": data}), files })

@@ -18,6 +18,7 @@ pub mod ids;
 pub mod message;
 pub mod message_filter;
 pub mod message_match;
+pub mod modal;
 pub mod payload_limits;
 pub mod permissions;
 pub mod rate_limiter;

@@ -1,6 +1,7 @@
 //! Table of Discord's limits, and checks that refuse what Discord would refuse. Source: Discord's reference,
 //! "Message", "Components", "Webhook". Those of slash commands are in [`crate::core::commands`].
 
+use crate::core::modal;
 use std::fmt;
 
 /// Length in UTF-16 units. Discord does not document its unit; this is never less than the number of
@@ -45,6 +46,14 @@ pub enum PayloadLimit {
     ChoiceName,
     /// Value of a suggestion.
     ChoiceValue,
+    /// Inputs of a modal.
+    ModalInputs,
+    /// Title of a modal, or label of an input.
+    ModalLabel,
+    /// Hint in an input of a modal.
+    ModalPlaceholder,
+    /// Value in an input of a modal.
+    ModalValue,
 }
 
 impl PayloadLimit {
@@ -67,6 +76,10 @@ impl PayloadLimit {
             Self::WebhookName => (1, 80),
             Self::Choices => (0, 25),
             Self::ChoiceName | Self::ChoiceValue => (1, 100),
+            Self::ModalInputs => (1, modal::INPUTS_MAX),
+            Self::ModalLabel => (1, modal::LABEL_MAX),
+            Self::ModalPlaceholder => (0, modal::PLACEHOLDER_MAX),
+            Self::ModalValue => (0, modal::VALUE_MAX),
         }
     }
 }

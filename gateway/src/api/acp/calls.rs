@@ -3,6 +3,7 @@
 use super::AcpServer;
 use super::connection::{Connection, Incoming};
 use crate::api::access::{require, require_all_agents, visible_session};
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{PageCursor, PermissionView};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
@@ -167,7 +168,8 @@ impl Caller {
             ClientCall::Permissions(session) => self.permissions(session).await,
             ClientCall::AnswerPermission { session, permission_id, option_id } => {
                 let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
-                self.server.service.answer_permission(&session, &permission_id, &option_id, by, key).await?;
+                let answer = QuestionAnswer::Option(option_id);
+                self.server.service.answer_question(&session, &permission_id, answer, by, key).await?;
                 empty
             }
             ClientCall::Agents => {

@@ -3,11 +3,12 @@
 
 use super::attach::question;
 use super::calls::Caller;
+use acp_core::actor::QuestionAnswer;
 use acp_core::failure::Failure;
 use acp_core::northbound::PERMISSION_ID_PREFIX;
 use acp_core::northbound::projection::permission_request;
 use acp_core::northbound::voting::{VoteStep, parse_vote};
-use acp_core::permission::NOT_PENDING;
+use acp_core::permission::{NOT_PENDING, UNKNOWN_OPTION};
 use acp_core::principal::Scope;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 
@@ -48,7 +49,7 @@ impl Caller {
     async fn take_step(&self, session: &SessionKey, permission_id: &str, step: VoteStep) {
         match step {
             VoteStep::Submit(option) => {
-                let next = self.submit(session, permission_id, &option).await;
+                let next = self.submit(session, permission_id, option).await;
                 match next {
                     VoteStep::AskAgain => self.ask_again(session, permission_id).await,
                     VoteStep::Abstain => self.abstain(session, permission_id).await,
@@ -62,16 +63,17 @@ impl Caller {
     }
 
     /// Submits an option. Returns what follows from a refusal.
-    async fn submit(&self, session: &SessionKey, permission_id: &str, option: &str) -> VoteStep {
+    async fn submit(&self, session: &SessionKey, permission_id: &str, option: String) -> VoteStep {
         let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
-        let answered = self.server.service.answer_permission(session, permission_id, option, by, key).await;
+        let answer = QuestionAnswer::Option(option);
+        let answered = self.server.service.answer_question(session, permission_id, answer, by, key).await;
         let Err(failure) = answered else { return VoteStep::Ignore };
         let mut state = self.connection.state();
         let Some(view) = state.session(session) else { return VoteStep::Ignore };
         match failure.detail_code.as_deref() {
             // Another answer was first; its row withdraws the question.
             Some(NOT_PENDING) => VoteStep::Ignore,
-            Some("PERMISSION_OPTION_UNKNOWN") => view.ballot().unknown_option(permission_id),
+            Some(UNKNOWN_OPTION) => view.ballot().unknown_option(permission_id),
             _ => {
                 tracing::warn!(session_key = %session, permission_id, %failure, "acp vote failed");
                 view.ballot().reopen(permission_id);
@@ -105,8 +107,9 @@ impl Caller {
             return;
         }
         let by = &self.connection.principal().name;
+        let (service, key) = (&self.server.service, IdempotencyKey::mint());
         let dismissed =
-            self.server.service.dismiss_permission(session, permission_id, by, IdempotencyKey::mint()).await;
+            service.answer_question(session, permission_id, QuestionAnswer::Dismissed, by, key).await;
         let is_late = |failure: &Failure| failure.detail_code.as_deref() == Some(NOT_PENDING);
         if let Err(failure) = dismissed
             && !is_late(&failure)

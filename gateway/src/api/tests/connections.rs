@@ -61,7 +61,7 @@ async fn streams_leave_slots_for_other_requests() {
         assert!(client.get::<Value>("/v1/health").await.is_ok());
         let _: CancelResult =
             client.post(&format!("{key}/cancel"), &json!({}), &idempotency_key).await.unwrap();
-        let answer = AnswerBody { option_id: "yes".into(), by: Some("me".into()) };
+        let answer = AnswerBody { by: Some("me".into()), ..AnswerBody::of_option("yes".into()) };
         let _: Done =
             client.post(&format!("{key}/permissions/l:5"), &answer, &idempotency_key).await.unwrap();
     }

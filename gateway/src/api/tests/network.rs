@@ -362,7 +362,7 @@ async fn token_gives_its_name_to_what_it_does() {
         assert_eq!(network.status(&token, "POST", path, body).await, want, "{body}");
     }
     assert_eq!(network.status(&token, "POST", "/v1/sessions", r#"{"author":"root"}"#).await, 400);
-    let body = AnswerBody { option_id: "yes".into(), by: Some("ann".into()) };
+    let body = AnswerBody { by: Some("ann".into()), ..AnswerBody::of_option("yes".into()) };
     let _: Done = network.local().post(&answer, &body, &IdempotencyKey::mint()).await.unwrap();
     let calls = network.fake.calls.lock().unwrap().clone();
     let by: Vec<&str> =

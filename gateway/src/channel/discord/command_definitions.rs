@@ -152,14 +152,16 @@ fn setting_commands() -> Vec<SlashCommandSpec> {
 /// Returns the commands on permission requests.
 fn permission_commands() -> Vec<SlashCommandSpec> {
     let id = || text("id", "id of the permission request, if there are several", OptionPosition::Word(0));
-    let option = required(text("option", "number or id of the option", OptionPosition::Word(1)));
+    let option = text("option", "number or id of the option", OptionPosition::Word(1));
+    let fields =
+        text("fields", "values of a form: name=value name2=\"two words\"", OptionPosition::Remainder);
     vec![
         subcommand("allow", "Allow the agent's request", vec![id(), session()]),
         subcommand("deny", "Deny the agent's request", vec![id(), session()]),
         subcommand(
             "answer",
-            "Answer the agent's request with one of its options",
-            vec![option, id(), session()],
+            "Answer the agent's request with one of its options, or a form with values",
+            vec![option, fields, id(), session()],
         ),
     ]
 }

@@ -12,7 +12,7 @@ use crate::channel::discord::command_registration;
 use crate::channel::discord::connection::EventConnection;
 use crate::channel::discord::state_cache::{CacheEvents, EventScope};
 use crate::channel::discord::workers::{ConversationJob, ConversationWorkers};
-use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand};
+use acp_discord::core::event::{Click, Event, Message, ReadyEvent, SlashCommand, Submission};
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::message_filter::{MessageClass, classify_message};
 use std::collections::BTreeSet;
@@ -39,6 +39,7 @@ pub(super) async fn listen(inner: Arc<Inner>, inbox: Arc<dyn InboundPort>) {
 enum InteractionRequest {
     Command(Box<SlashCommand>),
     Click(Box<Click>),
+    Submit(Box<Submission>),
     Suggestions(Box<SlashCommand>),
 }
 
@@ -162,6 +163,7 @@ impl EventLoop {
             }
             Event::Command(command) => self.spawn_interaction(InteractionRequest::Command(command)),
             Event::Click(click) => self.spawn_interaction(InteractionRequest::Click(click)),
+            Event::Submit(submission) => self.spawn_interaction(InteractionRequest::Submit(submission)),
             Event::Autocomplete(command) => self.spawn_interaction(InteractionRequest::Suggestions(command)),
             Event::ThreadCreated(thread) => {
                 self.inner.cache.set_location(thread.id, thread.parent, thread.guild)
@@ -301,6 +303,9 @@ impl EventLoop {
             match asked {
                 InteractionRequest::Command(command) => inner.command(inbox.as_ref(), *command).await,
                 InteractionRequest::Click(click) => inner.click(inbox.as_ref(), *click).await,
+                InteractionRequest::Submit(submission) => {
+                    inner.submit_form(inbox.as_ref(), *submission).await
+                }
                 InteractionRequest::Suggestions(command) => {
                     inner.autocomplete(inbox.as_ref(), *command).await
                 }

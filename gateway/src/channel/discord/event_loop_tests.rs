@@ -80,6 +80,9 @@ impl InboundPort for Arc<FakeControlPlane> {
     fn reserve(&self, _: Inbound, _: Duration) -> BoxFuture<'_, ReserveOutcome> {
         Box::pin(async { ReserveOutcome::NotReserved { why: "commands are not tested here".to_owned() } })
     }
+    fn pending_form(&self, _: String) -> BoxFuture<'_, Option<acp_core::elicitation::Elicitation>> {
+        Box::pin(std::future::ready(None))
+    }
     fn withdraw(&self, _: Inbound) -> BoxFuture<'_, bool> {
         Box::pin(async { false })
     }

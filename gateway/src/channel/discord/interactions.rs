@@ -10,6 +10,7 @@
 use super::Inner;
 use super::render::{self, body};
 use crate::channel::discord::command_definitions::{focused_suggestion, specs};
+use crate::channel::discord::forms::form_id;
 use crate::channel::discord::interaction_response::{PendingResponse, ResendEffect};
 use crate::channel::{
     CallerReply, Inbound, InboundPort, IntakeOutcome, MessageLimit, PostedReply, ReplyRoute, ReserveOutcome,
@@ -52,6 +53,11 @@ impl Inner {
         if let Some(why) = self.denial_reason(at) {
             return self.respond_denied(at, &why).await;
         }
+        self.run_command(inbox, at, text).await;
+    }
+
+    /// Runs an authorised command and replies to its author.
+    pub(super) async fn run_command(&self, inbox: &dyn InboundPort, at: &Interaction, text: String) {
         let is_private = command::parse(&text).is_none_or(|command| command.is_private());
         let later = Callback::Deferred { flags: if is_private { EPHEMERAL } else { 0 } };
         let Some(due) = self.accept(inbox, at, text, &later).await else { return };
@@ -84,6 +90,9 @@ impl Inner {
         if let Some(why) = self.denial_reason(at) {
             return self.respond_denied(at, &why).await;
         }
+        if let Some(id) = form_id(&text) {
+            return self.open_form(inbox, at, id).await;
+        }
         let Some(due) = self.accept(inbox, at, text, &Callback::DeferredUpdate).await else { return };
         let said = &due.said;
         if said.text.is_empty() || said.shown {
@@ -108,7 +117,7 @@ impl Inner {
     }
 
     /// Returns the reason if an interaction is not authorized.
-    fn denial_reason(&self, at: &Interaction) -> Option<String> {
+    pub(super) fn denial_reason(&self, at: &Interaction) -> Option<String> {
         let settings = self.settings();
         let access = &settings.access;
         if !access.is_guild_allowed(at.guild) {
@@ -124,7 +133,7 @@ impl Inner {
         })
     }
 
-    async fn respond_denied(&self, at: &Interaction, why: &str) {
+    pub(super) async fn respond_denied(&self, at: &Interaction, why: &str) {
         let answer = Callback::Message(MessageBody { flags: EPHEMERAL, ..MessageBody::text(cut(why)) });
         if let Err(fault) = self.rest.callback(at.id, &at.token, &answer).await {
             tracing::warn!(%fault, interaction = %at.id, "denial reply failed");

@@ -16,6 +16,7 @@ mod command_registration;
 mod connection;
 mod edits;
 mod event_loop;
+mod forms;
 mod health;
 mod interaction_response;
 mod interactions;

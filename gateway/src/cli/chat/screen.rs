@@ -3,8 +3,11 @@
 use crate::cli::chat::input::Printer;
 use crate::cli::follow::plan_lines;
 use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, name};
+use acp_core::elicitation::{Elicitation, form_of_event};
 use acp_core::permission::{kind_note, short_id};
-use acp_core::render::{delta_text, host_effect_text, tool_preview, unreadable_text};
+use acp_core::render::{
+    answer_hint, delta_text, form_lines, host_effect_text, tool_preview, unreadable_text,
+};
 use acp_core::sanitize;
 use serde_json::Value;
 
@@ -133,7 +136,11 @@ impl<'a> ChatScreen<'a> {
             "permission_settled" => {
                 let choice = if word("option_id").is_empty() { word("outcome") } else { word("option_id") };
                 let by = if word("by").is_empty() { word("without") } else { word("by") };
-                self.line(&format!("[permission: {choice} ({by})]"))
+                if event["action"].is_null() {
+                    return self.line(&format!("[permission: {choice} ({by})]"));
+                }
+                let choice = if word("option_name").is_empty() { choice } else { word("option_name") };
+                self.line(&format!("[question: {choice} ({by})]"))
             }
             "host_request" => self.line(&format!("[host: {}]", host_effect_text(event, NAME_CHARS_MAX))),
             "status" => self.line(&format!("[{}]", text("text"))),
@@ -148,7 +155,25 @@ impl<'a> ChatScreen<'a> {
         }
     }
 
+    fn form(&mut self, event: &Value, form: &Elicitation, is_next: bool) -> CliResult {
+        self.line(&format!("[the agent asks: {}]", name(&form.message)))?;
+        for line in form_lines(form, false).lines().filter(|line| !line.is_empty()) {
+            self.line(&format!("  {line}"))?;
+        }
+        let id = short_id(event["permission_id"].as_str().unwrap_or_default());
+        if !is_next || numbered_options(event) == 0 {
+            return self.line(&format!("  {}", answer_hint(form, Some(&id))));
+        }
+        for (number, option) in (1..).zip(form.options()) {
+            self.line(&format!("  {number}. {}", name(&option.name)))?;
+        }
+        self.line("  Answer with a number.")
+    }
+
     fn permission(&mut self, event: &Value, is_next: bool) -> CliResult {
+        if let Some(form) = form_of_event(event) {
+            return self.form(event, &form, is_next);
+        }
         let title = event["title"].as_str().filter(|title| !title.trim().is_empty());
         self.line(&format!("[the agent asks: {}]", name(title.unwrap_or("a tool call"))))?;
         if let Some(excerpt) = tool_preview(&event["tool_call"], false) {
@@ -168,6 +193,13 @@ impl<'a> ChatScreen<'a> {
         let id = short_id(event["permission_id"].as_str().unwrap_or_default());
         self.line(&format!("  Answer with /acp answer {id} NUMBER."))
     }
+}
+
+/// Number of the options of a question that a typed number chooses; a form with fields has none.
+pub(crate) fn numbered_options(event: &Value) -> usize {
+    let has_fields =
+        form_of_event(event).is_some_and(|form| !form.fields().is_empty() && !form.is_numbered());
+    if has_fields { 0 } else { event["options"].as_array().map_or(0, Vec::len) }
 }
 
 fn tool_line(event: &Value) -> String {

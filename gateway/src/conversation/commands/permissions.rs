@@ -2,12 +2,14 @@
 
 use super::{CommandContext, Commands, ResolvedCommand, usage};
 use crate::conversation::inbound::message_idempotency_key;
-use acp_core::backend::{AgentRequestKind, PermissionOption};
+use acp_core::actor::QuestionAnswer;
+use acp_core::backend::PermissionOption;
 use acp_core::command::{AnswerArgs, PermissionChoice};
+use acp_core::elicitation::{ElicitationAnswer, parse_fields};
 use acp_core::failure::Failure;
 use acp_core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
 use acp_core::render::buttons::{ButtonSubject, resolution_line};
-use acp_core::render::{escape_name, quote_name, subject, tool_preview};
+use acp_core::render::{answer_hint, escape_name, form_lines, quote_name, subject, tool_preview};
 use acp_core::rows::{ConversationRef, PermissionRow, PermissionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
@@ -15,13 +17,17 @@ use acp_store::inbox::Outcome;
 use acp_store::interactive_messages;
 use acp_store::permissions;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
-/// Answered permission request and chosen option.
+/// Answered question and chosen option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct AnsweredRequest {
     permission_id: String,
     option_id: String,
+    /// Values of a form; the option stands for the answer without them.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    content: Option<Map<String, Value>>,
     /// Name of the option, as shown to people.
     name: String,
     /// True if the conversation shows the result anyway, in the message of the request or in a notice.
@@ -59,7 +65,7 @@ impl Commands {
                 return Err(usage(text).detail(NOT_PENDING));
             }
         };
-        let option = pick_option(options_of(row), &args.verdict, is_markdown).map_err(usage)?;
+        let (option_id, name, content) = pick_answer(row, &args.verdict, is_markdown).map_err(usage)?;
         let (at, about) =
             (context.inbound.conversation.clone(), ButtonSubject::Permission(row.permission_id()));
         let is_kept = self
@@ -70,12 +76,7 @@ impl Commands {
         let is_told = || self.router.has_no_edits(&context.inbound.conversation);
         let is_shown =
             is_kept || (is_told() && self.bound_session(context.inbound).await?.as_ref() == Some(session));
-        Ok(AnsweredRequest {
-            permission_id: row.permission_id(),
-            option_id: option.id.clone(),
-            name: option.name.clone(),
-            is_shown,
-        })
+        Ok(AnsweredRequest { permission_id: row.permission_id(), option_id, content, name, is_shown })
     }
 
     /// Returns the reply to an answer that is too late: how the request was settled, and by whom.
@@ -102,10 +103,14 @@ impl Commands {
     ) -> Result<Outcome, Failure> {
         let choice = resolved.answer.as_ref().ok_or_else(|| Failure::of(Code::Runtime))?;
         let key = message_idempotency_key(context.inbound)?;
-        let (permission, option) = (&choice.permission_id, &choice.option_id);
-        self.service
-            .answer_permission(&resolved.session_key, permission, option, context.name(), key)
-            .await?;
+        let answer = match &choice.content {
+            Some(content) => {
+                QuestionAnswer::Elicitation(ElicitationAnswer::Accept { content: content.clone() })
+            }
+            None => QuestionAnswer::Option(choice.option_id.clone()),
+        };
+        let (session, permission) = (&resolved.session_key, &choice.permission_id);
+        self.service.answer_question(session, permission, answer, context.name(), key).await?;
         let name = quote_name(&choice.name, self.router.renders_markdown(&context.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command {
@@ -117,19 +122,8 @@ impl Commands {
     }
 }
 
-/// The options of a permission request.
-fn options_of(row: &PermissionRow) -> &[PermissionOption] {
-    match &row.request.what {
-        AgentRequestKind::Permission { options, .. } => options,
-        _ => &[],
-    }
-}
-
 fn title_of(row: &PermissionRow) -> &str {
-    match &row.request.what {
-        AgentRequestKind::Permission { title, .. } => title,
-        _ => &row.request.method,
-    }
+    row.request.what.title().unwrap_or(&row.request.method)
 }
 
 /// What a list tells of each permission request.
@@ -159,6 +153,11 @@ pub(super) fn pending_text(pending: &[PermissionRow], detail: Detail, is_markdow
         // Writing into a String cannot fail.
         let title = escape_name(title_of(row), is_markdown);
         let _ = write!(text, "\n- {title} (id {})", short_id(&row.permission_id()));
+        if let Some(form) = row.request.what.elicitation() {
+            text.push_str(&form_lines(form, is_markdown));
+            let _ = write!(text, "\n  {}", answer_hint(form, Some(&short_id(&row.permission_id()))));
+            continue;
+        }
         match detail {
             Detail::Subject => {
                 let line = subject(&row.tool_call()).filter(|line| line != title_of(row));
@@ -169,7 +168,7 @@ pub(super) fn pending_text(pending: &[PermissionRow], detail: Detail, is_markdow
                 text.extend(preview.map(|preview| format!("\n{preview}")));
             }
         }
-        for (number, option) in (1..).zip(options_of(row)) {
+        for (number, option) in (1..).zip(row.request.what.options()) {
             let note = kind_note(&option.name, &option.kind);
             let _ = write!(text, "\n  {number}. {}{note}", escape_name(&option.name, is_markdown));
         }
@@ -201,24 +200,58 @@ fn pick_permission<'a>(
     }
 }
 
+/// Finds the requested answer: option, its name, and values of a form.
+type PickedAnswer = (String, String, Option<Map<String, Value>>);
+
+/// Returns the answer that the words of a command mean for this question.
+fn pick_answer(
+    row: &PermissionRow,
+    verdict: &PermissionChoice,
+    is_markdown: bool,
+) -> Result<PickedAnswer, String> {
+    let what = &row.request.what;
+    let words = match (verdict, what.elicitation()) {
+        (PermissionChoice::Fields(words), Some(form)) => Some((form, words.as_slice())),
+        // A number names a choice only where choices are numbered: elsewhere it may be a value.
+        (PermissionChoice::Option(word), Some(form)) if !form.is_numbered() && !form.fields().is_empty() => {
+            Some((form, std::slice::from_ref(word)))
+        }
+        (PermissionChoice::Option(word), Some(form)) if word.contains('=') && !form.fields().is_empty() => {
+            Some((form, std::slice::from_ref(word)))
+        }
+        _ => None,
+    };
+    if let Some((form, words)) = words {
+        let content = parse_fields(form, words)?;
+        let answer = ElicitationAnswer::Accept { content };
+        let option_id = form.option_of(&answer).unwrap_or_default();
+        let name = form.option_name(&option_id);
+        let ElicitationAnswer::Accept { content } = answer else { return Err(String::new()) };
+        return Ok((option_id, name, Some(content)));
+    }
+    let option = pick_option(what.options(), verdict, is_markdown)?;
+    Ok((option.id.clone(), option.name.clone(), None))
+}
+
 /// Finds the requested option.
 fn pick_option<'a>(
     options: &'a [PermissionOption],
     verdict: &PermissionChoice,
     is_markdown: bool,
 ) -> Result<&'a PermissionOption, String> {
-    let of_kind = |kinds: [&str; 2]| {
+    let of_kind = |kinds: [&str; 3]| {
         kinds.into_iter().find_map(|kind| options.iter().find(|option| option.kind == kind))
     };
     let found = match verdict {
-        PermissionChoice::Allow => of_kind(["allow_once", "allow_always"]),
-        PermissionChoice::Deny => of_kind(["reject_once", "reject_always"]),
+        PermissionChoice::Allow => of_kind(["allow_once", "allow_always", "accept"]),
+        PermissionChoice::Deny => of_kind(["reject_once", "reject_always", "decline"]),
         // A number is a position, as in lists and on buttons, even if an option's id looks like one.
         PermissionChoice::Option(wanted) => {
             let position =
                 wanted.parse::<usize>().ok().and_then(|number| options.get(number.checked_sub(1)?));
             position.or_else(|| options.iter().find(|option| option.id == *wanted))
         }
+        PermissionChoice::Fields(_) => None,
     };
     found.ok_or_else(|| {
         let listed = |(number, option): (u32, &PermissionOption)| {

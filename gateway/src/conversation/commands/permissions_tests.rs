@@ -1,6 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 use super::*;
 use crate::tests::permission_row;
+use acp_core::backend::AgentRequestKind;
 
 fn option(id: &str, kind: &str) -> PermissionOption {
     PermissionOption { id: id.to_owned(), name: format!("Name of {id}"), kind: kind.to_owned() }

@@ -9,15 +9,16 @@ use crate::channel::{
 use crate::runtime::agents;
 use acp_core::command;
 use acp_core::command::authorization::{ApprovalScope, Requester, RequesterRole};
+use acp_core::elicitation::Elicitation;
 use acp_core::failure::Failure;
 use acp_core::nonce::nonce_of;
 use acp_core::request::{CloseRequest, QueueEdit, QueueEditResult};
-use acp_core::rows::SessionRow;
+use acp_core::rows::{PermissionState, SessionRow};
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_store::command_queries;
 use acp_store::inbox::{self, Outcome, ReplyRoute};
-use acp_store::{StoreError, bindings};
+use acp_store::{StoreError, bindings, permissions};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -157,6 +158,15 @@ impl InboundPort for InboundService {
         Box::pin(async move {
             let write = move |tx: &acp_store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
             self.inner.store.write("caught_up", write).await.map_err(log("backfill mark")).is_ok()
+        })
+    }
+
+    fn pending_form(&self, permission_id: String) -> BoxFuture<'_, Option<Elicitation>> {
+        Box::pin(async move {
+            let read = self.inner.store.read("pending_form", move |db| permissions::get(db, &permission_id));
+            let row = read.await.map_err(log("form")).ok()??;
+            let form = row.request.what.elicitation().cloned();
+            form.filter(|_| row.state == PermissionState::Pending)
         })
     }
 

@@ -10,6 +10,7 @@ use crate::session::service::ServiceFuture;
 use crate::tests::{
     JournalWriter, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
 };
+use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::LoadedConfig;
 use acp_core::error_messages::error_message;

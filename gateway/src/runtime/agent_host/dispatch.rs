@@ -142,8 +142,8 @@ where
             tokio::spawn(release_after_exit(supervisor.clone(), lease_id));
             Ok(result)
         }
-        AgentRequestKind::Permission { .. } => {
-            Err(TerminalError::Rpc(rpc(INTERNAL_ERROR, "permission requests are not served here")))
+        AgentRequestKind::Permission { .. } | AgentRequestKind::Elicitation { .. } => {
+            Err(TerminalError::Rpc(rpc(INTERNAL_ERROR, "questions are not served here")))
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Interactions: commands, buttons and autocompletion, from the person's action to the bot's responses.
 
 use super::Machine;
-use super::check::commands;
 use super::check::mentions::Default as Mentions;
 use super::check::message::MessageForm;
+use super::check::{commands, components};
 use super::error::{ApiError, FormErrors, form_error};
 use super::gateway::{Audience, Event};
 use super::messages::Draft;
@@ -23,6 +23,8 @@ pub mod kind {
     pub const COMPONENT: u8 = 3;
     /// Typing into an option with autocompletion.
     pub const AUTOCOMPLETE: u8 = 4;
+    /// Values of a modal.
+    pub const MODAL_SUBMIT: u8 = 5;
 }
 
 const CHOICES_MAX: usize = 25;
@@ -122,13 +124,15 @@ impl Machine {
         Ok(Reply::Nothing)
     }
 
-    /// Checks that the type of a response is valid for the interaction. Types 7 (update of the button's message) and
-    /// 9 (modal) are not modelled and refused.
+    /// Checks that the type of a response is valid for the interaction. Type 7 (update of the button's message) is not
+    /// modelled and refused.
     fn demand_response_fits(&self, of: u8, response: u8) -> Result<(), ApiError> {
         let fits = match of {
             kind::AUTOCOMPLETE => response == 8,
-            kind::COMMAND => matches!(response, 4 | 5),
-            kind::COMPONENT => matches!(response, 4..=6),
+            kind::COMMAND => matches!(response, 4 | 5 | 9),
+            kind::COMPONENT => matches!(response, 4..=6 | 9),
+            // A modal may not answer a modal.
+            kind::MODAL_SUBMIT => matches!(response, 4..=6),
             _ => response == 1,
         };
         if fits || (!self.holds(Rule::ResponseTypes) && (1..=9).contains(&response)) {
@@ -157,6 +161,11 @@ impl Machine {
                 Ok(Some(self.create(ctx.now, draft)?.id))
             }
             6 => Ok(interaction.message_id),
+            9 => {
+                let mut errors = FormErrors::default();
+                components::of_modal(data, &mut errors);
+                errors.finish().map(|()| None)
+            }
             8 => {
                 let choices = data.get("choices").and_then(Value::as_array).cloned().unwrap_or_default();
                 let mut errors = FormErrors::default();

@@ -144,6 +144,11 @@ impl BackendMachine for LetterMachine {
                     if call.is_empty() { "{}".to_owned() } else { format!("{{\"toolCall\":{call}}}") };
                 request("session/request_permission", params, what)
             }
+            ("E", params) => {
+                self.asked.push(at);
+                let form = crate::elicitation::parse(params).unwrap();
+                request("elicitation/create", params.to_owned(), AgentRequestKind::of_elicitation(form))
+            }
             ("W", text) => {
                 let (path, content) = match text.split_once(' ') {
                     Some((path, content)) if path.starts_with('/') => (path, content),

@@ -545,8 +545,8 @@ impl World {
 }
 
 pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
-    let (permission_id, option_id) = (permission_id.to_owned(), Some(option_id.to_owned()));
-    ActorCommand::AnswerPermission { permission_id, option_id, by: "user".to_owned() }
+    let answer = QuestionAnswer::Option(option_id.to_owned());
+    ActorCommand::AnswerPermission { permission_id: permission_id.to_owned(), answer, by: "user".to_owned() }
 }
 
 pub(super) fn prompt_request(text: &str) -> PromptRequest {

@@ -48,6 +48,7 @@ impl DirectMachine {
                 "fs": { "readTextFile": input.client_fs.reads(), "writeTextFile": input.client_fs.writes() },
                 "terminal": input.offer_terminal,
                 "auth": { "terminal": true },
+                "elicitation": { "form": {}, "url": {} },
                 "session": { "configOptions": { "boolean": {} } },
                 "_meta": { "terminal-auth": true },
             },

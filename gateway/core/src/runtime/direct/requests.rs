@@ -1,13 +1,17 @@
 //! Requests of the agent. A method that was offered to it becomes an [`AgentRequest`]; everything else is
 //! answered at once, so that the agent never waits for a response that will not come.
 
-use super::state::{ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, PendingAgentRequest};
+use super::state::{
+    ASK_ID_BYTES_MAX, ASK_SMALL_BYTES, ASKS_BYTES_MAX, ASKS_MAX, PAGES_MAX, PendingAgentRequest,
+};
 use super::{DirectMachine, lens};
 use crate::backend::{AgentRequest, AgentRequestKind, BackendStep, InputKind, RequestReply};
+use crate::elicitation::{self, Elicitation, ElicitationAnswer};
 use crate::jsonrpc::{
     self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, ObjectMembers, string,
 };
 use crate::permission;
+use std::borrow::Cow;
 
 impl DirectMachine {
     pub(super) fn on_agent_request(
@@ -18,7 +22,7 @@ impl DirectMachine {
         params: Option<&str>,
     ) -> Vec<BackendStep> {
         let offered = match method {
-            "session/request_permission" => true,
+            "session/request_permission" | elicitation::METHOD => true,
             "fs/read_text_file" => self.state.client_fs.reads(),
             "fs/write_text_file" => self.state.client_fs.writes(),
             "terminal/create"
@@ -50,34 +54,47 @@ impl DirectMachine {
             let note = BackendStep::Log(format!("{method} refused: the open requests exceed the size limit"));
             return vec![note, refuse(at, id, LIMIT_REACHED, "The open requests exceed the size limit")];
         };
-        let mut params = if method == "fs/write_text_file" { "{}" } else { given }.to_owned();
-        let what = match ObjectMembers::parse(given) {
-            Err(_) => Err("params"),
-            Ok(_) if method == "session/request_permission" => {
-                let mut value = lens::value(given);
-                let is_completed = self.state.calls.complete(&mut value);
-                lens::normalise_options(&mut value).map(|is_changed| {
-                    if is_completed || is_changed {
-                        params = value.to_string();
-                    }
-                    lens::permission(&value)
-                })
-            }
-            Ok(members) => lens::host_request(method, &members),
-        };
-        let what = match what {
-            Ok(what) => what,
+        let (what, params) = match self.read_request(method, given) {
+            Ok(read) => read,
             Err(missing) => {
                 let note = BackendStep::Log(format!("{method} without a valid \"{missing}\""));
                 return vec![note, refuse(at, id, INVALID_PARAMS, &format!("Missing or invalid: {missing}"))];
             }
         };
-        let permission = matches!(what, AgentRequestKind::Permission { .. });
+        let permission = what.is_question();
+        let page = what.elicitation().and_then(Elicitation::page_id).map(str::to_owned);
+        let elicitation = what.elicitation().is_some();
         // The offset identifies the request: two with the same id are two requests.
-        self.state.asks.insert(at, PendingAgentRequest { id: id.to_owned(), permission, bytes });
+        let ask = PendingAgentRequest { id: id.to_owned(), permission, elicitation, page, bytes };
+        self.state.asks.insert(at, ask);
         let run_id = self.state.run_id();
         let (method, is_recalled) = (method.to_owned(), false);
         vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
+    }
+
+    /// Reads the parameters of an offered method, and returns them as they are kept; the error is the name of the param
+    /// that is missing or invalid.
+    fn read_request(
+        &self,
+        method: &str,
+        given: &str,
+    ) -> Result<(AgentRequestKind, String), Cow<'static, str>> {
+        let members = ObjectMembers::parse(given).map_err(|_| "params")?;
+        match method {
+            "session/request_permission" => {
+                let mut value = lens::value(given);
+                let is_completed = self.state.calls.complete(&mut value);
+                let is_changed = lens::normalise_options(&mut value)?;
+                let params = if is_completed || is_changed { value.to_string() } else { given.to_owned() };
+                Ok((lens::permission(&value), params))
+            }
+            elicitation::METHOD => {
+                let form = elicitation::parse(given)?;
+                Ok((AgentRequestKind::of_elicitation(form), given.to_owned()))
+            }
+            "fs/write_text_file" => Ok((lens::host_request(method, &members)?, "{}".to_owned())),
+            _ => Ok((lens::host_request(method, &members)?, given.to_owned())),
+        }
     }
 
     /// Returns the number of bytes of parameters to count for a new request; `None` if the limit is exceeded.
@@ -97,6 +114,10 @@ impl DirectMachine {
             && let Some(turn) = &mut self.state.turn
         {
             turn.rejected = true;
+        }
+        if let Some(page) = ask.page.filter(|_| !answer.is_rejection) {
+            self.state.pages.push_back(page);
+            self.state.pages.drain(..self.state.pages.len().saturating_sub(PAGES_MAX));
         }
         let bytes = jsonrpc::reply(&ask.id, &answer.outcome);
         vec![BackendStep::Send { bytes, kind: InputKind::Answer { at: answer.at } }]
@@ -120,7 +141,19 @@ impl DirectMachine {
         steps
     }
 
-    /// Withdraws permission requests at the end of their turn. The agent still gets a response: some agents
+    /// Handles `elicitation/complete`: journals the end of an accepted page. Unknown ids are ignored.
+    pub(super) fn on_page_complete(&mut self, params: Option<&str>) -> Vec<BackendStep> {
+        let members = params.and_then(|params| ObjectMembers::parse(params).ok());
+        let id = members.as_ref().and_then(|members| members.string("elicitationId"));
+        let known = self.state.pages.iter().position(|page| Some(page.as_str()) == id.as_deref());
+        let Some(page) = known.and_then(|at| self.state.pages.remove(at)) else {
+            return vec![BackendStep::Log("elicitation/complete for an unknown or completed id".to_owned())];
+        };
+        let text = "The agent reports that the interaction on the page is complete.";
+        vec![self.status("page_complete", text, &[("elicitation_id", page.into())])]
+    }
+
+    /// Withdraws permission requests and elicitations at the end of their turn. The agent still gets a response: some agents
     /// hold back every later request behind an unanswered one.
     pub(super) fn withdraw_permissions(&mut self) -> Vec<BackendStep> {
         let found: Vec<u64> =
@@ -129,7 +162,12 @@ impl DirectMachine {
         for at in found {
             let Some(ask) = self.state.asks.remove(&at) else { continue };
             steps.push(BackendStep::RequestWithdrawn { at });
-            let bytes = jsonrpc::reply(&ask.id, &Ok(permission::cancelled_result()));
+            let cancelled = if ask.elicitation {
+                elicitation::result(&ElicitationAnswer::Cancel)
+            } else {
+                permission::cancelled_result()
+            };
+            let bytes = jsonrpc::reply(&ask.id, &Ok(cancelled));
             steps.push(BackendStep::Send { bytes, kind: InputKind::Answer { at } });
         }
         steps

@@ -17,6 +17,8 @@ pub(super) const ASKS_MAX: usize = 256;
 pub(super) const ASKS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Parameters up to this size, in bytes, do not count: there are at most [`ASKS_MAX`] of them.
 pub(super) const ASK_SMALL_BYTES: usize = 64 * 1024;
+/// Maximum number of accepted pages whose completion is awaited.
+pub(super) const PAGES_MAX: usize = 16;
 /// Maximum length of the id of an agent's request, in bytes of JSON.
 pub(super) const ASK_ID_BYTES_MAX: usize = 1024;
 /// Maximum number of open steers, and of open option changes.
@@ -87,6 +89,9 @@ pub(super) struct MachineState {
     /// Unanswered requests of the agent, by the offset that identifies each.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) asks: BTreeMap<u64, PendingAgentRequest>,
+    /// Ids of accepted pages whose completion the agent has not reported, oldest first.
+    #[serde(default, skip_serializing_if = "VecDeque::is_empty")]
+    pub(super) pages: VecDeque<String>,
     /// Closing request that waits for the end of the running turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) goodbye: Option<CloseMode>,
@@ -262,8 +267,14 @@ pub(super) struct ActiveTurn {
 pub(super) struct PendingAgentRequest {
     /// The agent's id of the request as raw JSON, repeated in the response.
     pub(super) id: String,
-    /// True for a permission request, which ends with its turn.
+    /// True for a permission request or an elicitation, which ends with its turn.
     pub(super) permission: bool,
+    /// True for an elicitation.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) elicitation: bool,
+    /// The agent's id of the page that the request asks to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) page: Option<String>,
     /// Size of its parameters in bytes, 0 for [`ASK_SMALL_BYTES`] and less.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(super) bytes: usize,

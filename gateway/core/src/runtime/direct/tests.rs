@@ -299,7 +299,7 @@ fn only_offered_requests_are_forwarded() {
 
 #[test]
 fn unknown_requests_are_refused_and_journaled() {
-    for method in ["craft/drainMidTurnQueue", "_x/y", "elicitation/create", "session/new", "mcp/message"] {
+    for method in ["craft/drainMidTurnQueue", "_x/y", "elicitation/new", "session/new", "mcp/message"] {
         let (mut machine, run_id) = running();
         let line = format!(r#"{{"id":0,"method":"{method}","params":{{ "a" : 1e1 }}}}"#);
         let steps = machine.stream(3, line.as_bytes());

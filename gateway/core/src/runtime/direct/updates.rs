@@ -19,6 +19,7 @@ impl DirectMachine {
     ) -> Vec<BackendStep> {
         match method {
             "session/update" => self.on_session_update(params, line),
+            "elicitation/complete" => self.flush_half_then(|link| link.on_page_complete(params)),
             "$/cancel_request" => self.flush_half_then(|link| link.on_cancel_request(params)),
             _ => self.flush_half_then(|link| vec![link.extension(method, params)]),
         }

@@ -120,7 +120,8 @@ fn flag(name: &str, value: &Value, text: &str) -> Option<String> {
 }
 
 /// Quotes a text where necessary, to be read as one word.
-fn quote(text: &str) -> String {
+#[must_use]
+pub fn quote(text: &str) -> String {
     if !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || SPECIAL_CHARS.contains(&c)) {
         return text.to_owned();
     }

@@ -8,7 +8,7 @@ mod limits;
 mod line;
 
 pub use limits::{SlashCommandSpecError, check};
-pub use line::{CommandLineError, line};
+pub use line::{CommandLineError, line, quote};
 
 use serde_json::{Value as Json, json};
 

@@ -296,6 +296,20 @@ fn click_has_custom_id_and_message() {
 }
 
 #[test]
+fn submission_has_the_values_of_all_inputs() {
+    let data = json!({"custom_id": "acp1:/acp form 1", "components": [
+        {"type": 1, "components": [{"type": 4, "custom_id": "0", "value": "Ann"}]},
+        {"type": 18, "component": {"type": 4, "custom_id": "1", "value": ""}},
+        {"type": 10, "content": "text"},
+    ]});
+    let decoded = decode_one("INTERACTION_CREATE", &interaction(5, data));
+    let Event::Submit(submission) = decoded else { panic!("no submission") };
+    assert_eq!(submission.custom_id, "acp1:/acp form 1");
+    let values = [("0", "Ann"), ("1", "")].map(|(id, value)| (id.to_owned(), value.to_owned()));
+    assert_eq!(submission.values, values, "in rows and in labels");
+}
+
+#[test]
 fn interaction_requires_only_fields_of_its_response() {
     let whole = || interaction(3, json!({ "custom_id": "x" }));
     for field in whole().as_object().expect("object").keys() {
@@ -311,8 +325,8 @@ fn interaction_requires_only_fields_of_its_response() {
     direct["user"] = json!({ "id": "9", "username": "ann" });
     let Event::Click(click) = decode_one("INTERACTION_CREATE", &direct) else { panic!("no click") };
     assert_eq!(click.interaction.member.user.id, Snowflake(9));
-    // A form, which the bot never opens, and a kind of a future API version.
-    for kind in [5, 6] {
+    // A kind of a future API version.
+    for kind in [6, 7] {
         assert_eq!(event("INTERACTION_CREATE", &interaction(kind, json!({}))), Ok(DecodedEvent::Ignored));
     }
 }

@@ -5,6 +5,7 @@ use super::*;
 pub(super) const COMMAND: u64 = 2;
 pub(super) const COMPONENT: u64 = 3;
 pub(super) const AUTOCOMPLETE: u64 = 4;
+pub(super) const MODAL_SUBMIT: u64 = 5;
 
 /// Parses a part of an event. The error names the problem, never the value.
 pub(super) fn parse<'de, T: Deserialize<'de>>(data: &'de Json) -> Result<T, DecodeError> {
@@ -306,9 +307,24 @@ pub(super) struct RawInteractionData {
     #[serde(default, deserialize_with = "or_null")]
     options: Vec<RawOption>,
     pub(super) custom_id: Option<String>,
+    #[serde(default)]
+    components: Json,
 }
 
 impl RawInteractionData {
+    /// Values of the text inputs of a modal, which stand in rows or labels. Other components are skipped.
+    pub(super) fn values(&self) -> Vec<(String, String)> {
+        let rows = self.components.as_array().into_iter().flatten();
+        let of_row = |row: &Json| {
+            row["components"].as_array().cloned().unwrap_or_else(|| vec![row["component"].clone()])
+        };
+        let value = |input: Json| {
+            let text = |name: &str| input.get(name).and_then(Json::as_str).map(str::to_owned);
+            Some((text("custom_id")?, text("value")?))
+        };
+        rows.flat_map(of_row).filter_map(value).collect()
+    }
+
     /// Options of a command.
     pub(super) fn given_options(&self) -> Result<Vec<GivenOption>, DecodeError> {
         self.options.iter().map(RawOption::to_given_option).collect()

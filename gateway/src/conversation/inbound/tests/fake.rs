@@ -167,24 +167,19 @@ impl Service for FakeService {
         session_status(session)
     }
 
-    fn dismiss_permission<'a>(
-        &'a self,
-        _: &'a SessionKey,
-        _: &'a str,
-        _: &'a str,
-        _: IdempotencyKey,
-    ) -> ServiceFuture<'a, ()> {
-        Box::pin(std::future::ready(Err(Failure::of(Code::Runtime))))
-    }
-    fn answer_permission<'a>(
+    fn answer_question<'a>(
         &'a self,
         session: &'a SessionKey,
         permission: &'a str,
-        option: &'a str,
+        answer: QuestionAnswer,
         by: &'a str,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
-        self.once(&format!("answer {session} {permission} {option} {by}"), &key);
+        let answer = match answer {
+            QuestionAnswer::Option(option) => option,
+            QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
+        };
+        self.once(&format!("answer {session} {permission} {answer} {by}"), &key);
         self.pending.lock().unwrap().retain(|row| row.permission_id() != permission);
         Box::pin(async { Ok(()) })
     }

@@ -1,5 +1,5 @@
-//! Components of messages: rows of buttons, of the documentation's reference on components. Other components (selects,
-//! modals, "Components V2") are not modelled and refused.
+//! Components of messages: rows of buttons, and of modals: rows with a text input, of the documentation's reference on
+//! components. Other components (selects, labels, "Components V2") are not modelled and refused.
 
 use super::super::error::FormErrors;
 use super::{at, bounded, list};
@@ -10,9 +10,13 @@ const ROWS_MAX: usize = 5;
 const BUTTONS_MAX: usize = 5;
 const CUSTOM_ID_MAX: usize = 100;
 const LABEL_MAX: usize = 80;
+const MODAL_LABEL_MAX: usize = 45;
+const PLACEHOLDER_MAX: usize = 100;
+const VALUE_MAX: usize = 4_000;
 
 const ROW: u64 = 1;
 const BUTTON: u64 = 2;
+const TEXT_INPUT: u64 = 4;
 
 fn kind(component: &Value) -> u64 {
     component.get("type").and_then(Value::as_u64).unwrap_or(0)
@@ -77,6 +81,37 @@ fn button(component: &Value, path: &str, ids: &mut BTreeSet<String>, errors: &mu
     }
 }
 
+/// Checks the data of a modal.
+pub fn of_modal(data: &Value, errors: &mut FormErrors) {
+    let mut ids = BTreeSet::new();
+    custom_id(data, "", &mut BTreeSet::new(), errors);
+    bounded(data, "title", "", (1, MODAL_LABEL_MAX), errors);
+    let rows = list(data, "components", "components", errors).map_or(&[][..], Vec::as_slice);
+    if rows.is_empty() || rows.len() > ROWS_MAX {
+        errors.length("components", 1, ROWS_MAX);
+    }
+    for (n, row) in rows.iter().enumerate() {
+        let path = format!("components.{n}");
+        let inside = list(row, "components", &at(&path, "components"), errors).map_or(&[][..], Vec::as_slice);
+        match inside {
+            [input] if kind(row) == ROW && kind(input) == TEXT_INPUT => {
+                text_input(input, &format!("{path}.components.0"), &mut ids, errors);
+            }
+            _ => errors.choice(&at(&path, "type"), "(1,)"),
+        }
+    }
+}
+
+fn text_input(input: &Value, path: &str, ids: &mut BTreeSet<String>, errors: &mut FormErrors) {
+    custom_id(input, path, ids, errors);
+    bounded(input, "label", path, (1, MODAL_LABEL_MAX), errors);
+    bounded(input, "placeholder", path, (0, PLACEHOLDER_MAX), errors);
+    bounded(input, "value", path, (0, VALUE_MAX), errors);
+    if !matches!(input.get("style").and_then(Value::as_u64), Some(1 | 2)) {
+        errors.choice(&at(path, "style"), "(1, 2)");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,6 +129,37 @@ mod tests {
 
     fn good(n: usize) -> Value {
         json!({"type": 2, "style": 1, "label": "yes", "custom_id": format!("id{n}")})
+    }
+
+    #[test]
+    fn limits_of_modals() {
+        let modal = |change: Value| {
+            let mut input = json!({"type": 4, "custom_id": "0", "label": "Name", "style": 1});
+            if let (Some(members), Value::Object(change)) = (input.as_object_mut(), change) {
+                members.extend(change);
+            }
+            json!({"custom_id": "x", "title": "Who?", "components": [{"type": 1, "components": [input]}]})
+        };
+        let mistakes = |data: &Value| {
+            let mut errors = FormErrors::default();
+            of_modal(data, &mut errors);
+            errors.finish().err().and_then(|error| error.errors)
+        };
+        assert_eq!(mistakes(&modal(json!({}))), None);
+        let input = "/components/0/components/0";
+        for (change, path) in [
+            (json!({"label": "x".repeat(46)}), format!("{input}/label/_errors")),
+            (json!({"label": null}), format!("{input}/label/_errors")),
+            (json!({"placeholder": "x".repeat(101)}), format!("{input}/placeholder/_errors")),
+            (json!({"value": "x".repeat(4_001)}), format!("{input}/value/_errors")),
+            (json!({"style": 3}), format!("{input}/style/_errors")),
+            (json!({"custom_id": ""}), format!("{input}/custom_id/_errors")),
+            (json!({"type": 3}), "/components/0/type/_errors".to_owned()),
+        ] {
+            let found = mistakes(&modal(change.clone())).unwrap_or_else(|| panic!("accepted: {change}"));
+            assert!(found.pointer(&path).is_some(), "{found} has no {path}");
+        }
+        assert!(mistakes(&json!({"custom_id": "x", "title": "x", "components": []})).is_some());
     }
 
     #[test]

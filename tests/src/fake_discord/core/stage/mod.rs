@@ -145,7 +145,9 @@ impl Machine {
             Order::Post { .. } | Order::Edit { .. } | Order::Delete { .. } => {
                 return self.person_writes(now, order);
             }
-            Order::Click { .. } | Order::Use { .. } => return self.person_acts(now, order),
+            Order::Click { .. } | Order::Submit { .. } | Order::Use { .. } => {
+                return self.person_acts(now, order);
+            }
             Order::MakeThread { user, channel, name, message } => {
                 return Ok(id(self.make_thread_by_force(now, channel, user, &name, message)?.id));
             }

@@ -184,6 +184,15 @@ pub enum Order {
         /// The custom id of the component.
         custom_id: String,
     },
+    /// A person submits the modal that an interaction was answered with.
+    Submit {
+        /// The user.
+        user: Id,
+        /// The interaction.
+        interaction: Id,
+        /// Custom id and value of each input.
+        values: Vec<(String, String)>,
+    },
     /// A person uses a command.
     Use {
         /// The user.

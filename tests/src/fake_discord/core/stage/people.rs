@@ -42,6 +42,7 @@ impl Machine {
     pub(super) fn person_acts(&mut self, now: Ms, order: Order) -> Outcome {
         match order {
             Order::Click { user, message, custom_id } => self.click(now, user, message, &custom_id),
+            Order::Submit { user, interaction, values } => self.submit(now, user, interaction, &values),
             Order::Use { user, channel, bot, command, options, focused } => {
                 self.use_command(now, user, channel, bot, &command, &options, focused.as_deref())
             }
@@ -78,6 +79,31 @@ impl Machine {
             message: Some(message),
         };
         as_json(self.interact(now, &bot, act)?)
+    }
+
+    fn submit(&mut self, now: Ms, user_id: Id, of: Id, values: &[(String, String)]) -> Outcome {
+        let opened = self.world.interactions.get(of).cloned().ok_or_else(ApiError::unknown_interaction)?;
+        let modal = opened.answered.filter(|answered| answered.kind == 9 && opened.user_id == user_id);
+        let modal = modal.ok_or_else(ApiError::unknown_interaction)?.data;
+        let rows = modal.get("components").and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut filled = Vec::new();
+        for row in &rows {
+            let input = row.pointer("/components/0").unwrap_or(&Value::Null);
+            let id = input.get("custom_id").and_then(Value::as_str).unwrap_or_default();
+            let preset = input.get("value").and_then(Value::as_str).unwrap_or_default();
+            let value =
+                values.iter().find(|(name, _)| name == id).map_or(preset, |(_, value)| value.as_str());
+            if value.is_empty() && input.get("required") == Some(&Value::Bool(true)) {
+                return Err(form_error("value", "BASE_TYPE_REQUIRED", "This field is required"));
+            }
+            filled.push(json!({"type": 1, "components": [{"type": 4, "custom_id": id, "value": value}]}));
+        }
+        let message = opened.message_id.and_then(|id| self.world.messages.get(id)).cloned();
+        let bot =
+            self.world.bot_of(opened.application_id).cloned().ok_or_else(ApiError::unknown_application)?;
+        let data = json!({"custom_id": modal["custom_id"], "components": filled});
+        let (kind, channel_id) = (kind::MODAL_SUBMIT, opened.channel_id);
+        as_json(self.interact(now, &bot, Act { kind, user_id, channel_id, data, name: None, message })?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "one for each part of what a person does")]
