@@ -204,6 +204,7 @@ impl Service for Fake {
     ) -> ServiceFuture<'a, ()> {
         let answer = match answer {
             QuestionAnswer::Option(option) => option,
+            QuestionAnswer::Dismissed => "dismissed".to_owned(),
             QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
         };
         self.record(&format!("answer {id} {answer} {by}"), &key);

@@ -177,6 +177,7 @@ impl Service for FakeService {
     ) -> ServiceFuture<'a, ()> {
         let answer = match answer {
             QuestionAnswer::Option(option) => option,
+            QuestionAnswer::Dismissed => "dismissed".to_owned(),
             QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
         };
         self.once(&format!("answer {session} {permission} {answer} {by}"), &key);
