@@ -151,6 +151,15 @@ impl Client {
     /// When the gateway refuses.
     #[must_use]
     pub fn websocket(socket: &Path, path: &str) -> Self {
+        Self::websocket_with(socket, path, &json!({}))
+    }
+
+    /// As [`Client::websocket`], and declares these capabilities.
+    ///
+    /// # Panics
+    /// When the gateway refuses.
+    #[must_use]
+    pub fn websocket_with(socket: &Path, path: &str, capabilities: &Value) -> Self {
         let stream = connect(socket);
         let request = format!("ws://gateway{path}");
         let (mut ws, _) = tungstenite::client(request, stream).unwrap_or_else(|e| panic!("no upgrade: {e}"));
@@ -161,7 +170,9 @@ impl Client {
         let to = sender.clone();
         std::thread::spawn(move || run_websocket(ws, &outgoing, &to));
         let mut client = Self::new(Transport::Queue(queue), sender, received);
-        client.info = client.call("initialize", &initialize_params());
+        let mut params = initialize_params();
+        params["clientCapabilities"] = capabilities.clone();
+        client.info = client.call("initialize", &params);
         client
     }
 
@@ -425,9 +436,12 @@ impl Client {
         self.answer(id)
     }
 
-    /// Waits for a permission request; returns it and the messages before it.
+    /// Waits for a permission request or an elicitation; returns it and the messages before it.
     pub fn question(&mut self) -> (Value, Vec<Received>) {
-        let (found, before) = self.find("a question", |it| it.json["method"] == "session/request_permission");
+        let is_question = |it: &Received| {
+            it.json["method"] == "session/request_permission" || it.json["method"] == "elicitation/create"
+        };
+        let (found, before) = self.find("a question", is_question);
         (found.json, before)
     }
 }

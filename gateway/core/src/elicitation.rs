@@ -22,6 +22,8 @@ use serde_json::{Map, Number, Value, json};
 
 /// Method of the request.
 pub const METHOD: &str = "elicitation/create";
+/// Status of the journal row about a page whose interaction is complete.
+pub const PAGE_COMPLETE: &str = "page_complete";
 /// Detail code of an answer that does not fit the form.
 pub const INVALID: &str = "ELICITATION_INVALID";
 /// Option that accepts: opens the page, or submits the form's default values.

@@ -3,6 +3,7 @@
 mod bridge;
 mod http;
 mod permissions;
+mod questions;
 mod resume;
 mod turns;
 mod websocket;

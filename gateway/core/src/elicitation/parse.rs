@@ -61,7 +61,8 @@ fn form(schema: Option<&str>) -> Parsed<Vec<FormField>> {
     let mut names = BTreeSet::new();
     for (name, raw) in properties.iter() {
         let at = format!("{at}.{name}");
-        let is_usable = !name.is_empty() && !name.contains(char::is_control) && names.insert(name.to_owned());
+        let is_usable =
+            !name.trim().is_empty() && !name.contains(char::is_control) && names.insert(name.to_owned());
         if !is_usable || fields.len() >= FIELDS_MAX {
             return Err(at);
         }

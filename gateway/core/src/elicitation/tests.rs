@@ -80,6 +80,7 @@ fn unusable_params_are_refused_with_their_name() {
         (form(&json!({ "a": 1 }), &json!([])), "requestedSchema.properties.a.type"),
         (form(&json!({ "a": { "type": "object" } }), &json!(["a"])), "requestedSchema.properties.a.type"),
         (form(&json!({ "": text }), &json!([])), "requestedSchema.properties."),
+        (form(&json!({ " \u{2003}": text }), &json!([])), "requestedSchema.properties. \u{2003}"),
         (
             form(&json!({ "a": { "type": "string", "minLength": "1" } }), &json!([])),
             "requestedSchema.properties.a.minLength",

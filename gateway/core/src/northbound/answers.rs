@@ -1,5 +1,6 @@
 //! Results of the gateway's own methods.
 
+use super::session_view::ClientTraits;
 use crate::agent_settings::{AgentSettings, Choices, ConfigOption, MODEL_OPTION};
 use crate::jsonrpc::put;
 use crate::rows::{SessionOptions, SessionRow};
@@ -59,12 +60,17 @@ pub fn has_version(params: Option<&str>) -> bool {
     params.is_some_and(|params| params.get("protocolVersion").is_some_and(Value::is_number))
 }
 
-/// True if the client declared notices in `initialize`.
-pub fn declares_notices(params: Option<&str>) -> bool {
-    let params: Option<Value> = params.and_then(|params| serde_json::from_str(params).ok());
-    let declared =
-        params.and_then(|mut params| Some(params.pointer_mut("/clientCapabilities/session/notices")?.take()));
-    declared.is_some_and(|value| value.is_object() || value == Value::Bool(true))
+/// Returns what the client declared in the params of `initialize`.
+pub fn declared(params: Option<&str>) -> ClientTraits {
+    let params: Value = params.and_then(|params| serde_json::from_str(params).ok()).unwrap_or_default();
+    let has = |path: &str| {
+        params.pointer(path).is_some_and(|value| value.is_object() || *value == Value::Bool(true))
+    };
+    ClientTraits {
+        has_notices: has("/clientCapabilities/session/notices"),
+        has_forms: has("/clientCapabilities/elicitation/form"),
+        has_pages: has("/clientCapabilities/elicitation/url"),
+    }
 }
 
 /// What a client learns about a session when it opens it.
@@ -233,6 +239,18 @@ mod tests {
             assert_eq!(has_version(Some(params)), is_version, "{params}");
         }
         assert!(!has_version(None));
+    }
+
+    #[test]
+    fn declared_capabilities_are_read_from_initialize() {
+        let all = r#"{"clientCapabilities":{"session":{"notices":{}},"elicitation":{"form":{},"url":{}}}}"#;
+        let want = ClientTraits { has_notices: true, has_forms: true, has_pages: true };
+        assert_eq!(declared(Some(all)), want);
+        let form = r#"{"clientCapabilities":{"elicitation":{"form":{},"url":null}}}"#;
+        assert_eq!(declared(Some(form)), ClientTraits { has_forms: true, ..ClientTraits::default() });
+        for none in ["{}", "[]", r#"{"clientCapabilities":{"elicitation":{}}}"#] {
+            assert_eq!(declared(Some(none)), ClientTraits::default(), "{none}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! goes.
 
 use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
-use super::session_view::{PendingQuestion, RowsTaken, SessionView, ViewerTraits};
+use super::session_view::{ClientTraits, PendingQuestion, RowsTaken, SessionView, ViewerTraits};
 use crate::event::EventRow;
 use crate::principal::{Principal, Scope};
 use acp_shared::ids::{RunId, SessionKey};
@@ -39,7 +39,7 @@ pub struct TooManyStreams;
 #[derive(Debug, Clone)]
 pub struct ConnectionState {
     principal: Principal,
-    has_notices: bool,
+    declared: ClientTraits,
     sessions: HashMap<SessionKey, SessionView>,
     queue: FrameQueue,
     streams: HashMap<StreamScope, u64>,
@@ -50,10 +50,10 @@ pub struct ConnectionState {
 
 impl ConnectionState {
     /// Creates the state of a new connection.
-    pub fn new(principal: Principal, has_notices: bool) -> Self {
+    pub fn new(principal: Principal) -> Self {
         Self {
             principal,
-            has_notices,
+            declared: ClientTraits::default(),
             sessions: HashMap::new(),
             queue: FrameQueue::default(),
             streams: HashMap::new(),
@@ -68,7 +68,7 @@ impl ConnectionState {
     }
 
     fn traits(&self) -> ViewerTraits {
-        ViewerTraits { votes: self.principal.may(Scope::Approve), has_notices: self.has_notices }
+        ViewerTraits { votes: self.principal.may(Scope::Approve), declared: self.declared }
     }
 
     /// Opens a stream; it replaces an open one of the same scope.
@@ -280,9 +280,9 @@ impl ConnectionState {
         sessions.find_map(|(key, view)| view.ballot().has_question(permission_id).then(|| key.clone()))
     }
 
-    /// Notes whether the client declared notices.
-    pub const fn set_notices(&mut self, has_notices: bool) {
-        self.has_notices = has_notices;
+    /// Notes what the client declared.
+    pub const fn declare(&mut self, declared: ClientTraits) {
+        self.declared = declared;
     }
 
     /// True if the connection can answer this permission request of this session now.
@@ -304,7 +304,7 @@ mod tests {
     }
 
     fn state() -> ConnectionState {
-        ConnectionState::new(Principal::of_local_user("ann".to_owned()), false)
+        ConnectionState::new(Principal::of_local_user("ann".to_owned()))
     }
 
     fn row(session: &SessionKey, seq: u64) -> EventRow {

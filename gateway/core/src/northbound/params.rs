@@ -1,6 +1,8 @@
 //! Params of the methods that clients call: one definition and one check for each.
 
 use super::message::ReplyError;
+use crate::actor::QuestionAnswer;
+use crate::api::AnswerBody;
 use crate::config::{McpServer, PermissionMode, Secret};
 use crate::files::{FILES_BYTES_MAX, PromptFile};
 use crate::jsonrpc::ObjectMembers;
@@ -76,8 +78,8 @@ pub enum ClientCall {
         session: SessionKey,
         /// Id of the permission request.
         permission_id: String,
-        /// Chosen option.
-        option_id: String,
+        /// The answer.
+        answer: QuestionAnswer,
     },
     /// `_acphost/agents/list`.
     Agents,
@@ -218,6 +220,27 @@ impl<'a> Params<'a> {
             None | Some("null") => Ok(None),
             Some(_) => self.string(name).map(Some),
         }
+    }
+
+    /// Reads `optionId`, or for an elicitation `action` and `content`.
+    fn question_answer(&self) -> Parsed<QuestionAnswer> {
+        let action = match self.members.get("action").filter(|raw| *raw != "null") {
+            None => None,
+            Some(raw) => Some(
+                serde_json::from_str(raw).map_err(|_| wrong("action", "`accept`, `decline` or `cancel`"))?,
+            ),
+        };
+        let content = match self.members.get("content").filter(|raw| *raw != "null") {
+            None => None,
+            Some(raw) => Some(serde_json::from_str(raw).map_err(|_| wrong("content", "an object"))?),
+        };
+        let option_id = self.optional_string("optionId")?;
+        let answer = AnswerBody { option_id, action, content, by: None }.answer();
+        answer.map_err(|_| {
+            ReplyError::invalid_params(
+                "give either `optionId`, or `action` (`accept`, `decline` or `cancel`); `content` needs the action `accept`",
+            )
+        })
     }
 
     fn number(&self, name: &str, default: u64) -> Parsed<u64> {
@@ -393,7 +416,7 @@ fn own_call(method: &str, params: Option<&str>) -> Parsed<ClientCall> {
             ClientCall::AnswerPermission {
                 session: params.session()?,
                 permission_id: params.string("permissionId")?,
-                option_id: params.string("optionId")?,
+                answer: params.question_answer()?,
             }
         }
         "_acphost/agents/list" => ClientCall::Agents,

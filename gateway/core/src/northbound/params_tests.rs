@@ -14,6 +14,12 @@ fn code(method: &str, params: &Value) -> Option<i64> {
 fn params_are_accepted_or_refused_with_their_code() {
     let long = format!("/{}", "a".repeat(4_096));
     let bad = Some(INVALID_PARAMS);
+    let answer = |more: Value| {
+        let mut params = json!({"sessionId": KEY, "permissionId": "l:1"});
+        let more = more.as_object().cloned().unwrap_or_default();
+        params.as_object_mut().unwrap().extend(more);
+        params
+    };
     for (method, params, want) in [
         ("session/new", json!({"cwd": "/w", "mcpServers": []}), None),
         ("session/new", json!({"cwd": "/w"}), None),
@@ -46,6 +52,13 @@ fn params_are_accepted_or_refused_with_their_code() {
         ("session/set_mode", json!({"sessionId": KEY}), bad),
         ("session/set_config_option", json!({"sessionId": KEY, "configId": "a", "value": true}), None),
         ("session/set_config_option", json!({"sessionId": KEY, "configId": "a", "value": 7}), bad),
+        ("_acphost/permissions/answer", answer(json!({"optionId": "o"})), None),
+        ("_acphost/permissions/answer", answer(json!({"action": "accept", "content": {"a": 1}})), None),
+        ("_acphost/permissions/answer", answer(json!({"action": "decline"})), None),
+        ("_acphost/permissions/answer", answer(json!({"action": "decline", "content": {}})), bad),
+        ("_acphost/permissions/answer", answer(json!({"action": "maybe"})), bad),
+        ("_acphost/permissions/answer", answer(json!({"action": "accept", "optionId": "o"})), bad),
+        ("_acphost/permissions/answer", answer(json!({})), bad),
         ("$/cancel_request", json!({"requestId": 7}), None),
         ("$/cancel_request", json!({}), bad),
         ("session/fork", json!({"sessionId": KEY}), Some(METHOD_NOT_FOUND)),

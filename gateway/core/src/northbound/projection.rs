@@ -2,6 +2,9 @@
 
 use super::PERMISSION_ID_PREFIX;
 use super::message::{ReplyError, error_frame, notification_frame, request_frame, result_frame};
+use super::session_view::PendingQuestion;
+use super::voting::QuestionKind;
+use crate::elicitation::{self, PAGE_COMPLETE};
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::jsonrpc::{ObjectMembers, put, quoted};
@@ -136,34 +139,56 @@ fn failed_answer(id: &str, row: &EventRow) -> String {
     error_frame(id, &error)
 }
 
-/// Returns the request for a vote with the agent's params, JSON text, under the session of the gateway.
-pub fn permission_request(
-    session: &SessionKey,
-    permission_id: &str,
-    params: &str,
-    deadline_at_ms: Option<u64>,
-) -> String {
-    let members = ObjectMembers::parse(params).unwrap_or_default();
+/// Returns the request for a vote with the agent's params under the session of the gateway.
+pub fn permission_request(session: &SessionKey, question: &PendingQuestion) -> String {
+    let members = ObjectMembers::parse(&question.params).unwrap_or_default();
+    let method = match question.kind {
+        QuestionKind::Permission => "session/request_permission",
+        QuestionKind::Form | QuestionKind::Page => elicitation::METHOD,
+    };
+    // An elicitation may belong to a request, whose id is the agent's.
+    let is_replaced = |name: &str| match name {
+        "sessionId" | "_meta" => true,
+        "requestId" => question.kind != QuestionKind::Permission,
+        _ => false,
+    };
     let mut out = format!(r#"{{"sessionId":"{session}""#);
-    for (name, raw) in members.iter().filter(|(name, _)| !matches!(*name, "sessionId" | "_meta")) {
+    for (name, raw) in members.iter().filter(|(name, _)| !is_replaced(name)) {
         let _ = write!(out, ",{}:{raw}", quoted(name));
     }
-    let mut ours = json!({ "permissionId": permission_id });
-    if let Some(at_ms) = deadline_at_ms {
+    let mut ours = json!({ "permissionId": question.permission_id });
+    if let Some(at_ms) = question.deadline_at_ms {
         put(&mut ours, "deadlineAtMs", json!(at_ms));
     }
     let _ = write!(out, r#","_meta":{}}}"#, merged_meta(members.get("_meta"), &ours));
-    let id = format!("{PERMISSION_ID_PREFIX}{permission_id}");
-    request_frame(&id, "session/request_permission", &out)
+    request_frame(&format!("{PERMISSION_ID_PREFIX}{}", question.permission_id), method, &out)
 }
 
-/// Reads a `permission` row: the id, and the request for a vote.
-pub fn permission_of(row: &EventRow) -> Option<(String, String)> {
+/// Reads the question of a `permission` row.
+pub fn question_of(row: &EventRow) -> Option<PendingQuestion> {
     let payload = ObjectMembers::parse(&row.payload).ok()?;
-    let id = payload.string("permission_id")?.into_owned();
-    let deadline = payload.get("deadline_at_ms").and_then(|raw| raw.parse().ok());
-    let frame = permission_request(&row.session_key, &id, payload.get("params").unwrap_or("{}"), deadline);
-    Some((id, frame))
+    let form = payload.get("form").and_then(|raw| ObjectMembers::parse(raw).ok());
+    let mode = form.as_ref().and_then(|form| form.string("mode"));
+    Some(PendingQuestion {
+        permission_id: payload.string("permission_id")?.into_owned(),
+        run_id: row.run_id,
+        kind: match mode.as_deref() {
+            None => QuestionKind::Permission,
+            Some("url") => QuestionKind::Page,
+            Some(_) => QuestionKind::Form,
+        },
+        params: payload.get("params").unwrap_or("{}").to_owned(),
+        deadline_at_ms: payload.get("deadline_at_ms").and_then(|raw| raw.parse().ok()),
+    })
+}
+
+/// Reads the status row about a page whose interaction is complete.
+pub fn page_completion(row: &EventRow) -> Option<String> {
+    let payload = ObjectMembers::parse(&row.payload).ok()?;
+    let id = payload
+        .get("elicitation_id")
+        .filter(|_| payload.string("status").as_deref() == Some(PAGE_COMPLETE))?;
+    Some(notification_frame("elicitation/complete", &format!(r#"{{"elicitationId":{id}}}"#)))
 }
 
 /// Reads a `permission_settled` row: the id, and the notification about it.
@@ -171,7 +196,9 @@ pub fn settled_of(row: &EventRow) -> Option<(String, String)> {
     let payload: Value = serde_json::from_str(&row.payload).ok()?;
     let id = payload.get("permission_id")?.as_str()?.to_owned();
     let mut params = json!({ "sessionId": row.session_key, "permissionId": id });
-    for (theirs, ours) in [("option_id", "optionId"), ("by", "by"), ("without", "without")] {
+    for (theirs, ours) in
+        [("option_id", "optionId"), ("action", "action"), ("by", "by"), ("without", "without")]
+    {
         if let Some(value) = payload.get(theirs).filter(|value| !value.is_null()) {
             put(&mut params, ours, value.clone());
         }

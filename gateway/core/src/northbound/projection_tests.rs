@@ -69,8 +69,8 @@ fn failures_of_runs_are_errors_of_the_agent_or_refusals() {
 #[test]
 fn permission_requests_keep_params_and_get_the_session_of_the_gateway() {
     let payload = r#"{"permission_id":"l:5","params":{"sessionId":"theirs","toolCall":{"n":1e3},"options":[],"_meta":{"k":1}},"deadline_at_ms":9}"#;
-    let (id, frame) = permission_of(&row(EventKind::Permission, payload, None)).unwrap();
-    assert_eq!(id, "l:5");
+    let (question, frame) = question_and_frame(payload);
+    assert_eq!((question.permission_id.as_str(), question.kind), ("l:5", QuestionKind::Permission));
     assert_eq!(
         frame,
         concat!(
@@ -85,6 +85,45 @@ fn permission_requests_keep_params_and_get_the_session_of_the_gateway() {
     let want = json!({"sessionId": "agent:demo:acp:1", "permissionId": "l:5", "optionId": "a", "by": "ann",
         "_meta": {"acphost": {"seq": 7}}});
     assert_eq!((id.as_str(), &frame["params"]), ("l:5", &want));
+}
+
+/// Question of a `permission` row, and the request for it.
+fn question_and_frame(payload: &str) -> (PendingQuestion, String) {
+    let row = row(EventKind::Permission, payload, None);
+    let question = question_of(&row).unwrap();
+    let frame = permission_request(&row.session_key, &question);
+    (question, frame)
+}
+
+#[test]
+fn elicitations_keep_params_and_get_the_session_of_the_gateway() {
+    for (mode, kind) in [("form", QuestionKind::Form), ("url", QuestionKind::Page)] {
+        let payload = format!(
+            r#"{{"permission_id":"l:5","params":{{"mode":"{mode}","requestId":7,"n":1e3}},"form":{{"mode":"{mode}"}}}}"#
+        );
+        let (question, frame) = question_and_frame(&payload);
+        assert_eq!(question.kind, kind);
+        let want = concat!(
+            r#"{"jsonrpc":"2.0","id":"perm:l:5","method":"elicitation/create","params":{"sessionId":"agent:demo:acp:1","#,
+            r#""mode":"MODE","n":1e3,"_meta":{"acphost":{"permissionId":"l:5"}}}}"#
+        );
+        assert_eq!(frame, want.replace("MODE", mode));
+    }
+    let settled = r#"{"permission_id":"l:5","outcome":"cancelled","action":"cancel"}"#;
+    let (_, frame) = settled_of(&row(EventKind::PermissionSettled, settled, None)).unwrap();
+    assert!(frame.contains(r#""action":"cancel""#), "{frame}");
+}
+
+#[test]
+fn completion_of_a_page_is_a_notification() {
+    let complete = |payload: &str| page_completion(&row(EventKind::Status, payload, None));
+    assert_eq!(
+        complete(r#"{"status":"page_complete","text":"t","elicitation_id":"p1"}"#).unwrap(),
+        r#"{"jsonrpc":"2.0","method":"elicitation/complete","params":{"elicitationId":"p1"}}"#
+    );
+    for other in [r#"{"status":"page_complete"}"#, r#"{"status":"x","elicitation_id":"p1"}"#, "7"] {
+        assert_eq!(complete(other), None, "{other}");
+    }
 }
 
 #[test]
@@ -110,7 +149,8 @@ proptest! {
         let mut frames = vec![agent_update(&row), prompt_answer("1", &row), gap_notice(&row), closed_update(&row)];
         frames.push(user_message(&row, &prompt_of(&row)));
         frames.push(turn_update(&row, &ended_turn(&row)));
-        frames.extend(permission_of(&row).map(|(_, frame)| frame));
+        frames.extend(question_of(&row).map(|question| permission_request(&row.session_key, &question)));
+        frames.extend(page_completion(&row));
         frames.extend(settled_of(&row).map(|(_, frame)| frame));
         frames.extend(extension(&row));
         for frame in frames {

@@ -4,7 +4,7 @@
 use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
 use super::message::result_frame;
 use super::projection::{self, PromptText};
-use super::voting::Ballot;
+use super::voting::{Ballot, QuestionKind};
 use crate::event::{EventKind, EventRow};
 use acp_shared::ids::{RunId, SessionKey};
 use serde_json::json;
@@ -13,20 +13,46 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// Maximum number of ended runs whose request is remembered, to repeat the answer.
 const ENDED_MAX: usize = 256;
 
+/// What a client declared in `initialize`, as far as it changes its frames.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ClientTraits {
+    /// True if it shows notices.
+    pub has_notices: bool,
+    /// True if it shows forms of elicitations.
+    pub has_forms: bool,
+    /// True if it opens pages of elicitations.
+    pub has_pages: bool,
+}
+
+impl ClientTraits {
+    /// True if the client can show a question.
+    pub const fn shows(self, kind: QuestionKind) -> bool {
+        match kind {
+            QuestionKind::Permission => true,
+            QuestionKind::Form => self.has_forms,
+            QuestionKind::Page => self.has_pages,
+        }
+    }
+}
+
 /// What a connection may do and understands, as far as it changes its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ViewerTraits {
-    /// True if the principal may answer permission requests.
+    /// True if the principal may answer questions.
     pub votes: bool,
-    /// True if the client declared notices.
-    pub has_notices: bool,
+    /// What the client declared.
+    pub declared: ClientTraits,
 }
 
-/// Pending permission request, for a client that has just loaded the session.
+/// Pending permission request or elicitation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PendingQuestion {
     /// Id of the permission request.
     pub permission_id: String,
+    /// Run that waits for the answer.
+    pub run_id: Option<RunId>,
+    /// What is asked.
+    pub kind: QuestionKind,
     /// Params of the agent, JSON text.
     pub params: String,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch.
@@ -84,6 +110,8 @@ pub struct SessionView {
     /// Unfinished turns that the rows have shown, in order of acceptance.
     turns: VecDeque<Turn>,
     ballot: Ballot,
+    /// Questions of own runs that the client cannot show.
+    skipped: Vec<String>,
     queue: FrameQueue,
 }
 
@@ -98,6 +126,7 @@ impl SessionView {
             own: OwnRuns::default(),
             turns: VecDeque::new(),
             ballot: Ballot::default(),
+            skipped: Vec::new(),
             queue: FrameQueue::default(),
         }
     }
@@ -253,12 +282,31 @@ impl SessionView {
     /// # Errors
     /// [`QueueFull`].
     pub fn ask(&mut self, question: &PendingQuestion) -> Result<(), QueueFull> {
-        let PendingQuestion { permission_id, params, deadline_at_ms } = question;
-        if !self.traits.votes || !self.ballot.ask(permission_id, None) {
-            return Ok(());
+        match self.request_of(question, None) {
+            Some(frame) => self.push(frame),
+            None => Ok(()),
         }
-        let frame = projection::permission_request(&self.session, permission_id, params, *deadline_at_ms);
-        self.push(frame)
+    }
+
+    /// Returns the questions of the connection's own runs that its client cannot show, once each.
+    pub fn take_skipped(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.skipped)
+    }
+
+    /// Returns the request for a vote, unless it was sent, or the client has no vote or cannot show the question.
+    fn request_of(&mut self, question: &PendingQuestion, seq: Option<u64>) -> Option<String> {
+        if !self.traits.votes {
+            return None;
+        }
+        if !self.traits.declared.shows(question.kind) {
+            let is_own = question.run_id.is_some_and(|run| self.own.requests.contains_key(&run));
+            if self.ballot.skip(&question.permission_id) && is_own {
+                self.skipped.push(question.permission_id.clone());
+            }
+            return None;
+        }
+        let is_asked = self.ballot.ask(&question.permission_id, seq);
+        is_asked.then(|| projection::permission_request(&self.session, question))
     }
 
     /// Returns the frames of a row.
@@ -274,7 +322,10 @@ impl SessionView {
             EventKind::Extension => projection::extension(row).into_iter().collect(),
             EventKind::Permission => self.project_permission(row),
             EventKind::PermissionSettled => self.project_settled(row),
-            EventKind::Gap if self.traits.has_notices => vec![projection::gap_notice(row)],
+            EventKind::Gap if self.traits.declared.has_notices => vec![projection::gap_notice(row)],
+            EventKind::Status if self.traits.declared.has_pages => {
+                projection::page_completion(row).into_iter().collect()
+            }
             EventKind::Done | EventKind::Error => self.project_end(row),
             EventKind::Closed => {
                 if !self.is_loading() {
@@ -315,11 +366,11 @@ impl SessionView {
     }
 
     fn project_permission(&mut self, row: &EventRow) -> Vec<String> {
-        if self.is_loading() || !self.traits.votes {
+        if self.is_loading() {
             return Vec::new();
         }
-        let Some((id, frame)) = projection::permission_of(row) else { return Vec::new() };
-        if self.ballot.ask(&id, Some(row.session_seq)) { vec![frame] } else { Vec::new() }
+        let question = projection::question_of(row);
+        question.and_then(|question| self.request_of(&question, Some(row.session_seq))).into_iter().collect()
     }
 
     fn project_settled(&mut self, row: &EventRow) -> Vec<String> {

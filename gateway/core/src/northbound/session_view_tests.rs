@@ -12,7 +12,7 @@ fn key() -> SessionKey {
 }
 
 fn view() -> SessionView {
-    SessionView::new(key(), ViewerTraits { votes: true, has_notices: false }, 0)
+    SessionView::new(key(), ViewerTraits { votes: true, declared: ClientTraits::default() }, 0)
 }
 
 /// Numbers rows from 1.
@@ -149,6 +149,8 @@ fn load_shows_all_history_then_its_answer_then_open_questions() {
     assert_eq!(out.iter().map(brief).collect::<Vec<_>>(), ["1-0 user hi from ann"], "the own prompt too");
     let question = |id: &str| PendingQuestion {
         permission_id: id.to_owned(),
+        run_id: Some(run(1)),
+        kind: QuestionKind::Permission,
         params: "{}".to_owned(),
         deadline_at_ms: None,
     };
@@ -192,6 +194,40 @@ fn settled_question_is_withdrawn_where_it_is_open() {
 }
 
 #[test]
+fn elicitation_is_asked_where_the_client_shows_it_and_skipped_elsewhere() {
+    let form = json!({"permission_id": "l:1", "params": {}, "form": {"mode": "form"}});
+    let page = json!({"permission_id": "l:2", "params": {}, "form": {"mode": "url"}});
+    let complete = json!({"status": "page_complete", "elicitation_id": "p"});
+    let rows = journal(&[
+        (1, EventKind::Permission, form),
+        (1, EventKind::Permission, page),
+        (1, EventKind::Status, complete),
+    ]);
+    let of = |has_forms, has_pages| {
+        let declared = ClientTraits { has_forms, has_pages, ..ClientTraits::default() };
+        let mut view = SessionView::new(key(), ViewerTraits { votes: true, declared }, 0);
+        view.end_prompt(Some((run(1), "1")));
+        view
+    };
+    let (form, page) = ("1-0 elicitation/create \"perm:l:1\"", "2-0 elicitation/create \"perm:l:2\"");
+    for (has_forms, has_pages, frames, skipped) in [
+        (true, true, vec![form, page, "3-0 elicitation/complete"], vec![]),
+        (true, false, vec![form], vec!["l:2"]),
+        (false, true, vec![page, "3-0 elicitation/complete"], vec!["l:1"]),
+        (false, false, vec![], vec!["l:1", "l:2"]),
+    ] {
+        let mut view = of(has_forms, has_pages);
+        assert_eq!(take(&mut view, &rows), frames);
+        assert_eq!(view.take_skipped(), skipped);
+        assert_eq!(view.take_skipped(), Vec::<String>::new(), "once");
+        assert_eq!(view.has_vote("l:1"), has_forms);
+    }
+    let mut observer = SessionView::new(key(), ViewerTraits { votes: true, ..ViewerTraits::default() }, 0);
+    assert_eq!(take(&mut observer, &rows), Vec::<String>::new());
+    assert_eq!(observer.take_skipped(), Vec::<String>::new(), "the run is another client's");
+}
+
+#[test]
 fn closed_session_ends_its_stream_behind_the_last_frame() {
     let rows = journal(&[(1, EventKind::Closed, json!({"reason": "by hand"}))]);
     let mut view = view();
@@ -219,7 +255,7 @@ proptest! {
             _ => (1, EventKind::AgentMessage, chunk(&n.to_string())),
         }).collect();
         let rows = journal(&rows);
-        let mut view = SessionView::new(key(), ViewerTraits { votes: true, has_notices: true }, 0);
+        let mut view = SessionView::new(key(), ViewerTraits { votes: true, declared: ClientTraits { has_notices: true, ..ClientTraits::default() } }, 0);
         view.end_prompt(Some((run(1), "1")));
         let mut all = Vec::new();
         for (n, rows) in rows.chunks(batch).enumerate() {

@@ -1,17 +1,31 @@
 //! Votes of clients on permission requests. Several connections are asked at once; the first valid answer wins.
 
+use crate::actor::QuestionAnswer;
+use crate::elicitation::ElicitationAnswer;
 use crate::jsonrpc::ObjectMembers;
+use serde_json::Map;
 use std::collections::HashMap;
 
 /// Maximum number of malformed answers of a connection, after which it is no longer asked.
 pub const MALFORMED_MAX: u32 = 3;
 
-/// Answer of a client to a permission request.
+/// Kind of a question.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuestionKind {
+    /// Permission request.
+    Permission,
+    /// Elicitation with a form.
+    Form,
+    /// Elicitation with a page to open.
+    Page,
+}
+
+/// Answer of a client to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Vote {
-    /// The option with this id.
-    Selected(String),
-    /// No option: the client's person dismissed the question.
+    /// An answer.
+    Answer(QuestionAnswer),
+    /// No answer: the client's person dismissed the question.
     Cancelled,
     /// The client cannot ask.
     Error,
@@ -19,14 +33,19 @@ pub enum Vote {
     Malformed,
 }
 
-/// Reads the outcome of a response to `session/request_permission`.
+/// Reads the outcome of a response to `session/request_permission` or `elicitation/create`.
 pub fn parse_vote(outcome: Result<&str, &str>) -> Vote {
     let Ok(result) = outcome else { return Vote::Error };
     let parsed = || {
         let result = ObjectMembers::parse(result).ok()?;
+        if let Some(action) = result.string("action") {
+            return elicitation_vote(&action, result.get("content"));
+        }
         let outcome = ObjectMembers::parse(result.get("outcome")?).ok()?;
         match outcome.string("outcome")?.as_ref() {
-            "selected" => Some(Vote::Selected(outcome.string("optionId")?.into_owned())),
+            "selected" => {
+                Some(Vote::Answer(QuestionAnswer::Option(outcome.string("optionId")?.into_owned())))
+            }
             "cancelled" => Some(Vote::Cancelled),
             _ => None,
         }
@@ -34,12 +53,26 @@ pub fn parse_vote(outcome: Result<&str, &str>) -> Vote {
     parsed().unwrap_or(Vote::Malformed)
 }
 
+fn elicitation_vote(action: &str, content: Option<&str>) -> Option<Vote> {
+    let answer = match action {
+        "accept" => {
+            let content = content.filter(|raw| *raw != "null");
+            let content = content.map_or_else(|| Ok(Map::new()), serde_json::from_str).ok()?;
+            ElicitationAnswer::Accept { content }
+        }
+        "decline" => ElicitationAnswer::Decline,
+        "cancel" => return Some(Vote::Cancelled),
+        _ => return None,
+    };
+    Some(Vote::Answer(QuestionAnswer::Elicitation(answer)))
+}
+
 /// State of one question on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Question {
     /// Sent, no answer yet; with the row that gave the question, if a row did.
     Open(Option<u64>),
-    /// Answered with an option; the journal tells whether it won.
+    /// Answered; the journal tells whether it won.
     Answered,
     /// Dismissed, or refused by the client: it has no vote on this question.
     Abstained,
@@ -55,8 +88,8 @@ pub struct Ballot {
 /// Consequence of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VoteStep {
-    /// Submit the option.
-    Submit(String),
+    /// Submit the answer.
+    Submit(QuestionAnswer),
     /// Settle the request as cancelled if nobody else can answer it.
     Abstain,
     /// Ask again with the same id.
@@ -91,6 +124,15 @@ impl Ballot {
         true
     }
 
+    /// Notes a question that the client cannot show. Returns false if it is known.
+    pub fn skip(&mut self, permission_id: &str) -> bool {
+        let is_new = !self.questions.contains_key(permission_id);
+        if is_new {
+            self.questions.insert(permission_id.to_owned(), Question::Abstained);
+        }
+        is_new
+    }
+
     /// Forgets the questions that were sent, so that they are sent again, except those that were dismissed.
     pub fn ask_all_again(&mut self) {
         self.questions.retain(|_, question| *question == Question::Abstained);
@@ -109,9 +151,9 @@ impl Ballot {
             return VoteStep::Ignore;
         }
         match vote {
-            Vote::Selected(option) => {
+            Vote::Answer(answer) => {
                 *question = Question::Answered;
-                VoteStep::Submit(option)
+                VoteStep::Submit(answer)
             }
             Vote::Cancelled | Vote::Error => {
                 *question = Question::Abstained;
@@ -121,8 +163,8 @@ impl Ballot {
         }
     }
 
-    /// Reopens a question whose option does not exist.
-    pub fn unknown_option(&mut self, permission_id: &str) -> VoteStep {
+    /// Reopens a question whose answer was invalid.
+    pub fn invalid_answer(&mut self, permission_id: &str) -> VoteStep {
         match self.questions.get_mut(permission_id) {
             Some(question) => *question = Question::Open(None),
             None => return VoteStep::Ignore,
@@ -152,10 +194,20 @@ impl Ballot {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    fn option(id: &str) -> Vote {
+        Vote::Answer(QuestionAnswer::Option(id.to_owned()))
+    }
 
     #[test]
     fn outcomes_are_read_or_malformed() {
-        let selected = |id: &str| Vote::Selected(id.to_owned());
+        let selected = |id: &str| option(id);
+        let elicited = |answer| Vote::Answer(QuestionAnswer::Elicitation(answer));
+        let accepted = |content: Value| {
+            let Value::Object(content) = content else { panic!("no object") };
+            elicited(ElicitationAnswer::Accept { content })
+        };
         for (outcome, want) in [
             (Ok(r#"{"outcome":{"outcome":"selected","optionId":"a"}}"#), selected("a")),
             (Ok(r#"{"outcome":{"outcome":"cancelled"}}"#), Vote::Cancelled),
@@ -164,6 +216,13 @@ mod tests {
             (Ok(r#"{"outcome":{"outcome":"maybe"}}"#), Vote::Malformed),
             (Ok(r#"{"outcome":"cancelled"}"#), Vote::Malformed),
             (Ok("null"), Vote::Malformed),
+            (Ok(r#"{"action":"accept","content":{"n":1}}"#), accepted(json!({"n": 1}))),
+            (Ok(r#"{"action":"accept"}"#), accepted(json!({}))),
+            (Ok(r#"{"action":"accept","content":null}"#), accepted(json!({}))),
+            (Ok(r#"{"action":"accept","content":[1]}"#), Vote::Malformed),
+            (Ok(r#"{"action":"decline"}"#), elicited(ElicitationAnswer::Decline)),
+            (Ok(r#"{"action":"cancel"}"#), Vote::Cancelled),
+            (Ok(r#"{"action":"maybe"}"#), Vote::Malformed),
             (Err(r#"{"code":-32601}"#), Vote::Error),
         ] {
             assert_eq!(parse_vote(outcome), want, "{outcome:?}");
@@ -187,11 +246,9 @@ mod tests {
         let mut ballot = Ballot::default();
         assert!(ballot.ask("p", None));
         assert_eq!(ballot.vote("p", Vote::Malformed), VoteStep::AskAgain);
-        assert_eq!(
-            ballot.vote("p", Vote::Selected("no such".to_owned())),
-            VoteStep::Submit("no such".to_owned())
-        );
-        assert_eq!(ballot.unknown_option("p"), VoteStep::AskAgain);
+        let no_such = QuestionAnswer::Option("no such".to_owned());
+        assert_eq!(ballot.vote("p", option("no such")), VoteStep::Submit(no_such));
+        assert_eq!(ballot.invalid_answer("p"), VoteStep::AskAgain);
         assert_eq!(ballot.vote("p", Vote::Malformed), VoteStep::Abstain);
         assert!(!ballot.is_voter() && !ballot.ask("q", None) && !ballot.has_vote("q"));
     }
@@ -202,11 +259,21 @@ mod tests {
         for id in ["open", "answered", "dismissed"] {
             assert!(ballot.ask(id, None));
         }
-        ballot.vote("answered", Vote::Selected("a".to_owned()));
+        ballot.vote("answered", option("a"));
         ballot.vote("dismissed", Vote::Cancelled);
         let withdrawn = ["open", "answered", "dismissed", "never asked"].map(|id| ballot.settle(id));
         assert_eq!(withdrawn, [true, false, false, false]);
-        assert_eq!(ballot.vote("open", Vote::Selected("a".to_owned())), VoteStep::Ignore, "late");
+        assert_eq!(ballot.vote("open", option("a")), VoteStep::Ignore, "late");
+    }
+
+    #[test]
+    fn skipped_question_is_neither_asked_nor_answered() {
+        let mut ballot = Ballot::default();
+        assert!(ballot.skip("p") && !ballot.skip("p"), "once");
+        assert!(!ballot.has_vote("p") && !ballot.ask("p", None));
+        assert_eq!(ballot.vote("p", option("a")), VoteStep::Ignore);
+        ballot.ask_all_again();
+        assert!(!ballot.has_vote("p") && !ballot.settle("p"));
     }
 
     proptest! {
@@ -218,7 +285,7 @@ mod tests {
             let mut counted = 0;
             for vote in votes {
                 let vote = match vote {
-                    0 => Vote::Selected("a".to_owned()),
+                    0 => option("a"),
                     1 => Vote::Cancelled,
                     2 => Vote::Error,
                     _ => Vote::Malformed,

@@ -8,6 +8,7 @@ use acp_core::northbound::answers::{SessionFacts, opened_session};
 use acp_core::northbound::message::{ReplyError, reply_frame};
 use acp_core::northbound::params::{NewSession, OpenSession};
 use acp_core::northbound::session_view::PendingQuestion;
+use acp_core::northbound::voting::QuestionKind;
 use acp_core::request::{CloseRequest, SpawnRequest};
 use acp_core::rows::{PermissionRow, RunMode, SessionRow};
 use acp_core::run::RunState;
@@ -55,6 +56,12 @@ async fn facts(
 pub(super) fn question(row: &PermissionRow) -> PendingQuestion {
     PendingQuestion {
         permission_id: row.permission_id(),
+        run_id: row.request.run_id,
+        kind: match row.request.what.elicitation() {
+            None => QuestionKind::Permission,
+            Some(form) if form.page_id().is_some() => QuestionKind::Page,
+            Some(_) => QuestionKind::Form,
+        },
         params: row.request.params.clone(),
         deadline_at_ms: row.deadline_at_ms,
     }

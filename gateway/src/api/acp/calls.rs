@@ -3,7 +3,6 @@
 use super::AcpServer;
 use super::connection::{Connection, Incoming};
 use crate::api::access::{require, require_all_agents, visible_session};
-use acp_core::actor::QuestionAnswer;
 use acp_core::api::{PageCursor, PermissionView};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
@@ -166,9 +165,8 @@ impl Caller {
             ClientCall::Show(session) => self.show(&session).await,
             ClientCall::History { session, after, limit } => self.history(&session, after, limit).await,
             ClientCall::Permissions(session) => self.permissions(session).await,
-            ClientCall::AnswerPermission { session, permission_id, option_id } => {
+            ClientCall::AnswerPermission { session, permission_id, answer } => {
                 let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
-                let answer = QuestionAnswer::Option(option_id);
                 self.server.service.answer_question(&session, &permission_id, answer, by, key).await?;
                 empty
             }

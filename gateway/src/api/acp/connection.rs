@@ -70,7 +70,7 @@ impl Connection {
         let now = Instant::now();
         let connection = Arc::new(Self {
             id,
-            state: Mutex::new(ConnectionState::new(principal.clone(), false)),
+            state: Mutex::new(ConnectionState::new(principal.clone())),
             principal,
             agent,
             activity: Mutex::new(Activity { last: now, without_streams: Some(now) }),

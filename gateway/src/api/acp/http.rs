@@ -181,7 +181,7 @@ fn initialize(
         Err(error) => return Ok(json_response(StatusCode::OK, error_frame(id, &error))),
     };
     let connection = server.connect(principal, agent)?;
-    connection.state().set_notices(answers::declares_notices(params));
+    connection.state().declare(answers::declared(params));
     let mut response = json_response(StatusCode::OK, result_frame(id, &result));
     insert(&mut response, CONNECTION_HEADER, connection.id());
     Ok(response)

@@ -4,6 +4,7 @@
 use super::attach::question;
 use super::calls::Caller;
 use acp_core::actor::QuestionAnswer;
+use acp_core::elicitation;
 use acp_core::failure::Failure;
 use acp_core::northbound::PERMISSION_ID_PREFIX;
 use acp_core::northbound::projection::permission_request;
@@ -48,8 +49,8 @@ impl Caller {
 
     async fn take_step(&self, session: &SessionKey, permission_id: &str, step: VoteStep) {
         match step {
-            VoteStep::Submit(option) => {
-                let next = self.submit(session, permission_id, option).await;
+            VoteStep::Submit(answer) => {
+                let next = self.submit(session, permission_id, answer).await;
                 match next {
                     VoteStep::AskAgain => self.ask_again(session, permission_id).await,
                     VoteStep::Abstain => self.abstain(session, permission_id).await,
@@ -62,10 +63,9 @@ impl Caller {
         }
     }
 
-    /// Submits an option. Returns what follows from a refusal.
-    async fn submit(&self, session: &SessionKey, permission_id: &str, option: String) -> VoteStep {
+    /// Submits an answer. Returns what follows from a refusal.
+    async fn submit(&self, session: &SessionKey, permission_id: &str, answer: QuestionAnswer) -> VoteStep {
         let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
-        let answer = QuestionAnswer::Option(option);
         let answered = self.server.service.answer_question(session, permission_id, answer, by, key).await;
         let Err(failure) = answered else { return VoteStep::Ignore };
         let mut state = self.connection.state();
@@ -73,7 +73,7 @@ impl Caller {
         match failure.detail_code.as_deref() {
             // Another answer was first; its row withdraws the question.
             Some(NOT_PENDING) => VoteStep::Ignore,
-            Some(UNKNOWN_OPTION) => view.ballot().unknown_option(permission_id),
+            Some(UNKNOWN_OPTION | elicitation::INVALID) => view.ballot().invalid_answer(permission_id),
             _ => {
                 tracing::warn!(session_key = %session, permission_id, %failure, "acp vote failed");
                 view.ballot().reopen(permission_id);
@@ -88,9 +88,7 @@ impl Caller {
             Ok(rows) => {
                 let found = rows.iter().map(question).find(|found| found.permission_id == permission_id);
                 if let Some(found) = found {
-                    let frame =
-                        permission_request(session, permission_id, &found.params, found.deadline_at_ms);
-                    self.connection.push(Some(session), frame);
+                    self.connection.push(Some(session), permission_request(session, &found));
                 }
             }
             Err(failure) => {
@@ -100,7 +98,7 @@ impl Caller {
     }
 
     /// Settles a request as cancelled if nobody else can answer it.
-    async fn abstain(&self, session: &SessionKey, permission_id: &str) {
+    pub(super) async fn abstain(&self, session: &SessionKey, permission_id: &str) {
         if self.server.has_other_voter(session, permission_id, &self.connection)
             || self.is_bound(session).await
         {

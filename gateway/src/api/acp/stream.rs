@@ -3,12 +3,13 @@
 
 use super::AcpServer;
 use super::attach;
+use super::calls::Caller;
 use super::connection::Connection;
 use acp_core::failure::Failure;
 use acp_core::northbound::connection::{StreamScope, StreamTicket};
 use acp_core::northbound::frames::Frame;
 use acp_core::northbound::message::{ReplyError, notification_frame};
-use acp_core::northbound::session_view::RowsTaken;
+use acp_core::northbound::session_view::{RowsTaken, SessionView};
 use acp_shared::ids::SessionKey;
 use futures_util::future::select_all;
 use serde_json::json;
@@ -124,15 +125,28 @@ impl StreamReader {
         let rows = self.server.service.events_after(session, after, BATCH_ROWS, BATCH_BYTES).await?;
         let before = out.len();
         let taken = self.connection.state().take_rows(scope, session, after, &rows, out);
+        self.leave_skipped(session);
         if taken == RowsTaken::Loaded {
             let (result, pending) = attach::loaded(&self.server, session).await?;
             let finished = self.connection.state().finish_load(session, &result, &pending, out);
             self.connection.after_push(finished);
+            self.leave_skipped(session);
         } else if !rows.is_empty() && out.len() == before && taken == RowsTaken::All {
             // Rows without frames: more may follow at once.
             self.connection.wake();
         }
         Ok(())
+    }
+
+    /// Leaves questions that the client cannot show to other clients, or settles them if there are none.
+    fn leave_skipped(&self, session: &SessionKey) {
+        let skipped = self.connection.state().session(session).map(SessionView::take_skipped);
+        for permission_id in skipped.unwrap_or_default() {
+            let caller =
+                Caller { server: Arc::clone(&self.server), connection: Arc::clone(&self.connection) };
+            let session = session.clone();
+            tokio::spawn(async move { caller.abstain(&session, &permission_id).await });
+        }
     }
 
     /// Tells the client that a session cannot be read, and closes it on this connection.

@@ -111,7 +111,7 @@ async fn serve(server: &Arc<AcpServer>, connection: &Arc<Connection>, upgraded: 
 fn initialize(server: &AcpServer, connection: &Connection, first: &str) -> Result<String, End> {
     match message::parse(first.as_bytes()) {
         Ok(RpcMessage::Request { id, method, params }) if method == "initialize" => {
-            connection.state().set_notices(answers::declares_notices(params));
+            connection.state().declare(answers::declared(params));
             Ok(match initialize_result(server, params) {
                 Ok(result) => result_frame(id, &result),
                 Err(error) => error_frame(id, &error),

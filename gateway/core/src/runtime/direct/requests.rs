@@ -150,7 +150,7 @@ impl DirectMachine {
             return vec![BackendStep::Log("elicitation/complete for an unknown or completed id".to_owned())];
         };
         let text = "The agent reports that the interaction on the page is complete.";
-        vec![self.status("page_complete", text, &[("elicitation_id", page.into())])]
+        vec![self.status(elicitation::PAGE_COMPLETE, text, &[("elicitation_id", page.into())])]
     }
 
     /// Withdraws permission requests and elicitations at the end of their turn. The agent still gets a response: some agents
