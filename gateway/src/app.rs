@@ -158,7 +158,7 @@ fn all_routes(
     let routes = router(api.clone())
         .merge(console::router(api.clone(), console))
         .merge(scrape.clone().router())
-        .merge(acp::router(&api, AcpLimits::default()))
+        .merge(acp::router(&api, AcpLimits::default(), service.metrics.clone()))
         .merge(tokens::router(api, registry.clone()));
     access::protected(routes, Arc::clone(service) as _, service.metrics.clone())
 }

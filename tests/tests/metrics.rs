@@ -21,11 +21,17 @@ const STORE: &str = "gateway/store/src/tests/safety.rs";
 const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
 const CHANNELS: &str = "gateway/src/metrics/channels.rs";
 const LISTENERS: &str = "gateway/src/api/tests/hostile.rs";
-const METRICS: [(&str, &str); 51] = [
+const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
+const METRICS: [(&str, &str); 56] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_api_connections", LISTENERS),
     ("acp_api_connections_open", LISTENERS),
     ("acp_api_refusals", "gateway/src/api/tests/network.rs"),
+    ("acp_clients", CLIENTS),
+    ("acp_clients_open", CLIENTS),
+    ("acp_client_streams_open", CLIENTS),
+    ("acp_client_resumes", CLIENTS),
+    ("acp_client_ends", CLIENTS),
     ("acp_spawns", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),

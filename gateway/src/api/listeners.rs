@@ -8,7 +8,7 @@ use crate::api::tls;
 use crate::api::tokens::TokenRegistry;
 use crate::api::web_gate::{Identification, WebGate};
 use crate::config::LiveConfig;
-use crate::metrics::{ListenerConnection, Metrics};
+use crate::metrics::{Metrics, OpenCount};
 use acp_core::api::ListenerView;
 use acp_core::config::NorthboundConfig;
 use acp_core::config::load::LoadedConfig;
@@ -321,7 +321,7 @@ impl Shared {
         None
     }
 
-    fn take_slot(&self, listener: &'static str) -> (Arc<ConnectionSlot>, ListenerConnection) {
+    fn take_slot(&self, listener: &'static str) -> (Arc<ConnectionSlot>, OpenCount) {
         let (slot, displaced) = self.slots.take();
         if displaced {
             self.metrics.api_refused(listener, "too_many_connections");

@@ -1,7 +1,6 @@
 //! Metrics of the API's listeners.
 
-use super::{CounterFamily, GaugeFamily, Metrics, add, count, labels};
-use prometheus_client::metrics::gauge::Gauge;
+use super::{CounterFamily, GaugeFamily, Metrics, OpenCount, add, count, labels};
 use prometheus_client::registry::Registry;
 
 /// Metrics by listener: `unix`, `tcp` or `proxy`.
@@ -22,24 +21,12 @@ impl ListenerFamilies {
     }
 }
 
-/// An open connection, counted until it is dropped.
-#[derive(Debug)]
-pub(crate) struct ListenerConnection(Gauge);
-
-impl Drop for ListenerConnection {
-    fn drop(&mut self) {
-        self.0.dec();
-    }
-}
-
 impl Metrics {
     /// Counts a connection to a listener.
-    pub(crate) fn api_connection(&self, listener: &'static str) -> ListenerConnection {
+    pub(crate) fn api_connection(&self, listener: &'static str) -> OpenCount {
         let families = &self.inner.listeners;
         count(&families.connections, [("listener", listener)]);
-        let open = families.open.get_or_create_owned(&labels([("listener", listener)]));
-        open.inc();
-        ListenerConnection(open)
+        OpenCount::of(families.open.get_or_create_owned(&labels([("listener", listener)])))
     }
 
     /// Counts a refused connection or request.

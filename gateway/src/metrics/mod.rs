@@ -6,13 +6,13 @@
 mod actors;
 mod channel_metric;
 mod channels;
+mod clients;
 mod listeners;
 mod stalled;
 pub(crate) mod transitions;
 
 pub(crate) use actors::{ActorHeartbeat, ActorWatch};
 pub use channel_metric::ChannelMetric;
-pub(crate) use listeners::ListenerConnection;
 pub(crate) use stalled::BlockedItems;
 
 use acp_store::histograms;
@@ -72,6 +72,7 @@ struct Inner {
     line_faults: CounterFamily,
     levels: ScrapedGauges,
     listeners: listeners::ListenerFamilies,
+    clients: clients::ClientFamilies,
     channels: channels::ChannelFamilies,
     actors: ActorWatch,
     blocked_items: BlockedItems,
@@ -162,6 +163,7 @@ impl Metrics {
             ),
             levels: ScrapedGauges::register(all),
             listeners: listeners::ListenerFamilies::register(all),
+            clients: clients::ClientFamilies::register(all),
             channels: channels::ChannelFamilies::register(all),
             actors: ActorWatch::default(),
             blocked_items: BlockedItems::default(),
@@ -325,6 +327,23 @@ fn add_bytes(all: &mut Registry, name: &str, help: &str) -> Gauge {
     let metric = Gauge::default();
     all.register_with_unit(name, help, Unit::Bytes, metric.clone());
     metric
+}
+
+/// Something open, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenCount(Gauge);
+
+impl OpenCount {
+    fn of(open: Gauge) -> Self {
+        open.inc();
+        Self(open)
+    }
+}
+
+impl Drop for OpenCount {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
 }
 
 /// Counts one event under these labels.

@@ -145,6 +145,9 @@ impl Caller {
             error.data = Some(json!({ "code": "CURSOR_EPOCH", "message": text, "retryable": false }));
             return Err(error);
         }
+        if call.after.is_some() {
+            self.server.metrics.client_resumed("session");
+        }
         let after = call.after.unwrap_or(if replays { 0 } else { last });
         let mut state = self.connection.state();
         if state.session(&call.session).is_some_and(|view| view.is_loading()) {

@@ -3,6 +3,7 @@
 
 use super::AcpServer;
 use super::calls;
+use crate::metrics::{Metrics, OpenCount};
 use acp_core::northbound::connection::{ConnectionState, StreamTicket};
 use acp_core::northbound::frames::QueueFull;
 use acp_core::northbound::voting::{Vote, VoteStep};
@@ -56,6 +57,8 @@ pub(super) struct Connection {
     /// Places of calls that are executed concurrently with the messages.
     pub(super) calls: Arc<Semaphore>,
     end: CancellationToken,
+    metrics: Metrics,
+    _open: OpenCount,
 }
 
 impl Connection {
@@ -79,6 +82,8 @@ impl Connection {
             progress: watch::Sender::new(0),
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             end: server.ending.child_token(),
+            metrics: server.metrics.clone(),
+            _open: server.metrics.client(),
         });
         tokio::spawn(work(Arc::clone(server), Arc::clone(&connection), incoming));
         connection
@@ -166,14 +171,16 @@ impl Connection {
         match pushed {
             Ok(()) => self.wake(),
             Err(full) => {
-                tracing::warn!(connection = self.log_id(), reason = %full, "acp connection closed");
-                self.end.cancel();
+                tracing::warn!(connection = self.log_id(), error = %full, "acp client does not read");
+                self.end("unread");
             }
         }
     }
 
-    pub(super) fn end(&self, reason: &str) {
+    /// Ends the connection, for a reason in metrics and logs.
+    pub(super) fn end(&self, reason: &'static str) {
         if !self.end.is_cancelled() {
+            self.metrics.client_ended(reason);
             tracing::info!(connection = self.log_id(), reason, "acp connection ended");
             self.end.cancel();
         }
@@ -200,7 +207,7 @@ impl Connection {
     fn unused(&self, grace: Duration, idle: Duration) -> Option<&'static str> {
         let activity = self.activity.lock();
         if activity.without_streams.is_some_and(|since| since.max(activity.last).elapsed() >= grace) {
-            return Some("no open streams");
+            return Some("no_streams");
         }
         (activity.last.elapsed() >= idle).then_some("idle")
     }

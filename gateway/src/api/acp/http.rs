@@ -238,6 +238,7 @@ pub(super) async fn get(
         let ticket = opened.map_err(|error| Refusal::new(StatusCode::CONFLICT, error.to_string()))?;
         if let Some(to) = resume {
             state.rewind(&scope, to);
+            server.metrics.client_resumed("stream");
         }
         ticket
     };
@@ -284,6 +285,6 @@ pub(super) async fn delete(
     let principal = principal(&server, &request)?;
     let connection = required(connection(&server, request.headers(), &principal)?)?;
     server.remove(connection.id());
-    connection.end("deleted by the client");
+    connection.end("deleted");
     Ok(StatusCode::ACCEPTED)
 }

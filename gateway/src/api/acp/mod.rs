@@ -13,6 +13,7 @@ mod tests;
 mod websocket;
 
 use crate::api::Api;
+use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::principal::Principal;
 use acp_shared::ids::{AgentName, SessionKey, random_hex};
@@ -58,6 +59,7 @@ impl Default for AcpLimits {
 pub(crate) struct AcpServer {
     service: Arc<dyn Service>,
     limits: AcpLimits,
+    metrics: Metrics,
     /// Cancelled when the gateway stops.
     ending: CancellationToken,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
@@ -67,10 +69,11 @@ pub(crate) struct AcpServer {
 struct TooManyConnections;
 
 impl AcpServer {
-    fn new(api: &Api, limits: AcpLimits) -> Arc<Self> {
+    fn new(api: &Api, limits: AcpLimits, metrics: Metrics) -> Arc<Self> {
         Arc::new(Self {
             service: Arc::clone(&api.service),
             limits,
+            metrics,
             ending: api.ending.clone(),
             connections: Mutex::default(),
         })
@@ -94,6 +97,7 @@ impl AcpServer {
         let max = self.limits.connections_max;
         if connections.len() >= max {
             drop(connections);
+            self.metrics.client_ended("too_many");
             tracing::warn!(
                 connections_max = max,
                 principal = principal.id,
@@ -124,8 +128,8 @@ impl AcpServer {
 }
 
 /// Router of the ACP server.
-pub(crate) fn router(api: &Api, limits: AcpLimits) -> Router {
-    let server = AcpServer::new(api, limits);
+pub(crate) fn router(api: &Api, limits: AcpLimits, metrics: Metrics) -> Router {
+    let server = AcpServer::new(api, limits, metrics);
     let methods = || get(http::get).post(http::post).delete(http::delete);
     Router::new()
         .route("/acp", methods())

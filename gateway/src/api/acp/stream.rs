@@ -5,6 +5,7 @@ use super::AcpServer;
 use super::attach;
 use super::calls::Caller;
 use super::connection::Connection;
+use crate::metrics::OpenCount;
 use acp_core::failure::Failure;
 use acp_core::northbound::connection::{StreamScope, StreamTicket};
 use acp_core::northbound::frames::Frame;
@@ -40,6 +41,7 @@ pub(super) struct StreamReader {
     changed: watch::Receiver<u64>,
     rows: HashMap<SessionKey, watch::Receiver<u64>>,
     is_over: bool,
+    _open: OpenCount,
 }
 
 impl Drop for StreamReader {
@@ -60,6 +62,7 @@ impl StreamReader {
             ticket,
             rows: HashMap::new(),
             is_over: false,
+            _open: server.metrics.client_stream(),
         }
     }
 

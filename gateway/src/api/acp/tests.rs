@@ -6,6 +6,7 @@ use super::stream::{Batch, StreamReader};
 use super::{AcpLimits, AcpServer};
 use crate::api::tests::{Fake, LIMITS};
 use crate::api::{Api, ApiLimits};
+use crate::metrics::Metrics;
 use acp_core::event::EventKind;
 use acp_core::northbound::connection::StreamScope;
 use acp_core::principal::{Principal, Scope};
@@ -19,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
     let api_limits = ApiLimits { ..LIMITS };
     let api = Api { service: Arc::clone(fake) as _, limits: api_limits, ending: CancellationToken::new() };
-    AcpServer::new(&api, limits)
+    AcpServer::new(&api, limits, Metrics::default())
 }
 
 fn ann() -> Principal {
@@ -274,4 +275,39 @@ async fn connection_is_unknown_to_its_principal_with_other_rights() {
     for changed in [token(Scope::Read, &[]), token(Scope::Approve, &["demo"])] {
         assert!(server.find(connection.id(), &changed).is_none(), "{changed:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clients_streams_and_ends_are_counted() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits { connections_max: 2, ..AcpLimits::default() });
+    let (first, second) = (connect(&server, ann()), connect(&server, ann()));
+    assert!(server.connect(ann(), None).is_err());
+    let mut stream = open(&server, &first, StreamScope::All);
+    let load = json!({"sessionId": fake.key, "cwd": "/", "_meta": {"acphost": {"after": 0}}});
+    let _ = ask(&first, &mut stream, "session/load", &load).await;
+    let shown = |lines: &[&str]| {
+        let text = server.metrics.render();
+        for line in lines {
+            assert!(text.lines().any(|have| have == *line), "{line}: {text}");
+        }
+    };
+    shown(&[
+        "acp_clients_total 2",
+        "acp_clients_open 2",
+        "acp_client_streams_open 1",
+        "acp_client_resumes_total{of=\"session\"} 1",
+        "acp_client_ends_total{reason=\"too_many\"} 1",
+    ]);
+    drop(stream);
+    first.end("deleted");
+    drop((first, second));
+    // The second one ends without streams.
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    shown(&[
+        "acp_clients_open 0",
+        "acp_client_streams_open 0",
+        "acp_client_ends_total{reason=\"deleted\"} 1",
+        "acp_client_ends_total{reason=\"no_streams\"} 1",
+    ]);
 }

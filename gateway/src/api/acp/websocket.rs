@@ -75,7 +75,7 @@ pub(super) fn upgrade(
             Ok(upgraded) => serve(&server, &connection, upgraded).await,
             Err(error) => tracing::debug!(%error, "upgrade failed"),
         }
-        connection.end("socket closed");
+        connection.end("socket_closed");
     });
     Ok(response)
 }

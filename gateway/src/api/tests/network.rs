@@ -46,7 +46,7 @@ fn routes(api: &Api, store: &Store, tokens: &TokenRegistry) -> Router {
         InboundService::new(store.clone(), Channels::default(), Arc::clone(&api.service), Metrics::default());
     let console = ConsoleApi { inlet, store: store.clone() };
     router(api.clone())
-        .merge(acp::router(api, acp::AcpLimits::default()))
+        .merge(acp::router(api, acp::AcpLimits::default(), Metrics::default()))
         .merge(console_router(api.clone(), console))
         .merge(tokens::router(api.clone(), tokens.clone()))
         .merge(Router::new().route("/metrics", axum::routing::get(|| async { "numbers" })))
