@@ -53,6 +53,16 @@ fn run() -> RunId {
     RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").unwrap()
 }
 
+const ANSWER_MISUSED: &str = "The command takes an option, or words FIELD=VALUE, preceded by the request's id if several are \
+    pending. Quote a value with spaces: FIELD=\"two words\".";
+const FILL_MISUSED: &str = "The command takes words FIELD=VALUE, preceded by the request's id if several are pending. Quote a \
+    value with spaces: FIELD=\"two words\".";
+
+/// Values for a form with two fields.
+fn filled(permission: Option<&str>) -> SessionAction {
+    answer(permission, PermissionChoice::Fields(vec!["name=Ann Lee".to_owned(), "age=20".to_owned()]))
+}
+
 fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
     use SessionAction::{CancelRun, Steer};
     let reads = Some(PermissionMode::ApproveReads);
@@ -126,6 +136,9 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
         ("/acp allow x:1 --session s", on("s", answer(Some("x:1"), PermissionChoice::Allow))),
         ("/acp deny x:1", on("", answer(Some("x:1"), PermissionChoice::Deny))),
         ("/acp answer 2", on("", answer(None, PermissionChoice::Option("2".to_owned())))),
+        ("/acp fill name=\"Ann Lee\" age=20", on("", filled(None))),
+        ("/acp fill x:1 name=\"Ann Lee\" age=20", on("", filled(Some("x:1")))),
+        ("/acp answer x:1 name=\"Ann Lee\" age=20", on("", filled(Some("x:1")))),
         ("/acp answer x:1 2", on("", answer(Some("x:1"), PermissionChoice::Option("2".to_owned())))),
         ("/acp verbosity", ChatCommand::Verbosity { change: None }),
         ("/acp verbosity full", ChatCommand::Verbosity { change: Some(Some(Verbosity::Full)) }),
@@ -202,11 +215,11 @@ const INVALID_INPUTS: [(&str, &str); 55] = [
     ("/acp reset-options --all", "Unknown flag \"--all\"."),
     ("/acp allow a b", "Unexpected argument \"b\": the command takes one permission request."),
     ("/acp deny a b", "Unexpected argument \"b\": the command takes one permission request."),
-    (
-        "/acp answer",
-        "The command takes an option, or words FIELD=VALUE, preceded by the request's id if several are pending. Quote \
-             a value with spaces: FIELD=\"two words\".",
-    ),
+    ("/acp answer", ANSWER_MISUSED),
+    ("/acp answer a b c", ANSWER_MISUSED),
+    ("/acp fill", FILL_MISUSED),
+    ("/acp fill 2", FILL_MISUSED),
+    ("/acp fill name=a b", FILL_MISUSED),
     ("/acp doctor now", "Unexpected argument \"now\": the command takes none."),
     ("/acp install codex", "Unexpected argument \"codex\": the command takes none."),
     ("/focus", "Missing argument: a session (its key, id or label)."),
