@@ -165,7 +165,7 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
 
 const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-const INVALID_INPUTS: [(&str, &str); 55] = [
+const INVALID_INPUTS: [(&str, &str); 59] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
     ("/acp spawn a b", "Unexpected argument \"b\": the command takes one agent."),
