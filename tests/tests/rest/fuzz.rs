@@ -246,7 +246,9 @@ fn send(socket: &Path, request: &str) -> Option<Answer> {
     let (mut bytes, mut block) = (Vec::new(), [0; 64 * 1024]);
     loop {
         let text = String::from_utf8_lossy(&bytes);
-        let is_stream = text.contains("text/event-stream") && text.contains("\r\n\r\n");
+        // The OpenAPI document names the type too.
+        let is_stream =
+            text.split_once("\r\n\r\n").is_some_and(|(head, _)| head.contains("text/event-stream"));
         match if is_stream { 0 } else { stream.read(&mut block).ok()? } {
             0 => break,
             count => bytes.extend_from_slice(&block[..count]),

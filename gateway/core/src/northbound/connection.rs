@@ -3,6 +3,7 @@
 
 use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
 use super::session_view::{ClientTraits, PendingQuestion, RowsTaken, SessionView, ViewerTraits};
+use super::voting::QuestionKind;
 use crate::event::EventRow;
 use crate::principal::{Principal, Scope};
 use acp_shared::ids::{RunId, SessionKey};
@@ -285,9 +286,10 @@ impl ConnectionState {
         self.declared = declared;
     }
 
-    /// True if the connection can answer this permission request of this session now.
-    pub fn has_vote(&self, session: &SessionKey, permission_id: &str) -> bool {
-        self.has_streams() && self.sessions.get(session).is_some_and(|view| view.has_vote(permission_id))
+    /// True if the connection can answer this question of this session now.
+    pub fn has_vote(&self, session: &SessionKey, permission_id: &str, kind: QuestionKind) -> bool {
+        self.has_streams()
+            && self.sessions.get(session).is_some_and(|view| view.has_vote(permission_id, kind))
     }
 }
 

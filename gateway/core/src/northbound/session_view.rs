@@ -158,9 +158,9 @@ impl SessionView {
         &mut self.ballot
     }
 
-    /// True if the connection can answer this permission request.
-    pub fn has_vote(&self, permission_id: &str) -> bool {
-        self.traits.votes && self.ballot.has_vote(permission_id)
+    /// True if the connection can answer this question of this kind.
+    pub fn has_vote(&self, permission_id: &str, kind: QuestionKind) -> bool {
+        self.traits.votes && self.traits.declared.shows(kind) && self.ballot.has_vote(permission_id)
     }
 
     /// Adds a frame that is no row.

@@ -220,7 +220,9 @@ fn elicitation_is_asked_where_the_client_shows_it_and_skipped_elsewhere() {
         assert_eq!(take(&mut view, &rows), frames);
         assert_eq!(view.take_skipped(), skipped);
         assert_eq!(view.take_skipped(), Vec::<String>::new(), "once");
-        assert_eq!(view.has_vote("l:1"), has_forms);
+        assert_eq!(view.has_vote("l:1", QuestionKind::Form), has_forms);
+        // Also before the row was read.
+        assert_eq!(of(has_forms, has_pages).has_vote("l:2", QuestionKind::Page), has_pages);
     }
     let mut observer = SessionView::new(key(), ViewerTraits { votes: true, ..ViewerTraits::default() }, 0);
     assert_eq!(take(&mut observer, &rows), Vec::<String>::new());

@@ -15,6 +15,7 @@ mod websocket;
 use crate::api::Api;
 use crate::metrics::Metrics;
 use crate::session::service::Service;
+use acp_core::northbound::voting::QuestionKind;
 use acp_core::principal::Principal;
 use acp_shared::ids::{AgentName, SessionKey, random_hex};
 use axum::Router;
@@ -120,10 +121,17 @@ impl AcpServer {
         self.connections.lock().remove(id);
     }
 
-    /// True if another connection can answer a permission request of the session; any one without an id.
-    fn has_other_voter(&self, session: &SessionKey, permission_id: &str, but: &Connection) -> bool {
+    /// True if another connection can answer a question of the session; any one of this kind without an id.
+    fn has_other_voter(
+        &self,
+        session: &SessionKey,
+        permission_id: &str,
+        kind: QuestionKind,
+        but: &Connection,
+    ) -> bool {
         let all: Vec<_> = self.connections.lock().values().cloned().collect();
-        all.iter().any(|other| other.id() != but.id() && other.state().has_vote(session, permission_id))
+        let mut others = all.iter().filter(|other| other.id() != but.id());
+        others.any(|other| other.state().has_vote(session, permission_id, kind))
     }
 }
 

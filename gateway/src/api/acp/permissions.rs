@@ -8,7 +8,8 @@ use acp_core::elicitation;
 use acp_core::failure::Failure;
 use acp_core::northbound::PERMISSION_ID_PREFIX;
 use acp_core::northbound::projection::permission_request;
-use acp_core::northbound::voting::{VoteStep, parse_vote};
+use acp_core::northbound::session_view::PendingQuestion;
+use acp_core::northbound::voting::{QuestionKind, VoteStep, parse_vote};
 use acp_core::permission::{NOT_PENDING, UNKNOWN_OPTION};
 use acp_core::principal::Scope;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -17,7 +18,7 @@ impl Caller {
     /// True if a person can be asked in a turn of this connection: here, on another connection, or in a conversation.
     pub(super) async fn can_be_asked(&self, session: &SessionKey) -> bool {
         self.connection.principal().may(Scope::Approve)
-            || self.server.has_other_voter(session, "", &self.connection)
+            || self.server.has_other_voter(session, "", QuestionKind::Permission, &self.connection)
             || self.is_bound(session).await
     }
 
@@ -84,22 +85,26 @@ impl Caller {
 
     /// Sends a question again, with the same id.
     async fn ask_again(&self, session: &SessionKey, permission_id: &str) {
+        if let Some(asked) = self.pending(session, permission_id).await {
+            self.connection.push(Some(session), permission_request(session, &asked));
+        }
+    }
+
+    /// Returns a question that is not settled.
+    async fn pending(&self, session: &SessionKey, permission_id: &str) -> Option<PendingQuestion> {
         match self.server.service.pending_permissions(session).await {
-            Ok(rows) => {
-                let found = rows.iter().map(question).find(|found| found.permission_id == permission_id);
-                if let Some(found) = found {
-                    self.connection.push(Some(session), permission_request(session, &found));
-                }
-            }
+            Ok(rows) => rows.iter().map(question).find(|found| found.permission_id == permission_id),
             Err(failure) => {
-                tracing::warn!(session_key = %session, permission_id, %failure, "acp question not repeated");
+                tracing::warn!(session_key = %session, permission_id, %failure, "acp question cannot be read");
+                None
             }
         }
     }
 
     /// Settles a request as cancelled if nobody else can answer it.
     pub(super) async fn abstain(&self, session: &SessionKey, permission_id: &str) {
-        if self.server.has_other_voter(session, permission_id, &self.connection)
+        let Some(asked) = self.pending(session, permission_id).await else { return };
+        if self.server.has_other_voter(session, permission_id, asked.kind, &self.connection)
             || self.is_bound(session).await
         {
             return;
