@@ -91,8 +91,8 @@ fn form_is_answered_by_commands() {
         assert!(asked.content.contains("\nAnswer with /acp answer "), "{}", asked.content);
         let id = asked.content.rsplit_once(" id ").map(|(_, id)| id.to_owned()).unwrap_or_default();
         if turns == 1 {
-            let fields = [("fields", json!("name=\"Ann Lee\" age=20")), ("id", json!(id))];
-            drop(stage.command(stage.boss, thread, "acp fill", &fields));
+            let fields = [("option", json!("name=\"Ann Lee\" age=20")), ("id", json!(id))];
+            drop(stage.command(stage.boss, thread, "acp answer", &fields));
         } else {
             stage.fake.post(stage.boss, thread, "/acp answer name=\"Ann Lee\" age=20");
         }

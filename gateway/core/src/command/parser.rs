@@ -253,12 +253,16 @@ fn verdict(args: &str, verdict: PermissionChoice) -> ParseResult {
 
 pub(super) fn answer(args: &str) -> ParseResult {
     let given = parse_args(args)?;
+    let is_field = |word: &String| word.contains('=');
     let (permission, verdict) = match given.words.as_slice() {
         [option] => (None, PermissionChoice::Option(option.clone())),
-        [id, option] if !are_fields(&given.words) => {
-            (Some(id.clone()), PermissionChoice::Option(option.clone()))
+        fields if !fields.is_empty() && fields.iter().all(is_field) => {
+            (None, PermissionChoice::Fields(fields.to_vec()))
         }
-        words if let Some(filled) = fields(words) => filled,
+        [id, option] => (Some(id.clone()), PermissionChoice::Option(option.clone())),
+        [id, fields @ ..] if !fields.is_empty() && fields.iter().all(is_field) => {
+            (Some(id.clone()), PermissionChoice::Fields(fields.to_vec()))
+        }
         _ => {
             return Err(
                 "The command takes an option, or words FIELD=VALUE, preceded by the request's id if several \
@@ -268,28 +272,6 @@ pub(super) fn answer(args: &str) -> ParseResult {
         }
     };
     answered(&given, permission, verdict)
-}
-
-pub(super) fn fill(args: &str) -> ParseResult {
-    let given = parse_args(args)?;
-    let (permission, verdict) = fields(&given.words).ok_or(
-        "The command takes words FIELD=VALUE, preceded by the request's id if several are pending. Quote a \
-         value with spaces: FIELD=\"two words\".",
-    )?;
-    answered(&given, permission, verdict)
-}
-
-fn are_fields(words: &[String]) -> bool {
-    !words.is_empty() && words.iter().all(|word| word.contains('='))
-}
-
-/// Reads the words `[ID] FIELD=VALUE…`.
-fn fields(words: &[String]) -> Option<(Option<String>, PermissionChoice)> {
-    if are_fields(words) {
-        return Some((None, PermissionChoice::Fields(words.to_vec())));
-    }
-    let (id, rest) = words.split_first().filter(|(_, rest)| are_fields(rest))?;
-    Some((Some(id.clone()), PermissionChoice::Fields(rest.to_vec())))
 }
 
 fn answered(given: &ParsedArgs, permission: Option<String>, verdict: PermissionChoice) -> ParseResult {

@@ -69,7 +69,7 @@ const fn acp(
 }
 
 /// All commands, in the order of the help.
-pub const COMMANDS: [CommandSpec; 31] = [
+pub const COMMANDS: [CommandSpec; 30] = [
     acp(
         "spawn",
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -179,13 +179,6 @@ pub const COMMANDS: [CommandSpec; 31] = [
         Approver,
         parser::answer,
         "answer a permission request or a question with an option, by its number or id, or a form with values",
-    ),
-    acp(
-        "fill",
-        "[ID] FIELD=VALUE… [--session SESSION]",
-        Approver,
-        parser::fill,
-        "answer a question with values for the fields of its form",
     ),
     acp(
         "verbosity",

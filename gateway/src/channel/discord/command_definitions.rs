@@ -152,18 +152,16 @@ fn setting_commands() -> Vec<SlashCommandSpec> {
 /// Returns the commands on permission requests.
 fn permission_commands() -> Vec<SlashCommandSpec> {
     let id = || text("id", "id of the permission request, if there are several", OptionPosition::Word(0));
-    let option = required(text("option", "number or id of the option", OptionPosition::Word(1)));
-    let fields =
-        text("fields", "values of the form: name=value name2=\"two words\"", OptionPosition::Remainder);
+    let about = "number or id of the option, or values of a form: name=value name2=\"two words\"";
+    let option = required(text("option", about, OptionPosition::Remainder));
     vec![
         subcommand("allow", "Allow the agent's request", vec![id(), session()]),
         subcommand("deny", "Deny the agent's request", vec![id(), session()]),
         subcommand(
             "answer",
-            "Answer the agent's request with one of its options",
+            "Answer the agent's request with one of its options, or a form with values",
             vec![option, id(), session()],
         ),
-        subcommand("fill", "Answer the agent's form with values", vec![required(fields), id(), session()]),
     ]
 }
 
@@ -241,9 +239,6 @@ pub(super) mod tests {
                 Value::Text("01890a5d-ac96-774b-bcce-b30200000001".to_owned())
             }
             OptionKind::Text { .. } if param.name == "time" => Value::Text("90m".to_owned()),
-            OptionKind::Text { .. } if param.name == "fields" => {
-                Value::Text("name=\"Ann Lee\" age=20".to_owned())
-            }
             OptionKind::Text { .. } => Value::Text("demo".to_owned()),
             OptionKind::Choice(of) => Value::Text(of[0].1.clone()),
             OptionKind::Integer { min, .. } => Value::Integer(*min),
