@@ -2,12 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::house::{House, Plan};
+use acp_tests::house::{AGENT, House, Plan};
 use acp_tests::wait::{LONG, SOON, eventually, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
 const LISTEN: &str = "[northbound]\nlisten = [\"unix\", \"127.0.0.1:0\"]\n";
 
@@ -83,6 +85,88 @@ fn token_over_tcp_acts_until_it_is_revoked() {
     let _ = stream.read_to_end(&mut rest);
     assert!(begun.elapsed() < Duration::from_secs(10), "the stream ended with the token");
     assert_eq!(ask(at, "GET", "/v1/health", &token, "").0, "401");
+    assert_eq!(house.verb(&["sessions", "show", &key])["state"], "running");
+    let _ = house.cli(&["sessions", "cancel", &key]).ok();
+    until(LONG, "the end of the turn", || house.verb(&["sessions", "show", &key])["state"] == "idle");
+    house.end();
+}
+
+/// Opens a WebSocket with this header; the error is the status of the refusal.
+fn upgrade(at: SocketAddr, header: &'static str, value: &str) -> Result<WebSocket<TcpStream>, u16> {
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let mut request = format!("ws://{at}/acp/{AGENT}").into_client_request().unwrap();
+    request.headers_mut().insert(header, value.parse().unwrap());
+    match tungstenite::client(request, stream) {
+        Ok((mut socket, response)) => {
+            let chosen = response.headers().get("sec-websocket-protocol").map(|it| it.as_bytes());
+            assert_eq!(chosen, (header == "sec-websocket-protocol").then_some(&b"acp"[..]));
+            let _ = call(&mut socket, "initialize", &json!({"protocolVersion": 1}));
+            Ok(socket)
+        }
+        Err(tungstenite::HandshakeError::Failure(tungstenite::Error::Http(response))) => {
+            Err(response.status().as_u16())
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sends a request and returns its whole answer.
+fn call(socket: &mut WebSocket<TcpStream>, method: &str, params: &Value) -> Value {
+    let request = json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params});
+    socket.send(Message::Text(request.to_string())).unwrap();
+    loop {
+        if let Message::Text(text) = socket.read().unwrap() {
+            let message: Value = serde_json::from_str(&text).unwrap();
+            if message["id"] == method {
+                return message;
+            }
+        }
+    }
+}
+
+#[test]
+fn acp_client_over_tcp_acts_until_its_token_is_revoked() {
+    let house = Plan::flags(&[]).gateway(LISTEN).build();
+    let at = address(&house);
+    let add = |name: &str, more: &[&str]| {
+        let created = house.verb(&[&["token", "add", name], more].concat());
+        created["token"].as_str().unwrap().to_owned()
+    };
+    let token = add("phone", &["--scope", "prompt"]);
+    let limited = add("other", &["--scope", "admin", "--agents", "qwen*"]);
+    assert_eq!(upgrade(at, "x-nothing", "").err(), Some(401));
+    assert_eq!(upgrade(at, "authorization", "Bearer acp_x").err(), Some(401));
+    let mut client = upgrade(at, "authorization", &format!("Bearer {token}")).unwrap();
+    let cwd = house.world.dir("work/project");
+    let made = call(&mut client, "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    let key = made["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
+    let prompt = |text: &str| json!({"sessionId": key, "prompt": [{"type": "text", "text": text}]});
+    let ended = call(&mut client, "session/prompt", &prompt("say hello"));
+    assert_eq!(ended["result"]["stopReason"], "end_turn", "{ended}");
+    assert_eq!(house.verb(&["sessions", "show", &key])["runs"][0]["author"], "phone");
+    let refused = call(&mut client, "session/set_mode", &json!({"sessionId": key, "modeId": "auto"}));
+    assert_eq!(refused["error"]["data"]["detailCode"], "SCOPE_REQUIRED", "{refused}");
+
+    // A token of other agents has no such session and starts none. It comes as a subprotocol, as from a browser.
+    let mut other = upgrade(at, "sec-websocket-protocol", &format!("acp, acphost.bearer.{limited}")).unwrap();
+    let load = |key: &str| json!({"sessionId": key, "cwd": cwd, "mcpServers": []});
+    let hidden = call(&mut other, "session/load", &load(&key));
+    assert_eq!(hidden, call(&mut other, "session/load", &load("agent:qwen:acp:none")));
+    assert_eq!(hidden["error"]["code"], -32002, "{hidden}");
+    assert_eq!(call(&mut other, "session/list", &json!({}))["result"], json!({"sessions": []}));
+    let none = call(&mut other, "session/new", &json!({"cwd": cwd, "mcpServers": []}));
+    assert_eq!(none["error"]["data"]["code"], "ACP_AGENT_NOT_ALLOWED", "{none}");
+
+    // The socket ends with the token, and the turn goes on.
+    let running =
+        json!({"jsonrpc": "2.0", "id": 9, "method": "session/prompt", "params": prompt("wait_cancel")});
+    client.send(Message::Text(running.to_string())).unwrap();
+    until(SOON, "a running turn", || house.verb(&["sessions", "show", &key])["state"] == "running");
+    let begun = Instant::now();
+    let _ = house.verb(&["token", "revoke", "phone"]);
+    while client.read().is_ok() {}
+    assert!(begun.elapsed() < Duration::from_secs(10), "the socket ended with the token");
     assert_eq!(house.verb(&["sessions", "show", &key])["state"], "running");
     let _ = house.cli(&["sessions", "cancel", &key]).ok();
     until(LONG, "the end of the turn", || house.verb(&["sessions", "show", &key])["state"] == "idle");

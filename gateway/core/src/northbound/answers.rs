@@ -73,7 +73,7 @@ pub fn declared(params: Option<&str>) -> ClientTraits {
     }
 }
 
-/// What a client learns about a session when it opens it.
+/// Facts about a session for a client that opens it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionFacts {
     /// Number of the last row that the client has or gets.

@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// Maximum number of ended runs whose request is remembered, to repeat the answer.
 const ENDED_MAX: usize = 256;
 
-/// What a client declared in `initialize`, as far as it changes its frames.
+/// Capabilities of a client, as declared in `initialize`, that change its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientTraits {
     /// True if it shows notices.
@@ -35,12 +35,12 @@ impl ClientTraits {
     }
 }
 
-/// What a connection may do and understands, as far as it changes its frames.
+/// Rights and capabilities of a connection that change its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ViewerTraits {
     /// True if the principal may answer questions.
     pub votes: bool,
-    /// What the client declared.
+    /// Capabilities of the client.
     pub declared: ClientTraits,
 }
 
@@ -51,7 +51,7 @@ pub struct PendingQuestion {
     pub permission_id: String,
     /// Run that waits for the answer.
     pub run_id: Option<RunId>,
-    /// What is asked.
+    /// Kind of the question.
     pub kind: QuestionKind,
     /// Params of the agent, JSON text.
     pub params: String,
