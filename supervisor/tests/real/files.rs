@@ -101,6 +101,29 @@ async fn lease_has_one_file_helper_until_idle() {
     eventually("the helper directories are removed", || std::fs::read_dir(&left).unwrap().next().is_none());
 }
 
+#[tokio::test]
+async fn lookups_share_an_idle_helper() {
+    let (_host, identity, mut gateway) = Host::serving_identity("").await;
+    let look_up = |op| Request::Files(FilesRequest { scope: FilesScope::Tenant, roots: vec![], op });
+    let programs = FilesOp::Programs { names: vec!["sh".into()], search: "/bin".into() };
+    let directories = FilesOp::Directories { paths: vec!["/".into()] };
+    let mut seen = Vec::new();
+    // On a loaded machine, an idle helper may end before the next look-up.
+    for _ in 0..20 {
+        let found = files_result(gateway.call(look_up(programs.clone())).await.unwrap());
+        assert_eq!(found, Ok(FilesReply::Programs(vec![Some("/bin/sh".into())])));
+        let first = helpers(identity.id);
+        let found = files_result(gateway.call(look_up(directories.clone())).await.unwrap());
+        assert_eq!(found, Ok(FilesReply::Directories(vec![Ok("/".into())])));
+        let second = helpers(identity.id);
+        if first.len() == 1 && first == second {
+            return eventually("the shared helper ends", || helpers(identity.id).is_empty());
+        }
+        seen.push((first, second));
+    }
+    panic!("each set of names had its own helper: {seen:?}");
+}
+
 /// An agent replaces its project by a link, which is neither read nor written through.
 #[tokio::test]
 async fn files_below_root_replaced_by_link_are_refused() {
