@@ -91,10 +91,13 @@ impl LiveConfig {
 
     /// Returns the effective policy of a scope.
     pub(crate) fn policy(&self, scope: &PolicyScope) -> Arc<EffectivePolicy> {
-        let now = self.now();
+        self.policy_of(self.now(), scope)
+    }
+
+    fn policy_of(&self, loaded: Arc<LoadedConfig>, scope: &PolicyScope) -> Arc<EffectivePolicy> {
         let mut cache = self.policies.lock();
-        if !Arc::ptr_eq(&cache.of, &now) {
-            *cache = PolicyCache::new(now);
+        if !Arc::ptr_eq(&cache.of, &loaded) {
+            *cache = PolicyCache::new(loaded);
         }
         cache.get(scope)
     }
@@ -113,7 +116,7 @@ impl LiveConfig {
     pub(crate) fn limits(&self, agent: &AgentName) -> ActorLimits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let loaded = self.now();
-        let policy = self.policy(&PolicyScope::default().with_agent(agent));
+        let policy = self.policy_of(Arc::clone(&loaded), &PolicyScope::default().with_agent(agent));
         let limits = &loaded.config.limits;
         ActorLimits {
             queue_runs_max: count(policy.queue_runs_max.value),

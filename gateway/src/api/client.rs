@@ -193,8 +193,8 @@ impl GatewayClient {
                  directory with --state-dir."
             )),
             AttemptError::Broken(why) => failure(format!(
-                "No gateway answers at {socket} ({why}). If one runs there, it is overloaded or ending: try again. \
-                 Otherwise start one with `acp-gateway up`."
+                "No gateway answers at {socket} ({why}). If one runs there, it is overloaded, ending, or of another \
+                 user: try again. Otherwise start one with `acp-gateway up`."
             ))
             .detail("CONNECTION_LOST"),
         }

@@ -2,7 +2,7 @@
 //!
 //! One queue and at most one helper for each lease, and for each set of names that a gateway looks up without a
 //! lease, so that a hanging file system stalls only what needs it. An idle helper of a look-up serves other
-//! look-ups of the same user too. The owner only enqueues requests and never waits. A helper is this program
+//! look-ups of the same gateway and user. The owner only enqueues requests and never waits. A helper is this program
 //! under the wrapper, started with the user and the confinement of the tenant. It ends when its pipe or control
 //! socket closes or its wrapper dies, so none outlives the supervisor.
 
@@ -58,7 +58,7 @@ pub(crate) struct HelperJob {
     pub(crate) op: FilesOp,
 }
 
-/// Key of a queue; one helper serves it.
+/// Key of a queue; at most one helper at a time serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct HelperKey {
     gateway: GatewayInstanceId,

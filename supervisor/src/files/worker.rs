@@ -47,7 +47,7 @@ pub(super) struct Worker {
     context: Arc<Context>,
     key: HelperKey,
     slot: HelperSlot,
-    /// Setting of the helper in `slot`.
+    /// Setting of the helper in `slot`, or of the one that this queue offers to others.
     setting: Option<HelperSetting>,
     /// Killed helpers that may still be running. The last write of such a helper may still be completed.
     ending: Vec<JoinHandle<()>>,
@@ -140,7 +140,11 @@ impl Worker {
         let answer = tokio::select! {
             biased;
             answer = self.answer(setting, op) => answer,
-            () = end.cancelled() => Err(FilesError::Interrupted),
+            () = end.cancelled() => {
+                // The helper may still answer the interrupted request, so it serves no other one.
+                self.dismiss();
+                Err(FilesError::Interrupted)
+            }
         };
         self.offer();
         to.answer(Ok(Reply::Files(answer)));
@@ -223,8 +227,7 @@ impl Worker {
         }
     }
 
-    /// Takes the idle helper of this queue, or one of another queue with the same user and directories. One with
-    /// other values is never returned.
+    /// Takes the idle helper of this queue, or one of another queue with the same gateway, user and directories.
     fn take_idle(&self, setting: &HelperSetting) -> Option<Box<Helper>> {
         if !self.key.scope.is_lookup() {
             return None;
