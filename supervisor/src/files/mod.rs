@@ -135,7 +135,7 @@ pub(crate) struct SurvivingHelper {
 /// Helpers of leases that may be running.
 type RunningHelpers = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
 
-/// Idle helpers of look-ups, by the queue that ends them.
+/// Idle helpers of look-ups, by the key of the queue that used the helper last and ends it.
 type IdleHelpers = Arc<Mutex<HashMap<HelperKey, (HelperSetting, Box<Helper>)>>>;
 
 /// Queues of file requests.
