@@ -9,6 +9,8 @@ use acp_core::line_splitter::LINE_BYTES_MAX;
 use acp_core::policy::{self, EffectivePolicy, PolicyScope, effective_policy};
 use acp_core::timeouts::Timeouts;
 use acp_shared::ids::AgentName;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -17,19 +19,49 @@ const CLOSE_WAIT_MS: u64 = 2_000;
 /// Interval of liveness probes of an idle agent, and their timeout, both in milliseconds.
 const PROBE_MS: u64 = 5 * 60_000;
 const ALIVE_MS: u64 = 60_000;
+/// Capacity of the cache of policies.
+const POLICIES_CACHED_MAX: usize = 64;
 
 /// Live configuration. Cheap to clone; all clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct LiveConfig {
     now: Arc<watch::Sender<Arc<LoadedConfig>>>,
     started: Arc<LoadedConfig>,
+    policies: Arc<Mutex<PolicyCache>>,
+}
+
+/// Policies of a configuration that are already resolved: each event of a session needs some of them.
+#[derive(Debug)]
+struct PolicyCache {
+    of: Arc<LoadedConfig>,
+    policies: HashMap<PolicyScope, Arc<EffectivePolicy>>,
+}
+
+impl PolicyCache {
+    fn new(of: Arc<LoadedConfig>) -> Self {
+        Self { of, policies: HashMap::new() }
+    }
+
+    fn get(&mut self, scope: &PolicyScope) -> Arc<EffectivePolicy> {
+        if let Some(policy) = self.policies.get(scope) {
+            return Arc::clone(policy);
+        }
+        // Names of agents come from requests, so there may be any number.
+        if self.policies.len() >= POLICIES_CACHED_MAX {
+            self.policies.clear();
+        }
+        let policy = Arc::new(effective_policy(&self.of, scope));
+        self.policies.insert(scope.clone(), Arc::clone(&policy));
+        policy
+    }
 }
 
 impl LiveConfig {
     /// Starts with the configuration loaded at start.
     pub(crate) fn new(loaded: LoadedConfig) -> Self {
         let started = Arc::new(loaded);
-        Self { now: Arc::new(watch::Sender::new(Arc::clone(&started))), started }
+        let policies = Arc::new(Mutex::new(PolicyCache::new(Arc::clone(&started))));
+        Self { now: Arc::new(watch::Sender::new(Arc::clone(&started))), started, policies }
     }
 
     /// Returns the current configuration.
@@ -58,8 +90,16 @@ impl LiveConfig {
     }
 
     /// Returns the effective policy of a scope.
-    pub(crate) fn policy(&self, scope: &PolicyScope) -> EffectivePolicy {
-        effective_policy(&self.now(), scope)
+    pub(crate) fn policy(&self, scope: &PolicyScope) -> Arc<EffectivePolicy> {
+        self.policy_of(self.now(), scope)
+    }
+
+    fn policy_of(&self, loaded: Arc<LoadedConfig>, scope: &PolicyScope) -> Arc<EffectivePolicy> {
+        let mut cache = self.policies.lock();
+        if !Arc::ptr_eq(&cache.of, &loaded) {
+            *cache = PolicyCache::new(loaded);
+        }
+        cache.get(scope)
     }
 
     /// Returns the rendering settings for agent output in a scope.
@@ -76,7 +116,7 @@ impl LiveConfig {
     pub(crate) fn limits(&self, agent: &AgentName) -> ActorLimits {
         let count = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let loaded = self.now();
-        let policy = effective_policy(&loaded, &PolicyScope::default().with_agent(agent));
+        let policy = self.policy_of(Arc::clone(&loaded), &PolicyScope::default().with_agent(agent));
         let limits = &loaded.config.limits;
         ActorLimits {
             queue_runs_max: count(policy.queue_runs_max.value),

@@ -240,16 +240,18 @@ impl GatewayClient {
     }
 
     fn unavailable(&self, lost: &AttemptError) -> Failure {
-        let (socket, then) = (self.socket.display(), "Start one with `acp-gateway up`");
+        let socket = self.socket.display();
         let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
         match lost {
             AttemptError::Absent => failure(format!(
-                "No gateway answers: {socket} does not exist. {then}, or name its state directory with \
-                 --state-dir."
+                "No gateway answers: {socket} does not exist. Start one with `acp-gateway up`, or name its state \
+                 directory with --state-dir."
             )),
-            AttemptError::Broken(why) => {
-                failure(format!("No gateway answers at {socket} ({why}). {then}.")).detail("CONNECTION_LOST")
-            }
+            AttemptError::Broken(why) => failure(format!(
+                "No gateway answers at {socket} ({why}). If one runs there, it is overloaded, ending, or of another \
+                 user: try again. Otherwise start one with `acp-gateway up`."
+            ))
+            .detail("CONNECTION_LOST"),
         }
     }
 

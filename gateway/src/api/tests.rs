@@ -345,9 +345,9 @@ impl Service for Fake {
         Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+    fn policy(&self, at: &ConversationRef) -> Arc<EffectivePolicy> {
         let loaded = load(Inputs::default()).unwrap();
-        effective_policy(&loaded, &PolicyScope::of(Some(at)))
+        Arc::new(effective_policy(&loaded, &PolicyScope::of(Some(at))))
     }
 
     fn status(&self) -> ServiceFuture<'_, StatusView> {

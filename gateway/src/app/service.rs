@@ -314,7 +314,7 @@ impl Service for GatewayService {
         self.manager.may_focus(at)
     }
 
-    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
+    fn policy(&self, at: &ConversationRef) -> Arc<EffectivePolicy> {
         self.live.policy(&PolicyScope::of(Some(at)))
     }
 

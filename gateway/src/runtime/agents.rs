@@ -19,6 +19,7 @@ use acp_shared::ids::AgentName;
 use acp_shared::protocol::Graces;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Name of the built-in demo agent.
 pub(crate) const DEMO: &str = "demo";
@@ -74,7 +75,7 @@ impl Agents {
         asked.map(PathBuf::from).or_else(configured).or_else(home)
     }
 
-    fn policy(&self, agent: &AgentName) -> EffectivePolicy {
+    fn policy(&self, agent: &AgentName) -> Arc<EffectivePolicy> {
         self.live.policy(&PolicyScope::default().with_agent(agent))
     }
 

@@ -32,6 +32,7 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
+use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
 /// Executes operations on sessions.
@@ -315,7 +316,7 @@ impl Manager {
     async fn wake_limits(
         &self,
         session: &SessionKey,
-    ) -> Result<(EffectivePolicy, Result<Option<SessionLimits>, Failure>), Failure> {
+    ) -> Result<(Arc<EffectivePolicy>, Result<Option<SessionLimits>, Failure>), Failure> {
         let key = session.clone();
         let rest = self.deps.store.read("rest", move |db| sessions::session_usage(db, &key)).await?;
         let account = rest.as_ref().and_then(|rest| rest.account.clone());

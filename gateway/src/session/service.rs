@@ -171,7 +171,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn may_focus(&self, at: &ConversationRef) -> Result<BindingTimeouts, Failure>;
 
     /// Returns the settings in effect for a conversation.
-    fn policy(&self, at: &ConversationRef) -> EffectivePolicy;
+    fn policy(&self, at: &ConversationRef) -> Arc<EffectivePolicy>;
 
     /// True if a stale binding of the conversation may be removed automatically.
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {

@@ -1,9 +1,10 @@
 //! File requests of gateways: queues, and the helper processes that serve them.
 //!
 //! One queue and at most one helper for each lease, and for each set of names that a gateway looks up without a
-//! lease, so that a hanging file system stalls only what needs it. The owner only enqueues requests and never waits. A helper
-//! is this program under the wrapper, started with the user and the confinement of the tenant. It ends when
-//! its pipe or control socket closes or its wrapper dies, so none outlives the supervisor.
+//! lease, so that a hanging file system stalls only what needs it. An idle helper of a look-up serves other
+//! look-ups of the same gateway and user. The owner only enqueues requests and never waits. A helper is this program
+//! under the wrapper, started with the user and the confinement of the tenant. It ends when its pipe or control
+//! socket closes or its wrapper dies, so none outlives the supervisor.
 
 mod helper;
 mod roots;
@@ -17,6 +18,7 @@ use crate::relay::connection::Responder;
 use acp_shared::files::{FilesOp, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::RefusalCode;
+use helper::Helper;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -56,7 +58,7 @@ pub(crate) struct HelperJob {
     pub(crate) op: FilesOp,
 }
 
-/// Key of a queue; one helper serves it.
+/// Key of a queue; at most one helper at a time serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct HelperKey {
     gateway: GatewayInstanceId,
@@ -133,11 +135,15 @@ pub(crate) struct SurvivingHelper {
 /// Helpers of leases that may be running.
 type RunningHelpers = Arc<Mutex<HashMap<HelperKey, ProcessRecord>>>;
 
+/// Idle helpers of look-ups, by the key of the queue that used the helper last and ends it.
+type IdleHelpers = Arc<Mutex<HashMap<HelperKey, (HelperSetting, Box<Helper>)>>>;
+
 /// Queues of file requests.
 #[derive(Debug)]
 pub(crate) struct FileQueues {
     queues: HashMap<HelperKey, HelperQueue>,
     running: RunningHelpers,
+    idle: IdleHelpers,
     bytes: Arc<Semaphore>,
     workers: TaskTracker,
     stop: CancellationToken,
@@ -148,6 +154,7 @@ impl Default for FileQueues {
         Self {
             queues: HashMap::new(),
             running: RunningHelpers::default(),
+            idle: IdleHelpers::default(),
             bytes: Arc::new(Semaphore::new(QUEUED_BYTES_MAX)),
             workers: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -202,7 +209,7 @@ impl FileQueues {
             return None;
         }
         let ((jobs, queue), end) = (mpsc::channel(QUEUED_MAX), self.stop.child_token());
-        let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running));
+        let worker = Worker::new(Arc::clone(context), key, Arc::clone(&self.running), Arc::clone(&self.idle));
         let worker = self.workers.spawn(worker.run(queue, end.clone(), self.stop.clone()));
         self.queues.insert(key, HelperQueue { uid, jobs: jobs.clone(), end, worker });
         Some(jobs)

@@ -2,7 +2,7 @@
 //! is idle or does not respond.
 
 use super::helper::{Helper, HelperStartError, wait_until_gone};
-use super::{FilesJob, HelperJob, HelperKey, HelperSetting, QueueScope, RunningHelpers};
+use super::{FilesJob, HelperJob, HelperKey, HelperSetting, IdleHelpers, QueueScope, RunningHelpers};
 use crate::config::Config;
 use crate::context::Context;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
@@ -14,7 +14,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Idle time after which a helper without a lease ends: a spawn and the start of its agent look up the same.
+/// Idle time after which a helper without a lease ends: a spawn and the start of its agent look up several sets
+/// of names one after the other.
 const LOOKUP_IDLE: Duration = Duration::from_secs(1);
 /// Maximum time of a look-up without a lease once its helper is ready, in milliseconds: shorter than a gateway
 /// waits for it.
@@ -46,19 +47,26 @@ pub(super) struct Worker {
     context: Arc<Context>,
     key: HelperKey,
     slot: HelperSlot,
-    /// Setting of the helper in `slot`.
+    /// Setting of the helper in `slot`, or of the one that this queue offers to others.
     setting: Option<HelperSetting>,
     /// Killed helpers that may still be running. The last write of such a helper may still be completed.
     ending: Vec<JoinHandle<()>>,
-    /// Helpers of all queues.
+    /// Helpers of all leases.
     running: RunningHelpers,
+    /// Idle helpers of all look-ups.
+    idle: IdleHelpers,
 }
 
 impl Worker {
     /// Creates the worker of a queue. An upgrade may have left a helper of this queue behind.
-    pub(super) fn new(context: Arc<Context>, key: HelperKey, running: RunningHelpers) -> Self {
+    pub(super) fn new(
+        context: Arc<Context>,
+        key: HelperKey,
+        running: RunningHelpers,
+        idle: IdleHelpers,
+    ) -> Self {
         let mut worker =
-            Self { context, key, slot: HelperSlot::Empty, setting: None, ending: Vec::new(), running };
+            Self { context, key, slot: HelperSlot::Empty, setting: None, ending: Vec::new(), running, idle };
         let left = worker.running.lock().get(&key).copied();
         if let Some(left) = left {
             let context = Arc::clone(&worker.context);
@@ -132,8 +140,13 @@ impl Worker {
         let answer = tokio::select! {
             biased;
             answer = self.answer(setting, op) => answer,
-            () = end.cancelled() => Err(FilesError::Interrupted),
+            () = end.cancelled() => {
+                // The helper may still answer the interrupted request, so it serves no other one.
+                self.dismiss();
+                Err(FilesError::Interrupted)
+            }
         };
+        self.offer();
         to.answer(Ok(Reply::Files(answer)));
     }
 
@@ -147,6 +160,10 @@ impl Worker {
                     if !self.has_room().await {
                         let message = "an earlier helper does not end: its file system does not answer";
                         return Err(FilesError::NoHelper { message: message.to_owned() });
+                    }
+                    if let Some(helper) = self.take_idle(&setting) {
+                        self.slot = HelperSlot::Ready(helper);
+                        continue;
                     }
                     let start = Helper::start(Arc::clone(&self.context), setting.clone());
                     self.slot = HelperSlot::Starting(tokio::spawn(start));
@@ -191,10 +208,35 @@ impl Worker {
     }
 
     fn take(&mut self, helper: Helper) {
-        if let Some(process) = helper.process() {
+        if let Some(process) = helper.process().filter(|_| !self.key.scope.is_lookup()) {
             self.running.lock().insert(self.key, process);
         }
         self.slot = HelperSlot::Ready(Box::new(helper));
+    }
+
+    /// Lets the other look-ups use the helper of this one until this queue ends it.
+    fn offer(&mut self) {
+        if !self.key.scope.is_lookup() {
+            return;
+        }
+        match (std::mem::replace(&mut self.slot, HelperSlot::Empty), &self.setting) {
+            (HelperSlot::Ready(helper), Some(setting)) => {
+                self.idle.lock().insert(self.key, (setting.clone(), helper));
+            }
+            (slot, _) => self.slot = slot,
+        }
+    }
+
+    /// Takes the idle helper of this queue, or one of another queue with the same gateway, user and directories.
+    fn take_idle(&self, setting: &HelperSetting) -> Option<Box<Helper>> {
+        if !self.key.scope.is_lookup() {
+            return None;
+        }
+        let mut idle = self.idle.lock();
+        let same = |key: &HelperKey| idle.get(key).is_some_and(|(other, _)| other == setting);
+        let other = || idle.keys().copied().find(same);
+        let key = Some(self.key).filter(same).or_else(other)?;
+        idle.remove(&key).map(|(_, helper)| helper)
     }
 
     /// Waits briefly until a helper may be started. A queue has only one helper at a time, so that inspection
@@ -205,6 +247,10 @@ impl Worker {
 
     /// Starts to end the helper.
     fn dismiss(&mut self) {
+        let idle = self.idle.lock().remove(&self.key);
+        if let Some((_, helper)) = idle {
+            self.end(*helper);
+        }
         match std::mem::replace(&mut self.slot, HelperSlot::Empty) {
             HelperSlot::Empty => {}
             HelperSlot::Starting(starting) => {

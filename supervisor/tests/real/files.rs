@@ -101,6 +101,32 @@ async fn lease_has_one_file_helper_until_idle() {
     eventually("the helper directories are removed", || std::fs::read_dir(&left).unwrap().next().is_none());
 }
 
+#[tokio::test]
+async fn lookups_share_an_idle_helper() {
+    let (_host, identity, mut gateway) = Host::serving_identity("").await;
+    let look_up = |op| Request::Files(FilesRequest { scope: FilesScope::Tenant, roots: vec![], op });
+    let programs = FilesOp::Programs { names: vec!["sh".into()], search: "/bin".into() };
+    let directories = FilesOp::Directories { paths: vec!["/".into()] };
+    let mut seen = Vec::new();
+    // On a loaded machine, an idle helper may end before the next look-up, which then waits for its end.
+    for _ in 0..20 {
+        let mut round = Vec::new();
+        for op in [&programs, &directories] {
+            let found = files_result(gateway.call(look_up(op.clone())).await.unwrap());
+            assert!(matches!(found, Ok(_) | Err(FilesError::NoHelper { .. })), "{found:?}");
+            round.push((found, helpers(identity.id)));
+        }
+        if let [(Ok(_), first), (Ok(_), second)] = round.as_slice()
+            && first.len() == 1
+            && first == second
+        {
+            return eventually("the shared helper ends", || helpers(identity.id).is_empty());
+        }
+        seen.push(round);
+    }
+    panic!("each set of names had its own helper: {seen:?}");
+}
+
 /// An agent replaces its project by a link, which is neither read nor written through.
 #[tokio::test]
 async fn files_below_root_replaced_by_link_are_refused() {

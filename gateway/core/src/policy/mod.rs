@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Channel, account and agent for which a policy is resolved. Fields with `None` are ignored.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PolicyScope {
     /// Name of the channel, e.g. `console`.
     pub channel: Option<String>,

@@ -253,6 +253,7 @@ impl RestClient {
             params: call.rate_limit_params(),
         })?;
         let (mut attempts, mut refusals) = (0, 0);
+        let mut backoff = inner.settings.retry_backoff;
         loop {
             let mut in_flight = self.wait_to_send(call, waiter).await?;
             let response_timeout = self.response_timeout(call, give_up_at);
@@ -263,7 +264,7 @@ impl RestClient {
                 AttemptResult::Wait(meta) => {
                     refusals += 1;
                     let retry_after =
-                        meta.too_many.map_or(inner.settings.retry_pause, |limit| limit.retry_after);
+                        meta.too_many.map_or_else(|| backoff.next_pause(), |limit| limit.retry_after);
                     let of_old = meta.too_many.is_some_and(|limit| limit.code == Some(OLD_EDITS_CODE));
                     in_flight.report_response(meta);
                     // Edits of old messages have a limit for the whole channel: the caller waits.
@@ -279,7 +280,7 @@ impl RestClient {
                         return Err(error);
                     }
                     // The channel stays reserved meanwhile, so a write that happens twice keeps its position.
-                    tokio::time::sleep(inner.settings.retry_pause * 2_u32.saturating_pow(attempts - 1)).await;
+                    tokio::time::sleep(backoff.next_pause()).await;
                     self.requeue(call, in_flight, give_up_at)?
                 }
             };

@@ -1,6 +1,7 @@
 //! Settings of the REST client.
 
 use crate::core::base_url::BaseUrl;
+use acp_shared::backoff::Backoff;
 use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use std::time::Duration;
@@ -30,8 +31,8 @@ pub struct RestSettings {
     /// Maximum attempts of a harmless request whose response is lost or that Discord answers with a server
     /// error.
     pub attempts: u32,
-    /// First pause between these attempts; each further one is twice as long.
-    pub retry_pause: Duration,
+    /// Pauses between these attempts.
+    pub retry_backoff: Backoff,
     /// Maximum size of a response, in bytes.
     pub max_response_bytes: usize,
 }
@@ -50,7 +51,7 @@ impl RestSettings {
             max_invalid_requests: 500,
             queue: 4096,
             attempts: 2,
-            retry_pause: Duration::from_millis(250),
+            retry_backoff: Backoff::new(250, 8_000),
             max_response_bytes: 16 * 1024 * 1024,
         }
     }

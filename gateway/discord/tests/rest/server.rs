@@ -5,6 +5,7 @@ use acp_discord::core::errors::RejectionKind;
 use acp_discord::core::message::{MessageBody, NewMessage};
 use acp_discord::core::request_scheduler::Priority;
 use acp_discord::rest::{QueueOptions, RestClient, RestError, RestSettings};
+use acp_shared::backoff::Backoff;
 use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use bytes::Bytes;
@@ -151,7 +152,7 @@ impl Server {
         #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
         let clock = Clock::start();
         let mut settings = RestSettings::new(base, Secret::new(TOKEN.to_owned()), clock);
-        settings.retry_pause = Duration::from_millis(10);
+        settings.retry_backoff = Backoff::new(10, 100);
         settings
     }
 

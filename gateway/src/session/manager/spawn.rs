@@ -35,7 +35,7 @@ impl Manager {
         request: SpawnRequest,
         key: IdempotencyKey,
     ) -> Result<SpawnResult, Failure> {
-        let mut policy = self.deps.live.policy(&PolicyScope::of(request.bind.as_ref()));
+        let mut policy = (*self.deps.live.policy(&PolicyScope::of(request.bind.as_ref()))).clone();
         if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
             let key = "backend of [[bindings]]".to_owned();
             let source = nearest_source(&["bindings".to_owned()], &self.deps.live.now().sources);

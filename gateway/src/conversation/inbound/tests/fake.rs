@@ -302,8 +302,8 @@ impl Service for FakeService {
         Ok(BindingTimeouts::default())
     }
 
-    fn policy(&self, at: &ConversationRef) -> EffectivePolicy {
-        effective_policy(&self.config(), &PolicyScope::of(Some(at)))
+    fn policy(&self, at: &ConversationRef) -> Arc<EffectivePolicy> {
+        Arc::new(effective_policy(&self.config(), &PolicyScope::of(Some(at))))
     }
 
     fn may_unbind_stale(&self, _: &ConversationRef) -> bool {
