@@ -310,8 +310,12 @@ impl Caller {
         let mut found: Vec<(u64, SessionRow)> = Vec::new();
         // One more row tells if there is another page.
         while found.len() <= PAGE_MAX {
-            let asked =
-                SessionQuery { before: Some(before), limit: SESSIONS_READ, ..SessionQuery::default() };
+            let asked = SessionQuery {
+                agents: self.connection.principal().agents.clone(),
+                before: Some(before),
+                limit: SESSIONS_READ,
+                ..SessionQuery::default()
+            };
             let rows = self.server.service.find_sessions(asked).await?;
             let Some((last, _)) = rows.last() else { break };
             before = *last;
