@@ -119,7 +119,12 @@ impl Caller {
             self.reply(id, call).await;
             return;
         }
-        let Ok(place) = Arc::clone(&self.connection.calls).acquire_owned().await else { return };
+        let place = tokio::select! {
+            biased;
+            () = self.connection.ended().cancelled() => return,
+            place = Arc::clone(&self.connection.calls).acquire_owned() => place,
+        };
+        let Ok(place) = place else { return };
         let (caller, id) = (self.clone(), id.to_owned());
         tokio::spawn(async move {
             caller.reply(&id, call).await;
