@@ -229,9 +229,12 @@ impl Caller {
             ..PromptRequest::default()
         };
         if let Some(view) = self.connection.state().session(&session) {
+            if view.is_full() {
+                return Err(limit_reached("too many prompts of this connection wait for their answers"));
+            }
             view.begin_prompt();
         }
-        let accepted = self.server.service.prompt(&session, request, key).await;
+        let accepted = self.submit_prompt(&session, request, key).await;
         let of_turn = accepted.as_ref().ok().filter(|_| mode == RunMode::Prompt);
         let of_turn = of_turn.map(|accepted| (accepted.run_id, id));
         let cursor = self.connection.state().session(&session).map_or(0, |view| view.end_prompt(of_turn));
@@ -246,6 +249,23 @@ impl Caller {
         self.repeat_answer(id, &session, &accepted, cursor).await?;
         // The stream answers behind the row that ends the run.
         Ok(None)
+    }
+
+    /// Submits a prompt. One that is repeated is the same as before, though others may be there now who can be asked.
+    async fn submit_prompt(
+        &self,
+        session: &SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Result<PromptAccepted, Failure> {
+        let service = &self.server.service;
+        match service.prompt(session, request.clone(), key.clone()).await {
+            Err(failure) if failure.code == Code::IdempotencyConflict => {
+                let before = PromptRequest { interactive: !request.interactive, ..request };
+                service.prompt(session, before, key).await
+            }
+            accepted => accepted,
+        }
     }
 
     /// Answers a prompt that was sent again, if the stream had passed the end of its run at row `cursor`.
@@ -367,6 +387,11 @@ impl Caller {
         }
         Ok(Some(json!({ "permissions": list })))
     }
+}
+
+/// Error for a client that holds as much as it may.
+pub(super) fn limit_reached(text: &str) -> ReplyError {
+    Failure::new(Code::LimitReached, text).origin("gateway").retryable().into()
 }
 
 /// Returns a session as an element of a list.
