@@ -201,7 +201,7 @@ impl Caller {
     /// Returns the idempotency key of a request: the client's own, or one of its id on this connection.
     pub(super) fn key(&self, given: Option<IdempotencyKey>, id: &str) -> IdempotencyKey {
         if let Some(given) = given {
-            return given;
+            return self.connection.principal().own_key(given);
         }
         let (connection, typed) = (self.connection.id(), typed_id(id));
         IdempotencyKey::parse(&format!("acp:{connection}:{typed}")).unwrap_or_else(|_| {

@@ -300,6 +300,28 @@ async fn pages_of_allowed_origins_may_use_and_read() {
 }
 
 #[tokio::test]
+async fn idempotency_key_counts_for_its_sender_alone() {
+    let network = Network::start(LOOPBACK, LIMITS).await;
+    let first = network.token("first", Scope::Prompt, &[], None).await;
+    let second = network.token("second", Scope::Prompt, &[], None).await;
+    let spawn = |token: &str| {
+        request("POST", "/v1/sessions", &format!("{}idempotency-key: k\r\n", bearer(token)), "{}")
+    };
+    for token in [&first, &first, &second] {
+        let answer = network.exchange(&spawn(token)).await;
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+    let local = post("/v1/sessions", "idempotency-key: k\r\n", "{}");
+    assert!(exchange(network.dir.path(), &local).await.starts_with("HTTP/1.1 200 "));
+    let calls = network.fake.calls();
+    let keys: Vec<&str> = calls.iter().filter_map(|call| call.rsplit(' ').next()).collect();
+    assert_eq!(keys[0], keys[1], "a repetition by the same sender");
+    assert_ne!(keys[0], keys[2], "the key of another sender");
+    assert_eq!(keys[3], "k", "local users share their keys");
+    network.end().await;
+}
+
+#[tokio::test]
 async fn scope_of_a_token_limits_what_it_may_do() {
     let network = Network::start(LOOPBACK, LIMITS).await;
     let mut tokens = Vec::new();
