@@ -423,6 +423,7 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
 
     #[tokio::test]
