@@ -4,8 +4,8 @@
 //! split by tokio-util's length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
-    FRAME_BYTES_MAX, Hello, Marks, Refusal, RefusalCode, Reply, Request, Rollback, ToClient, ToSupervisor,
-    VERSION_MAX, VERSION_MIN, Welcome,
+    FRAME_BYTES_MAX, Hello, Marks, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply, Request, Rollback,
+    ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use crate::wire::{self, WireError};
 use bytes::{Bytes, BytesMut};
@@ -110,8 +110,9 @@ pub struct Sender<Out> {
 const OPEN_TRIES: u32 = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// Capacity above which an empty write buffer is freed, in bytes. The decoder frees its read buffer itself.
-const WRITE_BUFFER_BYTES_KEPT: usize = 256 * 1024;
+/// Capacity above which an empty write buffer is freed, in bytes; well above the frames of an agent's output.
+/// The decoder frees its read buffer itself.
+const WRITE_BUFFER_BYTES_KEPT: usize = 4 * OUTPUT_BYTES_MAX;
 
 fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().big_endian().max_frame_length(FRAME_BYTES_MAX).new_codec()
