@@ -4,11 +4,11 @@
 //! split by tokio-util's length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
-    FRAME_BYTES_MAX, Hello, Marks, Refusal, RefusalCode, Reply, Request, Rollback, ToClient, ToSupervisor,
-    VERSION_MAX, VERSION_MIN, Welcome,
+    FRAME_BYTES_MAX, Hello, Marks, OUTPUT_BYTES_MAX, Refusal, RefusalCode, Reply, Request, Rollback,
+    ToClient, ToSupervisor, VERSION_MAX, VERSION_MIN, Welcome,
 };
 use crate::wire::{self, WireError};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures_util::{SinkExt, StreamExt};
 use interprocess::local_socket::tokio::{Listener as LocalListener, Stream as LocalStream};
 use interprocess::local_socket::traits::StreamCommon;
@@ -110,6 +110,10 @@ pub struct Sender<Out> {
 const OPEN_TRIES: u32 = 10;
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
+/// Capacity above which an empty write buffer is freed, in bytes; well above the frames of an agent's output.
+/// The decoder frees its read buffer itself.
+const WRITE_BUFFER_BYTES_KEPT: usize = 4 * OUTPUT_BYTES_MAX;
+
 fn codec() -> LengthDelimitedCodec {
     LengthDelimitedCodec::builder().big_endian().max_frame_length(FRAME_BYTES_MAX).new_codec()
 }
@@ -161,7 +165,12 @@ impl<Out: Serialize> Sender<Out> {
     /// # Errors
     /// [`ConnError::Io`] for a broken socket.
     pub async fn flush(&mut self) -> Result<(), ConnError> {
-        Ok(SinkExt::<Bytes>::flush(&mut self.frames).await?)
+        SinkExt::<Bytes>::flush(&mut self.frames).await?;
+        let buffer = self.frames.write_buffer_mut();
+        if buffer.capacity() > WRITE_BUFFER_BYTES_KEPT {
+            *buffer = BytesMut::new();
+        }
+        Ok(())
     }
 
     /// Writes a message and flushes the buffer.
@@ -410,5 +419,28 @@ impl Client {
             }
         };
         tokio::time::timeout(deadline, answer).await.unwrap_or(Err(ConnError::Timeout(deadline)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+
+    #[tokio::test]
+    async fn large_message_leaves_small_buffers() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = Listener::bind(&path, 0o600).unwrap();
+        let (client, server) =
+            tokio::join!(connect::<String, String>(&path), listener.accept::<String, String>());
+        let (Conn { mut sender, .. }, Conn { mut receiver, .. }) = (client.unwrap(), server.unwrap());
+        for message in ["x".repeat(12 << 20), "short".to_owned()] {
+            let (sent, received) = tokio::join!(sender.send(&message), receiver.recv());
+            sent.unwrap();
+            assert!(received.unwrap().as_ref() == Some(&message));
+        }
+        assert!(sender.frames.write_buffer().capacity() <= WRITE_BUFFER_BYTES_KEPT);
+        assert!(receiver.frames.read_buffer().capacity() <= WRITE_BUFFER_BYTES_KEPT);
     }
 }

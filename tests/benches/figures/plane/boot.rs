@@ -10,12 +10,13 @@ use crate::stats::{Sample, ms};
 use acp_testkit::processes::KillOnDrop;
 use acp_tests::house::GATEWAY;
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::World;
+use acp_tests::world::{SUPERVISOR_DB, World};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
@@ -47,8 +48,7 @@ pub(crate) fn measure(report: &mut Report) {
     let began = Instant::now();
     let grown = grow(&world, SIZE);
     let db = world.path(GATEWAY).join("gateway.db");
-    let kept = world.path("kept.db");
-    fs::copy(&db, &kept).unwrap_or_else(|e| panic!("{}: {e}", kept.display()));
+    let kept = Kept::copy(&world);
     let Grown { sessions, events } = grown;
     report.part(
         "boot",
@@ -59,19 +59,18 @@ pub(crate) fn measure(report: &mut Report) {
     let check = world.cli(GATEWAY, &["store", "check"]).ok().json();
     assert_eq!(check["ok"], true, "{check}");
     report.remark(&format!("`store check` finds nothing wrong, in {:.1} s", began.elapsed().as_secs_f64()));
-    let bytes = share(kept.metadata().map_or(0, |meta| meta.len()));
+    let bytes = share(db.metadata().map_or(0, |meta| meta.len()));
     let mut starts = Starts::default();
     for _ in 0..ROUNDS {
-        // The supervisor's directory is unchanged, too: it knows none of these leases.
-        fs::copy(&kept, &db).unwrap_or_else(|e| panic!("{}: {e}", db.display()));
-        starts.one(&world, &kept);
+        kept.restore();
+        starts.one(&world, &db);
     }
     starts.tell(bytes, report);
 }
 
 impl Starts {
-    fn one(&mut self, world: &World, kept: &Path) {
-        let (count, scan) = read_plainly(kept);
+    fn one(&mut self, world: &World, db: &Path) {
+        let (count, scan) = read_plainly(db);
         self.count.push(ms(count));
         self.scan.push(ms(scan));
         let supervisor = world.supervisor();
@@ -137,6 +136,49 @@ fn share(bytes: u64) -> f64 {
     bytes
 }
 
+/// Copies of the files by which the services recognize a state directory. The supervisor's record of the gateway
+/// belongs to the gateway's database: a database older than the record is refused.
+struct Kept(Vec<(PathBuf, PathBuf)>);
+
+impl Kept {
+    /// Copies the files of services that do not run.
+    fn copy(world: &World) -> Self {
+        let gateway = world.path(GATEWAY);
+        let supervisor = world.path("supervisor").join(SUPERVISOR_DB);
+        let (db, rollback) = (gateway.join("gateway.db"), gateway.join("gateway.rollback"));
+        let kept = world.dir("kept");
+        let files = [log_of(&db), db, rollback, log_of(&supervisor), supervisor];
+        let pairs = files.map(|file| {
+            let copy = kept.join(file.file_name().unwrap_or_default());
+            replace(&file, &copy);
+            (file, copy)
+        });
+        Self(pairs.into())
+    }
+
+    /// Puts the files back.
+    fn restore(&self) {
+        for (file, copy) in &self.0 {
+            replace(copy, file);
+        }
+    }
+}
+
+/// Path of the write-ahead log of a database.
+fn log_of(db: &Path) -> PathBuf {
+    let mut path = db.as_os_str().to_owned();
+    path.push("-wal");
+    path.into()
+}
+
+/// Replaces `to` with a copy of `from`, or removes it if `from` does not exist.
+fn replace(from: &Path, to: &Path) {
+    let _ = fs::remove_file(to);
+    if from.exists() {
+        let _ = fs::copy(from, to).unwrap_or_else(|e| panic!("{} to {}: {e}", from.display(), to.display()));
+    }
+}
+
 /// Times counting the events and, with a new connection, reading each of them.
 fn read_plainly(path: &Path) -> (Duration, Duration) {
     let read = |sql: &str| {
@@ -165,16 +207,21 @@ impl Started {
         command.arg("--config").arg(world.path(&format!("{GATEWAY}.toml")));
         command.arg("--supervisor-socket").arg(supervisor).stdin(Stdio::null()).stdout(Stdio::piped());
         let log = world.path("log/boot.stderr");
-        let log = fs::File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
+        let file = fs::File::create(&log).unwrap_or_else(|e| panic!("{}: {e}", log.display()));
         let began = Instant::now();
-        let child = command.stderr(log).spawn();
+        let child = command.stderr(file).spawn();
         let mut child = KillOnDrop(child.unwrap_or_else(|e| panic!("{command:?}: {e}")));
-        let mut line = String::new();
         let stdout = child.stdout.take().unwrap_or_else(|| panic!("the gateway has no standard output"));
-        let _ = BufReader::new(stdout)
-            .read_line(&mut line)
-            .unwrap_or_else(|e| panic!("output of the gateway: {e}"));
-        let ready = began.elapsed();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let _reader = std::thread::spawn(move || {
+            let mut line = String::new();
+            let read = BufReader::new(stdout).read_line(&mut line);
+            let _ = sender.send((read.map(|_| line), began.elapsed()));
+        });
+        let (line, ready) = receiver
+            .recv_timeout(LONG)
+            .unwrap_or_else(|e| panic!("{e}: the gateway is not ready; see {}", log.display()));
+        let line = line.unwrap_or_else(|e| panic!("output of the gateway: {e}"));
         let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e} in {line:?}"));
         let socket = PathBuf::from(said["socket"].as_str().unwrap_or_else(|| panic!("no socket: {said}")));
         Self { child, began, ready, socket }
