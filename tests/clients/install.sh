@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Installs the ACP clients of `make test-foreign` into DIRECTORY/clients, in the versions and with the hashes of the lock
+# files beside this script: the official libraries for TypeScript, Python and Rust, and acpx. DIRECTORY is that of
+# tests/foreign/install.sh, whose Node runs the first. No install script of a package is run, and nothing outside of the
+# directory is changed. A client whose tool is missing is not installed: the file NAME-missing says why, and its tests say
+# so and are skipped, or fail in CI.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+base=${1:?usage: install.sh DIRECTORY}
+base=$(cd "$base" && pwd)
+dir=$base/clients
+mkdir -p "$dir"
+
+# Prints the hash of what a client is installed from.
+content() {
+    cat "$here/install.sh" "$@" | sha256sum
+}
+
+# True if NAME is installed from these files already.
+is_installed() {
+    local name=$1
+    shift
+    rm -f "$dir/$name-missing"
+    [ -f "$dir/$name/stamp" ] && [ "$(cat "$dir/$name/stamp")" = "$(content "$@")" ]
+}
+
+missing() {
+    echo "$2" >"$dir/$1-missing"
+    echo "tests/clients/install.sh: the client for $1 is not installed: $2" >&2
+}
+
+typescript() {
+    local from=$here/typescript to=$dir/typescript
+    if ! is_installed typescript "$from/package.json" "$from/package-lock.json"; then
+        rm -rf "$to"
+        mkdir -p "$to"
+        cp "$from/package.json" "$from/package-lock.json" "$to"
+        (cd "$to" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund --fetch-retries=5 --loglevel=error)
+        content "$from/package.json" "$from/package-lock.json" >"$to/stamp"
+    fi
+    # Node looks for packages beside the program.
+    cp "$from"/*.ts "$to"
+}
+
+# Prints a Python for which requirements.txt has hashes, and which has pip.
+python_with_pip() {
+    local name
+    for name in python3 python3.13 python3.14 python3.12 python3.11; do
+        if "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null &&
+            "$name" -m pip --version >/dev/null 2>&1; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+python() {
+    local from=$here/python to=$dir/python program
+    if ! is_installed python "$from/requirements.txt"; then
+        rm -rf "$to"
+        if ! program=$(python_with_pip); then
+            missing python "no Python 3.11 to 3.14 with pip in PATH"
+            return
+        fi
+        "$program" -m pip install --quiet --no-deps --require-hashes --only-binary :all: --no-warn-script-location \
+            --disable-pip-version-check --root-user-action ignore --target "$to/packages" -r "$from/requirements.txt"
+        ln -s "$("$program" -c 'import sys; print(sys.executable)')" "$to/python"
+        content "$from/requirements.txt" >"$to/stamp"
+    fi
+    cp "$from"/*.py "$to"
+}
+
+typescript
+python
