@@ -2,8 +2,8 @@
 # Installs the ACP clients of `make test-foreign` into DIRECTORY/clients, in the versions and with the hashes of the lock
 # files beside this script: the official libraries for TypeScript, Python and Rust, and acpx. DIRECTORY is that of
 # tests/foreign/install.sh, whose Node runs the first. No install script of a package is run, and nothing outside of the
-# directory is changed. A client whose tool is missing is not installed: the file NAME-missing says why, and its tests say
-# so and are skipped, or fail in CI.
+# directory is changed. Where there is no Python for it, that client is not installed: the file python-missing says why, and
+# its tests say so and are skipped, or fail in CI.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,22 +25,32 @@ is_installed() {
     [ -f "$dir/$name/stamp" ] && [ "$(cat "$dir/$name/stamp")" = "$(content "$@")" ]
 }
 
-missing() {
-    echo "$2" >"$dir/$1-missing"
-    echo "tests/clients/install.sh: the client for $1 is not installed: $2" >&2
+# Installs an npm package with its lock file, with the npm that tests/foreign/install.sh has found or installed.
+npm_packages() {
+    local from=$here/$1 to=$dir/$1
+    is_installed "$1" "$from/package.json" "$from/package-lock.json" && return
+    rm -rf "$to"
+    mkdir -p "$to"
+    cp "$from/package.json" "$from/package-lock.json" "$to"
+    # This Node runs npm only: the packages run with the pinned one.
+    (cd "$to" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund --fetch-retries=5 --loglevel=error)
+    content "$from/package.json" "$from/package-lock.json" >"$to/stamp"
 }
 
 typescript() {
-    local from=$here/typescript to=$dir/typescript
-    if ! is_installed typescript "$from/package.json" "$from/package-lock.json"; then
-        rm -rf "$to"
-        mkdir -p "$to"
-        cp "$from/package.json" "$from/package-lock.json" "$to"
-        (cd "$to" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund --fetch-retries=5 --loglevel=error)
-        content "$from/package.json" "$from/package-lock.json" >"$to/stamp"
-    fi
+    npm_packages typescript
     # Node looks for packages beside the program.
-    cp "$from"/*.ts "$to"
+    cp "$here"/typescript/*.ts "$dir/typescript"
+}
+
+acpx() {
+    npm_packages acpx
+    mkdir -p "$dir/acpx/bin"
+    cat >"$dir/acpx/bin/acpx" <<END
+#!/bin/sh
+exec "$base/bin/node" "$dir/acpx/node_modules/acpx/dist/cli.js" "\$@"
+END
+    chmod +x "$dir/acpx/bin/acpx"
 }
 
 # Prints a Python for which requirements.txt has hashes, and which has pip.
@@ -61,7 +71,8 @@ python() {
     if ! is_installed python "$from/requirements.txt"; then
         rm -rf "$to"
         if ! program=$(python_with_pip); then
-            missing python "no Python 3.11 to 3.14 with pip in PATH"
+            echo "no Python 3.11 to 3.14 with pip in PATH" >"$dir/python-missing"
+            echo "tests/clients/install.sh: the client for Python is not installed: $(cat "$dir/python-missing")" >&2
             return
         fi
         "$program" -m pip install --quiet --no-deps --require-hashes --only-binary :all: --no-warn-script-location \
@@ -72,5 +83,12 @@ python() {
     cp "$from"/*.py "$to"
 }
 
+# Needs the C compiler that the product needs, too.
+rust() {
+    "${CARGO:-cargo}" build --quiet --locked --manifest-path "$here/rust/Cargo.toml" --target-dir "$dir/rust"
+}
+
 typescript
 python
+rust
+acpx

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::house::{AGENT, House, Plan};
+use acp_tests::house::{AGENT, Plan};
 use acp_tests::wait::{LONG, SOON, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
