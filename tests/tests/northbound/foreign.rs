@@ -314,13 +314,12 @@ fn acpx_keeps_a_session_over_its_processes() {
 }
 
 /// Runs an example of the manual with a prompt, and returns its output.
-fn example(house: &House, command: Option<Command>, agent: &str) -> Option<String> {
-    let mut command = command?;
+fn example(house: &House, mut command: Command, client: &str) -> String {
     let scheme = if command.get_program().to_string_lossy().ends_with("node") { "ws" } else { "http" };
-    let token = token(house, &format!("example-{agent}"));
+    let token = token(house, &format!("example-{client}"));
     command.env("ACP_URL", format!("{scheme}://{}/acp", house.tcp_address())).env("ACP_TOKEN", token);
     let _ = fs::remove_file(cwd(house).join("example.txt"));
-    Some(run(command.arg("write example.txt it works"), LONG).ok().stdout)
+    run(command.arg("write example.txt it works"), LONG).ok().stdout
 }
 
 /// The examples of docs/manual/clients.md, which a test of the repository's rules compares with these files.
@@ -331,17 +330,19 @@ fn examples_of_the_manual_run_as_they_stand() {
     let files = repository().join("tests/clients");
     let written = || fs::read_to_string(cwd(&house).join("example.txt")).ok();
     for client in ["typescript", "python", "rust"] {
-        let output = example(&house, library(&house, client, "example"), client);
-        assert!(output.is_none_or(|output| output.ends_with("Wrote example.txt.\n")), "{client}");
+        let Some(command) = library(&house, client, "example") else { continue };
+        let output = example(&house, command, client);
+        assert!(output.ends_with("Wrote example.txt.\n"), "{client}: {output}");
         assert_eq!(written().as_deref().map(str::trim), Some("it works"), "{client}");
     }
     let bin = installed("acpx").unwrap().join("bin");
-    let output = example(&house, Some(command(&house, &files.join("acpx/example.sh"), &bin)), "acpx").unwrap();
+    let output = example(&house, command(&house, &files.join("acpx/example.sh"), &bin), "acpx");
     assert!(output.contains("Wrote example.txt."), "{output}");
     assert_eq!(written().as_deref().map(str::trim), Some("it works"));
     // It answers no questions, and so asks for nothing that needs permission.
     let mut curl = command(&house, &files.join("curl/example.sh"), &bin);
-    curl.env("ACP_URL", format!("http://{}/acp", house.tcp_address())).env("ACP_TOKEN", token(&house, "curl"));
+    curl.env("ACP_URL", format!("http://{}/acp", house.tcp_address()))
+        .env("ACP_TOKEN", token(&house, "curl"));
     assert_eq!(run(curl.arg("hello from a shell"), LONG).ok().stdout, "hello from a shell");
 
     let settings = fs::read_to_string(files.join("editor/settings.json")).unwrap();

@@ -178,11 +178,14 @@ fn examples_of_clients_are_the_files_that_tests_run() {
     let is_example = |file: &&PathBuf| {
         file.ends_with("editor/settings.json") || file.file_stem().is_some_and(|stem| stem == "example")
     };
-    let examples: Vec<String> = files.iter().filter(is_example).map(|file| document(&relative(file))).collect();
+    let examples: Vec<String> =
+        files.iter().filter(is_example).map(|file| document(&relative(file))).collect();
     assert_eq!(examples.len(), 6, "{files:?}");
-    let unknown = code_blocks(&page).filter(|block| !examples.iter().any(|example| example.trim_end() == *block));
+    let unknown =
+        code_blocks(&page).filter(|block| !examples.iter().any(|example| example.trim_end() == *block));
     let mut violations: Vec<String> = unknown.map(|block| format!("no file holds\n{block}")).collect();
-    let missing = examples.iter().filter(|example| !code_blocks(&page).any(|block| example.trim_end() == block));
+    let missing =
+        examples.iter().filter(|example| !code_blocks(&page).any(|block| example.trim_end() == block));
     violations.extend(missing.map(|example| format!("the page lacks\n{example}")));
     assert_none(&format!("the blocks of {CLIENTS} are the examples in tests/clients"), &violations);
 }
