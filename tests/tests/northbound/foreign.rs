@@ -45,7 +45,7 @@ struct Script {
     replies: [String; 5],
     /// Minimum number of pieces in which `stream` comes.
     pieces: u64,
-    /// Text of `free.txt`, which the turn in the other mode writes unasked, if that mode allows it.
+    /// Text of `free.txt`, which the turn in the other mode writes unasked.
     free: Option<&'static str>,
 }
 
@@ -75,14 +75,13 @@ fn demo() -> Script {
     }
 }
 
-/// Script of an agent whose model is the fake one. In `mode` it writes unasked, or not at all.
-fn modelled(agent: &'static str, modes: Value, mode: &'static str, writes: bool, cwd: &Path) -> Script {
+/// Script of an agent whose model is the fake one, and which has a mode `plan`.
+fn modelled(agent: &'static str, modes: Value, cwd: &Path) -> Script {
     let words = |count| (1..=count).map(|n| format!("w{n} ")).collect::<String>();
     let write = |name: &str, text: &str| format!("[[write {} {text}]]", cwd.join(name).display());
-    let free = if writes { write("free.txt", "without asking") } else { String::new() };
     Script {
         agent,
-        mode,
+        mode: "plan",
         modes,
         prompts: json!({
             "stream": "[[chunks 20 5ms]]",
@@ -90,17 +89,17 @@ fn modelled(agent: &'static str, modes: Value, mode: &'static str, writes: bool,
             "shared": format!("[[chunks 40 20ms]] {} [[say shared]]", write("shared.txt", "by the second")),
             "long": "[[chunks 5000 20ms]]",
             "resumed": "[[say hello again]]",
-            "mode": free + " [[say free]]",
+            "mode": "[[say planned]]",
         }),
         replies: [
             words(20),
             "written".to_owned(),
             words(40) + "shared",
             "hello again".to_owned(),
-            "free".to_owned(),
+            "planned".to_owned(),
         ],
         pieces: 10,
-        free: writes.then_some("without asking"),
+        free: None,
     }
 }
 
@@ -229,12 +228,12 @@ fn rust_library_does_everything_over_each_transport() {
 }
 
 /// Each client drives a real agent over each transport.
-fn with_real_agent(name: &'static str, modes: Value, mode: &'static str, writes: bool) {
+fn with_real_agent(name: &'static str, modes: Value) {
     let world = World::new();
     let model = FakeModel::start(&world);
     let agents = BTreeMap::from([(name, foreign::agent(&world, name, model.url()))]);
     let house = Plan::default().gateway(LISTEN).build_in(world, &agents);
-    let script = modelled(name, modes, mode, writes, &cwd(&house));
+    let script = modelled(name, modes, &cwd(&house));
     [TYPESCRIPT, PYTHON, RUST].iter().flatten().for_each(|client| drive(&house, *client, &script));
     drop(model);
     house.end();
@@ -243,13 +242,13 @@ fn with_real_agent(name: &'static str, modes: Value, mode: &'static str, writes:
 #[test]
 #[ignore = "needs installed agents and clients: make test-foreign"]
 fn libraries_drive_qwen_code() {
-    with_real_agent("qwen", json!(["plan", "default", "auto-edit", "yolo"]), "yolo", true);
+    with_real_agent("qwen", json!(["plan", "default", "auto-edit", "yolo"]));
 }
 
 #[test]
 #[ignore = "needs installed agents and clients: make test-foreign"]
 fn libraries_drive_opencode() {
-    with_real_agent("opencode", json!(["build", "plan"]), "plan", false);
+    with_real_agent("opencode", json!(["build", "plan"]));
 }
 
 /// JSON-RPC messages that `acpx` shows.

@@ -2,8 +2,8 @@ use agent_client_protocol::schema::ProtocolVersion;
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
     ContentBlock, InitializeRequest, NewSessionRequest, PermissionOptionKind, PromptRequest,
-    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse,
-    SelectedPermissionOutcome, SessionNotification, SessionUpdate,
+    RequestPermissionOutcome, RequestPermissionRequest, RequestPermissionResponse, SelectedPermissionOutcome,
+    SessionNotification, SessionUpdate,
 };
 use agent_client_protocol::{Agent, Client};
 use agent_client_protocol_http::HttpClient;
@@ -14,7 +14,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let token = format!("Bearer {}", env::var("ACP_TOKEN")?).parse()?;
     let headers = [(reqwest::header::AUTHORIZATION, token)].into_iter().collect();
     let url = env::var("ACP_URL").unwrap_or("http://127.0.0.1:7433/acp".to_owned());
-    let http = HttpClient::builder_with_endpoint(url).configure_http(|http| http.default_headers(headers)).build()?;
+    let http = HttpClient::builder_with_endpoint(url)
+        .configure_http(|http| http.default_headers(headers))
+        .build()?;
     let prompt = env::args().nth(1).unwrap_or("hello".to_owned());
 
     Client
@@ -32,7 +34,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .on_receive_request(
             async |request: RequestPermissionRequest, responder, _| {
-                let once = request.options.into_iter().find(|option| option.kind == PermissionOptionKind::AllowOnce);
+                let once =
+                    request.options.into_iter().find(|option| option.kind == PermissionOptionKind::AllowOnce);
                 let outcome = once.map_or(RequestPermissionOutcome::Cancelled, |option| {
                     RequestPermissionOutcome::Selected(SelectedPermissionOutcome::new(option.option_id))
                 });

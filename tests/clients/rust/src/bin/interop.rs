@@ -86,7 +86,8 @@ impl Inbox {
                         tokio::spawn(async move {
                             responder.cancellation().cancelled().await;
                             inbox.note(|seen| seen.withdrawn += 1);
-                            responder.respond(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled))
+                            responder
+                                .respond(RequestPermissionResponse::new(RequestPermissionOutcome::Cancelled))
                         });
                         return Ok(());
                     }
@@ -203,51 +204,65 @@ fn code<T>(result: Result<T, Error>) -> i32 {
     result.map_or_else(|error| error.code.into(), |_| 0)
 }
 
-async fn is_listed(peer: &Peer, session: &SessionId) -> Result<bool, Error> {
-    let found = peer.ask(ListSessionsRequest::new()).await?;
-    Ok(found.sessions.iter().any(|found| found.session_id == *session))
+/// Three connections and the session that they share.
+struct Table {
+    plan: Value,
+    cwd: String,
+    session: SessionId,
+    first: Peer,
+    second: Peer,
+    third: Peer,
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Error> {
-    let plan = std::env::args().nth(1).expect("an argument");
-    let plan: Value = serde_json::from_str(&plan).expect("JSON");
-    let cwd = plan["cwd"].as_str().expect("a directory");
-    let (first, second, third) = (Peer::connect(&plan).await, Peer::connect(&plan).await, Peer::connect(&plan).await);
-    let asked = || [&first, &second, &third].map(|peer| peer.inbox.seen().asked).iter().sum::<usize>();
+impl Table {
+    /// Connects, and opens the session on the first connection.
+    async fn open(plan: Value) -> Result<Self, Error> {
+        let cwd = plan["cwd"].as_str().expect("a directory").to_owned();
+        let first = Peer::connect(&plan).await;
+        let (second, third) = (Peer::connect(&plan).await, Peer::connect(&plan).await);
+        let info = first.initialize().await?;
+        let created = first.ask(NewSessionRequest::new(cwd.clone())).await?;
+        let session = created.session_id;
+        let modes = created.modes.map(|modes| modes.available_modes).unwrap_or_default();
+        let modes: Vec<String> = modes.iter().map(|mode| mode.id.to_string()).collect();
+        let (version, agent) = (info.protocol_version, info.agent_info.map(|info| info.name));
+        report("new", json!({"session": session, "version": version, "agent": agent, "modes": modes}));
+        Ok(Self { plan, cwd, session, first, second, third })
+    }
 
-    let info = first.initialize().await?;
-    let created = first.ask(NewSessionRequest::new(cwd)).await?;
-    let session = created.session_id;
-    let modes = created.modes.map(|modes| modes.available_modes).unwrap_or_default();
-    let modes: Vec<String> = modes.iter().map(|mode| mode.id.to_string()).collect();
-    let (version, agent) = (info.protocol_version, info.agent_info.map(|info| info.name));
-    report("new", json!({"session": session, "version": version, "agent": agent, "modes": modes}));
+    async fn prompt(&self, peer: &Peer, name: &str) -> Result<Value, Error> {
+        peer.prompt(&self.session, &self.plan, name).await
+    }
 
-    let from = first.mark();
-    let stop = first.prompt(&session, &plan, "stream").await?;
-    report("prompt", json!({"stop": stop, "text": first.text(from), "pieces": first.mark() - from}));
+    fn asked(&self) -> usize {
+        [&self.first, &self.second, &self.third].map(|peer| peer.inbox.seen().asked).iter().sum()
+    }
 
-    let from = first.mark();
-    let stop = first.prompt(&session, &plan, "write").await?;
-    report("permission", json!({"stop": stop, "text": first.text(from), "asked": asked()}));
+    async fn stream_and_ask(&self) -> Result<(), Error> {
+        let (first, from) = (&self.first, self.first.mark());
+        let stop = self.prompt(first, "stream").await?;
+        report("prompt", json!({"stop": stop, "text": first.text(from), "pieces": first.mark() - from}));
+        let from = first.mark();
+        let stop = self.prompt(first, "write").await?;
+        report("permission", json!({"stop": stop, "text": first.text(from), "asked": self.asked()}));
+        Ok(())
+    }
 
-    // The second client joins in the middle of the turn and answers the question that both are asked.
-    let from = first.mark();
-    first.inbox.seen().is_silent = true;
-    let join = async {
-        first.inbox.until(|seen| seen.agent.len() > from + 3).await;
-        second.initialize().await?;
-        second.ask(LoadSessionRequest::new(session.clone(), cwd)).await?;
-        Ok::<_, Error>(second.text(0).len())
-    };
-    let (stop, replayed) = tokio::try_join!(first.prompt(&session, &plan, "shared"), join)?;
-    let (text, all) = (first.text(from), first.text(0));
-    second.inbox.until(|seen| seen.agent.concat().len() >= all.len()).await;
-    first.inbox.until(|seen| seen.withdrawn > 0).await;
-    report(
-        "load",
-        json!({
+    /// The second client joins in the middle of the turn and answers the question that both are asked.
+    async fn join(&self) -> Result<(), Error> {
+        let (first, second, from) = (&self.first, &self.second, self.first.mark());
+        first.inbox.seen().is_silent = true;
+        let join = async {
+            first.inbox.until(|seen| seen.agent.len() > from + 3).await;
+            second.initialize().await?;
+            second.ask(LoadSessionRequest::new(self.session.clone(), self.cwd.clone())).await?;
+            Ok::<_, Error>(second.text(0).len())
+        };
+        let (stop, replayed) = tokio::try_join!(self.prompt(first, "shared"), join)?;
+        let (text, all) = (first.text(from), first.text(0));
+        second.inbox.until(|seen| seen.agent.concat().len() >= all.len()).await;
+        first.inbox.until(|seen| seen.withdrawn > 0).await;
+        let seen = json!({
             "stop": stop,
             "text": text,
             "whole": second.text(0) == all,
@@ -256,51 +271,82 @@ async fn main() -> Result<(), Error> {
             "echoes": first.inbox.seen().people.len(),
             "asked": [first.inbox.seen().asked, second.inbox.seen().asked],
             "withdrawn": first.inbox.seen().withdrawn,
-        }),
-    );
-
-    let from = first.mark();
-    let cancel = async {
-        first.inbox.until(|seen| !seen.agent[from..].concat().is_empty()).await;
-        first.agent.send_notification(CancelNotification::new(session.clone()))
-    };
-    let (stop, ()) = tokio::try_join!(first.prompt(&session, &plan, "long"), cancel)?;
-    report("cancel", json!({"stop": stop}));
-
-    third.initialize().await?;
-    third.ask(ResumeSessionRequest::new(session.clone(), cwd)).await?;
-    let (history, from, people) = (third.mark(), second.mark(), second.inbox.seen().people.len());
-    let stop = third.prompt(&session, &plan, "resumed").await?;
-    let resumed = third.text(0);
-    second.inbox.until(|seen| seen.agent[from..].concat().len() >= resumed.len()).await;
-    let prompts = second.inbox.seen().people[people..].to_vec();
-    let observed = second.text(from);
-    report(
-        "resume",
-        json!({"stop": stop, "history": history, "text": resumed, "observed": observed, "prompts": prompts}),
-    );
-
-    first.inbox.seen().is_silent = false;
-    let before = asked();
-    let mode = plan["mode"].as_str().expect("a mode").to_owned();
-    first.ask(SetSessionModeRequest::new(session.clone(), mode)).await?;
-    let from = first.mark();
-    let stop = first.prompt(&session, &plan, "mode").await?;
-    report("mode", json!({"stop": stop, "text": first.text(from), "asked": asked() - before}));
-
-    third.ask(CloseSessionRequest::new(session.clone())).await?;
-    let closed = code(third.prompt(&session, &plan, "resumed").await);
-    let mut listed = vec![is_listed(&second, &session).await?];
-    second.ask(DeleteSessionRequest::new(session.clone())).await?;
-    listed.push(is_listed(&second, &session).await?);
-    let gone = code(first.ask(LoadSessionRequest::new(session.clone(), cwd)).await);
-    report("close", json!({"closed": closed, "gone": gone, "listed": listed}));
-
-    let files: usize = [&first, &second, &third].map(|peer| peer.inbox.seen().file_requests).iter().sum();
-    for peer in [first, second, third] {
-        peer.close().await?;
+        });
+        report("load", seen);
+        Ok(())
     }
-    // The crate ends the bridge itself and does not tell its exit code.
-    report("end", json!({"files": files, "codes": [(), (), ()]}));
-    Ok(())
+
+    async fn cancel(&self) -> Result<(), Error> {
+        let (first, from) = (&self.first, self.first.mark());
+        let cancel = async {
+            first.inbox.until(|seen| !seen.agent[from..].concat().is_empty()).await;
+            first.agent.send_notification(CancelNotification::new(self.session.clone()))
+        };
+        let (stop, ()) = tokio::try_join!(self.prompt(first, "long"), cancel)?;
+        report("cancel", json!({"stop": stop}));
+        Ok(())
+    }
+
+    async fn resume(&self) -> Result<(), Error> {
+        let (second, third) = (&self.second, &self.third);
+        third.initialize().await?;
+        third.ask(ResumeSessionRequest::new(self.session.clone(), self.cwd.clone())).await?;
+        let (history, from, people) = (third.mark(), second.mark(), second.inbox.seen().people.len());
+        let stop = self.prompt(third, "resumed").await?;
+        let text = third.text(0);
+        second.inbox.until(|seen| seen.agent[from..].concat().len() >= text.len()).await;
+        let prompts = second.inbox.seen().people[people..].to_vec();
+        let observed = second.text(from);
+        let seen =
+            json!({"stop": stop, "history": history, "text": text, "observed": observed, "prompts": prompts});
+        report("resume", seen);
+        Ok(())
+    }
+
+    async fn set_mode(&self) -> Result<(), Error> {
+        let (first, before) = (&self.first, self.asked());
+        first.inbox.seen().is_silent = false;
+        let mode = self.plan["mode"].as_str().expect("a mode").to_owned();
+        first.ask(SetSessionModeRequest::new(self.session.clone(), mode)).await?;
+        let from = first.mark();
+        let stop = self.prompt(first, "mode").await?;
+        report("mode", json!({"stop": stop, "text": first.text(from), "asked": self.asked() - before}));
+        Ok(())
+    }
+
+    async fn is_listed(&self) -> Result<bool, Error> {
+        let found = self.second.ask(ListSessionsRequest::new()).await?;
+        Ok(found.sessions.iter().any(|found| found.session_id == self.session))
+    }
+
+    async fn close(self) -> Result<(), Error> {
+        let session = &self.session;
+        self.third.ask(CloseSessionRequest::new(session.clone())).await?;
+        let closed = code(self.prompt(&self.third, "resumed").await);
+        let mut listed = vec![self.is_listed().await?];
+        self.second.ask(DeleteSessionRequest::new(session.clone())).await?;
+        listed.push(self.is_listed().await?);
+        let gone = code(self.first.ask(LoadSessionRequest::new(session.clone(), self.cwd.clone())).await);
+        report("close", json!({"closed": closed, "gone": gone, "listed": listed}));
+        let peers = [self.first, self.second, self.third];
+        let files: usize = peers.iter().map(|peer| peer.inbox.seen().file_requests).sum();
+        for peer in peers {
+            peer.close().await?;
+        }
+        // The crate ends the bridge itself and does not tell its exit code.
+        report("end", json!({"files": files, "codes": [(), (), ()]}));
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let plan = std::env::args().nth(1).expect("an argument");
+    let table = Table::open(serde_json::from_str(&plan).expect("JSON")).await?;
+    table.stream_and_ask().await?;
+    table.join().await?;
+    table.cancel().await?;
+    table.resume().await?;
+    table.set_mode().await?;
+    table.close().await
 }
