@@ -12,6 +12,11 @@ base=$(cd "$base" && pwd)
 dir=$base/clients
 mkdir -p "$dir"
 
+fail() {
+    echo "tests/clients/install.sh: $*" >&2
+    exit 1
+}
+
 # Prints the hash of what a client is installed from.
 content() {
     cat "$here/install.sh" "$@" | sha256sum
@@ -25,15 +30,23 @@ is_installed() {
     [ -f "$dir/$name/stamp" ] && [ "$(cat "$dir/$name/stamp")" = "$(content "$@")" ]
 }
 
-# Installs an npm package with its lock file, with the npm that tests/foreign/install.sh has found or installed.
+# Prints the hashes in a lock file of npm.
+hashes() {
+    sed -n 's/^ *"integrity": "\(.*\)",\{0,1\}$/\1/p' "$1"
+}
+
+# Installs an npm package with its lock file, with the npm that tests/foreign/install.sh has found or installed. `npm ci`
+# refuses lock files without optional packages that their authors never published, as acpx has them: so hashes are compared.
 npm_packages() {
-    local from=$here/$1 to=$dir/$1
+    local from=$here/$1 to=$dir/$1 found
     is_installed "$1" "$from/package.json" "$from/package-lock.json" && return
     rm -rf "$to"
     mkdir -p "$to"
     cp "$from/package.json" "$from/package-lock.json" "$to"
     # This Node runs npm only: the packages run with the pinned one.
-    (cd "$to" && npm ci --ignore-scripts --omit=optional --no-audit --no-fund --fetch-retries=5 --loglevel=error)
+    (cd "$to" && npm install --ignore-scripts --omit=optional --no-save --no-audit --no-fund --fetch-retries=5 --loglevel=error)
+    found=$(hashes "$to/node_modules/.package-lock.json" | grep -vxF -f <(hashes "$from/package-lock.json") || true)
+    [ -z "$found" ] || fail "$1: packages are installed that its lock file does not pin: $found"
     content "$from/package.json" "$from/package-lock.json" >"$to/stamp"
 }
 

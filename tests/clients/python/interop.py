@@ -6,6 +6,7 @@ test judges.
 
 import asyncio
 import json
+import os
 import sys
 from contextlib import AsyncExitStack
 
@@ -45,7 +46,7 @@ class Peer(acp.Client):
         headers = {"Authorization": f"Bearer {PLAN['token']}"}
         if PLAN["transport"] == "stdio":
             program, *args = PLAN["command"]
-            started = acp.spawn_agent_process(self, program, *args)
+            started = acp.spawn_agent_process(self, program, *args, env=os.environ)
             self.agent, self.process = await self.resources.enter_async_context(started)
             return
         if PLAN["transport"] == "http":

@@ -242,7 +242,7 @@ fn with_real_agent(name: &'static str, modes: Value) {
 #[test]
 #[ignore = "needs installed agents and clients: make test-foreign"]
 fn libraries_drive_qwen_code() {
-    with_real_agent("qwen", json!(["plan", "default", "auto-edit", "yolo"]));
+    with_real_agent("qwen", json!(["plan", "default", "auto-edit", "auto", "yolo"]));
 }
 
 #[test]
