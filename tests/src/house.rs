@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -323,6 +324,20 @@ impl House {
     #[must_use]
     pub fn verb(&self, args: &[&str]) -> Value {
         self.cli(args).ok().json()
+    }
+
+    /// Address of the gateway's TCP listener, as `doctor` reports it.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[must_use]
+    pub fn tcp_address(&self) -> SocketAddr {
+        eventually(SOON, "a listener", || {
+            let checks: Value = self.cli(&["doctor"]).lines().into_iter().next()?;
+            let line = checks.as_array()?.iter().find(|check| check["name"] == "listener")?;
+            assert_eq!(line["verdict"], "ok", "{line}");
+            line["detail"].as_str()?.split(": ").nth(1)?.parse().ok()
+        })
     }
 
     /// Starts a verb whose output is read line by line.

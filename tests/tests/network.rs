@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::house::{AGENT, House, Plan};
-use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::house::{AGENT, Plan};
+use acp_tests::wait::{LONG, SOON, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,16 +12,6 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
 const LISTEN: &str = "[northbound]\nlisten = [\"unix\", \"127.0.0.1:0\"]\n";
-
-/// Address of the gateway's TCP listener, as `doctor` reports it.
-fn address(house: &House) -> SocketAddr {
-    eventually(SOON, "a listener", || {
-        let checks: Value = house.cli(&["doctor"]).lines().into_iter().next()?;
-        let line = checks.as_array()?.iter().find(|check| check["name"] == "listener")?;
-        assert_eq!(line["verdict"], "ok", "{line}");
-        line["detail"].as_str()?.split(": ").nth(1)?.parse().ok()
-    })
-}
 
 fn send(at: SocketAddr, method: &str, path: &str, token: &str, headers: &str, body: &str) -> TcpStream {
     let mut stream = TcpStream::connect(at).unwrap();
@@ -50,7 +40,7 @@ fn path(key: &str, rest: &str) -> String {
 #[test]
 fn token_over_tcp_acts_until_it_is_revoked() {
     let house = Plan::flags(&[]).gateway(LISTEN).build();
-    let (at, key) = (address(&house), house.spawn());
+    let (at, key) = (house.tcp_address(), house.spawn());
     let created = house.verb(&["token", "add", "phone", "--scope", "prompt", "--expires", "30d"]);
     let token = created["token"].as_str().unwrap().to_owned();
     assert!(token.starts_with("acp_"), "{created}");
@@ -128,7 +118,7 @@ fn call(socket: &mut WebSocket<TcpStream>, method: &str, params: &Value) -> Valu
 #[test]
 fn acp_client_over_tcp_acts_until_its_token_is_revoked() {
     let house = Plan::flags(&[]).gateway(LISTEN).build();
-    let at = address(&house);
+    let at = house.tcp_address();
     let add = |name: &str, more: &[&str]| {
         let created = house.verb(&[&["token", "add", name], more].concat());
         created["token"].as_str().unwrap().to_owned()

@@ -2,7 +2,7 @@
 
 use crate::{client, cwd, path, socket, websocket};
 use acp_tests::house::{House, Plan};
-use acp_tests::northbound::{CONNECTION, Client, http};
+use acp_tests::northbound::{CONNECTION, Client, Received, http};
 use serde_json::{Value, json};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -268,5 +268,29 @@ fn replaced_stream_ends_and_its_successor_delivers() {
     client.find("the end of the old stream", |it| it.json.is_null());
     let id = client.prompt(&session, "say hi");
     assert_eq!(client.answer(id).0.stream, CONNECTION);
+    house.end();
+}
+
+/// Official clients end their whole connection, or fail the request that they just sent, when a session stream ends.
+#[test]
+fn stream_of_a_closed_session_stays_and_answers_the_next_load() {
+    let house = House::with_approve_all(&[]);
+    let mut client = client(&house);
+    let session = client.new_session(&cwd(&house));
+    client.open(&session, None);
+    let _ = house.verb(&["sessions", "close", &session]);
+    let is_close = |it: &Received| it.json["params"]["_meta"]["acphost"]["closed"].is_object();
+    assert_eq!(client.find("the close", is_close).0.stream, session);
+    for _ in 0..2 {
+        let (answer, before) = client.load(&session, None);
+        assert_eq!(
+            (answer.stream.as_str(), answer.json["result"].is_object()),
+            (&*session, true),
+            "{answer:?}"
+        );
+        assert!(before.iter().any(is_close) && !before.iter().any(|it| it.json.is_null()), "{before:?}");
+        client.open(&session, None);
+        client.find("the end of the replaced stream", |it| it.json.is_null());
+    }
     house.end();
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 const ERRORS: &str = "docs/manual/errors.md";
 const LOGS: &str = "docs/manual/logs.md";
 const ARCHITECTURE: &str = "ARCHITECTURE.md";
+const CLIENTS: &str = "docs/manual/clients.md";
 
 fn document(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
@@ -161,6 +162,32 @@ fn links_of_design_pages_resolve() {
     let dead = |page: &PathBuf| dead_links(page, &document(&relative(page)));
     let violations: Vec<String> = pages.iter().flat_map(dead).collect();
     assert_none("links of the design pages lead to a file, and to a function in it", &violations);
+}
+
+/// Blocks of code in Markdown.
+fn code_blocks(text: &str) -> impl Iterator<Item = &str> {
+    text.split("\n```").skip(1).step_by(2).filter_map(|block| Some(block.split_once('\n')?.1))
+}
+
+/// `make test-foreign` runs the files.
+#[test]
+fn examples_of_clients_are_the_files_that_tests_run() {
+    let page = document(CLIENTS);
+    let directory = repository().join("tests/clients");
+    let files = files_below(&directory);
+    let is_example = |file: &&PathBuf| {
+        file.ends_with("editor/settings.json") || file.file_stem().is_some_and(|stem| stem == "example")
+    };
+    let examples: Vec<String> =
+        files.iter().filter(is_example).map(|file| document(&relative(file))).collect();
+    assert_eq!(examples.len(), 6, "{files:?}");
+    let unknown =
+        code_blocks(&page).filter(|block| !examples.iter().any(|example| example.trim_end() == *block));
+    let mut violations: Vec<String> = unknown.map(|block| format!("no file holds\n{block}")).collect();
+    let missing =
+        examples.iter().filter(|example| !code_blocks(&page).any(|block| example.trim_end() == block));
+    violations.extend(missing.map(|example| format!("the page lacks\n{example}")));
+    assert_none(&format!("the blocks of {CLIENTS} are the examples in tests/clients"), &violations);
 }
 
 #[test]

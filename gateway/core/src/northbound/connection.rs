@@ -270,14 +270,6 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// True if nothing more can come on this stream.
-    pub fn has_ended(&self, scope: &StreamScope) -> bool {
-        match scope {
-            StreamScope::Session(key) => self.sessions.get(key).is_some_and(SessionView::has_ended),
-            StreamScope::Connection | StreamScope::All => false,
-        }
-    }
-
     /// Returns the session and the run of a request whose run has not ended.
     pub fn run_of(&self, id: &str) -> Option<(SessionKey, RunId)> {
         self.sessions.iter().find_map(|(key, view)| Some((key.clone(), view.run_of(id)?)))

@@ -97,11 +97,6 @@ impl FrameQueue {
         self.sent = self.sent.min(after);
     }
 
-    /// True if there are unsent frames.
-    pub fn has_unsent(&self) -> bool {
-        self.sent < self.frames.len()
-    }
-
     fn trim(&mut self) {
         let mut bytes: usize = self.frames.iter().take(self.sent).map(|(_, json)| json.len()).sum();
         while self.sent > 0 && (self.frames.len() > FRAMES_MAX || bytes > KEPT_BYTES_MAX) {
@@ -131,7 +126,6 @@ mod tests {
             queue.push(seq, json.to_owned()).unwrap();
         }
         assert_eq!(take(&mut queue, 3), ["0-1 a", "0-2 b", "3-1 c", "3-2 d"]);
-        assert!(queue.has_unsent());
         assert_eq!(take(&mut queue, 7), ["7-1 e"]);
         queue.rewind(FrameId { seq: 3, n: 1 });
         assert_eq!(take(&mut queue, 9), ["3-2 d", "7-1 e"]);

@@ -68,8 +68,6 @@ enum Phase {
     Live,
     /// Rows up to `until` are history; then the call with this raw id is answered.
     Loading { until: u64, call: String },
-    /// The session is closed.
-    Closed,
 }
 
 /// Result of [`SessionView::take_rows`].
@@ -151,11 +149,6 @@ impl SessionView {
         matches!(self.phase, Phase::Loading { .. })
     }
 
-    /// True if no row can follow and no frame waits.
-    pub fn has_ended(&self) -> bool {
-        self.phase == Phase::Closed && !self.queue.has_unsent()
-    }
-
     /// Votes of the connection.
     pub const fn ballot(&mut self) -> &mut Ballot {
         &mut self.ballot
@@ -231,9 +224,6 @@ impl SessionView {
             self.cursor = to.seq;
             self.queue.rewind(to);
             self.ballot.rewind(to.seq);
-            if self.phase == Phase::Closed {
-                self.phase = Phase::Live;
-            }
         }
     }
 
@@ -336,12 +326,7 @@ impl SessionView {
                 projection::page_completion(row).into_iter().collect()
             }
             EventKind::Done | EventKind::Error => self.project_end(row),
-            EventKind::Closed => {
-                if !self.is_loading() {
-                    self.phase = Phase::Closed;
-                }
-                vec![projection::closed_update(row)]
-            }
+            EventKind::Closed => vec![projection::closed_update(row)],
             EventKind::Gap | EventKind::Replay | EventKind::HostRequest | EventKind::Status => Vec::new(),
         }
     }

@@ -79,9 +79,6 @@ impl StreamReader {
                 self.connection.touch();
                 return Some(Batch::Frames(frames));
             }
-            if self.connection.state().has_ended(&self.ticket.scope) {
-                return None;
-            }
             if self.wait().await {
                 self.connection.touch();
                 return Some(Batch::Heartbeat);

@@ -159,7 +159,7 @@ async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_boun
 }
 
 #[tokio::test(start_paused = true)]
-async fn rows_flow_to_the_stream_of_the_session_and_the_closed_session_ends_it() {
+async fn rows_flow_to_the_stream_of_the_session_and_its_close_does_not_end_it() {
     let fake = Fake::new();
     let server = server(&fake, AcpLimits::default());
     let connection = connect(&server, ann());
@@ -172,7 +172,8 @@ async fn rows_flow_to_the_stream_of_the_session_and_the_closed_session_ends_it()
     fake.append(EventKind::Closed, r#"{"reason":"by hand"}"#);
     let frames = next(&mut stream).await.unwrap();
     assert_eq!(frames[0]["params"]["_meta"]["acphost"]["closed"]["reason"], "by hand");
-    assert!(next(&mut stream).await.is_none(), "no stream of heartbeats only");
+    connection.push(Some(&fake.key), "{}".to_owned());
+    assert_eq!(next(&mut stream).await.unwrap(), [json!({})], "the session may be loaded again");
     assert!(!connection.ended().is_cancelled());
 }
 
