@@ -2,6 +2,7 @@
 
 mod bridge;
 mod http;
+mod lifecycle;
 mod permissions;
 mod questions;
 mod resume;
