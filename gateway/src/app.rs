@@ -260,10 +260,7 @@ pub(crate) fn spawn_background_tasks(
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
-        (
-            "notify",
-            tokio::spawn(notify::run(store.clone(), live.at_start().notify.clone(), clock, stop.clone())),
-        ),
+        ("notify", tokio::spawn(notify::run(store.clone(), live.changes(), clock, stop.clone()))),
     ]
 }
 

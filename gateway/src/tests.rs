@@ -184,6 +184,7 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
             params: "{}".to_owned(),
             what: AgentRequestKind::Permission { title: "Write".to_owned(), tool_kind: None, options },
             is_recalled: false,
+            voters: acp_core::permission::Voters::Anyone,
         },
         state: PermissionState::Pending,
         option_id: None,

@@ -9,6 +9,7 @@ use crate::sim::chat::{ACCOUNT, ROOM};
 use crate::tests::{prompt_request, spawn_request};
 use acp_core::actor::{ActorCommand, QuestionAnswer};
 use acp_core::failure::Failure;
+use acp_core::permission::Voter;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};
 use acp_core::session::Ending;
@@ -173,7 +174,8 @@ impl UserPort {
             UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(&text), key).await?),
             UserRequest::Answer { session, permission, option } => {
                 let answer = QuestionAnswer::Option(option);
-                manager.answer_question(&session, &permission, answer, "ann", key).await?;
+                let by = Voter { name: "ann".to_owned(), ..Voter::default() };
+                manager.answer_question(&session, &permission, answer, by, key).await?;
                 "answered".to_owned()
             }
             UserRequest::Edited { conversation: at, message, text } => {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_tests::house::{AGENT, Plan};
+use acp_tests::northbound::{Client, agent_text};
 use acp_tests::wait::{LONG, SOON, until};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -160,5 +161,51 @@ fn acp_client_over_tcp_acts_until_its_token_is_revoked() {
     assert_eq!(house.verb(&["sessions", "show", &key])["state"], "running");
     let _ = house.cli(&["sessions", "cancel", &key]).ok();
     until(LONG, "the end of the turn", || house.verb(&["sessions", "show", &key])["state"] == "idle");
+    house.end();
+}
+
+#[test]
+fn owner_alone_answers_the_questions_of_its_turn() {
+    let house = Plan::flags(&[]).gateway(LISTEN).build();
+    let at = address(&house);
+    let add = |name: &str, scope: &str| {
+        let created = house.verb(&["token", "add", name, "--scope", scope]);
+        created["token"].as_str().unwrap().to_owned()
+    };
+    let (approver, admin) = (add("approver", "approve"), add("boss", "admin"));
+    let mut owner = Client::http(&house.gateway().socket(), &format!("/acp/{AGENT}"));
+    let cwd = house.world.dir("work/project");
+    let new = json!({"cwd": cwd, "mcpServers": [], "_meta": {"acphost": {"voting": "owner"}}});
+    let key = owner.call("session/new", &new)["sessionId"].as_str().unwrap().to_owned();
+    let mut other = upgrade(at, "authorization", &format!("Bearer {approver}")).unwrap();
+    let _ = call(&mut other, "session/load", &json!({"sessionId": key, "cwd": cwd, "mcpServers": []}));
+    let prompt = owner.prompt(&key, "permission");
+    let (question, _) = owner.question();
+    let id = question["id"].as_str().unwrap().strip_prefix("perm:").unwrap().to_owned();
+
+    // Another principal is refused on every surface, and may not widen the mode that would answer for it.
+    let answer = json!({"sessionId": key, "permissionId": id, "optionId": "allow_once"});
+    let refused = call(&mut other, "_acphost/permissions/answer", &answer);
+    assert_eq!(refused["error"]["data"]["detailCode"], "PERMISSION_NOT_A_VOTER", "{refused}");
+    let option = r#"{"option_id":"allow_once"}"#;
+    for token in [&approver, &admin] {
+        let (status, body) = ask(at, "POST", &path(&key, &format!("permissions/{id}")), token, option);
+        assert_eq!((status.as_str(), &body["detail_code"]), ("403", &json!("PERMISSION_NOT_A_VOTER")));
+    }
+    for change in [r#"{"permission":"approve-all"}"#, r#"{"voting":"first"}"#] {
+        assert_eq!(ask(at, "POST", &path(&key, "options"), &approver, change).0, "403", "{change}");
+    }
+    assert_eq!(house.verb(&["permissions", "list", &key]).as_array().map(Vec::len), Some(1));
+    owner.choose(&question, "allow_once");
+    let (_, updates) = owner.answer(prompt);
+    assert_eq!(agent_text(&updates), "permission: selected allow_once");
+
+    // The rule holds for the questions that come after its change.
+    assert_eq!(ask(at, "POST", &path(&key, "options"), &admin, r#"{"voting":"first"}"#).0, "200");
+    let prompt = owner.prompt(&key, "permission");
+    let (question, _) = owner.question();
+    let id = question["id"].as_str().unwrap().strip_prefix("perm:").unwrap().to_owned();
+    assert_eq!(ask(at, "POST", &path(&key, &format!("permissions/{id}")), &approver, option).0, "200");
+    let _ = owner.answer(prompt);
     house.end();
 }

@@ -12,6 +12,7 @@ use crate::elicitation::Elicitation;
 use crate::event::NewEvent;
 use crate::failure::Failure;
 use crate::jsonrpc::RpcError;
+use crate::permission::Voters;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -246,6 +247,9 @@ pub struct AgentRequest {
     /// True once an allowed effect was recalled: what was not sent to the supervisor yet is never sent.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_recalled: bool,
+    /// Who may answer, if this is a question.
+    #[serde(default, skip_serializing_if = "Voters::is_anyone")]
+    pub voters: Voters,
 }
 
 /// Parsed request of an agent to the client.

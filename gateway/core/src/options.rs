@@ -5,6 +5,7 @@ use crate::agent_settings::MODEL_OPTION;
 use crate::agent_settings::OptionChange;
 use crate::failure::Failure;
 use crate::host::Grants;
+use crate::permission::Voting;
 use crate::rows::{NonInteractive, PermissionMode, SessionOptions};
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub enum Setting {
     Permission(PermissionMode),
     /// Policy for later permission requests if no person can be asked.
     NonInteractive(NonInteractive),
+    /// Rule about who may answer later questions.
+    Voting(Voting),
     /// The session's own time limit of a turn in seconds, also for a running turn; with 0 only the gateway's holds.
     TimeoutS(u64),
     /// Config option of the agent.
@@ -125,7 +128,11 @@ impl Setting {
                 }
                 Ok(())
             }
-            Self::TimeoutS(_) | Self::Permission(_) | Self::NonInteractive(_) | Self::Defaults => Ok(()),
+            Self::TimeoutS(_)
+            | Self::Permission(_)
+            | Self::NonInteractive(_)
+            | Self::Voting(_)
+            | Self::Defaults => Ok(()),
         }
     }
 
@@ -149,6 +156,7 @@ impl Setting {
             Self::Cwd(_)
             | Self::Permission(_)
             | Self::NonInteractive(_)
+            | Self::Voting(_)
             | Self::TimeoutS(_)
             | Self::Defaults => None,
         }
@@ -184,14 +192,17 @@ impl SessionOptions {
                 self.grants = Grants::default();
             }
             Setting::NonInteractive(policy) => self.non_interactive = *policy,
+            Setting::Voting(voting) => self.voting = *voting,
             Setting::TimeoutS(seconds) => self.timeout_s = (*seconds > 0).then_some(*seconds),
             Setting::Config { id, value } => match self.config.iter_mut().find(|(have, _)| have == id) {
                 Some((_, old)) => old.clone_from(value),
                 None => self.config.push((id.clone(), value.clone())),
             },
-            // Servers and directories belong to the spawn, like the working directory.
+            // Servers and directories belong to the spawn, like the working directory. A rule of voting is only
+            // changed by name.
             Setting::Defaults => {
                 *self = Self {
+                    voting: self.voting,
                     agent: std::mem::take(&mut self.agent),
                     mcp_servers: std::mem::take(&mut self.mcp_servers),
                     additional_directories: std::mem::take(&mut self.additional_directories),
@@ -325,11 +336,17 @@ mod tests {
         };
         assert_eq!(now, want);
         now.additional_directories = vec!["/more".to_owned()];
+        now.apply(&Setting::Voting(Voting::Local), defaults);
         now.apply(&Setting::TimeoutS(0), defaults);
         assert_eq!(now.timeout_s, None);
         now.apply(&Setting::Defaults, defaults);
         let defaults_only = SessionOptions::new(defaults.permission, defaults.non_interactive);
-        assert_eq!(now, SessionOptions { additional_directories: vec!["/more".to_owned()], ..defaults_only });
+        let kept = SessionOptions {
+            voting: Voting::Local,
+            additional_directories: vec!["/more".to_owned()],
+            ..defaults_only
+        };
+        assert_eq!(now, kept);
     }
 
     #[test]

@@ -11,13 +11,96 @@ use crate::nonce::nonce_of;
 use crate::rows::{NonInteractive, PermissionMode};
 use crate::sanitize;
 use acp_shared::ids::LeaseId;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Detail code for an answer to a permission request that is not pending.
 pub const NOT_PENDING: &str = "PERMISSION_NOT_PENDING";
 /// Detail code for an option that the request does not have.
 pub const UNKNOWN_OPTION: &str = "PERMISSION_OPTION_UNKNOWN";
+/// Detail code for an answer of someone whom the session's rule of voting excludes.
+pub const NOT_A_VOTER: &str = "PERMISSION_NOT_A_VOTER";
 /// Length of a permission's short id, in characters.
 const SHORT_ID_CHARS: usize = 4;
+
+acp_shared::named! {
+    /// Rule of a session about who may answer its questions, among those who may answer any.
+    #[derive(Default, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Voting {
+        /// Everyone; the first valid answer counts.
+        #[default]
+        First = "first",
+        /// Peers on this machine.
+        Local = "local",
+        /// The sender of the running prompt.
+        Owner = "owner",
+    }
+}
+
+impl Voting {
+    /// Returns who may answer a question of a run that this identity asked for.
+    pub fn voters(self, asked_by: &str) -> Voters {
+        match self {
+            Self::First => Voters::Anyone,
+            Self::Local => Voters::Local,
+            Self::Owner => Voters::Owner(asked_by.to_owned()),
+        }
+    }
+}
+
+/// Who may answer one question, as of the time at which it was asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Voters {
+    /// Everyone who may answer questions.
+    #[default]
+    Anyone,
+    /// Peers on this machine.
+    Local,
+    /// The sender of the prompt, by identity; nobody if it is empty.
+    Owner(String),
+}
+
+/// Who answers a question.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Voter {
+    /// Name for people.
+    pub name: String,
+    /// Identity, see [`crate::principal::Principal::id`]; empty if unknown.
+    pub id: String,
+    /// True if the kernel reports a peer on this machine for this answer.
+    pub is_local: bool,
+}
+
+impl Voters {
+    /// True if everyone may answer.
+    pub fn is_anyone(&self) -> bool {
+        *self == Self::Anyone
+    }
+
+    /// True if this voter may answer.
+    pub fn admit(&self, voter: &Voter) -> bool {
+        match self {
+            Self::Anyone => true,
+            Self::Local => voter.is_local,
+            Self::Owner(id) => !id.is_empty() && *id == voter.id,
+        }
+    }
+
+    /// Returns the sentence for one who may not answer.
+    pub const fn refusal(&self) -> &'static str {
+        match self {
+            Self::Anyone => "",
+            Self::Local => {
+                "Questions of this session are answered from the gateway's own machine only (voting: local)."
+            }
+            Self::Owner(_) => {
+                "Questions of this session are answered by the sender of the running prompt only (voting: owner)."
+            }
+        }
+    }
+}
 
 /// Decision about a permission request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,6 +326,18 @@ mod tests {
         ] {
             assert_eq!(kind_note(name, kind), want, "{name} {kind}");
         }
+    }
+
+    #[test]
+    fn rule_of_voting_decides_who_answers() {
+        let voter = |id: &str, is_local| Voter { name: "ann".to_owned(), id: id.to_owned(), is_local };
+        let (remote, here) = (voter("token:1", false), voter("user:ann", true));
+        let (other, unknown) = (voter("token:2", true), voter("", true));
+        let admitted = |voters: &Voters| [&remote, &here, &other, &unknown].map(|one| voters.admit(one));
+        assert_eq!(admitted(&Voting::First.voters("token:1")), [true; 4]);
+        assert_eq!(admitted(&Voting::Local.voters("token:1")), [false, true, true, true]);
+        assert_eq!(admitted(&Voting::Owner.voters("token:1")), [true, false, false, false]);
+        assert_eq!(admitted(&Voting::Owner.voters("")), [false; 4], "the sender is unknown");
     }
 
     #[test]

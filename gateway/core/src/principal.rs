@@ -1,6 +1,7 @@
 //! Who makes a request, and what they may do.
 
 use crate::glob;
+use crate::permission::Voter;
 use acp_shared::ids::IdempotencyKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -91,6 +92,12 @@ impl Principal {
     #[must_use]
     pub fn is_local_user(&self) -> bool {
         self.id.starts_with(LOCAL_USER)
+    }
+
+    /// Returns the principal as one who answers a question.
+    #[must_use]
+    pub fn voter(&self) -> Voter {
+        Voter { name: self.name.clone(), id: self.id.clone(), is_local: self.local }
     }
 
     /// True if the principal may see and use sessions of this agent.

@@ -3,6 +3,7 @@
 use crate::binding::Placement;
 use crate::config::McpServer;
 use crate::files::{self, PromptFile};
+use crate::permission::Voting;
 use crate::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionMode};
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
@@ -32,8 +33,14 @@ pub struct SpawnRequest {
     pub placement: Placement,
     /// First prompt, accepted in the transaction that creates the session; `None` if there is none.
     pub prompt: Option<String>,
+    /// Rule about who may answer the agent's questions; `None` for the first answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub voting: Option<Voting>,
     /// Name of the requester, for people.
     pub author: String,
+    /// Identity of the requester, see [`crate::permission::Voter::id`]; empty if unknown.
+    #[serde(skip)]
+    pub asked_by: String,
     /// True if a person can be asked for permissions in the first run.
     pub interactive: bool,
     /// Session that spawns and then owns this one; `None` for a request of a person.
@@ -98,6 +105,9 @@ pub struct PromptRequest {
     pub mode: RunMode,
     /// Name of the author, for people.
     pub author: String,
+    /// Identity of the sender, see [`crate::permission::Voter::id`]; empty if unknown.
+    #[serde(skip)]
+    pub asked_by: String,
     /// True if a person can be asked for permissions in this run.
     pub interactive: bool,
     /// Attached files.
@@ -129,6 +139,7 @@ impl PromptRequest {
             text: self.text,
             files: files::serialize_files(&self.files),
             author: self.author,
+            asked_by: self.asked_by,
             interactive: self.interactive,
             requester_message_id: self.requester_message_id,
             idempotency_key,

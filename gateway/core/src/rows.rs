@@ -6,6 +6,7 @@ use crate::config::McpServer;
 pub use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::failure::Failure;
 use crate::host::Grants;
+use crate::permission::Voting;
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -15,6 +16,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Settings of one session that a person can change; stored as JSON in the session's row and applied again
 /// after a restart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +28,9 @@ pub struct SessionOptions {
     pub permission: PermissionMode,
     /// Policy for permission requests if no person can be asked.
     pub non_interactive: NonInteractive,
+    /// Rule about who may answer the agent's questions.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub voting: Voting,
     /// ACP session mode to set, e.g. `default`; `None` uses the preset's.
     pub mode_id: Option<String>,
     /// Model of the agent, set through config option `model`; `None` keeps the agent's own.
@@ -56,6 +64,7 @@ impl SessionOptions {
         Self {
             permission,
             non_interactive,
+            voting: Voting::First,
             mode_id: None,
             model: None,
             timeout_s: None,
@@ -169,6 +178,8 @@ pub struct RunRow {
     pub files: Option<Arc<str>>,
     /// Name of the author, for people; empty if unknown.
     pub author: String,
+    /// Identity of the sender, see [`crate::permission::Voter::id`]; empty if unknown.
+    pub asked_by: String,
     /// True if a person can be asked for permissions in this run.
     pub interactive: bool,
     /// Id of the channel's message.

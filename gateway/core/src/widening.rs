@@ -5,6 +5,7 @@ use crate::agent_settings::{AgentSettings, MODEL_OPTION};
 use crate::config::McpTransport;
 use crate::config::{McpServer, PermissionMode};
 use crate::options::Setting;
+use crate::permission::Voting;
 use crate::principal::Scope;
 use crate::rows::SessionOptions;
 
@@ -28,12 +29,20 @@ pub fn scope_of_permission(from: PermissionMode, to: PermissionMode) -> Scope {
 }
 
 /// Returns the scope that a setting of a session needs. Modes of an agent have no order, so every change of one needs
-/// `approve`, and so does a config option that is not known to be harmless.
+/// `approve`, and so does a config option that is not known to be harmless. Where not everyone with `approve` may answer
+/// questions, such a setting would answer them: it needs `admin`.
 #[must_use]
 pub fn scope_of_setting(setting: &Setting, now: &SessionOptions) -> Scope {
+    match scope_of_change(setting, now) {
+        Scope::Approve if now.voting != Voting::First => Scope::Admin,
+        scope => scope,
+    }
+}
+
+fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
     match setting {
         Setting::Permission(mode) => scope_of_permission(now.permission, *mode),
-        Setting::Mode(_) | Setting::Defaults => Scope::Approve,
+        Setting::Mode(_) | Setting::Defaults | Setting::Voting(_) => Scope::Approve,
         Setting::Config { id, .. } if is_harmless(id, &now.agent) => Scope::Prompt,
         Setting::Config { .. } => Scope::Approve,
         Setting::Model(_) | Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => {
@@ -112,8 +121,14 @@ mod tests {
             (Setting::Cwd("/w".to_owned()), Scope::Prompt),
             (Setting::NonInteractive(NonInteractive::Fail), Scope::Prompt),
             (Setting::TimeoutS(1), Scope::Prompt),
+            (Setting::Voting(Voting::Local), Scope::Approve),
+            (Setting::Permission(PermissionMode::ApproveAll), Scope::Approve),
         ] {
             assert_eq!(scope_of_setting(&setting, &options(PermissionMode::Ask)), want, "{setting:?}");
+            // What `approve` may not answer, it may not widen.
+            let want = if want == Scope::Approve { Scope::Admin } else { want };
+            let exclusive = SessionOptions { voting: Voting::Owner, ..options(PermissionMode::Ask) };
+            assert_eq!(scope_of_setting(&setting, &exclusive), want, "{setting:?}");
         }
         let fresh = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
         assert_eq!(scope_of_setting(&config("model"), &fresh), Scope::Prompt);

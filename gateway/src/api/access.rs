@@ -1,7 +1,6 @@
 //! Access to the routes of the API: one table with the scope that each needs. A route without an entry is refused, and
 //! what a principal may not see is answered like what does not exist.
 
-use crate::api::Api;
 use crate::api::extract::ApiError;
 use crate::api::web_gate::{TokenFault, unauthorized};
 use crate::metrics::Metrics;
@@ -204,8 +203,8 @@ pub(crate) struct VisibleSessions {
 
 impl VisibleSessions {
     /// Creates the selection for a principal.
-    pub(crate) fn new(api: &Api, principal: Principal) -> Self {
-        Self { service: Arc::clone(&api.service), principal, known: HashMap::new() }
+    pub(crate) fn new(service: &Arc<dyn Service>, principal: Principal) -> Self {
+        Self { service: Arc::clone(service), principal, known: HashMap::new() }
     }
 
     /// True if the principal may see the session.

@@ -130,7 +130,7 @@ pub(crate) async fn stream_all(
         cursor: start,
         keep_alive: Duration::from_millis(api.limits.keep_alive_ms),
         state: StreamPhase::Reading,
-        source: JournalSource::All(VisibleSessions::new(&api, caller)),
+        source: JournalSource::All(VisibleSessions::new(&api.service, caller)),
         api,
     };
     let first = Bytes::from(format!("id: {start}\nevent: {STREAM_START}\ndata: {{}}\n\n"));

@@ -3,6 +3,7 @@
 
 use crate::api::Api;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use crate::session::service::Service;
 use acp_core::api::DiffView;
 use acp_core::event::{EventKind, EventRow};
 use acp_core::event_json::write_event;
@@ -142,20 +143,33 @@ pub(crate) async fn diff(
     query: Result<Query<DiffQuery>, QueryRejection>,
 ) -> Result<Json<DiffView>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
-    api.service.session(&key).await?;
-    if let Some(run) = query.run
-        && api.service.run(&key, run).await?.is_none()
+    Ok(Json(read_diff(api.service.as_ref(), &key, query.run).await?))
+}
+
+/// Returns the changes of files that the agent of a session reported, of one run or of all.
+///
+/// # Errors
+/// `NO_SESSION`.
+pub(crate) async fn read_diff(
+    service: &dyn Service,
+    key: &SessionKey,
+    only: Option<RunId>,
+) -> Result<DiffView, Failure> {
+    service.session(key).await?;
+    if let Some(run) = only
+        && service.run(key, run).await?.is_none()
     {
-        return Err(ApiError::of(Code::NoSession, format!("The session has no run {run}.")));
+        let text = format!("The session has no run {run}.");
+        return Err(Failure::new(Code::NoSession, text).origin("gateway"));
     }
     let mut changes = FileChanges::default();
     let mut cursor = 0;
     loop {
-        let rows = api.service.events_after(&key, cursor, BATCH_ROWS, BATCH_BYTES).await?;
+        let rows = service.events_after(key, cursor, BATCH_ROWS, BATCH_BYTES).await?;
         let Some(last) = rows.last() else { break };
         cursor = last.session_seq;
         let calls = |row: &&EventRow| matches!(row.kind, EventKind::ToolCall | EventKind::ToolCallUpdate);
-        for row in rows.iter().filter(calls).filter(|row| query.run.is_none() || row.run_id == query.run) {
+        for row in rows.iter().filter(calls).filter(|row| only.is_none() || row.run_id == only) {
             if let Ok(update) = serde_json::from_str(&row.payload) {
                 changes.add(&update);
             }
@@ -167,5 +181,5 @@ pub(crate) async fn diff(
         tracing::error!(session_key = %key, %error, "comparison of changes failed");
         Failure::of(Code::Runtime).origin("gateway")
     })?;
-    Ok(Json(DiffView { run_id: query.run, diff: text.unwrap_or_default(), source: SOURCE.to_owned() }))
+    Ok(DiffView { run_id: only, diff: text.unwrap_or_default(), source: SOURCE.to_owned() })
 }

@@ -42,6 +42,12 @@ impl ApiError {
     }
 }
 
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        error.failure
+    }
+}
+
 impl From<Failure> for ApiError {
     fn from(failure: Failure) -> Self {
         Self { status: status_of(failure.code), failure }

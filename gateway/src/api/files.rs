@@ -3,11 +3,13 @@
 
 use crate::api::Api;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use crate::session::service::Service;
 use acp_core::api::{FileView, FilesView};
 use acp_core::failure::Failure;
 use acp_core::rows::SessionRow;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, NAME_BYTES_MAX, READ_BYTES_MAX};
+use acp_shared::ids::SessionKey;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, StatusCode, header};
@@ -44,14 +46,23 @@ pub(crate) async fn files(
     query: Result<Query<FilesQuery>, QueryRejection>,
 ) -> Result<Json<FilesView>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
-    let session = api.service.session(&key).await?;
-    let roots = api.service.file_roots(&session);
-    let file = match query.path {
+    Ok(Json(inspect(api.service.as_ref(), &key, query.path).await?))
+}
+
+/// Returns the directories of a session, and the state of a file beneath them.
+pub(crate) async fn inspect(
+    service: &dyn Service,
+    key: &SessionKey,
+    path: Option<String>,
+) -> Result<FilesView, ApiError> {
+    let session = service.session(key).await?;
+    let roots = service.file_roots(&session);
+    let file = match path {
         None => None,
         Some(path) => {
             let path = absolute(&session, path)?;
             let op = FilesOp::Inspect { path: path.clone(), text_bytes_max: 0 };
-            match api.service.read_files(roots.clone(), op).await?.map_err(file_error)? {
+            match service.read_files(roots.clone(), op).await?.map_err(file_error)? {
                 FilesReply::Inspected(found) if found.exists => Some(FileView {
                     path: found.canonical.unwrap_or(path),
                     is_regular: found.is_regular,
@@ -63,7 +74,7 @@ pub(crate) async fn files(
             }
         }
     };
-    Ok(Json(FilesView { roots, file }))
+    Ok(FilesView { roots, file })
 }
 
 /// `GET /v1/sessions/{key}/files/content`: the text of a file.
@@ -74,18 +85,28 @@ pub(crate) async fn content(
 ) -> Result<Response, ApiError> {
     let Query(ContentQuery { path, line, limit }) =
         query.map_err(|error| ApiError::usage(error.body_text()))?;
-    let session = api.service.session(&key).await?;
+    let text = read(api.service.as_ref(), &key, path, line, limit).await?;
+    // The type is fixed: a browser must not guess that a file of the project is a page of this origin.
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::CACHE_CONTROL, "no-store"),
+        (HeaderName::from_static("x-content-type-options"), "nosniff"),
+    ];
+    Ok((headers, text).into_response())
+}
+
+/// Returns the text of a file of a session, or some of its lines.
+pub(crate) async fn read(
+    service: &dyn Service,
+    key: &SessionKey,
+    path: String,
+    line: Option<u64>,
+    limit: Option<u64>,
+) -> Result<String, ApiError> {
+    let session = service.session(key).await?;
     let op = FilesOp::Read { path: absolute(&session, path)?, line, limit, bytes_max: READ_BYTES_MAX };
-    match api.service.read_files(api.service.file_roots(&session), op).await?.map_err(file_error)? {
-        FilesReply::Text(text) => {
-            // The type is fixed: a browser must not guess that a file of the project is a page of this origin.
-            let headers = [
-                (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
-                (header::CACHE_CONTROL, "no-store"),
-                (HeaderName::from_static("x-content-type-options"), "nosniff"),
-            ];
-            Ok((headers, text).into_response())
-        }
+    match service.read_files(service.file_roots(&session), op).await?.map_err(file_error)? {
+        FilesReply::Text(text) => Ok(text),
         _ => Err(Failure::of(Code::ProtocolError).origin("supervisor").into()),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) mod socket;
 pub(crate) mod sse_parser;
 #[cfg(test)]
 pub(crate) mod tests;
-mod tls;
+pub(crate) mod tls;
 pub(crate) mod tokens;
 mod web_gate;
 mod write_timeout;

@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::api::access::{VisibleSessions, authorize_setting, authorize_spawn};
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use crate::api::openapi::OPENAPI_PATH;
+use crate::session::service::Service;
 use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, HealthView, LimitsView,
     NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, PageCursor, PendingPermissionView, PermissionView,
@@ -14,11 +15,12 @@ use acp_core::event::EventKind;
 use acp_core::event_json::{EVENT_VERSION, wire_type};
 use acp_core::failure::Failure;
 use acp_core::mcp;
-use acp_core::principal::Scope;
+use acp_core::permission::Voter;
+use acp_core::principal::{Principal, Scope};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
-use acp_core::rows::{RunMode, SessionMode, SessionQuery};
+use acp_core::rows::{PermissionRow, RunMode, SessionMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_core::visibility::principal_sees;
@@ -31,6 +33,7 @@ use axum::http::HeaderName;
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
 use serde::Deserialize;
+use std::sync::Arc;
 use std::time::Duration;
 use utoipa::IntoParams;
 
@@ -149,21 +152,36 @@ pub(crate) async fn all_permissions(
     State(api): State<Api>,
     Caller(caller): Caller,
 ) -> Result<Json<Vec<PendingPermissionView>>, ApiError> {
+    let rows = visible_permissions(&api.service, caller).await?;
+    let view = |row: PermissionRow| {
+        let session_key = row.session_key.clone();
+        PendingPermissionView { session_key, permission: PermissionView::from(row) }
+    };
+    Ok(Json(rows.into_iter().map(view).collect()))
+}
+
+/// Returns the pending permission requests of all sessions that a principal may see, oldest first.
+///
+/// # Errors
+/// Those of the service.
+pub(crate) async fn visible_permissions(
+    service: &Arc<dyn Service>,
+    caller: Principal,
+) -> Result<Vec<PermissionRow>, Failure> {
     // The rows of other agents do not count for the limit.
     let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { PERMISSIONS_MAX };
-    let rows = api.service.all_pending_permissions(read_max).await?;
-    let mut visible = VisibleSessions::new(&api, caller);
-    let mut views = Vec::new();
+    let rows = service.all_pending_permissions(read_max).await?;
+    let mut visible = VisibleSessions::new(service, caller);
+    let mut found = Vec::new();
     for row in rows {
-        if views.len() as u64 >= PERMISSIONS_MAX {
+        if found.len() as u64 >= PERMISSIONS_MAX {
             break;
         }
         if visible.sees(&row.session_key).await? {
-            let session_key = row.session_key.clone();
-            views.push(PendingPermissionView { session_key, permission: PermissionView::from(row) });
+            found.push(row);
         }
     }
-    Ok(Json(views))
+    Ok(found)
 }
 
 /// `PATCH /v1/sessions/{key}`.
@@ -204,7 +222,9 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         prompt: body.prompt,
+        voting: body.voting,
         author: author(&caller, body.author)?,
+        asked_by: caller.id.clone(),
         interactive: body.interactive,
         spawned_by: body.spawned_by,
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
@@ -256,9 +276,19 @@ pub(crate) async fn show(
     State(api): State<Api>,
     SessionKeyPath(key): SessionKeyPath,
 ) -> Result<Json<SessionView>, ApiError> {
-    let view = SessionView::from(api.service.session(&key).await?);
-    let mut view = view.within(&mut api.service.session_activity().await?);
-    let runs = api.service.runs(&key, RUNS_SHOWN).await?;
+    let row = api.service.session(&key).await?;
+    Ok(Json(describe(api.service.as_ref(), row).await?))
+}
+
+/// Returns everything about one session.
+///
+/// # Errors
+/// Those of the service.
+pub(crate) async fn describe(service: &dyn Service, row: SessionRow) -> Result<SessionView, Failure> {
+    let key = row.session_key.clone();
+    let view = SessionView::from(row);
+    let mut view = view.within(&mut service.session_activity().await?);
+    let runs = service.runs(&key, RUNS_SHOWN).await?;
     let mut place = 0;
     let placed = runs.into_iter().map(|row| {
         let mut view = RunView::from(row);
@@ -269,10 +299,10 @@ pub(crate) async fn show(
         view
     });
     view.runs = Some(placed.collect());
-    view.expiry = api.service.expiry(&key).await?;
-    let permissions = api.service.pending_permissions(&key).await?;
+    view.expiry = service.expiry(&key).await?;
+    let permissions = service.pending_permissions(&key).await?;
     view.permissions = Some(permissions.into_iter().map(PermissionView::from).collect());
-    Ok(Json(view))
+    Ok(view)
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
@@ -290,6 +320,7 @@ pub(crate) async fn prompt(
         text: body.text,
         mode: body.mode.unwrap_or(RunMode::Prompt),
         author: author(&caller, body.author)?,
+        asked_by: caller.id,
         interactive: body.interactive,
         new_conversation: body.new_conversation,
         ..PromptRequest::default()
@@ -354,7 +385,7 @@ pub(crate) async fn options(
     JsonBody(body): JsonBody<OptionBody>,
 ) -> Result<Json<SessionStatus>, ApiError> {
     let setting = body.setting().ok_or_else(|| ApiError::usage("exactly one setting is required"))?;
-    if !caller.may(Scope::Approve) {
+    if !caller.may(Scope::Admin) {
         let row = api.service.session(&key).await?;
         authorize_setting(&caller, &setting, &row.options)?;
     }
@@ -382,7 +413,7 @@ pub(crate) async fn answer(
 ) -> Result<Json<Done>, ApiError> {
     let Path((_, permission_id)) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     let answer = body.answer()?;
-    let by = author(&caller, body.by)?;
-    api.service.answer_question(&key, &permission_id, answer, &by, once).await?;
+    let by = Voter { name: author(&caller, body.by)?, id: caller.id, is_local: caller.local };
+    api.service.answer_question(&key, &permission_id, answer, by, once).await?;
     Ok(Json(Done { ok: true }))
 }

@@ -22,6 +22,7 @@ use acp_core::config::load::{Inputs, load};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
+use acp_core::permission::Voter;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope, effective_policy};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
@@ -207,7 +208,7 @@ impl Service for Fake {
         _: &'a SessionKey,
         id: &'a str,
         answer: QuestionAnswer,
-        by: &'a str,
+        by: Voter,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
         let answer = match answer {
@@ -215,7 +216,7 @@ impl Service for Fake {
             QuestionAnswer::Dismissed => "dismissed".to_owned(),
             QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
         };
-        self.record(&format!("answer {id} {answer} {by}"), &key);
+        self.record(&format!("answer {id} {answer} {}", by.name), &key);
         ready(Ok(()))
     }
     fn expiry<'a>(&'a self, _: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>> {

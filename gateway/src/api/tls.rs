@@ -17,7 +17,7 @@ const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 ///
 /// # Errors
 /// A sentence that names the key, the file and the fault.
-pub(super) fn load(config: &TlsConfig) -> Result<Option<Arc<ServerConfig>>, String> {
+pub(crate) fn load(config: &TlsConfig) -> Result<Option<Arc<ServerConfig>>, String> {
     let (Some(cert), Some(key)) = (&config.cert, &config.key) else { return Ok(None) };
     let chain = certificates("northbound.tls.cert", cert)?;
     let secret =

@@ -21,6 +21,7 @@ use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::options::Setting;
+use acp_core::permission::Voter;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
@@ -128,7 +129,7 @@ impl Service for GatewayService {
         session: &'a SessionKey,
         permission_id: &'a str,
         answer: QuestionAnswer,
-        by: &'a str,
+        by: Voter,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
         Box::pin(self.manager.answer_question(session, permission_id, answer, by, key))

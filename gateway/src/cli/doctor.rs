@@ -1,6 +1,7 @@
 //! `doctor`: checks the installation and reports problems and notes.
 
 mod accounts;
+mod northbound;
 
 use crate::cli::GlobalArgs;
 use crate::cli::agents::{LOCAL, agents_found_here, agents_of};
@@ -102,6 +103,9 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         GatewayProbe::Nothing | GatewayProbe::Health => None,
     };
     checks.extend(accounts::check_accounts(config.as_ref(), served, &environment().into_iter().collect()));
+    if let Some(config) = &config {
+        checks.extend(northbound::check(global, &config.northbound, &answers).await);
+    }
     checks.extend(database(&state_dir, !matches!(answers, GatewayProbe::Nothing)));
     if let GatewayProbe::Status(status) = answers {
         checks.extend(status.config.as_ref().and_then(|loaded| edited(loaded, &state_dir)));

@@ -12,6 +12,7 @@ use acp_core::api::{
 };
 use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::failure::Failure;
+use acp_core::permission::Voting;
 use acp_core::request::{CancelResult, SessionStatus};
 use acp_core::rows::{BindingStatus, SessionMode};
 use acp_core::sanitize;
@@ -161,6 +162,9 @@ struct SettingArgs {
     /// Set the handling of permission requests that no person can answer
     #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
     non_interactive_permissions: Option<NonInteractive>,
+    /// Set who may answer the agent's questions
+    #[arg(long, value_name = "WHO", value_parser = word_parser::<Voting>(VOTING))]
+    voting: Option<Voting>,
     /// Set the session's turn time limit, 1 to 86400 seconds; 0 uses only the gateway's limit
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
@@ -193,6 +197,9 @@ pub(crate) struct SpawnArgs {
     /// Handling of permission requests that no person can answer [default: the agent's]
     #[arg(long, value_name = "POLICY", value_parser = word_parser::<NonInteractive>(UNATTENDED))]
     non_interactive_permissions: Option<NonInteractive>,
+    /// Who may answer the agent's questions [default: first]
+    #[arg(long, value_name = "WHO", value_parser = word_parser::<Voting>(VOTING))]
+    voting: Option<Voting>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -213,6 +220,7 @@ pub(crate) struct SpawnArgs {
 
 const SESSION_MODES: &[&str] = &["persistent", "oneshot"];
 const UNATTENDED: &[&str] = &["deny", "fail"];
+const VOTING: &[&str] = &["first", "local", "owner"];
 const PERMISSION_MODES: &[&str] = &["ask", "approve-reads", "approve-all", "deny-all"];
 
 /// Parser of a flag whose values are these words of the configuration.
@@ -347,6 +355,7 @@ impl SettingArgs {
             cwd,
             permission: self.permission,
             non_interactive_permissions: self.non_interactive_permissions,
+            voting: self.voting,
             timeout_s: self.timeout,
             defaults: self.defaults.then_some(true),
             config: config.transpose()?,
@@ -364,6 +373,7 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         mode: Some(args.mode),
         permission: args.permission,
         non_interactive_permissions: args.non_interactive_permissions,
+        voting: args.voting,
         prompt: args.prompt,
         author: None,
         interactive: args.interactive,

@@ -454,6 +454,7 @@ pub(crate) async fn submit(
         text,
         mode,
         author: inbound.author.clone(),
+        asked_by: inbound.sender_id(),
         interactive: true,
         files,
         requester_message_id: Some(inbound.message_id.clone()),

@@ -7,12 +7,15 @@ mod request;
 mod tests;
 
 use acp_core::config::NotifyTarget;
+use acp_core::config::load::LoadedConfig;
 use acp_core::event::{EventKind, EventRow};
 use acp_shared::backoff::Backoff;
 use acp_shared::clock::Clock;
 use acp_store::{Store, StoreError};
 use request::WebhookSender;
 use std::future::Future;
+use std::sync::Arc;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,20 +24,36 @@ const RETRY_BACKOFF: Backoff = Backoff::new(500, 300_000);
 /// Maximum number of rows that one search reads.
 const SEARCH_ROWS: u64 = 10_000;
 
-/// Sends events to all targets until `stop`.
-pub(crate) async fn run(store: Store, targets: Vec<NotifyTarget>, clock: Clock, stop: CancellationToken) {
-    let tasks = TaskTracker::new();
-    for target in targets {
-        match WebhookSender::new(&target, store.identity().instance_id, clock) {
-            Ok(sender) => {
-                let task = TargetTask::new(store.clone(), target, sender, stop.clone());
-                tasks.spawn(task.run());
+/// Sends events to all targets until `stop`. Each reload of the configuration reads targets and secrets again; requests
+/// that are under way end first.
+pub(crate) async fn run(
+    store: Store,
+    mut config: watch::Receiver<Arc<LoadedConfig>>,
+    clock: Clock,
+    stop: CancellationToken,
+) {
+    while !stop.is_cancelled() {
+        let targets = config.borrow_and_update().config.notify.clone();
+        let (tasks, replaced) = (TaskTracker::new(), stop.child_token());
+        for target in targets {
+            match WebhookSender::new(&target, store.identity().instance_id, clock) {
+                Ok(sender) => {
+                    let task = TargetTask::new(store.clone(), target, sender, stop.clone(), replaced.clone());
+                    tasks.spawn(task.run());
+                }
+                Err(error) => {
+                    tracing::error!(webhook = %target.name, %error, "webhook target cannot be used")
+                }
             }
-            Err(error) => tracing::error!(webhook = %target.name, %error, "webhook target cannot be used"),
         }
+        tokio::select! {
+            () = stop.cancelled() => {}
+            changed = config.changed() => if changed.is_err() { stop.cancelled().await },
+        }
+        replaced.cancel();
+        tasks.close();
+        tasks.wait().await;
     }
-    tasks.close();
-    tasks.wait().await;
 }
 
 /// One target.
@@ -43,20 +62,29 @@ struct TargetTask {
     name: String,
     kinds: Vec<EventKind>,
     sender: WebhookSender,
+    /// Cancelled when the gateway stops.
     stop: CancellationToken,
+    /// Cancelled when the configuration is read again, too.
+    replaced: CancellationToken,
 }
 
-/// The gateway stops.
+/// The gateway stops, or reads its configuration again.
 struct Stopped;
 
 impl TargetTask {
-    fn new(store: Store, target: NotifyTarget, sender: WebhookSender, stop: CancellationToken) -> Self {
+    fn new(
+        store: Store,
+        target: NotifyTarget,
+        sender: WebhookSender,
+        stop: CancellationToken,
+        replaced: CancellationToken,
+    ) -> Self {
         let kinds = target.events.iter().map(|event| event.kind()).collect();
-        Self { store, name: target.name, kinds, sender, stop }
+        Self { store, name: target.name, kinds, sender, stop, replaced }
     }
 
     async fn run(self) {
-        // Ends only with the gateway.
+        // Ends only with the gateway or the configuration.
         let Err(Stopped) = self.follow().await;
     }
 
@@ -65,6 +93,10 @@ impl TargetTask {
         let mut saved = self.retry("position", || self.store.webhook_cursor(self.name.clone())).await?;
         let mut cursor = saved;
         loop {
+            // Between two events, and not before the position of the last one is saved.
+            if self.replaced.is_cancelled() {
+                return Err(Stopped);
+            }
             committed.mark_unchanged();
             let search = || self.store.next_webhook_event(cursor, self.kinds.clone(), SEARCH_ROWS);
             let found = self.retry("search", search).await?;
@@ -81,7 +113,7 @@ impl TargetTask {
             }
             if !is_found && read == 0 {
                 tokio::select! {
-                    () = self.stop.cancelled() => return Err(Stopped),
+                    () = self.replaced.cancelled() => return Err(Stopped),
                     changed = committed.changed() => changed.map_err(|_| Stopped)?,
                 }
             }
@@ -129,7 +161,7 @@ impl TargetTask {
 
     async fn pause(&self, time: std::time::Duration) -> Result<(), Stopped> {
         tokio::select! {
-            () = self.stop.cancelled() => Err(Stopped),
+            () = self.replaced.cancelled() => Err(Stopped),
             () = tokio::time::sleep(time) => Ok(()),
         }
     }

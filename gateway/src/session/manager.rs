@@ -10,6 +10,7 @@ use crate::session::task::{Deps, LoadRetry, replay};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::options::{self, Setting};
+use acp_core::permission::Voter;
 use acp_core::policy::{
     ACCOUNT_SESSIONS_MAX, BindOrigin, BindingTimeouts, EffectivePolicy, PolicyScope, SESSIONS_MAX,
 };
@@ -346,11 +347,11 @@ impl Manager {
         session: &SessionKey,
         permission_id: &str,
         answer: QuestionAnswer,
-        by: &str,
+        by: Voter,
         key: IdempotencyKey,
     ) -> Result<(), Failure> {
         let keyed = keyed("permission", session, &key, &(permission_id, &answer));
-        let (permission_id, by) = (permission_id.to_owned(), by.to_owned());
+        let permission_id = permission_id.to_owned();
         let command = ActorCommand::AnswerPermission { permission_id, answer, by };
         self.ask(session, command, keyed).await.map(|_| ())
     }

@@ -7,6 +7,7 @@ use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
+use acp_core::permission::Voter;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
@@ -78,7 +79,7 @@ pub(crate) trait Service: Send + Sync + 'static {
         session: &'a SessionKey,
         permission_id: &'a str,
         answer: QuestionAnswer,
-        by: &'a str,
+        by: Voter,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()>;
 

@@ -144,7 +144,8 @@ impl World {
     /// Starts the actor with a request that changes nothing.
     async fn wake(&self) {
         let answer = QuestionAnswer::Option("yes".to_owned());
-        let nothing = self.manager.answer_question(&self.key, "none", answer, "me", IdempotencyKey::mint());
+        let by = acp_core::permission::Voter::default();
+        let nothing = self.manager.answer_question(&self.key, "none", answer, by, IdempotencyKey::mint());
         assert_eq!(nothing.await.unwrap_err().code, Code::Usage, "the actor exists");
     }
 

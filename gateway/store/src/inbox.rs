@@ -53,6 +53,13 @@ pub struct Inbound {
 }
 
 impl Inbound {
+    /// Returns the identity of the sender, which no sender in another channel has; empty if the author is unknown.
+    #[must_use]
+    pub fn sender_id(&self) -> String {
+        let id = if self.author_id.is_empty() { &self.author } else { &self.author_id };
+        if id.is_empty() { String::new() } else { format!("{}:{id}", self.conversation.channel) }
+    }
+
     /// Creates a plain text message of a person.
     #[must_use]
     pub fn new(conversation: ConversationRef, message_id: String, author: String, text: String) -> Self {

@@ -8,12 +8,12 @@ use acp_core::rows::RunRow;
 use acp_shared::ids::{RunId, SessionKey};
 use std::sync::Arc;
 
-const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, interactive, requester_message_id, \
-    idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
+const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
+    requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
 
-const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, files_json, author, interactive, \
+const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
     requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, \
-    ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :interactive, \
+    ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :asked_by, :interactive, \
     :requester_message_id, :idempotency_key, 0, :stop_reason, :usage_json, :error_json, :created_at, :started_at, \
     :ended_at) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
     stop_reason = excluded.stop_reason, usage_json = excluded.usage_json, error_json = excluded.error_json, \
@@ -29,6 +29,7 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
         text: row.get("prompt")?,
         files: row.get::<Option<String>>("files_json")?.map(Arc::from),
         author: row.get("author")?,
+        asked_by: row.get("asked_by")?,
         interactive: row.get("interactive")?,
         requester_message_id: row.get("requester_message_id")?,
         idempotency_key: row.get("idempotency_key")?,
@@ -58,6 +59,7 @@ pub fn put(db: &Db, row: &RunRow) -> Result<(), StoreError> {
             ":prompt": row.text,
             ":files_json": row.files.as_deref(),
             ":author": row.author,
+            ":asked_by": row.asked_by,
             ":interactive": row.interactive,
             ":requester_message_id": row.requester_message_id,
             ":idempotency_key": row.idempotency_key,

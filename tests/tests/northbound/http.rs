@@ -255,7 +255,27 @@ fn own_methods_answer_what_rest_answers() {
     assert!(client.call("_acphost/host/status", &json!({}))["status"]["pid"].is_number());
     assert_eq!(client.call("_acphost/permissions/list", &json!({}))["permissions"], json!([]));
     let advertised = client.info["_meta"]["acphost"]["methods"].as_array().map(Vec::len);
-    assert_eq!(advertised, Some(8), "{}", client.info);
+    assert_eq!(advertised, Some(12), "{}", client.info);
+    let named = |label: Value| json!({"sessionId": session, "label": label});
+    let _ = client.call("_acphost/session/update", &named(json!("my work")));
+    assert_eq!(house.verb(&["sessions", "show", &session])["label"], "my work");
+    let _ = client.call("_acphost/session/update", &named(Value::Null));
+    assert_eq!(house.verb(&["sessions", "show", &session])["label"], Value::Null);
+    let rest = |what: &str| http(&socket(&house), "GET", &format!("/v1/sessions/{session}/{what}"), &[], "");
+    let of = |more: Value| {
+        let mut params = more;
+        params["sessionId"] = json!(session);
+        params
+    };
+    assert_eq!(client.call("_acphost/session/diff", &of(json!({}))), rest("diff").json());
+    std::fs::write(cwd(&house).join("notes.txt"), "one\ntwo\n").unwrap_or_else(|e| panic!("{e}"));
+    let named = of(json!({"path": "notes.txt"}));
+    assert_eq!(client.call("_acphost/fs/stat", &named), rest("files?path=notes.txt").json());
+    let second = of(json!({"path": "notes.txt", "line": 2}));
+    let read = client.call("_acphost/fs/read", &second);
+    assert_eq!(read["content"], rest("files/content?path=notes.txt&line=2").body.as_str());
+    let outside = client.refusal("_acphost/fs/read", &of(json!({"path": "/etc/hostname"})));
+    assert_eq!(outside, client.refusal("_acphost/fs/read", &of(json!({"path": "no-such"}))));
     house.end();
 }
 

@@ -3,6 +3,7 @@
 mod bridge;
 mod foreign;
 mod http;
+mod lifecycle;
 mod permissions;
 mod questions;
 mod resume;

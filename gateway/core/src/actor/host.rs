@@ -13,6 +13,7 @@ use crate::host::{
 };
 use crate::jsonrpc::REFUSED;
 use crate::jsonrpc::RpcError;
+use crate::permission::Voters;
 use crate::rows::{AgentRequestRow, AutoResolution, PermissionRow, RequestState, ResolvedBy};
 use crate::session::SessionState;
 use crate::writes::Write;
@@ -184,8 +185,8 @@ impl Actor {
             _ => return,
         };
         let (run_id, method) = (row.request.run_id, row.request.method.clone());
-        let (params, is_recalled) = (question.params.to_string(), false);
-        let request = AgentRequest { at, run_id, method, params, what: question.what, is_recalled };
+        let (params, is_recalled, voters) = (question.params.to_string(), false, Voters::Anyone);
+        let request = AgentRequest { at, run_id, method, params, what: question.what, is_recalled, voters };
         out.writes.push(Write::Request(Box::new(row.clone())));
         let Some(permission) = self.new_permission(request, out) else { return };
         out.writes.push(Write::Permission(Box::new(permission.clone())));

@@ -6,6 +6,7 @@ use crate::failure::Failure;
 use crate::host::Inspection;
 use crate::jsonrpc::RpcError;
 use crate::options::Setting;
+use crate::permission::Voter;
 use crate::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
 };
@@ -130,8 +131,8 @@ pub enum ActorCommand {
         permission_id: String,
         /// The answer.
         answer: QuestionAnswer,
-        /// Person who answers.
-        by: String,
+        /// Who answers.
+        by: Voter,
     },
 }
 

@@ -8,7 +8,7 @@ use crate::event::EventKind;
 use crate::failure::Failure;
 use crate::host::{ANSWER_BYTES_MAX, too_long_answer};
 use crate::jsonrpc::REFUSED;
-use crate::permission::{self, NOT_PENDING, PermissionDecision};
+use crate::permission::{self, NOT_A_VOTER, NOT_PENDING, PermissionDecision, Voter};
 use crate::rows::{AutoResolution, NonInteractive, PermissionRow, PermissionState, RequestState, ResolvedBy};
 use crate::session::SessionState;
 use crate::writes::Write;
@@ -144,9 +144,12 @@ impl Actor {
     /// Creates a pending permission request and its event.
     pub(super) fn new_permission(
         &mut self,
-        request: AgentRequest,
+        mut request: AgentRequest,
         out: &mut StepOutput,
     ) -> Option<PermissionRow> {
+        let asked_by = self.runs.iter().find(|run| Some(run.run_id) == request.run_id);
+        let asked_by = asked_by.map_or("", |run| run.asked_by.as_str());
+        request.voters = self.session.options.voting.voters(asked_by);
         let lease_id = self.lease.as_ref()?.row.lease_id;
         let deadline = (self.limits.permission_ms > 0).then_some(out.now_ms + self.limits.permission_ms);
         let row = PermissionRow {
@@ -166,6 +169,9 @@ impl Actor {
         }
         if let Some(at_ms) = deadline {
             payload["deadline_at_ms"] = json!(at_ms);
+        }
+        if !row.request.voters.is_anyone() {
+            payload["voters"] = json!(row.request.voters);
         }
         self.run_event(row.request.run_id, EventKind::Permission, payload, out);
         Some(row)
@@ -198,7 +204,7 @@ impl Actor {
         &mut self,
         permission_id: &str,
         answer: QuestionAnswer,
-        by: &str,
+        by: Voter,
         keyed: Option<IdempotencyRecord>,
         out: &mut StepOutput,
     ) -> Result<CommandReply, Failure> {
@@ -211,10 +217,14 @@ impl Actor {
             let text = "This permission request is unknown, already resolved, or its turn has ended.";
             return Err(Failure::new(Code::Usage, text).detail(NOT_PENDING));
         };
+        if !row.request.voters.admit(&by) {
+            let text = row.request.voters.refusal();
+            return Err(Failure::new(Code::PermissionDenied, text).detail(NOT_A_VOTER).origin("gateway"));
+        }
         let resolution = resolution(&row.request.what, answer)?;
         let at = row.request.at;
         if let Some(row) = self.permissions.remove(&at) {
-            self.resolve_permission(row, resolution, &ResolvedBy::Person(by.to_owned()), out);
+            self.resolve_permission(row, resolution, &ResolvedBy::Person(by.name), out);
         }
         out.remember(keyed, &true);
         Ok(CommandReply::Done)

@@ -43,7 +43,7 @@ impl Actor {
                 return;
             }
             ActorCommand::AnswerPermission { permission_id, answer, by } => {
-                self.on_answer_permission(&permission_id, answer, &by, keyed, out)
+                self.on_answer_permission(&permission_id, answer, by, keyed, out)
             }
         };
         out.reply(ticket, result);

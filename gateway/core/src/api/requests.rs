@@ -5,6 +5,7 @@ use crate::elicitation::ElicitationAnswer;
 use crate::failure::Failure;
 use crate::mcp::McpServers;
 use crate::options::Setting;
+use crate::permission::Voting;
 use crate::rows::{NonInteractive, PermissionMode, RunMode, SessionMode};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
@@ -28,6 +29,9 @@ pub struct SpawnBody {
     pub permission: Option<PermissionMode>,
     /// Overrides the outcome of unattended permission requests.
     pub non_interactive_permissions: Option<NonInteractive>,
+    /// Who may answer the agent's questions; absent means `first`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voting: Option<Voting>,
     /// First prompt.
     pub prompt: Option<String>,
     /// Display name of the requester; absent takes the name of the connecting user.
@@ -141,6 +145,9 @@ pub struct OptionBody {
     /// Outcome of unattended permission requests to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub non_interactive_permissions: Option<NonInteractive>,
+    /// Who may answer later questions of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub voting: Option<Voting>,
     /// The session's own time limit of a turn, in seconds; with 0 only the gateway's (`limits.turn_ms`) holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
@@ -161,6 +168,7 @@ impl OptionBody {
             self.cwd.map(Setting::Cwd),
             self.permission.map(Setting::Permission),
             self.non_interactive_permissions.map(Setting::NonInteractive),
+            self.voting.map(Setting::Voting),
             self.timeout_s.map(Setting::TimeoutS),
             self.config.map(|choice| Setting::Config { id: choice.id, value: choice.value }),
             self.defaults.filter(|wanted| *wanted).map(|_| Setting::Defaults),

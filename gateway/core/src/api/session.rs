@@ -6,6 +6,7 @@ use crate::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
 use crate::elicitation::Elicitation;
 use crate::failure::Failure;
 use crate::mcp::McpServerView;
+use crate::permission::Voting;
 use crate::render::subject;
 use crate::request::SpawnResult;
 use crate::rows::SessionActivity;
@@ -90,6 +91,9 @@ pub struct SessionView {
     pub permission: PermissionMode,
     /// Outcome of unattended permission requests.
     pub non_interactive_permissions: NonInteractive,
+    /// Who may answer the agent's questions.
+    #[serde(default)]
+    pub voting: Voting,
     /// Certainty of the agent's questions: `ensured`, `unknown` or `never`; absent before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<AskGuarantee>,
@@ -167,6 +171,7 @@ impl From<SessionRow> for SessionView {
             lease_id: row.lease_id.map(|id| id.to_string()),
             permission: row.options.permission,
             non_interactive_permissions: row.options.non_interactive,
+            voting: row.options.voting,
             asking: row.options.asking,
             mode_id: row.options.mode_id,
             model: row.options.model,

@@ -7,14 +7,13 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Keys and sections that are read only at start. All others are read when needed.
-const AT_START: [&str; 7] = [
+const AT_START: [&str; 6] = [
     "acp.control_plane",
     // The API server reads its limits once, before listening.
     "limits.connections_max",
     "limits.prompt_bytes_max",
     "log.format",
     "metrics",
-    "notify",
     "supervisor",
 ];
 
@@ -118,6 +117,7 @@ mod tests {
             ("limits.connections_max", true),
             ("limits.queue_runs_max", false),
             ("log.level", false),
+            ("notify", false),
             ("metrics.listen", true),
         ] {
             assert_eq!(needs_restart(key), restart, "{key}");

@@ -8,10 +8,14 @@ use acp_shared::ids::RunId;
 use serde_json::{Value, json};
 
 /// Methods that the gateway adds to the protocol.
-pub const OWN_METHODS: [&str; 8] = [
+pub const OWN_METHODS: [&str; 12] = [
     "_acphost/session/show",
     "_acphost/session/history",
     "_acphost/session/steer",
+    "_acphost/session/update",
+    "_acphost/session/diff",
+    "_acphost/fs/stat",
+    "_acphost/fs/read",
     "_acphost/permissions/list",
     "_acphost/permissions/answer",
     "_acphost/agents/list",

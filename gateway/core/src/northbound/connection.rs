@@ -5,6 +5,7 @@ use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
 use super::session_view::{ClientTraits, PendingQuestion, RowsTaken, SessionView, ViewerTraits};
 use super::voting::QuestionKind;
 use crate::event::EventRow;
+use crate::permission::Voters;
 use crate::principal::{Principal, Scope};
 use acp_shared::ids::{RunId, SessionKey};
 use std::collections::HashMap;
@@ -72,7 +73,8 @@ impl ConnectionState {
     }
 
     fn traits(&self) -> ViewerTraits {
-        ViewerTraits { votes: self.principal.may(Scope::Approve), declared: self.declared }
+        let voter = self.principal.may(Scope::Approve).then(|| self.principal.voter());
+        ViewerTraits { voter, declared: self.declared }
     }
 
     /// Opens a stream; it replaces an open one of the same scope.
@@ -287,9 +289,15 @@ impl ConnectionState {
     }
 
     /// True if the connection can answer this question of this session now.
-    pub fn has_vote(&self, session: &SessionKey, permission_id: &str, kind: QuestionKind) -> bool {
+    pub fn has_vote(
+        &self,
+        session: &SessionKey,
+        permission_id: &str,
+        kind: QuestionKind,
+        voters: &Voters,
+    ) -> bool {
         self.has_streams()
-            && self.sessions.get(session).is_some_and(|view| view.has_vote(permission_id, kind))
+            && self.sessions.get(session).is_some_and(|view| view.has_vote(permission_id, kind, voters))
     }
 }
 

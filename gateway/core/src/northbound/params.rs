@@ -7,8 +7,9 @@ use crate::config::{McpServer, PermissionMode, Secret};
 use crate::files::{FILES_BYTES_MAX, PromptFile};
 use crate::jsonrpc::ObjectMembers;
 use crate::mcp;
+use crate::permission::Voting;
 use crate::principal::Scope;
-use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use std::collections::BTreeMap;
@@ -70,7 +71,39 @@ pub enum ClientCall {
         /// Maximum number of rows.
         limit: u32,
     },
-    /// `_acphost/permissions/list`; without a session those of all sessions of the connection.
+    /// `_acphost/session/update`.
+    Update {
+        /// The session.
+        session: SessionKey,
+        /// New label; `None` removes it.
+        label: Option<String>,
+    },
+    /// `_acphost/session/diff`.
+    Diff {
+        /// The session.
+        session: SessionKey,
+        /// Run whose changes are wanted; `None` for all.
+        run: Option<RunId>,
+    },
+    /// `_acphost/fs/stat`, without a path the directories alone.
+    Stat {
+        /// The session.
+        session: SessionKey,
+        /// File to inspect.
+        path: Option<String>,
+    },
+    /// `_acphost/fs/read`.
+    ReadFile {
+        /// The session.
+        session: SessionKey,
+        /// File to read.
+        path: String,
+        /// First line, from 1.
+        line: Option<u64>,
+        /// Number of lines.
+        limit: Option<u64>,
+    },
+    /// `_acphost/permissions/list`; without a session those of all sessions that the client may see.
     Permissions(Option<SessionKey>),
     /// `_acphost/permissions/answer`.
     AnswerPermission {
@@ -102,6 +135,8 @@ pub struct NewSession {
     pub label: Option<String>,
     /// Permission mode.
     pub permission: Option<PermissionMode>,
+    /// Rule about who may answer the agent's questions.
+    pub voting: Option<Voting>,
     /// Idempotency key of the client.
     pub idempotency_key: Option<IdempotencyKey>,
 }
@@ -120,6 +155,7 @@ impl ClientCall {
             | Self::CancelRequest(_)
             | Self::Close(_)
             | Self::Delete(_)
+            | Self::Update { .. }
             | Self::SetOption { .. } => Scope::Prompt,
             Self::Login
             | Self::Load(_)
@@ -127,6 +163,9 @@ impl ClientCall {
             | Self::List(_)
             | Self::Show(_)
             | Self::History { .. }
+            | Self::Diff { .. }
+            | Self::Stat { .. }
+            | Self::ReadFile { .. }
             | Self::Permissions(_)
             | Self::Agents
             | Self::HostStatus
@@ -154,6 +193,10 @@ impl ClientCall {
             | Self::SetOption { session, .. }
             | Self::Show(session)
             | Self::History { session, .. }
+            | Self::Update { session, .. }
+            | Self::Diff { session, .. }
+            | Self::Stat { session, .. }
+            | Self::ReadFile { session, .. }
             | Self::AnswerPermission { session, .. } => Some(session),
             _ => None,
         }
@@ -247,6 +290,13 @@ impl<'a> Params<'a> {
         match self.members.get(name) {
             None | Some("null") => Ok(default),
             Some(raw) => cursor(raw.parse().ok(), name),
+        }
+    }
+
+    fn optional_number(&self, name: &str) -> Parsed<Option<u64>> {
+        match self.members.get(name) {
+            None | Some("null") => Ok(None),
+            Some(raw) => cursor(raw.parse().ok(), name).map(Some),
         }
     }
 
@@ -406,6 +456,33 @@ fn own_call(method: &str, params: Option<&str>) -> Parsed<ClientCall> {
             let limit = u32::try_from(limit).unwrap_or(1_000);
             ClientCall::History { session: params.session()?, after: params.number("after", 0)?, limit }
         }
+        "_acphost/session/update" => {
+            let params = read()?;
+            // A label is a change of it, null its removal.
+            if params.members.get("label").is_none() {
+                return Err(wrong("label", "a string, or null to remove it"));
+            }
+            ClientCall::Update { session: params.session()?, label: params.optional_string("label")? }
+        }
+        "_acphost/session/diff" => {
+            let params = read()?;
+            let run = params.optional_string("runId")?;
+            let run = run.map(|run| RunId::parse(&run).map_err(|_| wrong("runId", "the id of a run")));
+            ClientCall::Diff { session: params.session()?, run: run.transpose()? }
+        }
+        "_acphost/fs/stat" => {
+            let params = read()?;
+            ClientCall::Stat { session: params.session()?, path: params.optional_string("path")? }
+        }
+        "_acphost/fs/read" => {
+            let params = read()?;
+            ClientCall::ReadFile {
+                session: params.session()?,
+                path: params.string("path")?,
+                line: params.optional_number("line")?,
+                limit: params.optional_number("limit")?,
+            }
+        }
         "_acphost/permissions/list" => {
             let params = read()?;
             let is_given = params.members.get("sessionId").is_some_and(|raw| raw != "null");
@@ -441,12 +518,20 @@ fn new_session(params: &Params<'_>) -> Parsed<NewSession> {
                 wrong("_meta.acphost.permission", "approve-all, approve-reads, deny-all or ask")
             })?),
         };
+    let voting = match optional("voting") {
+        None => None,
+        Some(rule) => Some(
+            serde_json::from_value(rule.clone())
+                .map_err(|_| wrong("_meta.acphost.voting", "first, local or owner"))?,
+        ),
+    };
     Ok(NewSession {
         cwd: params.cwd("cwd")?,
         mcp_servers: params.mcp_servers()?,
         additional_directories: params.directories()?,
         label,
         permission,
+        voting,
         idempotency_key: params.key()?,
     })
 }

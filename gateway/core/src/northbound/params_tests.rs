@@ -63,6 +63,14 @@ fn params_are_accepted_or_refused_with_their_code() {
         ("$/cancel_request", json!({}), bad),
         ("session/fork", json!({"sessionId": KEY}), Some(METHOD_NOT_FOUND)),
         ("session/set_title", json!({}), Some(METHOD_NOT_FOUND)),
+        ("session/new", json!({"cwd": "/w", "_meta": {"acphost": {"voting": "owner"}}}), None),
+        ("session/new", json!({"cwd": "/w", "_meta": {"acphost": {"voting": "all"}}}), bad),
+        ("_acphost/session/update", json!({"sessionId": KEY, "label": null}), None),
+        ("_acphost/session/update", json!({"sessionId": KEY}), bad),
+        ("_acphost/session/diff", json!({"sessionId": KEY, "runId": "x"}), bad),
+        ("_acphost/fs/stat", json!({"sessionId": KEY}), None),
+        ("_acphost/fs/read", json!({"sessionId": KEY}), bad),
+        ("_acphost/fs/read", json!({"sessionId": KEY, "path": "a", "line": -1}), bad),
         ("_acphost/fs/write", json!({}), Some(METHOD_NOT_FOUND)),
         ("_acphost/ping", json!({}), None),
     ] {
@@ -135,6 +143,10 @@ fn each_call_needs_the_scope_of_its_effect() {
         ("$/cancel_request", of.clone(), Scope::Prompt),
         ("_acphost/session/steer", of.clone(), Scope::Prompt),
         ("_acphost/session/history", of.clone(), Scope::Read),
+        ("_acphost/session/diff", of.clone(), Scope::Read),
+        ("_acphost/fs/stat", of.clone(), Scope::Read),
+        ("_acphost/fs/read", json!({"sessionId": KEY, "path": "a"}), Scope::Read),
+        ("_acphost/session/update", json!({"sessionId": KEY, "label": "a"}), Scope::Prompt),
         ("_acphost/permissions/answer", of, Scope::Approve),
     ] {
         let call = parse_call(method, Some(&params.to_string())).unwrap();

@@ -8,6 +8,7 @@ use crate::elicitation::{self, PAGE_COMPLETE};
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
 use crate::jsonrpc::{ObjectMembers, put, quoted};
+use crate::permission::Voters;
 use acp_shared::ids::SessionKey;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -179,6 +180,10 @@ pub fn question_of(row: &EventRow) -> Option<PendingQuestion> {
         },
         params: payload.get("params").unwrap_or("{}").to_owned(),
         deadline_at_ms: payload.get("deadline_at_ms").and_then(|raw| raw.parse().ok()),
+        // A rule of a later version admits nobody.
+        voters: payload
+            .get("voters")
+            .map_or(Voters::Anyone, |raw| serde_json::from_str(raw).unwrap_or(Voters::Owner(String::new()))),
     })
 }
 

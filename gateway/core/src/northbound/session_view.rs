@@ -6,6 +6,7 @@ use super::message::result_frame;
 use super::projection::{self, PromptText};
 use super::voting::{Ballot, QuestionKind};
 use crate::event::{EventKind, EventRow};
+use crate::permission::{Voter, Voters};
 use acp_shared::ids::{RunId, SessionKey};
 use serde_json::json;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -39,10 +40,10 @@ impl ClientTraits {
 }
 
 /// Rights and capabilities of a connection that change its frames.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ViewerTraits {
-    /// True if the principal may answer questions.
-    pub votes: bool,
+    /// The principal, if it may answer questions.
+    pub voter: Option<Voter>,
     /// Capabilities of the client.
     pub declared: ClientTraits,
 }
@@ -60,6 +61,8 @@ pub struct PendingQuestion {
     pub params: String,
     /// Time at which the configured outcome applies, milliseconds since the Unix epoch.
     pub deadline_at_ms: Option<u64>,
+    /// Who may answer.
+    pub voters: Voters,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,8 +158,12 @@ impl SessionView {
     }
 
     /// True if the connection can answer this question of this kind.
-    pub fn has_vote(&self, permission_id: &str, kind: QuestionKind) -> bool {
-        self.traits.votes && self.traits.declared.shows(kind) && self.ballot.has_vote(permission_id)
+    pub fn has_vote(&self, permission_id: &str, kind: QuestionKind, voters: &Voters) -> bool {
+        self.is_voter(voters) && self.traits.declared.shows(kind) && self.ballot.has_vote(permission_id)
+    }
+
+    fn is_voter(&self, voters: &Voters) -> bool {
+        self.traits.voter.as_ref().is_some_and(|voter| voters.admit(voter))
     }
 
     /// Adds a frame that is no row.
@@ -294,7 +301,7 @@ impl SessionView {
 
     /// Returns the request for a vote, unless it was sent, or the client has no vote or cannot show the question.
     fn request_of(&mut self, question: &PendingQuestion, seq: Option<u64>) -> Option<String> {
-        if !self.traits.votes {
+        if !self.is_voter(&question.voters) {
             return None;
         }
         if !self.traits.declared.shows(question.kind) {

@@ -12,7 +12,11 @@ fn key() -> SessionKey {
 }
 
 fn view() -> SessionView {
-    SessionView::new(key(), ViewerTraits { votes: true, declared: ClientTraits::default() }, 0)
+    SessionView::new(
+        key(),
+        ViewerTraits { voter: Some(Voter::default()), declared: ClientTraits::default() },
+        0,
+    )
 }
 
 /// Numbers rows from 1.
@@ -153,6 +157,7 @@ fn load_shows_all_history_then_its_answer_then_open_questions() {
         kind: QuestionKind::Permission,
         params: "{}".to_owned(),
         deadline_at_ms: None,
+        voters: Voters::Anyone,
     };
     // The third question came meanwhile: it is asked once.
     view.finish_load("{}", &[question("l:2"), question("l:3")]).unwrap();
@@ -205,7 +210,7 @@ fn elicitation_is_asked_where_the_client_shows_it_and_skipped_elsewhere() {
     ]);
     let of = |has_forms, has_pages| {
         let declared = ClientTraits { has_forms, has_pages, ..ClientTraits::default() };
-        let mut view = SessionView::new(key(), ViewerTraits { votes: true, declared }, 0);
+        let mut view = SessionView::new(key(), ViewerTraits { voter: Some(Voter::default()), declared }, 0);
         view.end_prompt(Some((run(1), "1")));
         view
     };
@@ -220,11 +225,12 @@ fn elicitation_is_asked_where_the_client_shows_it_and_skipped_elsewhere() {
         assert_eq!(take(&mut view, &rows), frames);
         assert_eq!(view.take_skipped(), skipped);
         assert_eq!(view.take_skipped(), Vec::<String>::new(), "once");
-        assert_eq!(view.has_vote("l:1", QuestionKind::Form), has_forms);
+        assert_eq!(view.has_vote("l:1", QuestionKind::Form, &Voters::Anyone), has_forms);
         // Also before the row was read.
-        assert_eq!(of(has_forms, has_pages).has_vote("l:2", QuestionKind::Page), has_pages);
+        assert_eq!(of(has_forms, has_pages).has_vote("l:2", QuestionKind::Page, &Voters::Anyone), has_pages);
     }
-    let mut observer = SessionView::new(key(), ViewerTraits { votes: true, ..ViewerTraits::default() }, 0);
+    let mut observer =
+        SessionView::new(key(), ViewerTraits { voter: Some(Voter::default()), ..ViewerTraits::default() }, 0);
     assert_eq!(take(&mut observer, &rows), Vec::<String>::new());
     assert_eq!(observer.take_skipped(), Vec::<String>::new(), "the run is another client's");
 }
@@ -254,7 +260,7 @@ proptest! {
             _ => (1, EventKind::AgentMessage, chunk(&n.to_string())),
         }).collect();
         let rows = journal(&rows);
-        let mut view = SessionView::new(key(), ViewerTraits { votes: true, declared: ClientTraits { has_notices: true, ..ClientTraits::default() } }, 0);
+        let mut view = SessionView::new(key(), ViewerTraits { voter: Some(Voter::default()), declared: ClientTraits { has_notices: true, ..ClientTraits::default() } }, 0);
         view.end_prompt(Some((run(1), "1")));
         let mut all = Vec::new();
         for (n, rows) in rows.chunks(batch).enumerate() {
@@ -274,6 +280,29 @@ proptest! {
         prop_assert_eq!(got, rest);
         let ids_ascend = all.iter().filter_map(|frame| frame.id).is_sorted();
         prop_assert!(ids_ascend);
+    }
+}
+
+#[test]
+fn question_of_excluded_voters_is_not_asked() {
+    let voter = Voter { name: "ann".to_owned(), id: "token:1".to_owned(), is_local: false };
+    let traits = ViewerTraits { voter: Some(voter), ..ViewerTraits::default() };
+    for (voters, is_asked) in [
+        (json!(null), true),
+        (json!("local"), false),
+        (json!({"owner": "token:1"}), true),
+        (json!({"owner": "token:2"}), false),
+        (json!({"later": 1}), false),
+    ] {
+        let mut view = SessionView::new(key(), traits.clone(), 0);
+        let mut payload = json!({"permission_id": "l:1", "params": {"options": []}});
+        if !voters.is_null() {
+            payload["voters"] = voters.clone();
+        }
+        let row = EventRow { session_seq: 1, ..event(EventKind::Permission, &payload) };
+        let mut out = Vec::new();
+        view.take_rows(&[row], &mut out);
+        assert_eq!(out.iter().any(|it| it.json.contains("request_permission")), is_asked, "{voters}");
     }
 }
 

@@ -114,6 +114,7 @@ fn permission(state: PermissionState, option_id: Option<&str>, by: Option<Resolv
             params: "{}".into(),
             what,
             is_recalled: false,
+            voters: crate::permission::Voters::Anyone,
         },
         state,
         option_id: option_id.map(str::to_owned),

@@ -64,6 +64,7 @@ pub(super) fn question(row: &PermissionRow) -> PendingQuestion {
         },
         params: row.request.params.clone(),
         deadline_at_ms: row.deadline_at_ms,
+        voters: row.request.voters.clone(),
     }
 }
 
@@ -91,7 +92,9 @@ impl Caller {
             cwd: Some(call.cwd),
             label: call.label,
             permission: call.permission,
+            voting: call.voting,
             author: self.connection.principal().name.clone(),
+            asked_by: self.connection.principal().id.clone(),
             mcp_servers: call.mcp_servers,
             additional_directories: call.additional_directories,
             ..SpawnRequest::default()

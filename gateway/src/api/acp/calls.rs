@@ -3,6 +3,9 @@
 use super::AcpServer;
 use super::connection::{Connection, Incoming};
 use crate::api::access::{require, require_all_agents, visible_session};
+use crate::api::export::read_diff;
+use crate::api::files;
+use crate::api::sessions::visible_permissions;
 use acp_core::api::{PageCursor, PermissionView};
 use acp_core::event::EventKind;
 use acp_core::failure::Failure;
@@ -12,7 +15,7 @@ use acp_core::northbound::message::{self, ReplyError, error_frame, reply_frame, 
 use acp_core::northbound::params::{ClientCall, ListSessions, Prompt, parse_call};
 use acp_core::northbound::projection::prompt_answer;
 use acp_core::request::{CloseRequest, PromptAccepted, PromptRequest};
-use acp_core::rows::{RunMode, SessionQuery, SessionRow};
+use acp_core::rows::{PermissionRow, RunMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::Ending;
 use acp_core::time_format::format_utc;
@@ -42,13 +45,16 @@ pub(super) type Replied = Result<Option<Value>, ReplyError>;
 pub(super) struct Caller {
     pub(super) server: Arc<AcpServer>,
     pub(super) connection: Arc<Connection>,
+    /// True if the kernel reports a peer on this machine for this message.
+    pub(super) is_local: bool,
 }
 
 /// Executes one message.
 pub(super) async fn handle(server: &Arc<AcpServer>, connection: &Arc<Connection>, incoming: Incoming) {
-    let caller = Caller { server: Arc::clone(server), connection: Arc::clone(connection) };
+    let (server, connection) = (Arc::clone(server), Arc::clone(connection));
+    let caller = Caller { server, connection, is_local: incoming.is_local };
     match message::parse(&incoming.body) {
-        Err(error) => connection.push(None, error_frame("null", &error)),
+        Err(error) => caller.connection.push(None, error_frame("null", &error)),
         Ok(RpcMessage::Response { id, outcome }) => caller.on_response(id, outcome).await,
         Ok(RpcMessage::Notification { method, params }) => {
             let header = incoming.session_header.as_deref();
@@ -70,7 +76,7 @@ pub(super) async fn handle(server: &Arc<AcpServer>, connection: &Arc<Connection>
                 Ok(call) => caller.request(id, call).await,
                 Err(error) => {
                     let session = session_of(params).and_then(|text| SessionKey::parse(&text).ok());
-                    connection.push(session.as_ref(), error_frame(id, &error));
+                    caller.connection.push(session.as_ref(), error_frame(id, &error));
                 }
             }
         }
@@ -169,9 +175,24 @@ impl Caller {
             ClientCall::SetOption { session, id, value } => self.set_option(&session, id, value).await,
             ClientCall::Show(session) => self.show(&session).await,
             ClientCall::History { session, after, limit } => self.history(&session, after, limit).await,
+            ClientCall::Update { session, label } => {
+                let key = IdempotencyKey::mint();
+                Ok(Some(json!(self.server.service.set_label(&session, label, key).await?)))
+            }
+            ClientCall::Diff { session, run } => {
+                Ok(Some(json!(read_diff(self.server.service.as_ref(), &session, run).await?)))
+            }
+            ClientCall::Stat { session, path } => {
+                let found = files::inspect(self.server.service.as_ref(), &session, path).await;
+                Ok(Some(json!(found.map_err(Failure::from)?)))
+            }
+            ClientCall::ReadFile { session, path, line, limit } => {
+                let text = files::read(self.server.service.as_ref(), &session, path, line, limit).await;
+                Ok(Some(json!({ "content": text.map_err(Failure::from)? })))
+            }
             ClientCall::Permissions(session) => self.permissions(session).await,
             ClientCall::AnswerPermission { session, permission_id, answer } => {
-                let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
+                let (by, key) = (self.voter(), IdempotencyKey::mint());
                 self.server.service.answer_question(&session, &permission_id, answer, by, key).await?;
                 empty
             }
@@ -225,7 +246,8 @@ impl Caller {
             files: blocks,
             mode,
             author: principal.name.clone(),
-            interactive: self.can_be_asked(&session).await,
+            asked_by: principal.id.clone(),
+            interactive: self.can_be_asked(&session).await?,
             ..PromptRequest::default()
         };
         if let Some(view) = self.connection.state().session(&session) {
@@ -371,21 +393,21 @@ impl Caller {
     }
 
     async fn permissions(&self, session: Option<SessionKey>) -> Replied {
-        let sessions = match session {
-            Some(session) => vec![session],
-            None => self.connection.state().sessions(),
+        let service = &self.server.service;
+        let rows = match session {
+            Some(session) => {
+                service.session(&session).await?;
+                service.pending_permissions(&session).await?
+            }
+            None => visible_permissions(service, self.connection.principal().clone()).await?,
         };
-        let mut list = Vec::new();
-        for session in sessions {
-            self.server.service.session(&session).await?;
-            let rows = self.server.service.pending_permissions(&session).await?;
-            list.extend(rows.into_iter().map(|row| {
-                let mut view = json!(PermissionView::from(row));
-                put(&mut view, "sessionId", json!(session));
-                view
-            }));
-        }
-        Ok(Some(json!({ "permissions": list })))
+        let view = |row: PermissionRow| {
+            let session = row.session_key.clone();
+            let mut view = json!(PermissionView::from(row));
+            put(&mut view, "sessionId", json!(session));
+            view
+        };
+        Ok(Some(json!({ "permissions": rows.into_iter().map(view).collect::<Vec<_>>() })))
     }
 }
 

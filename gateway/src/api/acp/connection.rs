@@ -32,6 +32,8 @@ pub(super) struct Incoming {
     pub(super) body: Bytes,
     /// Session in the header of the request.
     pub(super) session_header: Option<String>,
+    /// True if the kernel reports a peer on this machine for the request.
+    pub(super) is_local: bool,
 }
 
 /// Use of a connection.

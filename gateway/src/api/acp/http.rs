@@ -125,6 +125,7 @@ pub(super) async fn post(
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let session_header = text(request.headers(), SESSION_HEADER).map(str::to_owned);
+    let is_local = principal.local;
     let lease = request.extensions().get::<TokenLease>().cloned();
     let body = read_body(&server, request).await?;
     let is_initialize =
@@ -135,7 +136,7 @@ pub(super) async fn post(
             Err(Refusal::Error(StatusCode::BAD_REQUEST, error))
         }
         Some(connection) => {
-            if !connection.receive(Incoming { body, session_header }).await {
+            if !connection.receive(Incoming { body, session_header, is_local }).await {
                 return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such connection"));
             }
             Ok(StatusCode::ACCEPTED.into_response())

@@ -16,6 +16,7 @@ use crate::api::Api;
 use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::northbound::voting::QuestionKind;
+use acp_core::permission::Voters;
 use acp_core::principal::Principal;
 use acp_shared::ids::{AgentName, SessionKey, random_hex};
 use axum::Router;
@@ -121,17 +122,24 @@ impl AcpServer {
         self.connections.lock().remove(id);
     }
 
+    /// True if a connection has opened the session.
+    fn is_open(&self, session: &SessionKey) -> bool {
+        let all: Vec<_> = self.connections.lock().values().cloned().collect();
+        all.iter().any(|connection| connection.state().has_session(session))
+    }
+
     /// True if another connection can answer a question of the session; any one of this kind without an id.
     fn has_other_voter(
         &self,
         session: &SessionKey,
         permission_id: &str,
         kind: QuestionKind,
+        voters: &Voters,
         but: &Connection,
     ) -> bool {
         let all: Vec<_> = self.connections.lock().values().cloned().collect();
         let mut others = all.iter().filter(|other| other.id() != but.id());
-        others.any(|other| other.state().has_vote(session, permission_id, kind))
+        others.any(|other| other.state().has_vote(session, permission_id, kind, voters))
     }
 }
 

@@ -10,16 +10,25 @@ use acp_core::northbound::PERMISSION_ID_PREFIX;
 use acp_core::northbound::projection::permission_request;
 use acp_core::northbound::session_view::PendingQuestion;
 use acp_core::northbound::voting::{QuestionKind, VoteStep, parse_vote};
-use acp_core::permission::{NOT_PENDING, UNKNOWN_OPTION};
+use acp_core::permission::{NOT_A_VOTER, NOT_PENDING, UNKNOWN_OPTION, Voter};
 use acp_core::principal::Scope;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 
 impl Caller {
     /// True if a person can be asked in a turn of this connection: here, on another connection, or in a conversation.
-    pub(super) async fn can_be_asked(&self, session: &SessionKey) -> bool {
-        self.connection.principal().may(Scope::Approve)
-            || self.server.has_other_voter(session, "", QuestionKind::Permission, &self.connection)
-            || self.is_bound(session).await
+    pub(super) async fn can_be_asked(&self, session: &SessionKey) -> Result<bool, Failure> {
+        let voting = self.server.service.session(session).await?.options.voting;
+        let voters = voting.voters(&self.connection.principal().id);
+        let may_answer = self.connection.principal().may(Scope::Approve) && voters.admit(&self.voter());
+        let kind = QuestionKind::Permission;
+        Ok(may_answer
+            || self.server.has_other_voter(session, "", kind, &voters, &self.connection)
+            || (voters.is_anyone() && self.is_bound(session).await))
+    }
+
+    /// Returns the client as one who answers with this message.
+    pub(super) fn voter(&self) -> Voter {
+        Voter { is_local: self.is_local, ..self.connection.principal().voter() }
     }
 
     /// True if a conversation is bound to the session.
@@ -66,7 +75,7 @@ impl Caller {
 
     /// Submits an answer. Returns what follows from a refusal.
     async fn submit(&self, session: &SessionKey, permission_id: &str, answer: QuestionAnswer) -> VoteStep {
-        let (by, key) = (&self.connection.principal().name, IdempotencyKey::mint());
+        let (by, key) = (self.voter(), IdempotencyKey::mint());
         let answered = self.server.service.answer_question(session, permission_id, answer, by, key).await;
         let Err(failure) = answered else { return VoteStep::Ignore };
         let mut state = self.connection.state();
@@ -75,6 +84,11 @@ impl Caller {
             // Another answer was first; its row withdraws the question.
             Some(NOT_PENDING) => VoteStep::Ignore,
             Some(UNKNOWN_OPTION | elicitation::INVALID) => view.ballot().invalid_answer(permission_id),
+            // Not from this machine: the question stays open for others.
+            Some(NOT_A_VOTER) => {
+                view.ballot().reopen(permission_id);
+                VoteStep::Ignore
+            }
             _ => {
                 tracing::warn!(session_key = %session, permission_id, %failure, "acp vote failed");
                 view.ballot().reopen(permission_id);
@@ -104,12 +118,13 @@ impl Caller {
     /// Settles a request as cancelled if nobody else can answer it.
     pub(super) async fn abstain(&self, session: &SessionKey, permission_id: &str) {
         let Some(asked) = self.pending(session, permission_id).await else { return };
-        if self.server.has_other_voter(session, permission_id, asked.kind, &self.connection)
-            || self.is_bound(session).await
+        let PendingQuestion { kind, voters, .. } = asked;
+        if self.server.has_other_voter(session, permission_id, kind, &voters, &self.connection)
+            || (voters.is_anyone() && self.is_bound(session).await)
         {
             return;
         }
-        let by = &self.connection.principal().name;
+        let by = self.voter();
         let (service, key) = (&self.server.service, IdempotencyKey::mint());
         let dismissed =
             service.answer_question(session, permission_id, QuestionAnswer::Dismissed, by, key).await;

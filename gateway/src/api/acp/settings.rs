@@ -2,8 +2,8 @@
 
 use super::calls::{Caller, Replied};
 use crate::api::access::authorize_setting;
+use crate::api::sessions::describe;
 use acp_core::agent_settings::MODEL_OPTION;
-use acp_core::api::{PermissionView, SessionView};
 use acp_core::jsonrpc::put;
 use acp_core::northbound::answers::{config_options, settings};
 use acp_core::options::Setting;
@@ -18,7 +18,9 @@ impl Caller {
     /// `session/set_mode`.
     pub(super) async fn set_mode(&self, session: &SessionKey, mode: String) -> Replied {
         self.require(session)?;
-        self.server.service.set(session, Setting::Mode(mode), IdempotencyKey::mint()).await?;
+        let (setting, row) = (Setting::Mode(mode), self.server.service.session(session).await?);
+        authorize_setting(self.connection.principal(), &setting, &row.options)?;
+        self.server.service.set(session, setting, IdempotencyKey::mint()).await?;
         Ok(Some(json!({})))
     }
 
@@ -42,18 +44,15 @@ impl Caller {
 
     /// `_acphost/session/show`.
     pub(super) async fn show(&self, session: &SessionKey) -> Replied {
-        let service = &self.server.service;
+        let service = self.server.service.as_ref();
         let row = service.session(session).await?;
         let mut result = settings(&row.options);
-        let view = SessionView::from(row);
-        let mut view = view.within(&mut service.session_activity().await?);
-        let permissions = service.pending_permissions(session).await?;
-        view.permissions = Some(permissions.into_iter().map(PermissionView::from).collect());
-        put(&mut result, "session", json!(view));
+        put(&mut result, "session", json!(describe(service, row).await?));
         Ok(Some(result))
     }
 
-    /// `session/close`: cancels the connection's own prompts, answers them, and closes the session on this connection.
+    /// `session/close`: cancels the connection's own prompts, answers them, and closes the session on this connection. If
+    /// nobody else uses the session, its agent's process ends.
     pub(super) async fn close(&self, session: &SessionKey) -> Replied {
         self.require(session)?;
         let own = self.own_runs(session);
@@ -68,6 +67,13 @@ impl Caller {
         }
         let detached = self.connection.state().detach(session);
         self.connection.after_push(detached);
+        if !self.server.is_open(session) && !self.is_bound(session).await {
+            let (by, key) = (self.connection.principal().name.clone(), IdempotencyKey::mint());
+            // An agent that works for others, or could not continue later, keeps its process.
+            if let Err(failure) = self.server.service.release(session, by, key).await {
+                tracing::debug!(session_key = %session, %failure, "acp close: the agent stays");
+            }
+        }
         Ok(Some(json!({})))
     }
 

@@ -142,8 +142,9 @@ impl StreamReader {
     fn leave_skipped(&self, session: &SessionKey) {
         let skipped = self.connection.state().session(session).map(SessionView::take_skipped);
         for permission_id in skipped.unwrap_or_default() {
-            let caller =
-                Caller { server: Arc::clone(&self.server), connection: Arc::clone(&self.connection) };
+            let is_local = self.connection.principal().local;
+            let (server, connection) = (Arc::clone(&self.server), Arc::clone(&self.connection));
+            let caller = Caller { server, connection, is_local };
             let session = session.clone();
             tokio::spawn(async move { caller.abstain(&session, &permission_id).await });
         }

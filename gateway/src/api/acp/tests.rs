@@ -1,6 +1,7 @@
 //! Connections and streams on a fake service, in virtual time.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use super::calls::Caller;
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpLimits, AcpServer};
@@ -9,6 +10,8 @@ use crate::api::{Api, ApiLimits};
 use crate::metrics::Metrics;
 use acp_core::event::EventKind;
 use acp_core::northbound::connection::StreamScope;
+use acp_core::northbound::voting::QuestionKind;
+use acp_core::permission::Voters;
 use acp_core::principal::{Principal, Scope};
 use acp_shared::ids::SessionKey;
 use bytes::Bytes;
@@ -38,7 +41,7 @@ fn open(server: &Arc<AcpServer>, connection: &Arc<Connection>, scope: StreamScop
 
 async fn send(connection: &Connection, message: Value) {
     let body = Bytes::from(message.to_string());
-    assert!(connection.receive(Incoming { body, session_header: None }).await);
+    assert!(connection.receive(Incoming { body, session_header: None, is_local: true }).await);
 }
 
 /// Next messages of a stream; heartbeats are skipped.
@@ -151,7 +154,7 @@ async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_boun
     for id in 0..400 {
         let ping = json!({"jsonrpc": "2.0", "id": id, "method": "_acphost/no-such"});
         let body = Bytes::from(ping.to_string());
-        if !connection.receive(Incoming { body, session_header: None }).await {
+        if !connection.receive(Incoming { body, session_header: None, is_local: true }).await {
             break;
         }
     }
@@ -224,13 +227,18 @@ async fn session_of_another_agent_does_not_exist_for_an_acp_client() {
         "_acphost/session/show",
         "_acphost/session/history",
         "_acphost/session/steer",
+        "_acphost/session/update",
+        "_acphost/session/diff",
+        "_acphost/fs/stat",
+        "_acphost/fs/read",
         "_acphost/permissions/list",
         "_acphost/permissions/answer",
     ] {
         let mut answers = Vec::new();
         for session in [fake.key.as_str(), "agent:qwen:acp:none"] {
             let params = json!({"sessionId": session, "cwd": "/", "modeId": "m", "configId": "c", "value": "v",
-                "permissionId": "l:1", "optionId": "o", "prompt": [{"type": "text", "text": "hi"}]});
+                "permissionId": "l:1", "optionId": "o", "prompt": [{"type": "text", "text": "hi"}],
+                "path": "a", "label": "l"});
             answers.push(ask(&connection, &mut stream, method, &params).await);
         }
         assert_eq!(answers[0], answers[1], "{method}");
@@ -311,6 +319,39 @@ async fn clients_streams_and_ends_are_counted() {
         "acp_client_ends_total{reason=\"deleted\"} 1",
         "acp_client_ends_total{reason=\"no_streams\"} 1",
     ]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_connection_is_no_voter_and_has_no_session() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let (first, second) = (connect(&server, ann()), connect(&server, ann()));
+    let mut stream = open(&server, &first, StreamScope::All);
+    let load = json!({"sessionId": fake.key, "cwd": "/"});
+    let _ = ask(&first, &mut stream, "session/load", &load).await;
+    let seen = |voters: &Voters| {
+        let kind = QuestionKind::Permission;
+        (server.is_open(&fake.key), server.has_other_voter(&fake.key, "l:1", kind, voters, &second))
+    };
+    assert_eq!(seen(&Voters::Anyone), (true, true));
+    assert_eq!(seen(&Voters::Local), (true, true));
+    assert_eq!(seen(&Voters::Owner("token:t".to_owned())), (true, false));
+    first.end("deleted");
+    drop(stream);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(seen(&Voters::Anyone), (false, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn locality_of_an_answer_is_that_of_its_request() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    // The connection was made on this machine; the token is used from elsewhere, too.
+    let connection = connect(&server, Principal { local: true, ..token(Scope::Approve, &[]) });
+    for is_local in [true, false] {
+        let (server, connection) = (Arc::clone(&server), Arc::clone(&connection));
+        assert_eq!(Caller { server, connection, is_local }.voter().is_local, is_local);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -181,7 +181,11 @@ async fn receive(connection: &Connection, mut messages: Reading, dead: Duration)
         match next(&mut messages, dead).await {
             Err(end) => return end,
             Ok(text) => {
-                let incoming = Incoming { body: Bytes::from(text), session_header: None };
+                let incoming = Incoming {
+                    body: Bytes::from(text),
+                    session_header: None,
+                    is_local: connection.principal().local,
+                };
                 if !connection.receive(incoming).await {
                     return (CloseCode::Away, "the connection ended");
                 }

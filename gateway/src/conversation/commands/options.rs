@@ -4,10 +4,14 @@ use super::{CommandContext, Commands};
 use crate::conversation::inbound::message_idempotency_key;
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
+use acp_core::permission::NOT_A_VOTER;
+use acp_core::principal::Scope;
 use acp_core::render::escape_name;
 use acp_core::request::SettingResult;
 use acp_core::rows::{NonInteractive, PermissionMode, SessionRow};
 use acp_core::timeouts::format_duration;
+use acp_core::widening::scope_of_setting;
+use acp_shared::codes::Code;
 use acp_shared::ids::SessionKey;
 
 impl Commands {
@@ -19,6 +23,13 @@ impl Commands {
         setting: Setting,
     ) -> Result<String, Failure> {
         let done = setting_text(&setting);
+        let before = self.service.session(session).await?;
+        // As for clients: not everyone who may widen a setting may answer the questions that it would answer.
+        if scope_of_setting(&setting, &before.options) == Scope::Admin {
+            let text = "This setting would answer questions that not everyone may answer (voting). Change it on the \
+                        gateway's machine: acp-gateway sessions set.";
+            return Err(Failure::new(Code::PermissionDenied, text).detail(NOT_A_VOTER).origin("gateway"));
+        }
         let now = self.service.set(session, setting, message_idempotency_key(context.inbound)?).await?;
         let done = now.setting.map_or(done, |result| confirmation(&result));
         let row = self.service.session(session).await?;
@@ -42,6 +53,7 @@ fn setting_text(setting: &Setting) -> String {
         Setting::Cwd(_) => "The agent uses the new directory from the next message on.".to_owned(),
         Setting::Permission(mode) => format!("From now on: {}.", mode_text(*mode)),
         Setting::NonInteractive(policy) => format!("From now on: {}.", unattended_text(*policy)),
+        Setting::Voting(voting) => format!("Questions are answered by: {voting}."),
         Setting::TimeoutS(0) => {
             "From now on, only the gateway's own limit applies (limits.turn_ms), also to a running turn."
                 .to_owned()

@@ -7,6 +7,7 @@ use acp_core::backend::PermissionOption;
 use acp_core::command::{AnswerArgs, PermissionChoice};
 use acp_core::elicitation::{ElicitationAnswer, parse_fields};
 use acp_core::failure::Failure;
+use acp_core::permission::Voter;
 use acp_core::permission::{NOT_PENDING, kind_note, parse_permission_id, short_id};
 use acp_core::render::buttons::{ButtonSubject, resolution_line};
 use acp_core::render::{answer_hint, escape_name, form_lines, quote_name, subject, tool_preview};
@@ -110,7 +111,10 @@ impl Commands {
             None => QuestionAnswer::Option(choice.option_id.clone()),
         };
         let (session, permission) = (&resolved.session_key, &choice.permission_id);
-        self.service.answer_question(session, permission, answer, context.name(), key).await?;
+        // A message says nothing about the machine of its author.
+        let (name, id) = (context.name().to_owned(), context.inbound.sender_id());
+        let by = Voter { name, id, is_local: false };
+        self.service.answer_question(session, permission, answer, by, key).await?;
         let name = quote_name(&choice.name, self.router.renders_markdown(&context.inbound.conversation));
         let (text, is_shown) = (format!("Answered: {name}."), choice.is_shown);
         Ok(Outcome::Command {

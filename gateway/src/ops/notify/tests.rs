@@ -4,6 +4,7 @@
 use super::request::{read_secret, sign};
 use super::run;
 use crate::tests::session_row;
+use acp_core::config::load::LoadedConfig;
 use acp_core::config::{NotifyEvent, NotifyTarget};
 use acp_core::event::EventKind;
 use acp_core::rows::SessionRow;
@@ -69,6 +70,17 @@ async fn start_receiver(refuses: u32) -> (Arc<Receiver>, String) {
     (receiver, url)
 }
 
+/// Configuration with these targets.
+fn config(targets: Vec<NotifyTarget>) -> watch::Sender<Arc<LoadedConfig>> {
+    watch::Sender::new(loaded(targets))
+}
+
+fn loaded(targets: Vec<NotifyTarget>) -> Arc<LoadedConfig> {
+    let mut loaded = LoadedConfig::default();
+    loaded.config.notify = targets;
+    Arc::new(loaded)
+}
+
 fn target(dir: &Path, name: &str, url: &str) -> NotifyTarget {
     let secret_file = dir.join("secret");
     std::fs::write(&secret_file, format!("{SECRET}\n")).unwrap();
@@ -126,7 +138,15 @@ async fn events_are_delivered_in_order_after_failures_and_a_restart() {
     let targets = vec![target(dir.path(), "pager", &url)];
     let start = |store: &Store| {
         let stop = CancellationToken::new();
-        (tokio::spawn(run(store.clone(), targets.clone(), store.clock(), stop.clone())), stop)
+        (
+            tokio::spawn(run(
+                store.clone(),
+                config(targets.clone()).subscribe(),
+                store.clock(),
+                stop.clone(),
+            )),
+            stop,
+        )
     };
     // A new target begins at the end of the journal.
     assert_eq!(store.webhook_cursor("pager".to_owned()).await.unwrap(), 1);
@@ -181,7 +201,7 @@ async fn target_that_is_gone_delays_no_other() {
         store.webhook_cursor(target.name.clone()).await.unwrap();
     }
     let stop = CancellationToken::new();
-    let task = tokio::spawn(run(store.clone(), targets, store.clock(), stop.clone()));
+    let task = tokio::spawn(run(store.clone(), config(targets).subscribe(), store.clock(), stop.clone()));
     append(&store, &key, 1, &[EventKind::Done, EventKind::Error, EventKind::Done]).await;
     let got = received(&receiver, 2).await;
     let ids: Vec<_> = got.iter().map(|(_, body)| body["event_id"].as_u64().unwrap()).collect();
@@ -191,6 +211,26 @@ async fn target_that_is_gone_delays_no_other() {
     for (name, want) in [("gone", 0), ("silent", 0), ("open", 0)] {
         assert_eq!(store.webhook_cursor(name.to_owned()).await.unwrap(), want, "{name} lost events");
     }
+    store.close().await;
+}
+
+#[tokio::test]
+async fn reload_replaces_targets_and_continues_where_they_were() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    let key = session(&store).await;
+    let (receiver, url) = start_receiver(0).await;
+    store.webhook_cursor("pager".to_owned()).await.unwrap();
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let config = config(vec![target(dir.path(), "pager", &format!("http://{closed}/"))]);
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(run(store.clone(), config.subscribe(), store.clock(), stop.clone()));
+    append(&store, &key, 1, &[EventKind::Done]).await;
+    // The new address gets what the old one did not take.
+    config.send_replace(loaded(vec![target(dir.path(), "pager", &url)]));
+    assert_eq!(received(&receiver, 1).await[0].1["event_id"], 1);
+    stop.cancel();
+    task.await.unwrap();
     store.close().await;
 }
 

@@ -21,7 +21,15 @@ impl Session {
 
     fn job(&self, what: AgentRequestKind, intent: Option<String>, again: bool) -> AgentRequestJob {
         let (method, params) = (String::new(), String::new());
-        let request = AgentRequest { at: 0, run_id: None, method, params, what, is_recalled: false };
+        let request = AgentRequest {
+            at: 0,
+            run_id: None,
+            method,
+            params,
+            what,
+            is_recalled: false,
+            voters: acp_core::permission::Voters::Anyone,
+        };
         let session_key = SessionKey::mint(&AgentName::parse("demo").unwrap());
         let row = AgentRequestRow {
             lease_id: self.agent,

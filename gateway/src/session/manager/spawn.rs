@@ -171,6 +171,7 @@ impl Manager {
         let directories: Vec<String> =
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
+            voting: request.voting.unwrap_or_default(),
             mcp_servers: request.mcp_servers.clone(),
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
@@ -196,8 +197,8 @@ impl Manager {
         });
         let caps = caps_of(policy, binding.as_ref().map(|binding| &binding.conversation));
         let run = request.prompt.map(|text| {
-            let (author, interactive) = (request.author, request.interactive);
-            let first = PromptRequest { text, author, interactive, ..PromptRequest::default() };
+            let (author, asked_by, interactive) = (request.author, request.asked_by, request.interactive);
+            let first = PromptRequest { text, author, asked_by, interactive, ..PromptRequest::default() };
             first.into_run(RunId::mint(), &session_key, keyed.key.clone(), now_ms)
         });
         let events = run

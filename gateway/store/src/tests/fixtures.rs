@@ -66,6 +66,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             non_interactive: NonInteractive::Fail,
             mode_id: Some("default".into()),
             model: Some("big".into()),
+            voting: acp_core::permission::Voting::Owner,
             timeout_s: Some(60),
             config: vec![("effort".into(), "low".into())],
             grants: acp_core::host::Grants::default(),
@@ -84,6 +85,7 @@ pub(super) fn session(name: &str) -> SessionRow {
 pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
     let request = PromptRequest {
         text: "hello\nworld ✓".into(),
+        asked_by: "token:1".to_owned(),
         author: "ann".into(),
         interactive: true,
         requester_message_id: Some("m1".into()),
@@ -123,6 +125,7 @@ pub(super) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
         params: "{\"path\":\"/tmp/x\"}".into(),
         what: AgentRequestKind::FsRead { path: "/tmp/x".into(), line: Some(3), limit: None },
         is_recalled: true,
+        voters: acp_core::permission::Voters::Owner("token:1".to_owned()),
     }
 }
 

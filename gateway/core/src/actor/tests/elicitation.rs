@@ -31,7 +31,7 @@ fn pending(world: &World) -> Vec<String> {
 
 /// Answers a question; returns code and text of a refusal.
 fn answer(world: &mut World, id: &str, answer: QuestionAnswer) -> Result<(), (String, String)> {
-    let (permission_id, by) = (id.to_owned(), "ann".to_owned());
+    let (permission_id, by) = (id.to_owned(), super::world::voter("ann"));
     let refused = world.command(ActorCommand::AnswerPermission { permission_id, answer, by }).err();
     refused.map_or(Ok(()), |failure| {
         assert_eq!(failure.code, Code::Usage);

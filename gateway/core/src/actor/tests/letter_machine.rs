@@ -85,7 +85,8 @@ impl BackendMachine for LetterMachine {
         let run_id = self.running;
         let request = |method: &str, params: String, what: AgentRequestKind| {
             let (method, is_recalled) = (method.to_owned(), false);
-            vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
+            let voters = crate::permission::Voters::Anyone;
+            vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled, voters })]
         };
         match text.split_at(1) {
             ("R", id) => vec![BackendStep::Ready {

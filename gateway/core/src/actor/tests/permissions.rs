@@ -2,9 +2,10 @@
 //! gateway killed in between (design §6 "Permissions", §9 H4).
 
 use super::decisions::{prompt, ready, ready_with, run_state, submit};
-use super::world::{World, answer_command, prompt_request};
+use super::world::{World, answer_command, prompt_request, voter};
 use super::*;
 use crate::event::EventKind as K;
+use crate::permission::{Voter, Voting};
 use crate::request::PromptRequest;
 use crate::rows::{NonInteractive, PermissionMode};
 use crate::session::SessionState;
@@ -235,6 +236,35 @@ fn repeated_questions_without_approver_fail_the_run_once() {
     world.emit("D\n");
     assert_eq!(run_state(&world, run), RunState::Failed);
     assert_eq!(answers(&world), ["cancelled"; 3]);
+}
+
+#[test]
+fn excluded_voter_is_refused_and_the_question_stays() {
+    for voting in Voting::ALL {
+        let mut world = ready_with(|options| options.voting = voting);
+        let request = PromptRequest { asked_by: "token:user".to_owned(), ..prompt_request("P") };
+        submit(&mut world, request).unwrap();
+        // The sender of a prompt and the rule survive a restart.
+        world.restart();
+        let id = pending(&world)[0].clone();
+        let mut answer = |by: Voter| {
+            let (permission_id, answer) = (id.clone(), QuestionAnswer::Option("yes".to_owned()));
+            world.command(ActorCommand::AnswerPermission { permission_id, answer, by }).err()
+        };
+        let (sender, here) = (voter("user"), Voter { is_local: true, ..voter("other") });
+        let (excluded, admitted) = match voting {
+            Voting::First => (None, voter("other")),
+            Voting::Local => (Some(sender), here),
+            Voting::Owner => (Some(here), sender),
+        };
+        if let Some(excluded) = excluded {
+            let refused = answer(excluded).unwrap();
+            let detail = refused.detail_code.as_deref();
+            assert_eq!((refused.code, detail), (Code::PermissionDenied, Some("PERMISSION_NOT_A_VOTER")));
+        }
+        assert_eq!(answer(admitted), None, "{voting}");
+        assert_eq!((pending(&world).len(), settled(&world)), (0, 1));
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::*;
 use crate::backend::StartSessionParams;
 use crate::event::{EventKind, EventRow};
 use crate::failure::Failure;
+use crate::permission::Voter;
 use crate::request::{CloseRequest, PromptRequest};
 use crate::rows::{LeaseRow, PermissionMode, PermissionState, RequestState};
 use crate::transition::Transition;
@@ -546,7 +547,7 @@ impl World {
 
 pub(super) fn answer_command(permission_id: &str, option_id: &str) -> ActorCommand {
     let answer = QuestionAnswer::Option(option_id.to_owned());
-    ActorCommand::AnswerPermission { permission_id: permission_id.to_owned(), answer, by: "user".to_owned() }
+    ActorCommand::AnswerPermission { permission_id: permission_id.to_owned(), answer, by: voter("user") }
 }
 
 pub(super) fn prompt_request(text: &str) -> PromptRequest {
@@ -556,4 +557,9 @@ pub(super) fn prompt_request(text: &str) -> PromptRequest {
         interactive: true,
         ..PromptRequest::default()
     }
+}
+
+/// A remote voter.
+pub(super) fn voter(name: &str) -> Voter {
+    Voter { name: name.to_owned(), id: format!("token:{name}"), is_local: false }
 }

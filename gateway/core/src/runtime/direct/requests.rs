@@ -10,7 +10,7 @@ use crate::elicitation::{self, Elicitation, ElicitationAnswer};
 use crate::jsonrpc::{
     self, CANCELLED, INTERNAL_ERROR, INVALID_PARAMS, LIMIT_REACHED, METHOD_NOT_FOUND, ObjectMembers, string,
 };
-use crate::permission;
+use crate::permission::{self, Voters};
 use std::borrow::Cow;
 
 impl DirectMachine {
@@ -68,8 +68,8 @@ impl DirectMachine {
         let ask = PendingAgentRequest { id: id.to_owned(), permission, elicitation, page, bytes };
         self.state.asks.insert(at, ask);
         let run_id = self.state.run_id();
-        let (method, is_recalled) = (method.to_owned(), false);
-        vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled })]
+        let (method, is_recalled, voters) = (method.to_owned(), false, Voters::Anyone);
+        vec![BackendStep::Request(AgentRequest { at, run_id, method, params, what, is_recalled, voters })]
     }
 
     /// Reads the parameters of an offered method, and returns them as they are kept; the error is the name of the param

@@ -170,7 +170,15 @@ fn request_ids_are_returned_verbatim() {
         let what = Kind::Permission { title: "a tool call".into(), tool_kind: None, options: vec![] };
         let method = "session/request_permission".to_owned();
         let (run_id, params) = (Some(run_id), params.into());
-        let ask = AgentRequest { at: 77, run_id, method, params, what, is_recalled: false };
+        let ask = AgentRequest {
+            at: 77,
+            run_id,
+            method,
+            params,
+            what,
+            is_recalled: false,
+            voters: crate::permission::Voters::Anyone,
+        };
         assert_eq!(steps, [BackendStep::Request(ask)]);
         // Also after a restart of the gateway.
         let mut machine = DirectMachine::open(Some(&machine.save())).unwrap();

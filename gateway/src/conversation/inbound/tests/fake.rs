@@ -172,7 +172,7 @@ impl Service for FakeService {
         session: &'a SessionKey,
         permission: &'a str,
         answer: QuestionAnswer,
-        by: &'a str,
+        by: acp_core::permission::Voter,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, ()> {
         let answer = match answer {
@@ -180,7 +180,7 @@ impl Service for FakeService {
             QuestionAnswer::Dismissed => "dismissed".to_owned(),
             QuestionAnswer::Elicitation(answer) => serde_json::to_string(&answer).unwrap(),
         };
-        self.once(&format!("answer {session} {permission} {answer} {by}"), &key);
+        self.once(&format!("answer {session} {permission} {answer} {}", by.name), &key);
         self.pending.lock().unwrap().retain(|row| row.permission_id() != permission);
         Box::pin(async { Ok(()) })
     }
