@@ -176,6 +176,28 @@ async fn rows_flow_to_the_stream_of_the_session_and_the_closed_session_ends_it()
     assert!(!connection.ended().is_cancelled());
 }
 
+/// A row that was committed during the load is not counted as one that the client has.
+#[tokio::test(start_paused = true)]
+async fn answer_to_a_load_names_the_last_row_before_it() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut stream = open(&server, &connection, StreamScope::All);
+    fake.append_message("one");
+    connection.state().load(&fake.key, 0, 1, "7");
+    fake.append_message("two");
+    connection.wake();
+    let mut frames = Vec::new();
+    while frames.len() < 3 {
+        frames.extend(next(&mut stream).await.unwrap());
+    }
+    let [one, answer, two] = [0, 1, 2].map(|at| &frames[at]);
+    assert_eq!(one["params"]["update"]["content"]["text"], "one");
+    let ours = &answer["result"]["_meta"]["acphost"];
+    assert_eq!((&answer["id"], &ours["lastSeq"]), (&json!(7), &json!(1)));
+    assert_eq!(two["params"]["update"]["content"]["text"], "two");
+}
+
 #[tokio::test(start_paused = true)]
 async fn stop_of_the_gateway_ends_all_streams() {
     let server = server(&Fake::new(), AcpLimits::default());
