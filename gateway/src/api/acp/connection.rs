@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -31,6 +31,8 @@ pub(super) struct Incoming {
     pub(super) body: Bytes,
     /// Session in the header of the request.
     pub(super) session_header: Option<String>,
+    /// Room of a large message.
+    pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Use of a connection.

@@ -17,10 +17,12 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
+use hyper::body::Body as _;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// First bytes of a stream: they reach the client before any event.
 const STREAM_HEAD: &str = "retry: 2000\n:\n\n";
@@ -124,7 +126,7 @@ pub(super) async fn post(
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let session_header = text(request.headers(), SESSION_HEADER).map(str::to_owned);
-    let body = read_body(&server, request).await?;
+    let (body, room) = read_body(&server, request).await?;
     let is_initialize =
         matches!(message::parse(&body), Ok(RpcMessage::Request { method, .. }) if method == "initialize");
     match found {
@@ -133,7 +135,7 @@ pub(super) async fn post(
             Err(Refusal::Error(StatusCode::BAD_REQUEST, error))
         }
         Some(connection) => {
-            if !connection.receive(Incoming { body, session_header }).await {
+            if !connection.receive(Incoming { body, session_header, _room: room }).await {
                 return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such connection"));
             }
             Ok(StatusCode::ACCEPTED.into_response())
@@ -142,11 +144,24 @@ pub(super) async fn post(
     }
 }
 
-async fn read_body(server: &AcpServer, request: Request) -> Result<Bytes, Refusal> {
-    let reading = to_bytes(request.into_body(), MESSAGE_BYTES_MAX);
-    match tokio::time::timeout(Duration::from_millis(server.limits.body_ms), reading).await {
+async fn read_body(
+    server: &AcpServer,
+    request: Request,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+    let limit = Duration::from_millis(server.limits.body_ms);
+    let body = request.into_body();
+    // A body without a length may have any.
+    let bytes = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = bytes.unwrap_or(MESSAGE_BYTES_MAX).min(MESSAGE_BYTES_MAX);
+    let Ok(room) = tokio::time::timeout(limit, server.room_for(bytes)).await else {
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many large messages; try again later",
+        ));
+    };
+    match tokio::time::timeout(limit, to_bytes(body, MESSAGE_BYTES_MAX)).await {
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
-        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Ok(bytes)) => Ok((bytes, room)),
         Ok(Err(error)) => {
             let mut source = std::error::Error::source(&error);
             while let Some(inner) = source {

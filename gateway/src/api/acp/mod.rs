@@ -24,15 +24,21 @@ use connection::Connection;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum size of a message of a client, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Size of a message from which it counts as a large one, in bytes.
+const LARGE_BYTES: usize = 64 * 1024;
+/// Maximum size of all large messages that are received or wait, in KiB.
+const LARGE_KIB_MAX: u32 = 64 * 1024;
+
 /// Limits and timeouts of the ACP server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcpLimits {
-    /// Maximum number of connections.
+    /// Maximum number of connections. One principal may have three quarters of them.
     pub(crate) connections_max: usize,
     /// Time after which a connection without activity ends, in milliseconds.
     pub(crate) idle_ms: u64,
@@ -64,6 +70,8 @@ pub(crate) struct AcpServer {
     /// Cancelled when the gateway stops.
     ending: CancellationToken,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
+    /// Room for large messages, in KiB.
+    room: Arc<Semaphore>,
 }
 
 /// Error for a connection too many.
@@ -77,6 +85,7 @@ impl AcpServer {
             metrics,
             ending: api.ending.clone(),
             connections: Mutex::default(),
+            room: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)),
         })
     }
 
@@ -96,7 +105,8 @@ impl AcpServer {
     ) -> Result<Arc<Connection>, TooManyConnections> {
         let mut connections = self.connections.lock();
         let max = self.limits.connections_max;
-        if connections.len() >= max {
+        let own = connections.values().filter(|open| open.principal().id == principal.id).count();
+        if connections.len() >= max || own >= max - max / 4 {
             drop(connections);
             self.metrics.client_ended("too_many");
             tracing::warn!(
@@ -109,6 +119,17 @@ impl AcpServer {
         let connection = Connection::start(self, random_hex(), principal, agent);
         connections.insert(connection.id().to_owned(), Arc::clone(&connection));
         Ok(connection)
+    }
+
+    /// Waits for room for a message of this size. It is kept until the message is handled, so that many large messages
+    /// take bounded memory.
+    async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        if bytes < LARGE_BYTES {
+            return None;
+        }
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_KIB_MAX);
+        // The semaphore is never closed.
+        Arc::clone(&self.room).acquire_many_owned(kib).await.ok()
     }
 
     /// Returns the connection with this id, if this principal made it.

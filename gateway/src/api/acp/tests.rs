@@ -38,7 +38,7 @@ fn open(server: &Arc<AcpServer>, connection: &Arc<Connection>, scope: StreamScop
 
 async fn send(connection: &Connection, message: Value) {
     let body = Bytes::from(message.to_string());
-    assert!(connection.receive(Incoming { body, session_header: None }).await);
+    assert!(connection.receive(Incoming { body, session_header: None, _room: None }).await);
 }
 
 /// Next messages of a stream; heartbeats are skipped.
@@ -90,6 +90,26 @@ async fn connection_is_known_to_its_principal_only_and_connections_are_capped() 
     first.end("test");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(server.connect(ann(), None).is_ok(), "an ended connection leaves its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_principal_leaves_a_quarter_of_the_connections_to_others() {
+    let server = server(&Fake::new(), AcpLimits { connections_max: 8, ..AcpLimits::default() });
+    let held: Vec<_> = (0..8).filter_map(|_| server.connect(ann(), None).ok()).collect();
+    assert_eq!(held.len(), 6);
+    assert!(server.connect(Principal::of_local_user("bob".to_owned()), None).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn large_messages_wait_for_room_and_small_ones_do_not() {
+    let server = server(&Fake::new(), AcpLimits::default());
+    let held: Vec<_> =
+        futures_util::future::join_all([16, 16, 16, 16].map(|mib| server.room_for(mib << 20))).await;
+    let soon = Duration::from_secs(1);
+    assert!(tokio::time::timeout(soon, server.room_for(super::MESSAGE_BYTES_MAX)).await.is_err());
+    assert!(tokio::time::timeout(soon, server.room_for(1_000)).await.unwrap().is_none());
+    drop(held);
+    assert!(tokio::time::timeout(soon, server.room_for(super::MESSAGE_BYTES_MAX)).await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -151,7 +171,7 @@ async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_boun
     for id in 0..400 {
         let ping = json!({"jsonrpc": "2.0", "id": id, "method": "_acphost/no-such"});
         let body = Bytes::from(ping.to_string());
-        if !connection.receive(Incoming { body, session_header: None }).await {
+        if !connection.receive(Incoming { body, session_header: None, _room: None }).await {
             break;
         }
     }
