@@ -117,6 +117,7 @@ nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twic
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal
 	ACP_DISCORD_TURNS=500 $(CARGO) test --locked -p acp-tests --test discord -- --nocapture chaos::heavy_every
 	ACP_OPENAPI_SECONDS=600 $(CARGO) test --locked -p acp-tests --test rest -- --exact --nocapture fuzz::every_answer_to_a_generated_request_is_documented
+	ACP_OPENAPI_SECONDS=600 $(CARGO) test --locked -p acp-tests --test rest -- --ignored --nocapture foreign::nightly_
 	ACP_MEMORY_UPDATES=1000000 $(CARGO) test --locked -p acp-tests --test floods -- --exact --nocapture memory::heavy_many_updates_are_bounded
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
 	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
