@@ -1,7 +1,9 @@
 //! Who makes a request, and what they may do.
 
 use crate::glob;
+use acp_shared::ids::IdempotencyKey;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::str::FromStr;
 use utoipa::ToSchema;
@@ -118,6 +120,18 @@ impl Principal {
         }
     }
 
+    /// Returns the key under which a command with this key is remembered: another one for each principal, so that none
+    /// gets the response to a command of another, or learns that there was one. Local users share theirs.
+    #[must_use]
+    pub fn own_key(&self, given: IdempotencyKey) -> IdempotencyKey {
+        if self.is_local_user() {
+            return given;
+        }
+        let text = format!("{}\0{given}", self.id);
+        // A digest is always a valid key.
+        IdempotencyKey::parse(&format!("{:x}", Sha256::digest(text.as_bytes()))).unwrap_or(given)
+    }
+
     /// True if the principal has this scope or a larger one.
     #[must_use]
     pub fn may(&self, scope: Scope) -> bool {
@@ -153,6 +167,22 @@ mod tests {
         assert!(local.is_local_user() && !proxied.is_local_user());
         // A proxy's user cannot take the identity of a local one.
         assert!(!Principal::of_proxy_user("user:root".to_owned(), Scope::Read).is_local_user());
+    }
+
+    #[test]
+    fn keys_of_principals_differ_except_those_of_local_users() {
+        let key = |text: &str| IdempotencyKey::parse(text).unwrap();
+        let of = |name: &str, text: &str| {
+            Principal::of_proxy_user(name.to_owned(), Scope::Admin).own_key(key(text))
+        };
+        let local = |name: &str| Principal::of_local_user(name.to_owned()).own_key(key("k"));
+        assert_eq!((local("ann"), local("root")), (key("k"), key("k")));
+        assert_eq!(of("ann", "k"), of("ann", "k"));
+        let all =
+            [of("ann", "k"), of("bob", "k"), of("ann", "l"), of("ann:k", "k"), of("ann", "k:k"), key("k")];
+        for (at, one) in all.iter().enumerate() {
+            assert!(!all[..at].contains(one), "{one}");
+        }
     }
 
     #[test]

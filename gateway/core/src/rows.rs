@@ -130,6 +130,8 @@ pub struct SessionQuery {
     pub state: Option<SessionState>,
     /// Only sessions of this agent.
     pub agent: Option<AgentName>,
+    /// Only sessions of agents that match one of these patterns; empty: of all agents.
+    pub agents: Vec<String>,
     /// Only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
     pub text: Option<String>,
     /// Only sessions created before the one with this number, in the order of creation, the newest first; `None` for the

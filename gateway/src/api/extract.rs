@@ -158,7 +158,9 @@ impl FromRequestParts<Api> for IdempotencyKeyHeader {
             return Err(ApiError::usage("more than one Idempotency-Key header"));
         }
         let text = value.to_str().unwrap_or("\u{fffd}");
-        IdempotencyKey::parse(text).map(Self).map_err(|error| ApiError::usage(error.to_string()))
+        let given = IdempotencyKey::parse(text).map_err(|error| ApiError::usage(error.to_string()))?;
+        let sender = parts.extensions.get::<Principal>();
+        Ok(Self(sender.map_or_else(IdempotencyKey::mint, |sender| sender.own_key(given))))
     }
 }
 

@@ -156,10 +156,13 @@ impl Exchange {
 
     async fn answer_admitted(
         self,
-        request: Request,
+        mut request: Request,
         lease: Option<TokenLease>,
     ) -> Result<Response, Infallible> {
         let mut active = self.slot.request();
+        if let Some(lease) = lease.clone() {
+            request.extensions_mut().insert(lease);
+        }
         let routes = TowerToHyperService::new(self.router);
         let mut response = tokio::select! {
             biased;

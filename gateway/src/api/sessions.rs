@@ -129,9 +129,9 @@ pub(crate) async fn list(
     });
     let before = before.transpose()?.map(|cursor| cursor.0);
     let ListQuery { all, state, agent, q, .. } = query;
-    // One more row tells if there is another page. The rows of other agents do not count.
-    let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { limit + 1 };
-    let asked = SessionQuery { closed_too: all, state, agent, text: q, before, limit: read_max };
+    let agents = caller.agents.clone();
+    // One more row tells if there is another page.
+    let asked = SessionQuery { closed_too: all, state, agent, agents, text: q, before, limit: limit + 1 };
     let mut rows = api.service.find_sessions(asked).await?;
     rows.retain(|(_, row)| principal_sees(&caller, row));
     let more = rows.len() as u64 > limit;

@@ -36,6 +36,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -55,6 +56,8 @@ pub(crate) struct Fake {
     pub(crate) key: SessionKey,
     run: RunId,
     calls: Mutex<Vec<String>>,
+    /// Prompts by key: true if a person could be asked.
+    prompts: Mutex<HashMap<IdempotencyKey, bool>>,
     rows: Mutex<Vec<EventRow>>,
     pub(crate) pending: Mutex<Vec<PermissionRow>>,
     state: Mutex<(SessionState, RunState)>,
@@ -70,7 +73,8 @@ impl Fake {
         Arc::new(Self {
             key: SessionKey::parse("agent:demo:acp:a/b").unwrap(),
             run: RunId::mint(),
-            calls: Mutex::new(Vec::new()),
+            calls: Mutex::default(),
+            prompts: Mutex::default(),
             rows: Mutex::new(Vec::new()),
             pending: Mutex::new(Vec::new()),
             state: Mutex::new((SessionState::Running, RunState::Running)),
@@ -144,6 +148,10 @@ impl Service for Fake {
     ) -> ServiceFuture<'a, PromptAccepted> {
         if *session != self.key {
             return ready(Err(Failure::of(Code::NoSession)));
+        }
+        let asked = request.interactive;
+        if *self.prompts.lock().unwrap().entry(key.clone()).or_insert(asked) != asked {
+            return ready(Err(Failure::of(Code::IdempotencyConflict)));
         }
         self.record(&format!("prompt {}", request.text), &key);
         ready(Ok(PromptAccepted { run_id: self.run, after_seq: 0, queued_behind: 0, steered: false }))

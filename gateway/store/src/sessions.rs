@@ -4,11 +4,13 @@ use crate::Store;
 use crate::codec::{to_json, to_json_opt};
 use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
+use acp_core::glob;
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::{SessionQuery, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
+use std::ops::ControlFlow;
 
 /// Columns read by [`from_row`].
 pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
@@ -259,11 +261,25 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
          AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
          OR instr(lower(cwd), ?4)) AND {page} ORDER BY {order} LIMIT ?6"
     );
+    let is_wanted = |agent: &str| {
+        query.agents.is_empty() || query.agents.iter().any(|pattern| glob::matches(pattern, agent))
+    };
     let closed_too = query.closed_too || query.state == Some(SessionState::Closed);
     let text = query.text.as_ref().map(|text| text.to_ascii_lowercase());
     let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
-    let with = params![closed_too, query.state, query.agent, text, before, query.limit];
-    db.all(&sql, with, |row| Ok((row.get("ord")?, from_row(row)?)))
+    // SQLite cannot match the patterns: rows of other agents are passed over, and do not count.
+    let read_max = if query.agents.is_empty() { query.limit } else { i64::MAX.unsigned_abs() };
+    let mut found = Vec::new();
+    db.visit(&sql, params![closed_too, query.state, query.agent, text, before, read_max], |row| {
+        if found.len() as u64 >= query.limit {
+            return Ok(ControlFlow::Break(()));
+        }
+        if is_wanted(&row.text("agent")?) {
+            found.push((row.get("ord")?, from_row(row)?));
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
 }
 
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches

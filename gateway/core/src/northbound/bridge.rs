@@ -3,10 +3,12 @@
 //! prompts carry an idempotency key, so that they run once.
 
 use super::PERMISSION_ID_PREFIX;
-use super::message::{INVALID_REQUEST, ReplyError, error_frame, parse, result_frame};
+use super::message::{
+    INVALID_REQUEST, ReplyError, error_frame, notification_frame, parse, result_frame, session_of,
+};
 use crate::jsonrpc::{ObjectMembers, RpcMessage, put, quoted, string};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Write as _;
 
 /// Maximum size of a message to the gateway, in bytes.
@@ -53,6 +55,8 @@ struct Unanswered {
     session: Option<String>,
     /// The request as sent to the gateway.
     text: String,
+    /// True for a prompt that the editor has cancelled.
+    is_cancelled: bool,
 }
 
 /// Request of the bridge itself.
@@ -84,8 +88,8 @@ pub struct Bridge {
     own: HashMap<String, OwnCall>,
     last_own: u64,
     last_key: u64,
-    /// Permission requests that the editor shows.
-    questions: HashSet<String>,
+    /// Questions that the editor shows, with their session.
+    questions: HashMap<String, Option<String>>,
     /// Answers of the editor whose effect was not seen.
     answers: VecDeque<Answer>,
     /// Own prompts that a load repeats, as session and text.
@@ -136,13 +140,30 @@ impl Bridge {
                 }
                 vec![BridgeOutput::Gateway(line.to_owned())]
             }
-            RpcMessage::Notification { .. } => vec![BridgeOutput::Gateway(line.to_owned())],
+            RpcMessage::Notification { method, params } => {
+                self.note_cancel(&method, params);
+                vec![BridgeOutput::Gateway(line.to_owned())]
+            }
+        }
+    }
+
+    /// Notes which prompts a notification cancels: it may be lost with the gateway.
+    fn note_cancel(&mut self, method: &str, params: Option<&str>) {
+        let params = params.unwrap_or("{}");
+        let session = session_of(Some(params));
+        let members = ObjectMembers::parse(params).unwrap_or_default();
+        for request in self.unanswered.iter_mut().filter(|request| request.method == "session/prompt") {
+            request.is_cancelled |= match method {
+                "session/cancel" => request.session == session,
+                "$/cancel_request" => members.get("requestId") == Some(request.id.as_str()),
+                _ => false,
+            };
         }
     }
 
     fn request(&mut self, id: &str, method: &str, params: Option<&str>) -> Vec<BridgeOutput> {
         let params = params.unwrap_or("{}");
-        let session = super::message::session_of(Some(params));
+        let session = session_of(Some(params));
         let text = match (method, &self.options.session) {
             ("initialize", _) => {
                 self.initialize = Some(params.to_owned());
@@ -164,6 +185,7 @@ impl Bridge {
             method: method.to_owned(),
             session,
             text: text.clone(),
+            is_cancelled: false,
         });
         vec![BridgeOutput::Gateway(text)]
     }
@@ -190,7 +212,7 @@ impl Bridge {
     pub fn from_gateway(&mut self, text: &str) -> Vec<BridgeOutput> {
         match parse(text.as_bytes()) {
             Ok(RpcMessage::Response { id: Some(id), outcome }) => self.response(id, outcome, text),
-            Ok(RpcMessage::Request { id, .. }) => self.question(id, text),
+            Ok(RpcMessage::Request { id, params, .. }) => self.question(id, params, text),
             Ok(RpcMessage::Notification { method, params }) => self.notification(&method, params, text),
             Ok(RpcMessage::Response { id: None, .. }) | Err(_) => vec![BridgeOutput::Editor(text.to_owned())],
         }
@@ -236,7 +258,7 @@ impl Bridge {
         vec![BridgeOutput::Editor(text.to_owned())]
     }
 
-    fn question(&mut self, id: &str, text: &str) -> Vec<BridgeOutput> {
+    fn question(&mut self, id: &str, params: Option<&str>, text: &str) -> Vec<BridgeOutput> {
         let Some(id) = string(id) else { return vec![BridgeOutput::Editor(text.to_owned())] };
         // An answer that was not valid is asked for again; one that was lost is sent again.
         let lost = self.answers.iter_mut().find(|answer| answer.id == id && answer.is_doubtful);
@@ -245,7 +267,7 @@ impl Bridge {
             return vec![BridgeOutput::Gateway(answer.text.clone())];
         }
         // The editor shows a question until it answers it.
-        let is_new = self.questions.insert(id.into_owned());
+        let is_new = self.questions.insert(id.into_owned(), session_of(params)).is_none();
         if is_new { vec![BridgeOutput::Editor(text.to_owned())] } else { Vec::new() }
     }
 
@@ -350,21 +372,18 @@ impl Bridge {
             open.epoch = ours.get("epoch").and_then(Value::as_str).map(str::to_owned);
             open.seq = ours.get("lastSeq").and_then(Value::as_u64).unwrap_or(open.seq);
         }
-        if self.sessions.len() != 1 {
-            // With several sessions it is not known whose question an id is.
-            return Vec::new();
-        }
         let pending = ours.get("pendingPermissions").and_then(Value::as_array).cloned().unwrap_or_default();
         let is_pending = |id: &str| {
             pending
                 .iter()
                 .any(|it| it.as_str().is_some_and(|it| id.strip_prefix(PERMISSION_ID_PREFIX) == Some(it)))
         };
-        let gone: Vec<String> = self.questions.iter().filter(|id| !is_pending(id)).cloned().collect();
+        let shown = self.questions.iter().filter(|(_, of)| of.as_deref() == Some(session));
+        let gone: Vec<String> = shown.map(|(id, _)| id).filter(|id| !is_pending(id)).cloned().collect();
         let withdraw = |id: String| {
             self.questions.remove(&id);
             let params = json!({ "requestId": id });
-            BridgeOutput::Editor(super::message::notification_frame("$/cancel_request", &params.to_string()))
+            BridgeOutput::Editor(notification_frame("$/cancel_request", &params.to_string()))
         };
         gone.into_iter().map(withdraw).collect()
     }
@@ -380,7 +399,7 @@ impl Bridge {
         prompts.filter_map(text).collect()
     }
 
-    /// Returns the unanswered requests, to be sent again.
+    /// Returns the unanswered requests, to be sent again, each with its cancellation.
     fn repeat_requests(&self) -> Vec<BridgeOutput> {
         let text = |request: &Unanswered| {
             let seen = request.session.as_ref().and_then(|session| self.sessions.get(session));
@@ -391,7 +410,12 @@ impl Bridge {
                 _ => request.text.clone(),
             }
         };
-        self.unanswered.iter().map(|request| BridgeOutput::Gateway(text(request))).collect()
+        let repeat = |request: &Unanswered| {
+            let params = || format!(r#"{{"requestId":{}}}"#, request.id);
+            let cancel = request.is_cancelled.then(|| notification_frame("$/cancel_request", &params()));
+            std::iter::once(text(request)).chain(cancel)
+        };
+        self.unanswered.iter().flat_map(repeat).map(BridgeOutput::Gateway).collect()
     }
 }
 

@@ -114,13 +114,18 @@ fn load_without_rows_leaves_the_cursor_where_the_editor_has_it() {
 
 #[test]
 fn open_question_stays_and_settled_one_goes() {
-    let ask = |id: &str| {
-        json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {}}).to_string()
+    let ask_of = |session: &str, id: &str| {
+        let params = json!({"sessionId": session});
+        json!({"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params})
+            .to_string()
     };
+    let ask = |id: &str| ask_of("s", id);
     let mut bridge = bridge();
     for id in ["perm:l:1", "perm:l:2", "perm:l:3"] {
         assert_eq!(to_editor(&bridge.from_gateway(&ask(id))).len(), 1);
     }
+    // A question of another session, which is loaded on its own.
+    assert_eq!(to_editor(&bridge.from_gateway(&ask_of("t", "perm:m:1"))).len(), 1);
     let answer = r#"{"jsonrpc":"2.0","id":"perm:l:3","result":{"outcome":{"outcome":"cancelled"}}}"#;
     bridge.from_editor(answer);
     let load = reconnect(&mut bridge);
@@ -183,4 +188,27 @@ fn lines_that_are_no_messages_or_too_long_are_answered() {
     let long = format!(r#"{{"id":7,"method":"a","params":{{"a":"{}"}}}}"#, "x".repeat(MESSAGE_BYTES_MAX));
     let out = bridge.from_editor(&long);
     assert_eq!((to_gateway(&out).len(), &to_editor(&out)[0]["id"]), (0, &json!(7)));
+}
+
+#[test]
+fn cancellation_that_was_lost_with_the_gateway_is_sent_again() {
+    for cancel in [
+        r#"{"jsonrpc":"2.0","method":"session/cancel","params":{"sessionId":"s"}}"#,
+        r#"{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":"a"}}"#,
+    ] {
+        let mut bridge = bridge();
+        let prompt = |id: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":"{id}","method":"session/prompt","params":{{"sessionId":"s","prompt":[]}}}}"#
+            )
+        };
+        bridge.from_editor(&prompt("a"));
+        bridge.from_editor(cancel);
+        bridge.from_editor(&prompt("b"));
+        let load = reconnect(&mut bridge);
+        let sent = to_gateway(&loaded(&mut bridge, &load, &[]));
+        let methods: Vec<_> = sent.iter().map(|it| it["method"].as_str().unwrap()).collect();
+        assert_eq!(methods, ["session/prompt", "$/cancel_request", "session/prompt"]);
+        assert_eq!(sent[1]["params"], json!({"requestId": "a"}));
+    }
 }

@@ -12,6 +12,9 @@ use std::collections::HashMap;
 /// Maximum number of session streams for sessions that the connection has not opened.
 pub const EARLY_STREAMS_MAX: usize = 16;
 
+/// Maximum number of sessions that a connection has open.
+pub const SESSIONS_MAX: usize = 1_024;
+
 /// Stream of a connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum StreamScope {
@@ -132,6 +135,11 @@ impl ConnectionState {
     /// True if the connection has opened the session.
     pub fn has_session(&self, session: &SessionKey) -> bool {
         self.sessions.contains_key(session)
+    }
+
+    /// True if the connection can open no session more.
+    pub fn is_full(&self) -> bool {
+        self.sessions.len() >= SESSIONS_MAX
     }
 
     /// Returns the sessions that the connection has opened.
@@ -382,6 +390,15 @@ mod tests {
         assert!(state.open_stream(StreamScope::Session(key(0))).is_ok(), "a replacement is no stream more");
         state.attach(&key(0), 0);
         assert!(state.open_stream(one_more).is_ok());
+    }
+
+    #[test]
+    fn open_sessions_are_capped() {
+        let mut state = state();
+        (0..SESSIONS_MAX).for_each(|n| state.attach(&key(n), 0));
+        assert!(state.is_full());
+        state.detach(&key(0)).unwrap();
+        assert!(!state.is_full());
     }
 
     #[test]

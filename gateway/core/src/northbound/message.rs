@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 pub const PARSE_ERROR: i64 = -32700;
 /// "Invalid request" of JSON-RPC.
 pub const INVALID_REQUEST: i64 = -32600;
+/// Maximum length of a request's id, in bytes: it is kept until the request is answered, and repeated with each answer.
+const ID_BYTES_MAX: usize = 1_024;
 /// Refusal of this gateway; `data` has `code`, `message` and `retryable`.
 pub const REFUSED: i64 = -32010;
 
@@ -76,7 +78,8 @@ impl From<Failure> for ReplyError {
 /// Parses one message of a client.
 ///
 /// # Errors
-/// The error of a reply with id null: no JSON, a batch, no message, or an id that is neither number, string nor null.
+/// The error of a reply with id null: no JSON, a batch, no message, or an id that is too long or neither number, string nor
+/// null.
 pub fn parse(body: &[u8]) -> Result<RpcMessage<'_>, ReplyError> {
     let text =
         std::str::from_utf8(body).map_err(|_| ReplyError::new(PARSE_ERROR, "the text is not UTF-8"))?;
@@ -87,6 +90,9 @@ pub fn parse(body: &[u8]) -> Result<RpcMessage<'_>, ReplyError> {
     match &message {
         RpcMessage::Request { id, .. } if id.starts_with(['{', '[', 't', 'f']) => {
             Err(ReplyError::new(INVALID_REQUEST, "an id must be a number, a string or null"))
+        }
+        RpcMessage::Request { id, .. } if id.len() > ID_BYTES_MAX => {
+            Err(ReplyError::new(INVALID_REQUEST, format!("an id may have {ID_BYTES_MAX} bytes at most")))
         }
         _ => Ok(message),
     }
@@ -170,6 +176,14 @@ mod tests {
         ] {
             let got = parse(body).map(|_| ()).map_err(|error| error.code);
             assert_eq!(got, want, "{}", String::from_utf8_lossy(body));
+        }
+    }
+
+    #[test]
+    fn long_id_is_refused() {
+        for (length, is_accepted) in [(ID_BYTES_MAX - 2, true), (ID_BYTES_MAX - 1, false)] {
+            let body = format!(r#"{{"id":"{}","method":"a"}}"#, "x".repeat(length));
+            assert_eq!(parse(body.as_bytes()).is_ok(), is_accepted, "{length}");
         }
     }
 

@@ -13,6 +13,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 /// Maximum number of ended runs whose request is remembered, to repeat the answer.
 const ENDED_MAX: usize = 256;
 
+/// Maximum number of requests of a connection in a session that wait for the end of their runs.
+const WAITING_MAX: usize = 256;
+
 /// Capabilities of a client, as declared in `initialize`, that change its frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientTraits {
@@ -169,6 +172,12 @@ impl SessionView {
     /// [`QueueFull`].
     pub fn push(&mut self, json: String) -> Result<(), QueueFull> {
         self.queue.push(self.cursor, json)
+    }
+
+    /// True if no more prompts of the connection can wait for their answers.
+    pub fn is_full(&self) -> bool {
+        let waiting = self.own.requests.iter().filter(|(run, _)| !self.own.answered.contains(run));
+        waiting.map(|(_, ids)| ids.len()).sum::<usize>() >= WAITING_MAX
     }
 
     /// Notes that a prompt of the connection is being accepted.

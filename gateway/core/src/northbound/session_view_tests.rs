@@ -279,3 +279,17 @@ proptest! {
         prop_assert!(ids_ascend);
     }
 }
+
+#[test]
+fn repeated_requests_of_an_unfinished_run_are_capped() {
+    let rows = journal(&[(1, EventKind::Prompt, prompt("ann")), (1, EventKind::Done, done())]);
+    let mut view = view();
+    for id in 0..WAITING_MAX {
+        assert!(!view.is_full());
+        view.begin_prompt();
+        view.end_prompt(Some((run(1), &id.to_string())));
+    }
+    assert!(view.is_full());
+    assert_eq!(take(&mut view, &rows).len(), WAITING_MAX, "each has its answer");
+    assert!(!view.is_full());
+}

@@ -1,7 +1,7 @@
 //! Opening of sessions on a connection: `session/new`, `load` and `resume`.
 
 use super::AcpServer;
-use super::calls::{Caller, Replied};
+use super::calls::{Caller, Replied, limit_reached};
 use crate::api::access::authorize_spawn;
 use acp_core::failure::Failure;
 use acp_core::northbound::answers::{SessionFacts, opened_session};
@@ -155,6 +155,9 @@ impl Caller {
         let mut state = self.connection.state();
         if state.session(&call.session).is_some_and(|view| view.is_loading()) {
             return Err(ReplyError::invalid_params("the session is being loaded on this connection"));
+        }
+        if state.is_full() && !state.has_session(&call.session) {
+            return Err(limit_reached("too many sessions are open on this connection; close some"));
         }
         state.load(&call.session, after, last, id);
         drop(state);

@@ -119,7 +119,12 @@ impl Caller {
             self.reply(id, call).await;
             return;
         }
-        let Ok(place) = Arc::clone(&self.connection.calls).acquire_owned().await else { return };
+        let place = tokio::select! {
+            biased;
+            () = self.connection.ended().cancelled() => return,
+            place = Arc::clone(&self.connection.calls).acquire_owned() => place,
+        };
+        let Ok(place) = place else { return };
         let (caller, id) = (self.clone(), id.to_owned());
         tokio::spawn(async move {
             caller.reply(&id, call).await;
@@ -196,7 +201,7 @@ impl Caller {
     /// Returns the idempotency key of a request: the client's own, or one of its id on this connection.
     pub(super) fn key(&self, given: Option<IdempotencyKey>, id: &str) -> IdempotencyKey {
         if let Some(given) = given {
-            return given;
+            return self.connection.principal().own_key(given);
         }
         let (connection, typed) = (self.connection.id(), typed_id(id));
         IdempotencyKey::parse(&format!("acp:{connection}:{typed}")).unwrap_or_else(|_| {
@@ -224,9 +229,12 @@ impl Caller {
             ..PromptRequest::default()
         };
         if let Some(view) = self.connection.state().session(&session) {
+            if view.is_full() {
+                return Err(limit_reached("too many prompts of this connection wait for their answers"));
+            }
             view.begin_prompt();
         }
-        let accepted = self.server.service.prompt(&session, request, key).await;
+        let accepted = self.submit_prompt(&session, request, key).await;
         let of_turn = accepted.as_ref().ok().filter(|_| mode == RunMode::Prompt);
         let of_turn = of_turn.map(|accepted| (accepted.run_id, id));
         let cursor = self.connection.state().session(&session).map_or(0, |view| view.end_prompt(of_turn));
@@ -241,6 +249,23 @@ impl Caller {
         self.repeat_answer(id, &session, &accepted, cursor).await?;
         // The stream answers behind the row that ends the run.
         Ok(None)
+    }
+
+    /// Submits a prompt. One that is repeated is the same as before, though others may be there now who can be asked.
+    async fn submit_prompt(
+        &self,
+        session: &SessionKey,
+        request: PromptRequest,
+        key: IdempotencyKey,
+    ) -> Result<PromptAccepted, Failure> {
+        let service = &self.server.service;
+        match service.prompt(session, request.clone(), key.clone()).await {
+            Err(failure) if failure.code == Code::IdempotencyConflict => {
+                let before = PromptRequest { interactive: !request.interactive, ..request };
+                service.prompt(session, before, key).await
+            }
+            accepted => accepted,
+        }
     }
 
     /// Answers a prompt that was sent again, if the stream had passed the end of its run at row `cursor`.
@@ -310,8 +335,12 @@ impl Caller {
         let mut found: Vec<(u64, SessionRow)> = Vec::new();
         // One more row tells if there is another page.
         while found.len() <= PAGE_MAX {
-            let asked =
-                SessionQuery { before: Some(before), limit: SESSIONS_READ, ..SessionQuery::default() };
+            let asked = SessionQuery {
+                agents: self.connection.principal().agents.clone(),
+                before: Some(before),
+                limit: SESSIONS_READ,
+                ..SessionQuery::default()
+            };
             let rows = self.server.service.find_sessions(asked).await?;
             let Some((last, _)) = rows.last() else { break };
             before = *last;
@@ -358,6 +387,11 @@ impl Caller {
         }
         Ok(Some(json!({ "permissions": list })))
     }
+}
+
+/// Error for a client that holds as much as it may.
+pub(super) fn limit_reached(text: &str) -> ReplyError {
+    Failure::new(Code::LimitReached, text).origin("gateway").retryable().into()
 }
 
 /// Returns a session as an element of a list.

@@ -3,6 +3,7 @@
 
 use super::AcpServer;
 use super::calls;
+use crate::api::tokens::TokenLease;
 use crate::metrics::{Metrics, OpenCount};
 use acp_core::northbound::connection::{ConnectionState, StreamTicket};
 use acp_core::northbound::frames::QueueFull;
@@ -186,6 +187,18 @@ impl Connection {
             tracing::info!(connection = self.log_id(), reason, "acp connection ended");
             self.end.cancel();
         }
+    }
+
+    /// Ends the connection together with the token that made it.
+    pub(super) fn end_with(self: &Arc<Self>, lease: Option<TokenLease>) {
+        let Some(lease) = lease else { return };
+        let connection = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::select! {
+                () = connection.end.cancelled() => {}
+                () = lease.ended() => connection.end("revoked"),
+            }
+        });
     }
 
     pub(super) fn opened_stream(&self) {

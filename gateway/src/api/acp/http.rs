@@ -3,6 +3,7 @@
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX, TooManyConnections, websocket};
+use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::{INVALID_PARAMS, RpcMessage};
 use acp_core::northbound::answers::{self, ShownLimits};
 use acp_core::northbound::connection::StreamScope;
@@ -126,6 +127,7 @@ pub(super) async fn post(
         return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text));
     }
     let session_header = text(request.headers(), SESSION_HEADER).map(str::to_owned);
+    let lease = request.extensions().get::<TokenLease>().cloned();
     let (body, room) = read_body(&server, request).await?;
     let is_initialize =
         matches!(message::parse(&body), Ok(RpcMessage::Request { method, .. }) if method == "initialize");
@@ -140,7 +142,7 @@ pub(super) async fn post(
             }
             Ok(StatusCode::ACCEPTED.into_response())
         }
-        None => initialize(&server, principal, agent, &body),
+        None => initialize(&server, principal, agent, lease, &body),
     }
 }
 
@@ -181,6 +183,7 @@ fn initialize(
     server: &Arc<AcpServer>,
     principal: Principal,
     agent: Option<AgentName>,
+    lease: Option<TokenLease>,
     body: &[u8],
 ) -> Result<Response, Refusal> {
     let parsed = message::parse(body).map_err(|error| Refusal::Error(StatusCode::BAD_REQUEST, error))?;
@@ -196,6 +199,7 @@ fn initialize(
         Err(error) => return Ok(json_response(StatusCode::OK, error_frame(id, &error))),
     };
     let connection = server.connect(principal, agent)?;
+    connection.end_with(lease);
     connection.state().declare(answers::declared(params));
     let mut response = json_response(StatusCode::OK, result_frame(id, &result));
     insert(&mut response, CONNECTION_HEADER, connection.id());

@@ -353,3 +353,24 @@ async fn clients_streams_and_ends_are_counted() {
         "acp_client_ends_total{reason=\"no_streams\"} 1",
     ]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn repeated_prompt_is_the_same_after_the_last_voter_has_gone() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let voter = connect(&server, ann());
+    let _votes = open(&server, &voter, StreamScope::All);
+    let connection = connect(&server, token(Scope::Prompt, &[]));
+    let mut stream = open(&server, &connection, StreamScope::All);
+    for of in [&voter, &connection] {
+        of.state().attach(&fake.key, 0);
+    }
+    let prompt = json!({"sessionId": fake.key, "prompt": [{"type": "text", "text": "hi"}],
+        "_meta": {"acphost": {"idempotencyKey": "k"}}});
+    let steer = "_acphost/session/steer";
+    let first = ask(&connection, &mut stream, steer, &prompt).await;
+    assert!(first["result"]["runId"].is_string(), "{first}");
+    voter.end("test");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(ask(&connection, &mut stream, steer, &prompt).await, first);
+}

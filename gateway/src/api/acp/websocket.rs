@@ -4,6 +4,7 @@ use super::connection::{Connection, Incoming};
 use super::http::{Refusal, initialize_result, insert};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX};
+use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::RpcMessage;
 use acp_core::northbound::connection::StreamScope;
 use acp_core::northbound::message::{self, error_frame, result_frame};
@@ -57,6 +58,7 @@ pub(super) fn upgrade(
     let offered = text("sec-websocket-protocol").unwrap_or_default();
     let is_offered = offered.split(',').any(|name| name.trim() == SUBPROTOCOL);
     let connection = server.connect(principal, agent)?;
+    connection.end_with(request.extensions().get::<TokenLease>().cloned());
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     for (name, value) in

@@ -157,6 +157,43 @@ async fn revoked_token_ends_a_request_that_waits() {
     network.end().await;
 }
 
+#[tokio::test]
+async fn revoked_token_ends_its_acp_connection_with_what_waits_there() {
+    let network = Network::start(LOOPBACK, LIMITS_OF_TCP).await;
+    network.fake.state.lock().unwrap().0 = SessionState::Creating;
+    let token = network.token("phone", Scope::Prompt, &[], None).await;
+    let post = |connection: &str, body: &str| {
+        let headers = format!("{}content-type: application/json\r\n{connection}", bearer(&token));
+        request("POST", "/acp", &headers, body)
+    };
+    let initialize = r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}"#;
+    let answer = network.exchange(&post("", initialize)).await;
+    let connection = answer.lines().find(|line| line.starts_with("acp-connection-id: ")).unwrap();
+    let connection = format!("{connection}\r\n");
+    // More calls than are executed at once, all of which wait for an agent.
+    for id in 1..=40 {
+        let call = format!(
+            r#"{{"jsonrpc":"2.0","id":{id},"method":"session/new","params":{{"cwd":"/","mcpServers":[]}}}}"#
+        );
+        assert_eq!(status(&network.exchange(&post(&connection, &call)).await), 202);
+    }
+    let spawned = || network.fake.calls().len();
+    eventually("calls that wait", async || (spawned() == 32).then_some(())).await;
+    network.revoke("phone").await;
+    eventually("the end of the connection", async || {
+        network.metrics.render().contains("acp_client_ends_total{reason=\"revoked\"} 1").then_some(())
+    })
+    .await;
+    network.fake.state.lock().unwrap().0 = SessionState::Running;
+    network.fake.append_message("wakes the calls");
+    eventually("an idle gateway", async || {
+        network.metrics.render().contains("acp_clients_open 0").then_some(())
+    })
+    .await;
+    assert_eq!(spawned(), 32, "nothing more is executed");
+    network.end().await;
+}
+
 /// Response to a request of a thread with another user id.
 fn ask_as(uid: u32, socket: &Path, asked: &[u8]) -> String {
     use std::io::{Read as _, Write as _};

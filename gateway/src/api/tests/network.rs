@@ -41,12 +41,12 @@ pub(super) fn config(text: &str) -> LoadedConfig {
 pub(super) const LOOPBACK: &str = "[northbound]\nlisten = [\"unix\", \"127.0.0.1:0\"]\n";
 
 /// All routes, with the `/metrics` of the gateway replaced.
-fn routes(api: &Api, store: &Store, tokens: &TokenRegistry) -> Router {
+fn routes(api: &Api, store: &Store, tokens: &TokenRegistry, metrics: &Metrics) -> Router {
     let inlet =
         InboundService::new(store.clone(), Channels::default(), Arc::clone(&api.service), Metrics::default());
     let console = ConsoleApi { inlet, store: store.clone() };
     router(api.clone())
-        .merge(acp::router(api, acp::AcpLimits::default(), Metrics::default()))
+        .merge(acp::router(api, acp::AcpLimits::default(), metrics.clone()))
         .merge(console_router(api.clone(), console))
         .merge(tokens::router(api.clone(), tokens.clone()))
         .merge(Router::new().route("/metrics", axum::routing::get(|| async { "numbers" })))
@@ -58,7 +58,7 @@ impl Network {
         let (fake, ending, metrics) = (Fake::new(), CancellationToken::new(), Metrics::default());
         let api = Api { service: Arc::clone(&fake) as _, limits, ending: ending.clone() };
         let registry = TokenRegistry::open(store.clone()).await.unwrap();
-        let routes = routes(&api, &store, &registry);
+        let routes = routes(&api, &store, &registry, &metrics);
         let router = access::protected(routes, Arc::clone(&fake) as _, metrics.clone());
         let bound = ApiListener::bind(&dir.path().join(SOCKET)).unwrap().with_metrics(metrics.clone());
         let serving = tokio::spawn(bound.serve(router.clone(), limits, ending.clone()));
@@ -300,6 +300,28 @@ async fn pages_of_allowed_origins_may_use_and_read() {
 }
 
 #[tokio::test]
+async fn idempotency_key_counts_for_its_sender_alone() {
+    let network = Network::start(LOOPBACK, LIMITS).await;
+    let first = network.token("first", Scope::Prompt, &[], None).await;
+    let second = network.token("second", Scope::Prompt, &[], None).await;
+    let spawn = |token: &str| {
+        request("POST", "/v1/sessions", &format!("{}idempotency-key: k\r\n", bearer(token)), "{}")
+    };
+    for token in [&first, &first, &second] {
+        let answer = network.exchange(&spawn(token)).await;
+        assert_eq!(status(&answer), 200, "{answer}");
+    }
+    let local = post("/v1/sessions", "idempotency-key: k\r\n", "{}");
+    assert!(exchange(network.dir.path(), &local).await.starts_with("HTTP/1.1 200 "));
+    let calls = network.fake.calls();
+    let keys: Vec<&str> = calls.iter().filter_map(|call| call.rsplit(' ').next()).collect();
+    assert_eq!(keys[0], keys[1], "a repetition by the same sender");
+    assert_ne!(keys[0], keys[2], "the key of another sender");
+    assert_eq!(keys[3], "k", "local users share their keys");
+    network.end().await;
+}
+
+#[tokio::test]
 async fn scope_of_a_token_limits_what_it_may_do() {
     let network = Network::start(LOOPBACK, LIMITS).await;
     let mut tokens = Vec::new();
@@ -427,7 +449,7 @@ async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
     let (fake, ending) = (Fake::new(), CancellationToken::new());
     let api = Api { service: Arc::clone(&fake) as _, limits: LIMITS, ending };
     let registry = TokenRegistry::open(store.clone()).await.unwrap();
-    let routes = routes(&api, &store, &registry);
+    let routes = routes(&api, &store, &registry, &Metrics::default());
     let paths: std::collections::BTreeSet<&str> = listed().into_iter().map(|(path, _)| path).collect();
     let mut mounted = Vec::new();
     for path in &paths {

@@ -27,6 +27,7 @@ async fn sessions_are_filtered_and_paged_in_creation_order() {
     ];
     store.write("rows", move |tx| rows.iter().try_for_each(|row| sessions::insert(tx, row))).await.unwrap();
     let text = |text: &str| Some(text.to_owned());
+    let agents = |patterns: &[&str]| patterns.iter().map(|&pattern| pattern.to_owned()).collect();
     let from_start = Some(u64::MAX);
     for (query, want) in [
         (query(), vec!["one", "two"]),
@@ -39,6 +40,8 @@ async fn sessions_are_filtered_and_paged_in_creation_order() {
             SessionQuery { agent: acp_shared::ids::AgentName::parse("demo").ok(), ..query() },
             vec!["one", "two"],
         ),
+        (SessionQuery { agents: agents(&["none", "DEM?"]), limit: 1, ..query() }, vec!["one"]),
+        (SessionQuery { agents: agents(&["none"]), ..query() }, vec![]),
         (SessionQuery { text: text("PROJECT"), ..query() }, vec!["one"]),
         (SessionQuery { text: text("label of t"), ..query() }, vec!["two"]),
         (SessionQuery { text: text("%"), ..query() }, vec![]),
