@@ -36,11 +36,7 @@ fn nightly_schemathesis_finds_no_undocumented_answer() {
     for (seconds, exclude) in [(seconds * 3 / 4, &exclude[..]), (seconds / 4, &[])] {
         let key = house.spawn();
         let mut command = Command::new(repository().join(".ci/openapi-fuzz"));
-        let status = command
-            .args([&url, token, &seconds.to_string(), &key])
-            .args(exclude)
-            .status()
-            .unwrap();
+        let status = command.args([&url, token, &seconds.to_string(), &key]).args(exclude).status().unwrap();
         assert!(status.success(), "see the output: {status}");
     }
     house.end();
