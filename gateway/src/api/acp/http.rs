@@ -3,6 +3,7 @@
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX, TooManyConnections, websocket};
+use crate::api::extract::declared_bytes;
 use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::{INVALID_PARAMS, RpcMessage};
 use acp_core::northbound::answers::{self, ShownLimits};
@@ -18,7 +19,6 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
-use hyper::body::Body as _;
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -152,10 +152,8 @@ async fn read_body(
 ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
     let limit = Duration::from_millis(server.limits.body_ms);
     let body = request.into_body();
-    // A body without a length may have any.
-    let bytes = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
-    let bytes = bytes.unwrap_or(MESSAGE_BYTES_MAX).min(MESSAGE_BYTES_MAX);
-    let Ok(room) = tokio::time::timeout(limit, server.room_for(bytes)).await else {
+    let bytes = declared_bytes(&body, MESSAGE_BYTES_MAX);
+    let Ok(room) = tokio::time::timeout(limit, server.room.take(bytes)).await else {
         return Err(Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many large messages; try again later",

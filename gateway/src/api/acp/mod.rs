@@ -13,6 +13,7 @@ mod tests;
 mod websocket;
 
 use crate::api::Api;
+use crate::api::extract::BodyRoom;
 use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::northbound::voting::QuestionKind;
@@ -24,16 +25,10 @@ use connection::Connection;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum size of a message of a client, in bytes.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
-
-/// Size of a message from which it counts as a large one, in bytes.
-const LARGE_BYTES: usize = 64 * 1024;
-/// Maximum size of all large messages that are received or wait, in KiB.
-const LARGE_KIB_MAX: u32 = 64 * 1024;
 
 /// Limits and timeouts of the ACP server.
 #[derive(Debug, Clone, Copy)]
@@ -70,8 +65,8 @@ pub(crate) struct AcpServer {
     /// Cancelled when the gateway stops.
     ending: CancellationToken,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
-    /// Room for large messages, in KiB.
-    room: Arc<Semaphore>,
+    /// Room for large messages. A message keeps it until it is handled.
+    room: BodyRoom,
 }
 
 /// Error for a connection too many.
@@ -85,7 +80,7 @@ impl AcpServer {
             metrics,
             ending: api.ending.clone(),
             connections: Mutex::default(),
-            room: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)),
+            room: api.room.clone(),
         })
     }
 
@@ -119,17 +114,6 @@ impl AcpServer {
         let connection = Connection::start(self, random_hex(), principal, agent);
         connections.insert(connection.id().to_owned(), Arc::clone(&connection));
         Ok(connection)
-    }
-
-    /// Waits for room for a message of this size. It is kept until the message is handled, so that many large messages
-    /// take bounded memory.
-    async fn room_for(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        if bytes < LARGE_BYTES {
-            return None;
-        }
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_KIB_MAX);
-        // The semaphore is never closed.
-        Arc::clone(&self.room).acquire_many_owned(kib).await.ok()
     }
 
     /// Returns the connection with this id, if this principal made it.

@@ -4,6 +4,7 @@
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpLimits, AcpServer};
+use crate::api::extract::BodyRoom;
 use crate::api::tests::{Fake, LIMITS};
 use crate::api::{Api, ApiLimits};
 use crate::metrics::Metrics;
@@ -19,7 +20,12 @@ use tokio_util::sync::CancellationToken;
 
 fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
     let api_limits = ApiLimits { ..LIMITS };
-    let api = Api { service: Arc::clone(fake) as _, limits: api_limits, ending: CancellationToken::new() };
+    let api = Api {
+        service: Arc::clone(fake) as _,
+        limits: api_limits,
+        room: BodyRoom::default(),
+        ending: CancellationToken::new(),
+    };
     AcpServer::new(&api, limits, Metrics::default())
 }
 
@@ -98,18 +104,6 @@ async fn one_principal_leaves_a_quarter_of_the_connections_to_others() {
     let held: Vec<_> = (0..8).filter_map(|_| server.connect(ann(), None).ok()).collect();
     assert_eq!(held.len(), 6);
     assert!(server.connect(Principal::of_local_user("bob".to_owned()), None).is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn large_messages_wait_for_room_and_small_ones_do_not() {
-    let server = server(&Fake::new(), AcpLimits::default());
-    let held: Vec<_> =
-        futures_util::future::join_all([16, 16, 16, 16].map(|mib| server.room_for(mib << 20))).await;
-    let soon = Duration::from_secs(1);
-    assert!(tokio::time::timeout(soon, server.room_for(super::MESSAGE_BYTES_MAX)).await.is_err());
-    assert!(tokio::time::timeout(soon, server.room_for(1_000)).await.unwrap().is_none());
-    drop(held);
-    assert!(tokio::time::timeout(soon, server.room_for(super::MESSAGE_BYTES_MAX)).await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -181,7 +181,7 @@ async fn receive(server: &AcpServer, connection: &Connection, mut messages: Read
         match next(&mut messages, dead).await {
             Err(end) => return end,
             Ok(text) => {
-                let room = server.room_for(text.len()).await;
+                let room = server.room.take(text.len()).await;
                 let incoming = Incoming { body: Bytes::from(text), session_header: None, _room: room };
                 if !connection.receive(incoming).await {
                     return (CloseCode::Away, "the connection ended");
