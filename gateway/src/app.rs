@@ -8,6 +8,7 @@ pub(crate) mod signals;
 use crate::api::access;
 use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
+use crate::api::extract::BodyRoom;
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ListenerStates, Listeners};
 use crate::api::socket::ApiListener;
@@ -91,7 +92,12 @@ pub(crate) async fn serve(
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
-    let api = Api { service: Arc::clone(&service) as _, limits: api_limits(config), ending: stop.clone() };
+    let api = Api {
+        service: Arc::clone(&service) as _,
+        limits: api_limits(config),
+        room: BodyRoom::default(),
+        ending: stop.clone(),
+    };
     if let Some(end) = refuse_to_serve(&service, &api, &socket, settings.stays_refused, &mut signals).await {
         stop.cancel();
         store.close().await;

@@ -63,10 +63,28 @@ fn connect(socket: &Path) -> UnixStream {
 }
 
 /// Sends one request over a connection of its own. The version without chunks makes the body end with the connection.
+///
+/// # Panics
+/// When there is no response.
 #[must_use]
 pub fn http(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
-    let mut stream = connect(socket);
-    send_head(&mut stream, method, path, headers, body.len());
+    let answer = try_http(socket, method, path, headers, body);
+    answer.unwrap_or_else(|e| panic!("{method} {path}: {e}"))
+}
+
+/// As [`http`], for a gateway that may be gone.
+///
+/// # Errors
+/// There is no response.
+pub fn try_http(
+    socket: &Path,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> std::io::Result<Answer> {
+    let mut stream = UnixStream::connect(socket)?;
+    send_head(&mut stream, method, path, headers, body.len())?;
     let _ = stream.write_all(body.as_bytes());
     let mut bytes = Vec::new();
     // A server that refuses a body may close before it has read all of it.
@@ -74,17 +92,23 @@ pub fn http(socket: &Path, method: &str, path: &str, headers: &[(&str, &str)], b
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let status = status.unwrap_or_else(|| panic!("no status: {text:?}"));
-    Answer { status, head: head.to_owned(), body: body.to_owned() }
+    let status = status.ok_or_else(|| std::io::Error::other(format!("no status: {text:?}")))?;
+    Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-fn send_head(stream: &mut UnixStream, method: &str, path: &str, headers: &[(&str, &str)], length: usize) {
+fn send_head(
+    stream: &mut UnixStream,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    length: usize,
+) -> std::io::Result<()> {
     let mut head = format!("{method} {path} HTTP/1.0\r\nhost: gateway\r\ncontent-length: {length}\r\n");
     for (name, value) in headers {
         head.push_str(&format!("{name}: {value}\r\n"));
     }
     head.push_str("\r\n");
-    stream.write_all(head.as_bytes()).unwrap_or_else(|e| panic!("cannot send: {e}"));
+    stream.write_all(head.as_bytes())
 }
 
 enum Transport {
@@ -254,7 +278,7 @@ impl Client {
         }
         headers.extend(last_event_id.map(|id| ("last-event-id", id)));
         let mut opened = connect(socket);
-        send_head(&mut opened, "GET", path, &headers, 0);
+        send_head(&mut opened, "GET", path, &headers, 0).unwrap_or_else(|e| panic!("cannot send: {e}"));
         let kept = opened.try_clone().unwrap_or_else(|e| panic!("{e}"));
         let mut reader = BufReader::new(opened);
         let mut head = String::new();

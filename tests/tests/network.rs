@@ -2,7 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::house::{AGENT, Plan};
+#[path = "network/hostile.rs"]
+mod hostile;
+
+use acp_tests::house::{AGENT, House, Plan};
 use acp_tests::northbound::{Client, agent_text};
 use acp_tests::wait::{LONG, SOON, until};
 use serde_json::{Value, json};
@@ -32,6 +35,12 @@ fn ask(at: SocketAddr, method: &str, path: &str, token: &str, body: &str) -> (St
     send(at, method, path, token, "", body).read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     (head[9..12].to_owned(), serde_json::from_str(body).unwrap())
+}
+
+/// Creates a token.
+fn token(house: &House, name: &str, more: &[&str]) -> String {
+    let created = house.verb(&[&["token", "add", name], more].concat());
+    created["token"].as_str().unwrap().to_owned()
 }
 
 fn path(key: &str, rest: &str) -> String {
@@ -120,12 +129,8 @@ fn call(socket: &mut WebSocket<TcpStream>, method: &str, params: &Value) -> Valu
 fn acp_client_over_tcp_acts_until_its_token_is_revoked() {
     let house = Plan::flags(&[]).gateway(LISTEN).build();
     let at = house.tcp_address();
-    let add = |name: &str, more: &[&str]| {
-        let created = house.verb(&[&["token", "add", name], more].concat());
-        created["token"].as_str().unwrap().to_owned()
-    };
-    let token = add("phone", &["--scope", "prompt"]);
-    let limited = add("other", &["--scope", "admin", "--agents", "qwen*"]);
+    let limited = token(&house, "other", &["--scope", "admin", "--agents", "qwen*"]);
+    let token = token(&house, "phone", &["--scope", "prompt"]);
     assert_eq!(upgrade(at, "x-nothing", "").err(), Some(401));
     assert_eq!(upgrade(at, "authorization", "Bearer acp_x").err(), Some(401));
     let mut client = upgrade(at, "authorization", &format!("Bearer {token}")).unwrap();
@@ -167,7 +172,7 @@ fn acp_client_over_tcp_acts_until_its_token_is_revoked() {
 #[test]
 fn owner_alone_answers_the_questions_of_its_turn() {
     let house = Plan::flags(&[]).gateway(LISTEN).build();
-    let at = address(&house);
+    let at = house.tcp_address();
     let add = |name: &str, scope: &str| {
         let created = house.verb(&["token", "add", name, "--scope", scope]);
         created["token"].as_str().unwrap().to_owned()

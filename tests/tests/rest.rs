@@ -3,6 +3,8 @@
 
 #[path = "rest/document.rs"]
 mod document;
+#[path = "rest/foreign.rs"]
+mod foreign;
 #[path = "rest/fuzz.rs"]
 mod fuzz;
 #[path = "rest/schema.rs"]

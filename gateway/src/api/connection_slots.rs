@@ -1,8 +1,11 @@
 //! Slots of connections to the API. Streams have a separate maximum. A new connection is never
-//! refused: it closes the connection that has been inactive for longest, so that held connections lock no
-//! client out.
+//! refused: it closes an inactive connection of the address that holds the most of them, the one that has been
+//! inactive for longest, so that held connections lock no client out.
 
 use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
@@ -13,6 +16,8 @@ const STREAM_QUARTERS: usize = 3;
 #[derive(Debug)]
 struct SlotEntry {
     id: u64,
+    /// Address of the peer; `None` on a Unix socket.
+    address: Option<IpAddr>,
     /// Number of requests being handled, without streams.
     requests: usize,
     /// Number of open streams.
@@ -53,24 +58,23 @@ impl ConnectionSlots {
         self.max * STREAM_QUARTERS / 4
     }
 
-    /// Takes a slot for a new connection. Returns true if another connection was closed for it: the least
-    /// recently active one without a request, otherwise the least recently active one without a stream.
-    pub(crate) fn take(&self) -> (Arc<ConnectionSlot>, bool) {
+    /// Takes a slot for a new connection from this address. Returns true if another connection was closed for it: one
+    /// without a request, otherwise one without a stream.
+    pub(crate) fn take(&self, address: Option<IpAddr>) -> (Arc<ConnectionSlot>, bool) {
+        let address = address.map(network_of);
         let mut table = self.table.lock();
         let is_full = table.entries.len() >= self.max;
         if is_full {
             let without_streams = |entry: &SlotEntry| entry.streams == 0;
             let is_idle = |entry: &SlotEntry| without_streams(entry) && entry.requests == 0;
-            let idle = table.entries.iter().position(is_idle);
             // Streams never use all slots, so a candidate exists.
-            let at = idle.or_else(|| table.entries.iter().position(without_streams));
-            if let Some(at) = at {
+            if let Some(at) = table.victim(is_idle).or_else(|| table.victim(without_streams)) {
                 table.entries.remove(at).end.cancel();
             }
         }
         table.last_id += 1;
         let (id, end) = (table.last_id, CancellationToken::new());
-        table.entries.push(SlotEntry { id, requests: 0, streams: 0, end: end.clone() });
+        table.entries.push(SlotEntry { id, address, requests: 0, streams: 0, end: end.clone() });
         drop(table);
         (
             Arc::new(ConnectionSlot { slots: self.clone(), id, end, has_served: AtomicBool::new(false) }),
@@ -102,7 +106,25 @@ impl ConnectionSlot {
     }
 }
 
+/// Returns the network that one client has: an IPv4 address, or the first half of an IPv6 address.
+fn network_of(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => IpAddr::V6((address.to_bits() & !u128::from(u64::MAX)).into()),
+        address => address,
+    }
+}
+
 impl SlotTable {
+    /// Returns the connection to close among these: of the address with the most connections, the least recently
+    /// active one.
+    fn victim(&self, is_candidate: impl Fn(&SlotEntry) -> bool) -> Option<usize> {
+        let mut held: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        self.entries.iter().for_each(|entry| *held.entry(entry.address).or_default() += 1);
+        let candidates = self.entries.iter().enumerate().filter(|(_, entry)| is_candidate(entry));
+        let order = |(at, entry): &(usize, &SlotEntry)| (Reverse(held.get(&entry.address).copied()), *at);
+        candidates.min_by_key(order).map(|(at, _)| at)
+    }
+
     /// Changes the counts of a connection, which becomes the most recently active one.
     fn change(&mut self, id: u64, with: impl FnOnce(&mut SlotEntry)) {
         // A connection that was closed for another one has no entry.
@@ -179,28 +201,40 @@ mod tests {
     #[test]
     fn new_connection_ends_least_recently_active_idle_one() {
         let slots = ConnectionSlots::new(4);
-        let held: Vec<_> = (0..4).map(|_| slots.take().0).collect();
+        let held: Vec<_> = (0..4).map(|_| slots.take(None).0).collect();
         let _first = held[0].request();
         drop(held[1].request());
-        let (fifth, displaced) = slots.take();
+        let (fifth, displaced) = slots.take(None);
         assert!(displaced && is_ended(&held[2]));
-        let (sixth, _) = slots.take();
+        let (sixth, _) = slots.take(None);
         assert!(is_ended(&held[3]) && !is_ended(&held[1]) && !is_ended(&held[0]));
         let _others: Vec<_> = [&fifth, &sixth, &held[1]].into_iter().map(ConnectionSlot::request).collect();
         // All of them handle requests.
-        let (_seventh, displaced) = slots.take();
+        let (_seventh, displaced) = slots.take(None);
         assert!(displaced && is_ended(&held[0]));
+    }
+
+    #[test]
+    fn address_with_the_most_connections_gives_one_up() {
+        let slots = ConnectionSlots::new(4);
+        let [one, same, other] =
+            ["2001:db8::1", "2001:db8::2", "192.0.2.1"].map(|text| Some(text.parse::<IpAddr>().unwrap()));
+        let held: Vec<_> = [other, one, same, one].into_iter().map(|it| slots.take(it).0).collect();
+        let _active = held[1].request();
+        let (_fifth, displaced) = slots.take(other);
+        assert!(displaced && is_ended(&held[2]), "of the network with three, not the oldest of all");
+        assert!(!is_ended(&held[0]) && !is_ended(&held[1]) && !is_ended(&held[3]));
     }
 
     #[test]
     fn streams_leave_a_quarter_of_the_slots() {
         let slots = ConnectionSlots::new(8);
-        let held: Vec<_> = (0..6).map(|_| slots.take().0).collect();
+        let held: Vec<_> = (0..6).map(|_| slots.take(None).0).collect();
         let mut open: Vec<_> = held.iter().filter_map(stream).collect();
         assert_eq!(open.len(), 6);
-        let more: Vec<_> = (0..2).map(|_| slots.take()).collect();
+        let more: Vec<_> = (0..2).map(|_| slots.take(None)).collect();
         assert!(more.iter().all(|(slot, displaced)| !displaced && stream(slot).is_none()));
-        let (_last, displaced) = slots.take();
+        let (_last, displaced) = slots.take(None);
         assert!(displaced && held.iter().all(|slot| !is_ended(slot)));
         // A stream that ends leaves its place to another one.
         drop(open.pop());
@@ -213,22 +247,22 @@ mod tests {
     #[test]
     fn several_streams_of_one_connection_count_each() {
         let slots = ConnectionSlots::new(8);
-        let (one, _) = slots.take();
+        let (one, _) = slots.take(None);
         let mut open: Vec<_> = (0..6).filter_map(|_| stream(&one)).collect();
         assert_eq!(open.len(), 6);
-        let (other, _) = slots.take();
+        let (other, _) = slots.take(None);
         assert!(stream(&other).is_none() && stream(&one).is_none());
         // Another request on the connection, and the end of one stream, leave the others counted.
         drop(one.request());
         drop(open.pop());
-        let held: Vec<_> = (0..7).map(|_| slots.take().0).collect();
+        let held: Vec<_> = (0..7).map(|_| slots.take(None).0).collect();
         assert!(
             is_ended(&other) && !is_ended(&one),
             "a connection with streams is not closed for another one"
         );
         drop(held);
         // A request that is kept counts until the connection ends.
-        let (kept, _) = slots.take();
+        let (kept, _) = slots.take(None);
         stream(&kept).into_iter().for_each(ActiveRequest::keep);
         assert!(stream(&one).is_none());
         drop(kept);
@@ -239,7 +273,7 @@ mod tests {
     fn dropped_slot_is_freed() {
         let slots = ConnectionSlots::new(4);
         for _ in 0..100 {
-            let (slot, displaced) = slots.take();
+            let (slot, displaced) = slots.take(None);
             assert!(!displaced);
             let request = slot.request();
             drop(slot);

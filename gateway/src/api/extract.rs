@@ -9,13 +9,21 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_shared::redact::hide_value;
 pub(crate) use axum::Json;
-use axum::body::to_bytes;
+use axum::body::{Body, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Size from which a body counts as a large one, in bytes.
+const LARGE_BYTES: usize = 64 * 1024;
+/// Maximum size of all large bodies together, in KiB.
+const LARGE_KIB_MAX: u32 = 64 * 1024;
 
 /// Error response to a request.
 #[derive(Debug)]
@@ -91,6 +99,34 @@ fn status_of(code: Code) -> StatusCode {
     }
 }
 
+/// Room for large bodies, so that many of them take bounded memory.
+#[derive(Debug, Clone)]
+pub(crate) struct BodyRoom(Arc<Semaphore>);
+
+impl Default for BodyRoom {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)))
+    }
+}
+
+impl BodyRoom {
+    /// Waits for room for so many bytes. Small bodies need none.
+    pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        if bytes < LARGE_BYTES {
+            return None;
+        }
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_KIB_MAX);
+        // The semaphore is never closed.
+        Arc::clone(&self.0).acquire_many_owned(kib).await.ok()
+    }
+}
+
+/// Returns the size of a body, or `max` if it is longer or has no length.
+pub(crate) fn declared_bytes(body: &Body, max: usize) -> usize {
+    let bytes = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
+    bytes.unwrap_or(max).min(max)
+}
+
 /// JSON request body, limited in size and time. An empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
@@ -107,9 +143,13 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
             let refused = ApiError::usage("the body must be application/json");
             return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let max = api.limits.body_bytes_max;
-        let reading = to_bytes(request.into_body(), max);
-        let bytes = match tokio::time::timeout(Duration::from_millis(api.limits.body_ms), reading).await {
+        let (max, limit) = (api.limits.body_bytes_max, Duration::from_millis(api.limits.body_ms));
+        let body = request.into_body();
+        let bytes = declared_bytes(&body, max);
+        let Ok(_room) = tokio::time::timeout(limit, api.room.take(bytes)).await else {
+            return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
+        };
+        let bytes = match tokio::time::timeout(limit, to_bytes(body, max)).await {
             Err(_) => {
                 let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
                 return Err(refused.status(StatusCode::REQUEST_TIMEOUT));

@@ -17,7 +17,7 @@ use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -262,7 +262,7 @@ impl Shared {
         has_tls: bool,
         ending: &CancellationToken,
     ) {
-        let (slot, _open) = self.take_slot(TCP);
+        let (slot, _open) = self.take_slot(TCP, Some(peer.ip()));
         // Small frames of a stream go out at once. A socket that refuses the option works without it.
         let _ = stream.set_nodelay(true);
         let is_local = peer.ip().to_canonical().is_loopback();
@@ -297,7 +297,7 @@ impl Shared {
             let Some(uid) = self.admit_proxy(&stream) else { return };
             let (shared, stop) = (self.clone(), stop.clone());
             drop(tasks.spawn(async move {
-                let (slot, _open) = shared.take_slot(PROXY);
+                let (slot, _open) = shared.take_slot(PROXY, None);
                 let gate = Arc::new(shared.gate(PROXY, Identification::Proxy, &format!("uid {uid}")));
                 shared.server.serve(stream, gate, slot, false, std::future::pending(), &stop).await;
             }));
@@ -321,8 +321,8 @@ impl Shared {
         None
     }
 
-    fn take_slot(&self, listener: &'static str) -> (Arc<ConnectionSlot>, OpenCount) {
-        let (slot, displaced) = self.slots.take();
+    fn take_slot(&self, listener: &'static str, address: Option<IpAddr>) -> (Arc<ConnectionSlot>, OpenCount) {
+        let (slot, displaced) = self.slots.take(address);
         if displaced {
             self.metrics.api_refused(listener, "too_many_connections");
             if self.log.may_log(rustix::process::geteuid().as_raw(), "too many connections") {

@@ -28,7 +28,7 @@ pub(crate) mod tokens;
 mod web_gate;
 mod write_timeout;
 
-use crate::api::extract::ApiError;
+use crate::api::extract::{ApiError, BodyRoom};
 use crate::session::service::Service;
 use acp_core::session::Ending;
 use acp_shared::codes::Code;
@@ -76,6 +76,8 @@ pub(crate) struct Api {
     pub(crate) service: Arc<dyn Service>,
     /// Limits and timeouts.
     pub(crate) limits: ApiLimits,
+    /// Room for large bodies.
+    pub(crate) room: BodyRoom,
     /// Cancelled when the gateway stops; ends all event streams.
     pub(crate) ending: CancellationToken,
 }

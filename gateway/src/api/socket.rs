@@ -266,7 +266,7 @@ impl PeerServer {
     }
 
     async fn serve(&self, stream: UnixStream, peer: Peer) {
-        let (slot, displaced) = self.slots.take();
+        let (slot, displaced) = self.slots.take(None);
         if displaced {
             self.metrics.api_refused(UNIX, "too_many_connections");
             if self.log.may_log(peer.uid, "too many connections") {

@@ -31,7 +31,16 @@ impl House {
     /// # Panics
     /// When something does not become ready.
     pub(crate) fn build() -> Self {
+        Self::configured("")
+    }
+
+    /// Starts everything with this configuration of the gateway, TOML.
+    ///
+    /// # Panics
+    /// As [`House::build`].
+    pub(crate) fn configured(toml: &str) -> Self {
         let world = World::new();
+        world.write(&format!("{GATEWAY}.toml"), toml);
         let supervisor = world.supervisor();
         let gateway = world.gateway(GATEWAY, &supervisor.socket());
         let api = Api::new(&gateway.socket());

@@ -5,6 +5,7 @@ use crate::house::{GATEWAY, House};
 use crate::pipe::Pipe;
 use crate::report::{Limit, Report};
 use crate::stats::{Sample, ms};
+use acp_tests::world::World;
 use std::fs::File;
 use std::io::Write as _;
 use std::time::Instant;
@@ -20,8 +21,7 @@ pub(crate) fn measure(house: &mut House, report: &mut Report) {
     let mut pipe = Pipe::start(&house.world, "work/latency-raw");
     let key = house.warm("work/latency");
     let _ = pipe.prompt(PROMPT);
-    let path = house.world.path("sync");
-    let mut file = File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let mut file = sync_file(&house.world);
     let mut disk = Sample::default();
     let (mut raw, mut api, mut cli) = (Sample::default(), Sample::default(), Sample::default());
     for _ in 0..ROUNDS {
@@ -47,9 +47,21 @@ pub(crate) fn measure(house: &mut House, report: &mut Report) {
     }
 }
 
+/// Creates the file of [`sync_ms`].
+///
+/// # Panics
+/// When it cannot be created.
+pub(crate) fn sync_file(world: &World) -> File {
+    let path = world.path("sync");
+    File::create(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
 /// Time of writing and syncing a page, with the system call that the store uses. Commits wait for that, so a
 /// busy disk shows in every figure except the raw pipe's; this figure is the disk's part.
-fn sync_ms(file: &mut File) -> f64 {
+///
+/// # Panics
+/// When the file cannot be written.
+pub(crate) fn sync_ms(file: &mut File) -> f64 {
     let began = Instant::now();
     let done = file.write_all(&[0; 4096]).and_then(|()| file.sync_all());
     done.unwrap_or_else(|e| panic!("cannot write: {e}"));

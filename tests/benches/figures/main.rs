@@ -5,8 +5,8 @@
 //! are reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a
 //! suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`; `plane` for the control plane,
-//! or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`; `plane` for
+//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
 
 mod api;
 mod cli;
@@ -15,6 +15,7 @@ mod discord;
 mod house;
 mod latency;
 mod leases;
+mod northbound;
 mod orphans;
 mod peers;
 mod pipe;
@@ -32,7 +33,7 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts other than those of the control plane ([`plane::PARTS`]).
-const PARTS: [&str; 6] = ["latency", "throughput", "cost", "supervisor", "wrapper", "discord"];
+const PARTS: [&str; 7] = ["latency", "throughput", "cost", "supervisor", "wrapper", "discord", "northbound"];
 /// The parts that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
@@ -82,6 +83,9 @@ fn main() -> ExitCode {
     }
     if wanted.contains(&"discord") {
         discord::measure(&mut report);
+    }
+    if wanted.contains(&"northbound") {
+        northbound::measure(&mut report);
     }
     let missed = report.finish();
     if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }

@@ -1,6 +1,7 @@
 //! Clients that speak ACP to the gateway: real processes, several clients on one session.
 
 mod bridge;
+mod chaos;
 mod foreign;
 mod http;
 mod lifecycle;

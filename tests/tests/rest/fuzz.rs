@@ -212,8 +212,6 @@ impl Fuzzer<'_> {
         let response = resolve(&self.document, response);
         let content = response["content"].as_object().unwrap();
         let plain = kind.split(';').next().unwrap().trim();
-        // The exposition format of Prometheus is a text.
-        let plain = if plain == "application/openmetrics-text" { "text/plain" } else { plain };
         let media =
             content.get(plain).unwrap_or_else(|| panic!("{kind} is not documented: {request}\n{body}"));
         if plain == "application/json" {

@@ -80,7 +80,7 @@ pub fn declared(params: Option<&str>) -> ClientTraits {
 /// Facts about a session for a client that opens it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionFacts {
-    /// Number of the last row that the client has or gets.
+    /// Number of the last row before the answer: the rows after it follow.
     pub last_seq: u64,
     /// Epoch of the row numbers.
     pub epoch: String,

@@ -247,9 +247,7 @@ impl Bridge {
             ("session/load" | "session/resume", Some(session)) => {
                 let last = ours.get("lastSeq").and_then(Value::as_u64).unwrap_or(0);
                 let open = self.sessions.entry(session).or_default();
-                if request.method == "session/resume" {
-                    open.seq = open.seq.max(last);
-                }
+                open.seq = open.seq.max(last);
                 open.epoch = epoch;
             }
             ("session/close" | "session/delete", Some(session)) => {

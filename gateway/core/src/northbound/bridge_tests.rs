@@ -100,6 +100,19 @@ fn lost_gateway_costs_the_editor_nothing() {
 }
 
 #[test]
+fn load_without_rows_leaves_the_cursor_where_the_editor_has_it() {
+    let mut bridge = Bridge::new(BridgeOptions::default());
+    bridge.from_editor(r#"{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}"#);
+    bridge.from_gateway(r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
+    let params = r#"{"sessionId":"s","cwd":"/w","_meta":{"acphost":{"after":4}}}"#;
+    bridge.from_editor(&format!(r#"{{"jsonrpc":"2.0","id":1,"method":"session/load","params":{params}}}"#));
+    bridge
+        .from_gateway(r#"{"jsonrpc":"2.0","id":1,"result":{"_meta":{"acphost":{"lastSeq":4,"epoch":"e"}}}}"#);
+    let load = reconnect(&mut bridge);
+    assert_eq!(load["params"]["_meta"]["acphost"], json!({"after": 4, "epoch": "e"}));
+}
+
+#[test]
 fn open_question_stays_and_settled_one_goes() {
     let ask_of = |session: &str, id: &str| {
         let params = json!({"sessionId": session});

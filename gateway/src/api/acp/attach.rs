@@ -23,19 +23,21 @@ const OPENING_MAX_S: u64 = 120;
 /// Number of runs read to find the unfinished ones.
 const RUNS_READ: u32 = 200;
 
-/// Returns the result of a load, JSON text, and the questions that are pending.
+/// Returns the result of a load whose last row was `last_seq`, JSON text, and the questions that are pending.
 pub(super) async fn loaded(
     server: &AcpServer,
     session: &SessionKey,
+    last_seq: u64,
 ) -> Result<(String, Vec<PendingQuestion>), Failure> {
     let row = server.service.session(session).await?;
-    let (facts, pending) = facts(server, &row).await?;
+    let (facts, pending) = facts(server, &row, last_seq).await?;
     Ok((opened_session(&row, &facts, false).to_string(), pending))
 }
 
 async fn facts(
     server: &AcpServer,
     row: &SessionRow,
+    last_seq: u64,
 ) -> Result<(SessionFacts, Vec<PendingQuestion>), Failure> {
     let runs = server.service.runs(&row.session_key, RUNS_READ).await?;
     let pending = server.service.pending_permissions(&row.session_key).await?;
@@ -43,7 +45,7 @@ async fn facts(
     let is_running =
         |run: &&acp_core::rows::RunRow| run.state == RunState::Running && run.mode == RunMode::Prompt;
     let facts = SessionFacts {
-        last_seq: row.last_session_seq,
+        last_seq,
         epoch: server.service.cursor_epoch(),
         active_run: runs.iter().find(is_running).map(|run| run.run_id),
         queued: runs.iter().filter(|run| run.state == RunState::Queued).count() as u64,
@@ -73,7 +75,8 @@ impl Caller {
     pub(super) async fn new_session(&self, id: &str, call: NewSession) {
         match self.spawn(id, call).await {
             Ok(row) => {
-                let facts = facts(&self.server, &row).await.map(|(facts, _)| facts).unwrap_or_default();
+                // All rows follow.
+                let facts = facts(&self.server, &row, 0).await.map(|(facts, _)| facts).unwrap_or_default();
                 let result = opened_session(&row, &facts, true).to_string();
                 let mut state = self.connection.state();
                 let pushed = state.push(None, reply_frame(id, &Ok(result)));

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +34,8 @@ pub(super) struct Incoming {
     pub(super) session_header: Option<String>,
     /// True if the kernel reports a peer on this machine for the request.
     pub(super) is_local: bool,
+    /// Room of a large message.
+    pub(super) _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Use of a connection.

@@ -3,6 +3,7 @@
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX, TooManyConnections, websocket};
+use crate::api::extract::declared_bytes;
 use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::{INVALID_PARAMS, RpcMessage};
 use acp_core::northbound::answers::{self, ShownLimits};
@@ -22,6 +23,7 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 /// First bytes of a stream: they reach the client before any event.
 const STREAM_HEAD: &str = "retry: 2000\n:\n\n";
@@ -127,7 +129,7 @@ pub(super) async fn post(
     let session_header = text(request.headers(), SESSION_HEADER).map(str::to_owned);
     let is_local = principal.local;
     let lease = request.extensions().get::<TokenLease>().cloned();
-    let body = read_body(&server, request).await?;
+    let (body, room) = read_body(&server, request).await?;
     let is_initialize =
         matches!(message::parse(&body), Ok(RpcMessage::Request { method, .. }) if method == "initialize");
     match found {
@@ -136,7 +138,8 @@ pub(super) async fn post(
             Err(Refusal::Error(StatusCode::BAD_REQUEST, error))
         }
         Some(connection) => {
-            if !connection.receive(Incoming { body, session_header, is_local }).await {
+            let incoming = Incoming { body, session_header, is_local, _room: room };
+            if !connection.receive(incoming).await {
                 return Err(Refusal::new(StatusCode::NOT_FOUND, "there is no such connection"));
             }
             Ok(StatusCode::ACCEPTED.into_response())
@@ -145,11 +148,22 @@ pub(super) async fn post(
     }
 }
 
-async fn read_body(server: &AcpServer, request: Request) -> Result<Bytes, Refusal> {
-    let reading = to_bytes(request.into_body(), MESSAGE_BYTES_MAX);
-    match tokio::time::timeout(Duration::from_millis(server.limits.body_ms), reading).await {
+async fn read_body(
+    server: &AcpServer,
+    request: Request,
+) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+    let limit = Duration::from_millis(server.limits.body_ms);
+    let body = request.into_body();
+    let bytes = declared_bytes(&body, MESSAGE_BYTES_MAX);
+    let Ok(room) = tokio::time::timeout(limit, server.room.take(bytes)).await else {
+        return Err(Refusal::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many large messages; try again later",
+        ));
+    };
+    match tokio::time::timeout(limit, to_bytes(body, MESSAGE_BYTES_MAX)).await {
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
-        Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Ok(bytes)) => Ok((bytes, room)),
         Ok(Err(error)) => {
             let mut source = std::error::Error::source(&error);
             while let Some(inner) = source {

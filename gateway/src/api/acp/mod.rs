@@ -13,6 +13,7 @@ mod tests;
 mod websocket;
 
 use crate::api::Api;
+use crate::api::extract::BodyRoom;
 use crate::metrics::Metrics;
 use crate::session::service::Service;
 use acp_core::northbound::voting::QuestionKind;
@@ -33,7 +34,7 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Limits and timeouts of the ACP server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AcpLimits {
-    /// Maximum number of connections.
+    /// Maximum number of connections. One principal may have three quarters of them.
     pub(crate) connections_max: usize,
     /// Time after which a connection without activity ends, in milliseconds.
     pub(crate) idle_ms: u64,
@@ -65,6 +66,8 @@ pub(crate) struct AcpServer {
     /// Cancelled when the gateway stops.
     ending: CancellationToken,
     connections: Mutex<HashMap<String, Arc<Connection>>>,
+    /// Room for large messages. A message keeps it until it is handled.
+    room: BodyRoom,
 }
 
 /// Error for a connection too many.
@@ -78,6 +81,7 @@ impl AcpServer {
             metrics,
             ending: api.ending.clone(),
             connections: Mutex::default(),
+            room: api.room.clone(),
         })
     }
 
@@ -97,7 +101,8 @@ impl AcpServer {
     ) -> Result<Arc<Connection>, TooManyConnections> {
         let mut connections = self.connections.lock();
         let max = self.limits.connections_max;
-        if connections.len() >= max {
+        let own = connections.values().filter(|open| open.principal().id == principal.id).count();
+        if connections.len() >= max || own >= max - max / 4 {
             drop(connections);
             self.metrics.client_ended("too_many");
             tracing::warn!(

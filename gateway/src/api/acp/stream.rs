@@ -124,10 +124,14 @@ impl StreamReader {
         let scope = &self.ticket.scope;
         let rows = self.server.service.events_after(session, after, BATCH_ROWS, BATCH_BYTES).await?;
         let before = out.len();
-        let taken = self.connection.state().take_rows(scope, session, after, &rows, out);
+        let (taken, cursor) = {
+            let mut state = self.connection.state();
+            let taken = state.take_rows(scope, session, after, &rows, out);
+            (taken, state.session(session).map_or(after, |view| view.cursor()))
+        };
         self.leave_skipped(session);
         if taken == RowsTaken::Loaded {
-            let (result, pending) = attach::loaded(&self.server, session).await?;
+            let (result, pending) = attach::loaded(&self.server, session, cursor).await?;
             let finished = self.connection.state().finish_load(session, &result, &pending, out);
             self.connection.after_push(finished);
             self.leave_skipped(session);

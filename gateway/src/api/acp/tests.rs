@@ -5,6 +5,7 @@ use super::calls::Caller;
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpLimits, AcpServer};
+use crate::api::extract::BodyRoom;
 use crate::api::tests::{Fake, LIMITS};
 use crate::api::{Api, ApiLimits};
 use crate::metrics::Metrics;
@@ -22,7 +23,12 @@ use tokio_util::sync::CancellationToken;
 
 fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
     let api_limits = ApiLimits { ..LIMITS };
-    let api = Api { service: Arc::clone(fake) as _, limits: api_limits, ending: CancellationToken::new() };
+    let api = Api {
+        service: Arc::clone(fake) as _,
+        limits: api_limits,
+        room: BodyRoom::default(),
+        ending: CancellationToken::new(),
+    };
     AcpServer::new(&api, limits, Metrics::default())
 }
 
@@ -41,7 +47,7 @@ fn open(server: &Arc<AcpServer>, connection: &Arc<Connection>, scope: StreamScop
 
 async fn send(connection: &Connection, message: Value) {
     let body = Bytes::from(message.to_string());
-    assert!(connection.receive(Incoming { body, session_header: None, is_local: true }).await);
+    assert!(connection.receive(Incoming { body, session_header: None, is_local: true, _room: None }).await);
 }
 
 /// Next messages of a stream; heartbeats are skipped.
@@ -93,6 +99,14 @@ async fn connection_is_known_to_its_principal_only_and_connections_are_capped() 
     first.end("test");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(server.connect(ann(), None).is_ok(), "an ended connection leaves its place");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_principal_leaves_a_quarter_of_the_connections_to_others() {
+    let server = server(&Fake::new(), AcpLimits { connections_max: 8, ..AcpLimits::default() });
+    let held: Vec<_> = (0..8).filter_map(|_| server.connect(ann(), None).ok()).collect();
+    assert_eq!(held.len(), 6);
+    assert!(server.connect(Principal::of_local_user("bob".to_owned()), None).is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +168,8 @@ async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_boun
     for id in 0..400 {
         let ping = json!({"jsonrpc": "2.0", "id": id, "method": "_acphost/no-such"});
         let body = Bytes::from(ping.to_string());
-        if !connection.receive(Incoming { body, session_header: None, is_local: true }).await {
+        let incoming = Incoming { body, session_header: None, is_local: true, _room: None };
+        if !connection.receive(incoming).await {
             break;
         }
     }
@@ -178,6 +193,28 @@ async fn rows_flow_to_the_stream_of_the_session_and_its_close_does_not_end_it() 
     connection.push(Some(&fake.key), "{}".to_owned());
     assert_eq!(next(&mut stream).await.unwrap(), [json!({})], "the session may be loaded again");
     assert!(!connection.ended().is_cancelled());
+}
+
+/// A row that was committed during the load is not counted as one that the client has.
+#[tokio::test(start_paused = true)]
+async fn answer_to_a_load_names_the_last_row_before_it() {
+    let fake = Fake::new();
+    let server = server(&fake, AcpLimits::default());
+    let connection = connect(&server, ann());
+    let mut stream = open(&server, &connection, StreamScope::All);
+    fake.append_message("one");
+    connection.state().load(&fake.key, 0, 1, "7");
+    fake.append_message("two");
+    connection.wake();
+    let mut frames = Vec::new();
+    while frames.len() < 3 {
+        frames.extend(next(&mut stream).await.unwrap());
+    }
+    let [one, answer, two] = [0, 1, 2].map(|at| &frames[at]);
+    assert_eq!(one["params"]["update"]["content"]["text"], "one");
+    let ours = &answer["result"]["_meta"]["acphost"];
+    assert_eq!((&answer["id"], &ours["lastSeq"]), (&json!(7), &json!(1)));
+    assert_eq!(two["params"]["update"]["content"]["text"], "two");
 }
 
 #[tokio::test(start_paused = true)]

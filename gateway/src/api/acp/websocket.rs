@@ -136,9 +136,9 @@ async fn talk(
     };
     let reader = StreamReader::new(server, connection, ticket);
     let (ended, end) = oneshot::channel();
-    let from = Arc::clone(connection);
+    let (of, from) = (Arc::clone(server), Arc::clone(connection));
     let receiving = tokio::spawn(async move {
-        let _ = ended.send(receive(&from, messages, dead).await);
+        let _ = ended.send(receive(&of, &from, messages, dead).await);
     });
     let heartbeat = Duration::from_millis(server.limits.heartbeat_ms);
     let reason = tokio::select! {
@@ -176,15 +176,17 @@ async fn send(mut reader: StreamReader, sink: &mut Writing, heartbeat: Duration)
 }
 
 /// Hands the client's messages to the connection until the socket ends.
-async fn receive(connection: &Connection, mut messages: Reading, dead: Duration) -> End {
+async fn receive(server: &AcpServer, connection: &Connection, mut messages: Reading, dead: Duration) -> End {
     loop {
         match next(&mut messages, dead).await {
             Err(end) => return end,
             Ok(text) => {
+                let room = server.room.take(text.len()).await;
                 let incoming = Incoming {
                     body: Bytes::from(text),
                     session_header: None,
                     is_local: connection.principal().local,
+                    _room: room,
                 };
                 if !connection.receive(incoming).await {
                     return (CloseCode::Away, "the connection ended");

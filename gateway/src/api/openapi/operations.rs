@@ -54,8 +54,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     get(
         "/metrics",
         "metrics",
-        "Read the metrics in the exposition format of Prometheus",
-        Answer::Text(&["text/plain"]),
+        "Read the metrics in the format of OpenMetrics",
+        Answer::Text(&["application/openmetrics-text"]),
     ),
     get("/v1/openapi.json", "openapi", "Read this document", Answer::Json(object)),
     get(

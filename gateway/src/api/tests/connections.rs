@@ -201,3 +201,15 @@ async fn client_waits_for_a_place_in_a_full_backlog() {
     };
     tokio::time::timeout(DEADLINE, connecting).await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn large_bodies_wait_for_room_and_small_ones_do_not() {
+    let room = BodyRoom::default();
+    let held = [room.take(40 << 20).await, room.take(24 << 20).await];
+    let soon = Duration::from_secs(1);
+    assert!(tokio::time::timeout(soon, room.take(1 << 20)).await.is_err());
+    assert!(tokio::time::timeout(soon, room.take(1_000)).await.unwrap().is_none());
+    drop(held);
+    // More than there is takes all of it.
+    assert!(tokio::time::timeout(soon, room.take(usize::MAX)).await.unwrap().is_some());
+}

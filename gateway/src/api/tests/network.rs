@@ -56,7 +56,12 @@ impl Network {
     pub(super) async fn start(text: &str, limits: ApiLimits) -> Self {
         let (dir, store) = open();
         let (fake, ending, metrics) = (Fake::new(), CancellationToken::new(), Metrics::default());
-        let api = Api { service: Arc::clone(&fake) as _, limits, ending: ending.clone() };
+        let api = Api {
+            service: Arc::clone(&fake) as _,
+            limits,
+            room: BodyRoom::default(),
+            ending: ending.clone(),
+        };
         let registry = TokenRegistry::open(store.clone()).await.unwrap();
         let routes = routes(&api, &store, &registry, &metrics);
         let router = access::protected(routes, Arc::clone(&fake) as _, metrics.clone());
@@ -447,7 +452,7 @@ async fn session_of_another_agent_looks_like_a_missing_one() {
 async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
     let (_dir, store) = open();
     let (fake, ending) = (Fake::new(), CancellationToken::new());
-    let api = Api { service: Arc::clone(&fake) as _, limits: LIMITS, ending };
+    let api = Api { service: Arc::clone(&fake) as _, limits: LIMITS, room: BodyRoom::default(), ending };
     let registry = TokenRegistry::open(store.clone()).await.unwrap();
     let routes = routes(&api, &store, &registry, &Metrics::default());
     let paths: std::collections::BTreeSet<&str> = listed().into_iter().map(|(path, _)| path).collect();
