@@ -187,6 +187,8 @@ impl Drop for ActiveRequest {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
 
     fn is_ended(slot: &ConnectionSlot) -> bool {
