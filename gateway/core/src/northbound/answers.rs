@@ -126,7 +126,7 @@ pub fn settings(options: &SessionOptions) -> Value {
 }
 
 fn modes(options: &SessionOptions) -> Option<Value> {
-    let modes = options.agent.modes.as_ref()?;
+    let modes = options.agent.mode()?;
     let current = options.mode_id.as_ref().or(modes.current.as_ref())?;
     let mut values: Vec<Value> = modes.values.iter().map(|id| json!({ "id": id, "name": id })).collect();
     if !modes.values.contains(current) {
@@ -226,6 +226,16 @@ mod tests {
         options.config = vec![("web".to_owned(), "false".to_owned())];
         assert_eq!(settings(&options), want("auto", "big", false), "changes for the next start");
         assert_eq!(settings(&SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny)), json!({}));
+        // Clients that know no config options get the modes of such an option.
+        options.mode_id = None;
+        options.agent.modes = None;
+        options.agent.options = vec![ConfigOption {
+            id: "agent".to_owned(),
+            category: Some("mode".to_owned()),
+            is_boolean: false,
+            choices: choices(Some("ask"), &["ask", "auto"]),
+        }];
+        assert_eq!(settings(&options)["modes"], want("ask", "small", true)["modes"]);
     }
 
     #[test]
