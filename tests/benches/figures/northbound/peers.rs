@@ -168,7 +168,7 @@ impl Peer {
             let turns = prompt_all(sides, round, &text);
             for (at, turn) in turns.iter().enumerate() {
                 eprintln!("{} {} {turn:?}", self.name, SIDES[at]);
-                late[at] += turn.late + CHUNKS.saturating_sub(turn.chunks);
+                late[at] += turn.late + turns[0].chunks.saturating_sub(turn.chunks);
                 if round > 0 {
                     rates[at].push(turn.whole_rate());
                     ratios[at].push(turn.whole_rate() / turns[0].whole_rate());
