@@ -85,7 +85,7 @@ fn prompt_all(sides: &mut Sides, round: usize, text: &str) -> [Turn; 5] {
 fn side(server: &Server, is_http: bool, cwd: &Path) -> Box<dyn FnMut(&str) -> Turn> {
     let viewer = if is_http { Viewer::http(server) } else { Viewer::websocket(server) };
     let mut viewer = viewer.start(cwd).with_session_stream();
-    Box::new(move |text| viewer.prompt(text))
+    Box::new(move |text: &str| viewer.prompt(text))
 }
 
 impl Peer {
@@ -102,7 +102,7 @@ impl Peer {
         // Over HTTP first: Qwen Code has no WebSocket until the first request has started its agent.
         let http = side(&own, true, &cwd);
         let mut sides: Sides = [
-            Box::new(move |text| pipe.prompt(text)),
+            Box::new(move |text: &str| pipe.prompt(text)),
             side(&own, false, &cwd),
             http,
             side(&ours, false, &cwd),
@@ -133,7 +133,7 @@ impl Peer {
         let about = format!("prompt to first update, warm session, {ROUNDS} interleaved rounds");
         report.part(&format!("northbound {} first update", self.name), &about);
         let mut file = sync_file(&house.world);
-        let (mut disk, mut samples) = (Sample::default(), std::array::from_fn(|_| Sample::default()));
+        let (mut disk, mut samples) = (Sample::default(), <[Sample; 5]>::default());
         for round in 0..=ROUNDS {
             let synced = sync_ms(&mut file);
             let turns = prompt_all(sides, round, "[[say hello]]");
@@ -162,7 +162,7 @@ impl Peer {
         let text = format!("[[chunks {CHUNKS} 0ms]]");
         let about = format!("`{text}`, prompt to end, medians of {ROUNDS_OF_BURSTS} interleaved rounds");
         report.part(&format!("northbound {} burst", self.name), &about);
-        let mut rates = std::array::from_fn(|_| Sample::default());
+        let mut rates = <[Sample; 5]>::default();
         let (mut ratios, mut late) = (rates.clone(), [0; 5]);
         for round in 0..=ROUNDS_OF_BURSTS {
             let turns = prompt_all(sides, round, &text);

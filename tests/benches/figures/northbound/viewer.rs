@@ -14,10 +14,16 @@ use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 /// Maximum idle time of a connection that is used for another POST: Node closes idle ones after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(3);
 
-trait Socket: Read + Write + Debug + Send {}
+/// A connection of either family.
+pub(super) trait Socket: Read + Write + Debug + Send {}
 
 impl<T: Read + Write + Debug + Send> Socket for T {}
 
+fn boxed(socket: impl Socket + 'static) -> Box<dyn Socket> {
+    Box::new(socket)
+}
+
+/// A response that is being read.
 pub(super) type Reader = BufReader<Box<dyn Socket>>;
 
 #[derive(Debug, Clone)]
@@ -48,12 +54,10 @@ impl Server {
     }
 
     fn connect(&self) -> Box<dyn Socket> {
-        let socket: std::io::Result<Box<dyn Socket>> = match &self.address {
-            Address::Unix(path) => UnixStream::connect(path).map(|socket| Box::new(socket) as _),
-            Address::Tcp(address) => TcpStream::connect(address).and_then(|socket| {
-                socket.set_nodelay(true)?;
-                Ok(Box::new(socket) as _)
-            }),
+        let socket = match &self.address {
+            Address::Unix(path) => UnixStream::connect(path).map(boxed),
+            Address::Tcp(address) => TcpStream::connect(address)
+                .and_then(|socket| socket.set_nodelay(true).map(|()| boxed(socket))),
         };
         socket.unwrap_or_else(|e| panic!("{:?}: {e}", self.address))
     }
@@ -75,7 +79,13 @@ impl Server {
 #[derive(Debug)]
 enum Transport {
     WebSocket(Box<WebSocket<Box<dyn Socket>>>),
-    Http { posts: Reader, used: Instant, events: Reader, _others: Option<Reader>, connection: String },
+    /// The last one of the streams is read.
+    Http {
+        posts: Reader,
+        used: Instant,
+        streams: Vec<Reader>,
+        connection: String,
+    },
 }
 
 /// A client with an open session.
@@ -172,9 +182,9 @@ impl Viewer {
     /// Connects over HTTP, with the connection's stream.
     pub(super) fn http(server: &Server) -> Self {
         let connection = initialize_http(server);
-        let events = open_stream(server, &connection, None);
+        let streams = vec![open_stream(server, &connection, None)];
         let (posts, used) = (BufReader::new(server.connect()), Instant::now());
-        Self::of(server, Transport::Http { posts, used, events, _others: None, connection })
+        Self::of(server, Transport::Http { posts, used, streams, connection })
     }
 
     fn of(server: &Server, transport: Transport) -> Self {
@@ -192,9 +202,8 @@ impl Viewer {
 
     /// Opens the session's own stream, if the transport has more than one, and reads that one from now on.
     pub(super) fn with_session_stream(mut self) -> Self {
-        if let Transport::Http { events, _others, connection, .. } = &mut self.transport {
-            let own = open_stream(&self.server, connection, Some(&self.session));
-            *_others = Some(std::mem::replace(events, own));
+        if let Transport::Http { streams, connection, .. } = &mut self.transport {
+            streams.push(open_stream(&self.server, connection, Some(&self.session)));
         }
         self
     }
@@ -275,8 +284,9 @@ impl Viewer {
                     return;
                 }
             },
-            Transport::Http { events, .. } => loop {
+            Transport::Http { streams, .. } => loop {
                 self.line.clear();
+                let Some(events) = streams.last_mut() else { panic!("no stream") };
                 let read = events.read_line(&mut self.line).unwrap_or_else(|e| panic!("the stream: {e}"));
                 assert!(read > 0, "the stream ended");
                 if self.line.starts_with("data: ") {
