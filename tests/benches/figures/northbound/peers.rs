@@ -1,7 +1,7 @@
 //! Agents that serve ACP over HTTP and WebSocket themselves: what their servers add to their own standard input and
 //! output, and what the gateway adds. All servers listen on TCP, and one fake model answers all.
 
-use super::viewer::{Server, Viewer};
+use super::viewer::{Server, Viewer, initialize_http};
 use crate::latency::{sync_file, sync_ms};
 use crate::pipe::Pipe;
 use crate::report::{Limit, Report};
@@ -93,30 +93,28 @@ impl Peer {
         let agents = BTreeMap::from([(self.name, agent.clone())]);
         let house = Plan::default().gateway(LISTEN).build_in(world, &agents);
         let cwd = house.world.dir("work/project");
-        let (service, own) = self.serve(agent, &house, &cwd);
+        let own = [(); 2].map(|()| self.serve(agent, &house, &cwd));
         let token = house.verb(&["token", "add", "figures", "--scope", "prompt"]);
         let token = token["token"].as_str().unwrap_or_else(|| panic!("no token: {token}")).to_owned();
         let path = format!("/acp/{}", self.name);
         let ours = Server::tcp(house.tcp_address(), path, token, Dialect::Acp);
         let mut pipe = Pipe::of(foreign::command(&house.world, agent, &cwd), &cwd);
-        // Over HTTP first: Qwen Code has no WebSocket until the first request has started its agent.
-        let http = side(&own, true, &cwd);
         let mut sides: Sides = [
             Box::new(move |text: &str| pipe.prompt(text)),
-            side(&own, false, &cwd),
-            http,
+            side(&own[0].1, false, &cwd),
+            side(&own[1].1, true, &cwd),
             side(&ours, false, &cwd),
             side(&ours, true, &cwd),
         ];
         self.first_update(&mut sides, &house, report);
         self.bursts(&mut sides, report);
         drop(sides);
-        let _ = service.terminate(LONG);
+        own.map(|(service, _)| drop(service.terminate(LONG)));
         drop(model);
         house.end();
     }
 
-    /// Starts the agent's own server.
+    /// Starts the agent's own server; each transport has one, so that no agent is warmer than the others.
     fn serve(&self, agent: &Agent, house: &House, cwd: &Path) -> (Service, Server) {
         // These servers do not tell a port that the system chose.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
@@ -126,7 +124,10 @@ impl Peer {
         agent.command.extend(self.serve.map(str::to_owned));
         agent.command.extend(["--port".to_owned(), address.port().to_string()]);
         let service = house.world.start_listener(foreign::command(&house.world, &agent, cwd), address);
-        (service, Server::tcp(address, "/acp".to_owned(), String::new(), self.dialect))
+        let server = Server::tcp(address, "/acp".to_owned(), String::new(), self.dialect);
+        // Qwen Code accepts a WebSocket once the first request has started its agent.
+        let _ = initialize_http(&server);
+        (service, server)
     }
 
     fn first_update(&self, sides: &mut Sides, house: &House, report: &mut Report) {
@@ -167,7 +168,6 @@ impl Peer {
         for round in 0..=ROUNDS_OF_BURSTS {
             let turns = prompt_all(sides, round, &text);
             for (at, turn) in turns.iter().enumerate() {
-                eprintln!("{} {} {turn:?}", self.name, SIDES[at]);
                 late[at] += turn.late + turns[0].chunks.saturating_sub(turn.chunks);
                 if round > 0 {
                     rates[at].push(turn.whole_rate());
