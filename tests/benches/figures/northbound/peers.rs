@@ -109,7 +109,9 @@ impl Peer {
         self.first_update(&mut sides, &house, report);
         self.bursts(&mut sides, report);
         drop(sides);
-        own.map(|(service, _)| drop(service.terminate(LONG)));
+        for (service, _) in own {
+            let _ = service.terminate(LONG);
+        }
         drop(model);
         house.end();
     }
