@@ -8,7 +8,6 @@ pub(crate) mod signals;
 use crate::api::access;
 use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
-use crate::api::extract::BodyRoom;
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ListenerStates, Listeners};
 use crate::api::socket::ApiListener;
@@ -49,6 +48,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -92,12 +92,7 @@ pub(crate) async fn serve(
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
-    let api = Api {
-        service: Arc::clone(&service) as _,
-        limits: api_limits(config),
-        room: BodyRoom::default(),
-        ending: stop.clone(),
-    };
+    let api = Api::new(Arc::clone(&service) as _, api_limits(config), stop.clone());
     if let Some(end) = refuse_to_serve(&service, &api, &socket, settings.stays_refused, &mut signals).await {
         stop.cancel();
         store.close().await;
@@ -393,6 +388,7 @@ fn start(
         },
         live: live.clone(),
         listeners: ListenerStates::default(),
+        file_reads: Semaphore::new(service::FILE_READS_MAX),
         started_at_ms: clock.now_ms(),
     })
 }

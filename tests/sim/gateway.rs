@@ -243,6 +243,7 @@ pub(super) fn start(
         durability: "full",
         live,
         listeners: Default::default(),
+        file_reads: tokio::sync::Semaphore::new(1),
         started_at_ms: clock.now_ms(),
     });
     let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);

@@ -110,6 +110,7 @@ fn session_commands_work_from_any_conversation() {
     assert!(answered(&room.say(&house, "/agents")).starts_with("Busy:\n- my own "));
     let cancelled = other.say(&house, "/acp cancel my own");
     assert_eq!(answered(&cancelled), format!("The turn of {key} was asked to stop."));
+    until(SOON, "agent asked to stop", || !house.received("session/cancel").is_empty());
     assert_eq!(house.received("session/cancel").len(), 1, "repeated, and done once");
     let want = format!("{key} is being closed and is no longer bound to a conversation.");
     assert_eq!(answered(&other.say(&house, "/acp close my own")), want);

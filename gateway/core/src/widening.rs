@@ -30,13 +30,12 @@ pub fn scope_of_permission(from: PermissionMode, to: PermissionMode) -> Scope {
 
 /// Returns the scope that a setting of a session needs. Modes of an agent have no order, so every change of one needs
 /// `approve`, and so does a config option that is not known to be harmless. Where not everyone with `approve` may answer
-/// questions, such a setting would answer them: it needs `admin`.
+/// questions, such a setting, and a stricter permission mode too, would answer them: it needs `admin`.
 #[must_use]
 pub fn scope_of_setting(setting: &Setting, now: &SessionOptions) -> Scope {
-    match scope_of_change(setting, now) {
-        Scope::Approve if now.voting != Voting::First => Scope::Admin,
-        scope => scope,
-    }
+    let scope = scope_of_change(setting, now);
+    let answers = matches!(setting, Setting::Permission(mode) if *mode != now.permission);
+    if now.voting != Voting::First && (answers || scope == Scope::Approve) { Scope::Admin } else { scope }
 }
 
 fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
@@ -44,10 +43,13 @@ fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
         Setting::Permission(mode) => scope_of_permission(now.permission, *mode),
         Setting::Mode(_) | Setting::Defaults | Setting::Voting(_) => Scope::Approve,
         Setting::Config { id, .. } if is_harmless(id, &now.agent) => Scope::Prompt,
-        Setting::Config { .. } => Scope::Approve,
-        Setting::Model(_) | Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => {
+        Setting::Model(_)
+            if now.agent.model_option().is_none_or(|option| is_harmless(&option.id, &now.agent)) =>
+        {
             Scope::Prompt
         }
+        Setting::Config { .. } | Setting::Model(_) => Scope::Approve,
+        Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => Scope::Prompt,
     }
 }
 
@@ -117,7 +119,7 @@ mod tests {
             // The agent says what its option is, not the name.
             (config("model"), Scope::Approve),
             (config("effort"), Scope::Prompt),
-            (Setting::Model("big".to_owned()), Scope::Prompt),
+            (Setting::Model("big".to_owned()), Scope::Approve),
             (Setting::Cwd("/w".to_owned()), Scope::Prompt),
             (Setting::NonInteractive(NonInteractive::Fail), Scope::Prompt),
             (Setting::TimeoutS(1), Scope::Prompt),
@@ -132,6 +134,23 @@ mod tests {
         }
         let fresh = SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny);
         assert_eq!(scope_of_setting(&config("model"), &fresh), Scope::Prompt);
+        assert_eq!(scope_of_setting(&Setting::Model("big".to_owned()), &fresh), Scope::Prompt);
+    }
+
+    #[test]
+    fn stricter_permission_mode_answers_questions_that_others_may_not_answer() {
+        let deny = Setting::Permission(PermissionMode::DenyAll);
+        for (voting, want) in
+            [(Voting::First, Scope::Prompt), (Voting::Owner, Scope::Admin), (Voting::Local, Scope::Admin)]
+        {
+            let now = SessionOptions { voting, ..options(PermissionMode::Ask) };
+            assert_eq!(scope_of_setting(&deny, &now), want, "{voting:?}");
+            assert_eq!(
+                scope_of_setting(&Setting::Permission(PermissionMode::Ask), &now),
+                Scope::Prompt,
+                "no change"
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Slots of connections to the API. Streams have a separate maximum. A new connection is never
-//! refused: it closes an inactive connection of the address that holds the most of them, the one that has been
-//! inactive for longest, so that held connections lock no client out.
+//! refused: it closes a connection of the address that holds the most of them, the one that has been inactive for
+//! longest, so that held connections lock no client out. A new stream closes in the same way, but only a connection of
+//! an address that has more streams than its own.
 
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -37,6 +38,8 @@ struct SlotTable {
 pub(crate) struct ConnectionSlots {
     table: Arc<Mutex<SlotTable>>,
     max: usize,
+    /// Ends the connections that take a slot from here.
+    end: CancellationToken,
 }
 
 /// Slot of one connection, released on drop.
@@ -50,7 +53,12 @@ pub(crate) struct ConnectionSlot {
 
 impl ConnectionSlots {
     pub(crate) fn new(max: usize) -> Self {
-        Self { table: Arc::default(), max: max.max(4) }
+        Self { table: Arc::default(), max: max.max(4), end: CancellationToken::new() }
+    }
+
+    /// The same slots, for connections that `end` ends.
+    pub(crate) fn under(&self, end: &CancellationToken) -> Self {
+        Self { end: end.clone(), ..self.clone() }
     }
 
     /// Maximum number of streams.
@@ -64,16 +72,12 @@ impl ConnectionSlots {
         let address = address.map(network_of);
         let mut table = self.table.lock();
         let is_full = table.entries.len() >= self.max;
-        if is_full {
-            let without_streams = |entry: &SlotEntry| entry.streams == 0;
-            let is_idle = |entry: &SlotEntry| without_streams(entry) && entry.requests == 0;
-            // Streams never use all slots, so a candidate exists.
-            if let Some(at) = table.victim(is_idle).or_else(|| table.victim(without_streams)) {
-                table.entries.remove(at).end.cancel();
-            }
+        // Streams never use all slots, so a candidate exists.
+        if is_full && let Some(at) = table.victim(|entry| entry.streams == 0) {
+            table.entries.remove(at).end.cancel();
         }
         table.last_id += 1;
-        let (id, end) = (table.last_id, CancellationToken::new());
+        let (id, end) = (table.last_id, self.end.child_token());
         table.entries.push(SlotEntry { id, address, requests: 0, streams: 0, end: end.clone() });
         drop(table);
         (
@@ -116,13 +120,37 @@ fn network_of(address: IpAddr) -> IpAddr {
 
 impl SlotTable {
     /// Returns the connection to close among these: of the address with the most connections, the least recently
-    /// active one.
+    /// active one, preferably without a request.
     fn victim(&self, is_candidate: impl Fn(&SlotEntry) -> bool) -> Option<usize> {
         let mut held: HashMap<Option<IpAddr>, usize> = HashMap::new();
         self.entries.iter().for_each(|entry| *held.entry(entry.address).or_default() += 1);
         let candidates = self.entries.iter().enumerate().filter(|(_, entry)| is_candidate(entry));
-        let order = |(at, entry): &(usize, &SlotEntry)| (Reverse(held.get(&entry.address).copied()), *at);
+        let order = |(at, entry): &(usize, &SlotEntry)| {
+            (Reverse(held.get(&entry.address).copied()), entry.requests > 0, *at)
+        };
         candidates.min_by_key(order).map(|(at, _)| at)
+    }
+
+    /// Closes a connection with streams of the address that has the most of them, the least recently active one, if that
+    /// address has more than the one of this connection would have. Returns true if one was closed.
+    fn close_streams_for(&mut self, id: u64) -> bool {
+        let mut streams: HashMap<Option<IpAddr>, usize> = HashMap::new();
+        self.entries.iter().for_each(|entry| *streams.entry(entry.address).or_default() += entry.streams);
+        let Some(own) = self.entries.iter().find(|entry| entry.id == id).map(|entry| entry.address) else {
+            return false;
+        };
+        let own_streams = streams.get(&own).copied().unwrap_or_default();
+        let Some((address, _)) = streams
+            .into_iter()
+            .max_by_key(|(_, streams)| *streams)
+            .filter(|(_, most)| *most > own_streams + 1)
+        else {
+            return false;
+        };
+        let of_address = |entry: &SlotEntry| entry.address == address && entry.streams > 0;
+        let Some(at) = self.entries.iter().position(of_address) else { return false };
+        self.entries.remove(at).end.cancel();
+        true
     }
 
     /// Changes the counts of a connection, which becomes the most recently active one.
@@ -151,12 +179,14 @@ pub(crate) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    /// Counts the request as a stream. Returns false if the maximum of streams is reached.
+    /// Counts the request as a stream. Returns false if the maximum of streams is reached, and no other address has more
+    /// streams than this one would have.
     pub(crate) fn become_stream(&mut self) -> bool {
         let slots = &self.slot.slots;
         let mut table = slots.table.lock();
         let is_full = table.entries.iter().map(|entry| entry.streams).sum::<usize>() >= slots.streams_max();
-        if !is_full && !self.is_stream {
+        let has_place = !is_full || table.close_streams_for(self.slot.id);
+        if has_place && !self.is_stream {
             self.is_stream = true;
             table.change(self.slot.id, |entry| {
                 entry.requests -= 1;
@@ -187,6 +217,8 @@ impl Drop for ActiveRequest {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
     use super::*;
 
     fn is_ended(slot: &ConnectionSlot) -> bool {
@@ -224,6 +256,40 @@ mod tests {
         let (_fifth, displaced) = slots.take(other);
         assert!(displaced && is_ended(&held[2]), "of the network with three, not the oldest of all");
         assert!(!is_ended(&held[0]) && !is_ended(&held[1]) && !is_ended(&held[3]));
+    }
+
+    #[test]
+    fn active_connections_of_one_address_close_no_idle_one_of_another() {
+        let slots = ConnectionSlots::new(4);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|text| Some(text.parse::<IpAddr>().unwrap()));
+        let held: Vec<_> = [one, one, one, other].into_iter().map(|it| slots.take(it).0).collect();
+        let _active: Vec<_> = held[..3].iter().map(ConnectionSlot::request).collect();
+        let (_fifth, displaced) = slots.take(one);
+        assert!(displaced && is_ended(&held[0]) && !is_ended(&held[3]));
+    }
+
+    #[test]
+    fn address_with_the_most_streams_gives_one_up() {
+        let slots = ConnectionSlots::new(8);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|text| Some(text.parse::<IpAddr>().unwrap()));
+        let held: Vec<_> = (0..6).map(|_| slots.take(one).0).collect();
+        let open: Vec<_> = held.iter().filter_map(stream).collect();
+        assert!(open.len() == 6 && stream(&slots.take(one).0).is_none(), "no more for the same address");
+        let late: Vec<_> = (0..2).map(|_| slots.take(other).0).collect();
+        let late_open: Vec<_> = late.iter().filter_map(stream).collect();
+        assert_eq!(late_open.len(), 2);
+        assert_eq!(
+            held.iter().map(|slot| is_ended(slot)).collect::<Vec<_>>(),
+            [true, true, false, false, false, false]
+        );
+    }
+
+    #[test]
+    fn listener_ends_its_connections() {
+        let (slots, end) = (ConnectionSlots::new(4), CancellationToken::new());
+        let (own, other) = (slots.under(&end).take(None).0, slots.take(None).0);
+        end.cancel();
+        assert!(is_ended(&own) && !is_ended(&other));
     }
 
     #[test]

@@ -15,15 +15,19 @@ use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Body as _;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Size from which a body counts as a large one, in bytes.
-const LARGE_BYTES: usize = 64 * 1024;
+pub(crate) const LARGE_BYTES: usize = 64 * 1024;
 /// Maximum size of all large bodies together, in KiB.
 const LARGE_KIB_MAX: u32 = 64 * 1024;
+/// Maximum size of the large bodies of one principal, in KiB.
+const OWN_KIB_MAX: u32 = LARGE_KIB_MAX / 2;
 
 /// Error response to a request.
 #[derive(Debug)]
@@ -99,25 +103,67 @@ fn status_of(code: Code) -> StatusCode {
     }
 }
 
-/// Room for large bodies, so that many of them take bounded memory.
-#[derive(Debug, Clone)]
-pub(crate) struct BodyRoom(Arc<Semaphore>);
+/// Room for the large bodies of requests and of responses, so that many of them take bounded memory. One sender has at
+/// most half of each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct BodyRoom {
+    requests: RoomPool,
+    responses: RoomPool,
+}
 
-impl Default for BodyRoom {
+/// Room for the bodies of one direction.
+#[derive(Debug, Clone)]
+struct RoomPool {
+    all: Arc<Semaphore>,
+    /// Room of each principal that uses some.
+    own: Arc<Mutex<HashMap<String, Weak<Semaphore>>>>,
+}
+
+/// Room of one body, released on drop.
+#[derive(Debug)]
+pub(crate) struct TakenRoom {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl Default for RoomPool {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)))
+        Self { all: Arc::new(Semaphore::new(LARGE_KIB_MAX as usize)), own: Arc::default() }
+    }
+}
+
+impl RoomPool {
+    fn own(&self, principal: &str) -> Arc<Semaphore> {
+        let mut own = self.own.lock();
+        own.retain(|_, room| room.strong_count() > 0);
+        own.get(principal).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let room = Arc::new(Semaphore::new(OWN_KIB_MAX as usize));
+            own.insert(principal.to_owned(), Arc::downgrade(&room));
+            room
+        })
+    }
+
+    async fn take(&self, principal: &str, bytes: usize) -> Option<TakenRoom> {
+        if bytes < LARGE_BYTES {
+            return None;
+        }
+        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(OWN_KIB_MAX);
+        // The semaphores are never closed.
+        let own = self.own(principal).acquire_many_owned(kib).await.ok()?;
+        let all = Arc::clone(&self.all).acquire_many_owned(kib).await.ok()?;
+        Some(TakenRoom { _own: own, _all: all })
     }
 }
 
 impl BodyRoom {
-    /// Waits for room for so many bytes. Small bodies need none.
-    pub(crate) async fn take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        if bytes < LARGE_BYTES {
-            return None;
-        }
-        let kib = u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX).min(LARGE_KIB_MAX);
-        // The semaphore is never closed.
-        Arc::clone(&self.0).acquire_many_owned(kib).await.ok()
+    /// Waits for room for a body of this principal. Small bodies need none.
+    pub(crate) async fn take(&self, principal: &Principal, bytes: usize) -> Option<TakenRoom> {
+        self.requests.take(&principal.id, bytes).await
+    }
+
+    /// Waits for room for a response to this principal.
+    pub(crate) async fn take_response(&self, principal: &Principal, bytes: usize) -> Option<TakenRoom> {
+        self.responses.take(&principal.id, bytes).await
     }
 }
 
@@ -144,9 +190,12 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
             return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
         let (max, limit) = (api.limits.body_bytes_max, Duration::from_millis(api.limits.body_ms));
+        let Some(sender) = request.extensions().get::<Principal>().cloned() else {
+            return Err(ApiError::of(Code::AuthRequired, "the request has no sender"));
+        };
         let body = request.into_body();
         let bytes = declared_bytes(&body, max);
-        let Ok(_room) = tokio::time::timeout(limit, api.room.take(bytes)).await else {
+        let Ok(_room) = tokio::time::timeout(limit, api.room.take(&sender, bytes)).await else {
             return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
         };
         let bytes = match tokio::time::timeout(limit, to_bytes(body, max)).await {

@@ -2,7 +2,7 @@
 //! directories.
 
 use crate::api::Api;
-use crate::api::extract::{ApiError, Json, SessionKeyPath};
+use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
 use crate::session::service::Service;
 use acp_core::api::{FileView, FilesView};
 use acp_core::failure::Failure;
@@ -15,6 +15,8 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
 use utoipa::IntoParams;
 
 /// Query of `GET /v1/sessions/{key}/files`.
@@ -80,11 +82,17 @@ pub(crate) async fn inspect(
 /// `GET /v1/sessions/{key}/files/content`: the text of a file.
 pub(crate) async fn content(
     State(api): State<Api>,
+    Caller(sender): Caller,
     SessionKeyPath(key): SessionKeyPath,
     query: Result<Query<ContentQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(ContentQuery { path, line, limit }) =
         query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let bytes = usize::try_from(READ_BYTES_MAX).unwrap_or(usize::MAX);
+    let taking = api.room.take_response(&sender, bytes);
+    let Ok(room) = tokio::time::timeout(Duration::from_millis(api.limits.body_ms), taking).await else {
+        return Err(ApiError::of(Code::LimitReached, "too many files are being read; try again later"));
+    };
     let text = read(api.service.as_ref(), &key, path, line, limit).await?;
     // The type is fixed: a browser must not guess that a file of the project is a page of this origin.
     let headers = [
@@ -92,7 +100,9 @@ pub(crate) async fn content(
         (header::CACHE_CONTROL, "no-store"),
         (HeaderName::from_static("x-content-type-options"), "nosniff"),
     ];
-    Ok((headers, text).into_response())
+    let mut response = (headers, text).into_response();
+    response.extensions_mut().insert(Arc::new(room));
+    Ok(response)
 }
 
 /// Returns the text of a file of a session, or some of its lines.

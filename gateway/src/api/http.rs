@@ -4,7 +4,7 @@
 use crate::api::ApiLimits;
 use crate::api::connection_io::ConnectionIo;
 use crate::api::connection_slots::{ActiveRequest, ConnectionSlot};
-use crate::api::extract::ApiError;
+use crate::api::extract::{ApiError, TakenRoom};
 use crate::api::tokens::TokenLease;
 use crate::api::web_gate;
 use acp_core::failure::Failure;
@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Maximum size of a request's head, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -36,6 +36,8 @@ pub(super) const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub(super) const REFUSED_MS: u64 = 2_000;
 /// Maximum number of concurrent requests on one HTTP/2 connection.
 const STREAMS_PER_CONNECTION_MAX: u32 = 64;
+/// Time that a connection has to notice the end of its token, in milliseconds.
+const UNREAD_MS: u64 = 2_000;
 /// Interval of pings on an HTTP/2 connection, and time limit of their answers, in milliseconds.
 const PING_MS: u64 = 30_000;
 
@@ -180,9 +182,15 @@ impl Exchange {
             }
             return Ok(response);
         }
+        let released = CancellationToken::new();
+        if let Some(lease) = lease.clone() {
+            tokio::spawn(end_unread(lease, released.clone(), self.slot.end().clone()));
+        }
         let lease = lease.map(|lease| Box::pin(lease.ended()) as BoxFuture<'static, ()>);
         let body = std::mem::take(response.body_mut());
-        Ok(response.map(|_| Body::new(HeldBody { body, lease, _active: active })))
+        let _room = response.extensions_mut().remove::<Arc<Option<TakenRoom>>>();
+        let _released = released.drop_guard();
+        Ok(response.map(|_| Body::new(HeldBody { body, lease, _active: active, _released, _room })))
     }
 }
 
@@ -201,11 +209,25 @@ async fn end_with_lease(lease: TokenLease, end: CancellationToken) {
     }
 }
 
+/// Ends a connection whose token has ended while it does not read the rest of a response: nothing polls its body then.
+async fn end_unread(lease: TokenLease, released: CancellationToken, end: CancellationToken) {
+    let unread = async {
+        lease.ended().await;
+        tokio::time::sleep(Duration::from_millis(UNREAD_MS)).await;
+    };
+    tokio::select! {
+        () = released.cancelled() => {}
+        () = unread => end.cancel(),
+    }
+}
+
 /// Body of a response. It fails when the token of its request ends, and releases the request when it is dropped.
 struct HeldBody {
     body: Body,
     lease: Option<BoxFuture<'static, ()>>,
     _active: ActiveRequest,
+    _released: DropGuard,
+    _room: Option<Arc<Option<TakenRoom>>>,
 }
 
 impl HttpBody for HeldBody {

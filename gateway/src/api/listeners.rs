@@ -10,8 +10,8 @@ use crate::api::web_gate::{Identification, WebGate};
 use crate::config::LiveConfig;
 use crate::metrics::{Metrics, OpenCount};
 use acp_core::api::ListenerView;
-use acp_core::config::NorthboundConfig;
 use acp_core::config::load::LoadedConfig;
+use acp_core::config::{NorthboundConfig, ProxyConfig};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
@@ -61,7 +61,7 @@ enum Wanted {
     /// TCP; true with TLS.
     Tcp(SocketAddr, bool),
     /// Socket of the proxy.
-    Proxy(PathBuf),
+    Proxy(PathBuf, ProxyConfig),
 }
 
 struct ActiveListener {
@@ -81,6 +81,8 @@ struct Shared {
     log: RefusalLog,
     /// Present TLS files; `None` without TLS.
     tls: Arc<RwLock<Option<Arc<ServerConfig>>>>,
+    /// Ends the connections of the listener that are left after its drain, upgraded ones included.
+    end: CancellationToken,
 }
 
 /// The listeners.
@@ -106,7 +108,8 @@ impl Listeners {
     ) -> Result<Self, Failure> {
         let slots = ConnectionSlots::new(server.limits.connections_max);
         let (log, tls) = (RefusalLog::default(), Arc::default());
-        let shared = Shared { server, live, tokens, metrics, slots, log, tls };
+        let end = CancellationToken::new();
+        let shared = Shared { server, live, tokens, metrics, slots, log, tls, end };
         // Subscribed first: a reload while the listeners are opened is followed afterwards.
         let changes = shared.live.changes();
         let mut listeners = Self { shared, changes, states, active: BTreeMap::new() };
@@ -148,7 +151,7 @@ impl Listeners {
         let mut wanted: BTreeMap<String, Wanted> =
             config.addresses().into_iter().map(|at| (at.to_string(), Wanted::Tcp(at, has_tls))).collect();
         if let Some(socket) = &config.proxy.socket {
-            wanted.insert(socket.display().to_string(), Wanted::Proxy(socket.clone()));
+            wanted.insert(socket.display().to_string(), Wanted::Proxy(socket.clone(), config.proxy.clone()));
         }
         self.states.keep_only(&wanted);
         let stays = |address: &String, active: &ActiveListener| {
@@ -170,7 +173,7 @@ impl Listeners {
             }
             let opened = match (&wanted, is_usable) {
                 (Wanted::Tcp(..), false) => Err("its TLS files cannot be used".to_owned()),
-                _ => self.start(&address, wanted, config).await,
+                _ => self.start(&address, wanted).await,
             };
             if let Err(why) = opened {
                 self.states.set(&address, false, false, why.clone());
@@ -188,14 +191,10 @@ impl Listeners {
         Ok(())
     }
 
-    async fn start(
-        &mut self,
-        address: &str,
-        wanted: Wanted,
-        config: &NorthboundConfig,
-    ) -> Result<(), String> {
+    async fn start(&mut self, address: &str, wanted: Wanted) -> Result<(), String> {
         let stop = CancellationToken::new();
-        let shared = self.shared.clone();
+        let end = CancellationToken::new();
+        let shared = Shared { slots: self.shared.slots.under(&end), end, ..self.shared.clone() };
         let mut plaintext = false;
         let (task, details) = match &wanted {
             Wanted::Tcp(at, has_tls) => {
@@ -212,13 +211,13 @@ impl Listeners {
                     format!("{bound}: {details}"),
                 )
             }
-            Wanted::Proxy(socket) => {
-                if config.proxy.uids.contains(&rustix::process::geteuid().as_raw()) {
+            Wanted::Proxy(socket, proxy) => {
+                if proxy.uids.contains(&rustix::process::geteuid().as_raw()) {
                     return Err("northbound.proxy.uids contains the gateway's own user".to_owned());
                 }
                 let listener = bind_unix(socket, 0o666).map_err(|error| error.to_string())?;
                 let serving = shared.serve_proxy(listener, socket.clone(), stop.clone());
-                (tokio::spawn(serving), format!("proxy of uids {:?}", config.proxy.uids))
+                (tokio::spawn(serving), format!("proxy of uids {:?}", proxy.uids))
             }
         };
         tracing::info!(address, details, "listener opened");
@@ -253,6 +252,7 @@ impl Shared {
             drop(tasks.spawn(async move { shared.serve_stream(stream, peer, has_tls, &stop).await }));
         })
         .await;
+        self.end.cancel();
     }
 
     async fn serve_stream(
@@ -303,6 +303,7 @@ impl Shared {
             }));
         })
         .await;
+        self.end.cancel();
         remove_socket(&path);
     }
 

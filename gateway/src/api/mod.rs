@@ -82,6 +82,13 @@ pub(crate) struct Api {
     pub(crate) ending: CancellationToken,
 }
 
+impl Api {
+    /// Creates the API of a service.
+    pub(crate) fn new(service: Arc<dyn Service>, limits: ApiLimits, ending: CancellationToken) -> Self {
+        Self { service, limits, room: BodyRoom::default(), ending }
+    }
+}
+
 /// Router of the API. Routers with a state of their own can be merged.
 pub(crate) fn router(api: Api) -> Router {
     Router::new()

@@ -12,7 +12,6 @@ mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
-use crate::api::extract::BodyRoom;
 use crate::session::service::{Service, ServiceFuture};
 use crate::tests::{prompt_request, session_row};
 use acp_core::actor::QuestionAnswer;
@@ -376,12 +375,7 @@ pub(crate) struct Server {
 impl Server {
     fn start(dir: &Path, fake: &Arc<Fake>, limits: ApiLimits) -> Self {
         let ending = CancellationToken::new();
-        let api = Api {
-            service: Arc::clone(fake) as Arc<dyn Service>,
-            limits,
-            room: BodyRoom::default(),
-            ending: ending.clone(),
-        };
+        let api = Api::new(Arc::clone(fake) as Arc<dyn Service>, limits, ending.clone());
         let bound = ApiListener::bind(&dir.join(SOCKET)).unwrap();
         let serving = tokio::spawn(bound.serve(router(api), limits, ending.clone()));
         Self { ending, serving }

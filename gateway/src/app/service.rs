@@ -35,7 +35,10 @@ use acp_store::Store;
 use acp_store::gauges;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+
+/// Maximum number of clients' reads of files at the same time.
+pub(crate) const FILE_READS_MAX: usize = 8;
 
 /// Dependencies of the local API.
 pub(crate) struct GatewayService {
@@ -61,6 +64,8 @@ pub(crate) struct GatewayService {
     pub(crate) live: LiveConfig,
     /// Listeners of the API besides the local socket.
     pub(crate) listeners: ListenerStates,
+    /// Places of clients' reads of files.
+    pub(crate) file_reads: Semaphore,
     /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
 }
@@ -294,6 +299,8 @@ impl Service for GatewayService {
         Box::pin(async move {
             // A helper without a lease works for sessions without a process too, and cannot write.
             let request = FilesRequest { scope: FilesScope::Tenant, roots, op };
+            // Starts of agents need helpers too. The semaphore is never closed.
+            let _place = self.file_reads.acquire().await;
             let unavailable =
                 |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
             match self.supervisor.call(Request::Files(request)).await {

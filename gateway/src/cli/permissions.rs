@@ -26,7 +26,7 @@ pub(crate) enum PermissionsCommand {
         session: SessionKey,
         /// Permission request, as shown by the list
         permission_id: String,
-        /// Option to choose, or values of a form: FIELD=VALUE …
+        /// Option to choose, or values of a form: FIELD=VALUE ...
         #[arg(required = true, value_name = "OPTION|FIELD=VALUE")]
         answer: Vec<String>,
         #[command(flatten)]

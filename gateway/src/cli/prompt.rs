@@ -256,7 +256,7 @@ impl TurnFollower {
             if !has_fields {
                 self.list_options(&asked.options, out)?;
             }
-            out.text(if has_fields { "Your answer (FIELD=VALUE …, or decline): " } else { NUMBER_PROMPT })?;
+            out.text(if has_fields { "Your answer (FIELD=VALUE ..., or decline): " } else { NUMBER_PROMPT })?;
             out.flush()?;
             self.question = Some((asked.permission_id, asked.options, Some(form)));
             return Ok(());

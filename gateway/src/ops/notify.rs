@@ -15,17 +15,20 @@ use acp_store::{Store, StoreError};
 use request::WebhookSender;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Pauses between attempts.
 const RETRY_BACKOFF: Backoff = Backoff::new(500, 300_000);
+/// Time that a request under way has to end when the configuration is read again.
+const REPLACED_WAIT: Duration = Duration::from_secs(2);
 /// Maximum number of rows that one search reads.
 const SEARCH_ROWS: u64 = 10_000;
 
 /// Sends events to all targets until `stop`. Each reload of the configuration reads targets and secrets again; requests
-/// that are under way end first.
+/// that are under way have two seconds to end, and are repeated otherwise.
 pub(crate) async fn run(
     store: Store,
     mut config: watch::Receiver<Arc<LoadedConfig>>,
@@ -126,8 +129,13 @@ impl TargetTask {
         let mut attempts = 0_u32;
         loop {
             attempts += 1;
+            let replaced = async {
+                self.replaced.cancelled().await;
+                tokio::time::sleep(REPLACED_WAIT).await;
+            };
             let sent = tokio::select! {
                 () = self.stop.cancelled() => return Err(Stopped),
+                () = replaced => return Err(Stopped),
                 sent = self.sender.send(event_id, event) => sent,
             };
             let Err(error) = sent else {
@@ -159,7 +167,7 @@ impl TargetTask {
         }
     }
 
-    async fn pause(&self, time: std::time::Duration) -> Result<(), Stopped> {
+    async fn pause(&self, time: Duration) -> Result<(), Stopped> {
         tokio::select! {
             () = self.replaced.cancelled() => Err(Stopped),
             () = tokio::time::sleep(time) => Ok(()),

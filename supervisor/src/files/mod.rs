@@ -70,7 +70,7 @@ struct HelperKey {
 enum QueueScope {
     /// Requests for a lease.
     Lease(LeaseId),
-    /// Equal requests without a lease, by their hash.
+    /// Equal requests without a lease, and reads beneath equal roots, by their hash.
     LookUp(u64),
 }
 
@@ -80,8 +80,13 @@ impl QueueScope {
         match scope {
             FilesScope::Lease(lease_id) => Self::Lease(*lease_id),
             FilesScope::Tenant => {
+                // Reads of files beneath the same roots share a helper: starts of agents need helpers too.
+                let names = match op {
+                    FilesOp::Read { .. } | FilesOp::Inspect { .. } => &[],
+                    _ => op.names(),
+                };
                 let mut hasher = DefaultHasher::new();
-                (discriminant(op), roots, op.names(), op.search()).hash(&mut hasher);
+                (discriminant(op), roots, names, op.search()).hash(&mut hasher);
                 Self::LookUp(hasher.finish())
             }
         }

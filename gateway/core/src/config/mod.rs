@@ -23,7 +23,7 @@ pub use agent::{AgentConfig, Backend, Backends, ClientFs};
 pub use bindings::{Binding, SessionMode};
 pub use channels::{Channels, DiscordAccount, SessionConfig};
 pub use mcp::{McpServer, McpTransport, Secret};
-pub use northbound::NorthboundConfig;
+pub use northbound::{NorthboundConfig, ProxyConfig};
 pub use notify::{NotifyEvent, NotifyTarget};
 pub use stream::{DeliveryMode, Separator, Stream};
 

@@ -1,7 +1,8 @@
 //! State of one client's connection: its streams, the sessions that it has opened, and the stream on which each frame
 //! goes.
 
-use super::frames::{Frame, FrameId, FrameQueue, QueueFull};
+use super::frames::{Frame, FrameId, FrameQueue, QueueFull, UNSENT_BYTES_MAX};
+use super::message::{ReplyError, error_frame};
 use super::session_view::{ClientTraits, PendingQuestion, RowsTaken, SessionView, ViewerTraits};
 use super::voting::QuestionKind;
 use crate::event::EventRow;
@@ -174,7 +175,8 @@ impl ConnectionState {
         }
     }
 
-    /// Closes a session on this connection. Frames that wait go to the connection's own stream.
+    /// Closes a session on this connection. Frames that wait go to the connection's own stream, and requests that wait get
+    /// an error there.
     ///
     /// # Errors
     /// [`QueueFull`].
@@ -183,7 +185,9 @@ impl ConnectionState {
         let Some(mut view) = self.sessions.remove(session) else { return Ok(()) };
         let mut left = Vec::new();
         view.take_rows(&[], &mut left);
-        left.into_iter().try_for_each(|frame| self.queue.push(0, frame.json))
+        let error = ReplyError::closed_before_answer();
+        let errors = view.unanswered().into_iter().map(|id| error_frame(&id, &error));
+        left.into_iter().map(|frame| frame.json).chain(errors).try_for_each(|json| self.queue.push(0, json))
     }
 
     /// Adds a frame that is no row: behind the rows of this session if it is open, else to the connection.
@@ -191,10 +195,18 @@ impl ConnectionState {
     /// # Errors
     /// [`QueueFull`].
     pub fn push(&mut self, session: Option<&SessionKey>, json: String) -> Result<(), QueueFull> {
+        if self.unsent_bytes() > UNSENT_BYTES_MAX {
+            return Err(QueueFull);
+        }
         match session.and_then(|key| self.sessions.get_mut(key)) {
             Some(view) => view.push(json),
             None => self.queue.push(0, json),
         }
+    }
+
+    /// Size of the frames of all queues that wait, in bytes.
+    pub fn unsent_bytes(&self) -> usize {
+        self.queue.unsent_bytes() + self.sessions.values().map(SessionView::unsent_bytes).sum::<usize>()
     }
 
     /// Continues a stream after a place that the client has received.
@@ -402,6 +414,20 @@ mod tests {
     }
 
     #[test]
+    fn unread_frames_of_all_sessions_together_are_bounded() {
+        let mut state = state();
+        for n in 0..5 {
+            state.attach(&key(n), 0);
+            let pushed = state.push(Some(&key(n)), "x".repeat(UNSENT_BYTES_MAX / 3));
+            assert_eq!(pushed.is_ok(), n < 4, "{n}");
+        }
+        // What is read makes room.
+        let mut out = Vec::new();
+        state.take_rows(&StreamScope::Connection, &key(0), 0, &[], &mut out);
+        assert_eq!((out.len(), state.push(None, "{}".to_owned())), (1, Ok(())));
+    }
+
+    #[test]
     fn frames_of_a_session_that_is_detached_reach_the_connection() {
         let mut state = state();
         state.attach(&key(1), 0);
@@ -411,6 +437,15 @@ mod tests {
         let mut out = Vec::new();
         state.take_own(&StreamScope::Connection, &mut out);
         assert_eq!(out.len(), 1);
+        // A load and a prompt that wait get an error.
+        state.load(&key(2), 0, 2, "7");
+        let _ = state.session(&key(2)).unwrap().end_prompt(Some((RunId::mint(), "8")));
+        state.detach(&key(2)).unwrap();
+        state.take_own(&StreamScope::Connection, &mut out);
+        let errors =
+            out.drain(1..).map(|frame| serde_json::from_str::<serde_json::Value>(&frame.json).unwrap());
+        let ids: Vec<_> = errors.map(|error| (error["id"].clone(), error["error"]["code"].clone())).collect();
+        assert_eq!(ids, [(json!(8), json!(-32002)), (json!(7), json!(-32002))]);
         // Late rows of a detached session create no state.
         for seq in 1..10_000 {
             let rows = [row(&key(1), seq)];

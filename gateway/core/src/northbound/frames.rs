@@ -8,8 +8,8 @@ use std::fmt;
 pub const FRAMES_MAX: usize = 256;
 /// Maximum size of the sent frames that a queue keeps, in bytes.
 const KEPT_BYTES_MAX: usize = 1024 * 1024;
-/// Maximum size of the unsent frames of a queue, in bytes.
-const UNSENT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Maximum size of the unsent frames of a queue, and of all queues of a connection, in bytes; one frame may exceed it.
+pub const UNSENT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// Place of a frame in the stream of a session: the last row before it, and the number of other frames since that row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +60,8 @@ pub struct FrameQueue {
     frames: VecDeque<(FrameId, String)>,
     /// Number of frames at the front that were sent.
     sent: usize,
+    /// Size of the unsent frames, in bytes.
+    unsent_bytes: usize,
     last: FrameId,
 }
 
@@ -69,11 +71,10 @@ impl FrameQueue {
     /// # Errors
     /// [`QueueFull`] if the unsent frames are too many.
     pub fn push(&mut self, seq: u64, json: String) -> Result<(), QueueFull> {
-        let unsent = self.frames.iter().skip(self.sent);
-        let bytes: usize = unsent.map(|(_, json)| json.len()).sum();
-        if self.frames.len() - self.sent >= FRAMES_MAX || bytes > UNSENT_BYTES_MAX {
+        if self.frames.len() - self.sent >= FRAMES_MAX || self.unsent_bytes > UNSENT_BYTES_MAX {
             return Err(QueueFull);
         }
+        self.unsent_bytes += json.len();
         let seq = seq.max(self.last.seq);
         let n = if seq == self.last.seq { self.last.n + 1 } else { 1 };
         self.last = FrameId { seq, n };
@@ -86,6 +87,7 @@ impl FrameQueue {
     pub fn take(&mut self, seq: u64, out: &mut Vec<Frame>) {
         while let Some((id, json)) = self.frames.get(self.sent).filter(|(id, _)| id.seq <= seq) {
             out.push(Frame { id: Some(*id), json: json.clone() });
+            self.unsent_bytes -= json.len();
             self.sent += 1;
         }
         self.trim();
@@ -95,6 +97,12 @@ impl FrameQueue {
     pub fn rewind(&mut self, to: FrameId) {
         let after = self.frames.iter().take_while(|(id, _)| *id <= to).count();
         self.sent = self.sent.min(after);
+        self.unsent_bytes = self.frames.iter().skip(self.sent).map(|(_, json)| json.len()).sum();
+    }
+
+    /// Size of the unsent frames, in bytes.
+    pub const fn unsent_bytes(&self) -> usize {
+        self.unsent_bytes
     }
 
     fn trim(&mut self) {

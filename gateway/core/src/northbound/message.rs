@@ -45,6 +45,11 @@ impl ReplyError {
         Self::new(METHOD_NOT_FOUND, format!("the method {shown:?} is not served here"))
     }
 
+    /// Creates the error for a request whose session was closed on the connection.
+    pub fn closed_before_answer() -> Self {
+        Self::new(NOT_FOUND, "the session was closed on this connection before the answer")
+    }
+
     /// Creates the error for a session that does not exist, or that the connection has not opened.
     pub fn no_session() -> Self {
         Self::new(NOT_FOUND, "there is no such session on this connection; open it with session/load")

@@ -174,6 +174,11 @@ impl SessionView {
         self.queue.push(self.cursor, json)
     }
 
+    /// Size of the frames that wait, in bytes.
+    pub const fn unsent_bytes(&self) -> usize {
+        self.queue.unsent_bytes()
+    }
+
     /// True if no more prompts of the connection can wait for their answers.
     pub fn is_full(&self) -> bool {
         let waiting = self.own.requests.iter().filter(|(run, _)| !self.own.answered.contains(run));
@@ -219,10 +224,23 @@ impl SessionView {
             .map(|(run, _)| *run)
     }
 
-    /// Returns the runs of the connection whose end was not seen.
+    /// Returns the runs of the connection whose end was not seen, the newest first: to cancel them in this order starts none
+    /// of them.
     pub fn own_runs(&self) -> Vec<RunId> {
         let runs = self.own.requests.keys().filter(|run| !self.own.answered.contains(*run));
-        runs.copied().collect()
+        let mut runs: Vec<_> = runs.copied().collect();
+        runs.sort_unstable_by(|one, other| other.cmp(one));
+        runs
+    }
+
+    /// Returns the raw ids of the requests that wait for an answer: a load, and prompts.
+    pub fn unanswered(&self) -> Vec<String> {
+        let mut ids: Vec<_> =
+            self.own_runs().iter().filter_map(|run| self.own.requests.get(run)).flatten().cloned().collect();
+        if let Phase::Loading { call, .. } = &self.phase {
+            ids.push(call.clone());
+        }
+        ids
     }
 
     /// Continues after a place that the client has received.

@@ -4,6 +4,7 @@ use super::AcpServer;
 use super::connection::{Connection, Incoming};
 use crate::api::access::{require, require_all_agents, visible_session};
 use crate::api::export::read_diff;
+use crate::api::extract::LARGE_BYTES;
 use crate::api::files;
 use crate::api::sessions::visible_permissions;
 use acp_core::api::{PageCursor, PermissionView};
@@ -145,7 +146,12 @@ impl Caller {
             Ok(Some(result)) => Ok(result.to_string()),
             Err(error) => Err(error),
         };
-        self.connection.push(session.as_ref(), reply_frame(id, &outcome));
+        let frame = reply_frame(id, &outcome);
+        let is_large = frame.len() > LARGE_BYTES;
+        self.connection.push(session.as_ref(), frame);
+        if is_large {
+            self.server.bound_unread();
+        }
     }
 
     /// Executes a call with this raw id.
@@ -259,7 +265,7 @@ impl Caller {
         let accepted = self.submit_prompt(&session, request, key).await;
         let of_turn = accepted.as_ref().ok().filter(|_| mode == RunMode::Prompt);
         let of_turn = of_turn.map(|accepted| (accepted.run_id, id));
-        let cursor = self.connection.state().session(&session).map_or(0, |view| view.end_prompt(of_turn));
+        let cursor = self.connection.state().session(&session).map(|view| view.end_prompt(of_turn));
         self.connection.wake();
         let accepted = accepted?;
         if mode == RunMode::Steer {
@@ -268,6 +274,7 @@ impl Caller {
                 json!({ "runId": run_id, "steered": steered, "queuedBehind": accepted.queued_behind }),
             ));
         }
+        let cursor = cursor.ok_or_else(ReplyError::closed_before_answer)?;
         self.repeat_answer(id, &session, &accepted, cursor).await?;
         // The stream answers behind the row that ends the run.
         Ok(None)

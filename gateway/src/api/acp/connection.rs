@@ -3,6 +3,7 @@
 
 use super::AcpServer;
 use super::calls;
+use crate::api::extract::TakenRoom;
 use crate::api::tokens::TokenLease;
 use crate::metrics::{Metrics, OpenCount};
 use acp_core::northbound::connection::{ConnectionState, StreamTicket};
@@ -14,7 +15,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +36,7 @@ pub(super) struct Incoming {
     /// True if the kernel reports a peer on this machine for the request.
     pub(super) is_local: bool,
     /// Room of a large message.
-    pub(super) _room: Option<OwnedSemaphorePermit>,
+    pub(super) _room: Option<TakenRoom>,
 }
 
 /// Use of a connection.

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX, TooManyConnections, websocket};
-use crate::api::extract::declared_bytes;
+use crate::api::extract::{TakenRoom, declared_bytes};
 use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::{INVALID_PARAMS, RpcMessage};
 use acp_core::northbound::answers::{self, ShownLimits};
@@ -23,7 +23,6 @@ use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// First bytes of a stream: they reach the client before any event.
 const STREAM_HEAD: &str = "retry: 2000\n:\n\n";
@@ -129,7 +128,7 @@ pub(super) async fn post(
     let session_header = text(request.headers(), SESSION_HEADER).map(str::to_owned);
     let is_local = principal.local;
     let lease = request.extensions().get::<TokenLease>().cloned();
-    let (body, room) = read_body(&server, request).await?;
+    let (body, room) = read_body(&server, &principal, request).await?;
     let is_initialize =
         matches!(message::parse(&body), Ok(RpcMessage::Request { method, .. }) if method == "initialize");
     match found {
@@ -150,12 +149,13 @@ pub(super) async fn post(
 
 async fn read_body(
     server: &AcpServer,
+    principal: &Principal,
     request: Request,
-) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Refusal> {
+) -> Result<(Bytes, Option<TakenRoom>), Refusal> {
     let limit = Duration::from_millis(server.limits.body_ms);
     let body = request.into_body();
     let bytes = declared_bytes(&body, MESSAGE_BYTES_MAX);
-    let Ok(room) = tokio::time::timeout(limit, server.room.take(bytes)).await else {
+    let Ok(room) = tokio::time::timeout(limit, server.room.take(principal, bytes)).await else {
         return Err(Refusal::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "too many large messages; try again later",

@@ -5,6 +5,7 @@ mod attach;
 mod calls;
 mod connection;
 mod http;
+mod message_io;
 mod permissions;
 mod settings;
 mod stream;
@@ -44,6 +45,8 @@ pub(crate) struct AcpLimits {
     pub(crate) dead_ms: u64,
     /// Time limit for receiving a message, in milliseconds.
     pub(crate) body_ms: u64,
+    /// Maximum size of the answers of all connections that wait for their clients, in bytes.
+    pub(crate) unread_bytes_max: usize,
 }
 
 impl Default for AcpLimits {
@@ -54,6 +57,7 @@ impl Default for AcpLimits {
             heartbeat_ms: 15_000,
             dead_ms: 45_000,
             body_ms: 10_000,
+            unread_bytes_max: 256 * 1024 * 1024,
         }
     }
 }
@@ -125,6 +129,20 @@ impl AcpServer {
 
     fn remove(&self, id: &str) {
         self.connections.lock().remove(id);
+    }
+
+    /// Ends the connection with the most unread bytes if all connections together have too many.
+    fn bound_unread(&self) {
+        let all: Vec<_> = self.connections.lock().values().cloned().collect();
+        let unread = all.iter().map(|connection| (connection.state().unsent_bytes(), connection));
+        let unread: Vec<_> = unread.collect();
+        let bytes: usize = unread.iter().map(|(bytes, _)| bytes).sum();
+        if bytes > self.limits.unread_bytes_max
+            && let Some((_, connection)) = unread.iter().max_by_key(|(bytes, _)| *bytes)
+        {
+            tracing::warn!(bytes, "acp clients do not read; the one with the most unread bytes is ended");
+            connection.end("unread");
+        }
     }
 
     /// True if a connection has opened the session.

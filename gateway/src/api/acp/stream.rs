@@ -164,8 +164,9 @@ impl StreamReader {
         let json = notification_frame("_acphost/stream_error", &params.to_string());
         out.push(Frame { id: None, json });
         let mut state = self.connection.state();
-        let _ = state.detach(session);
+        let detached = state.detach(session);
         drop(state);
+        self.connection.after_push(detached);
         self.is_over = matches!(self.ticket.scope, StreamScope::Session(_));
     }
 

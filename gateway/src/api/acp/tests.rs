@@ -5,7 +5,6 @@ use super::calls::Caller;
 use super::connection::{Connection, Incoming};
 use super::stream::{Batch, StreamReader};
 use super::{AcpLimits, AcpServer};
-use crate::api::extract::BodyRoom;
 use crate::api::tests::{Fake, LIMITS};
 use crate::api::{Api, ApiLimits};
 use crate::metrics::Metrics;
@@ -23,12 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
     let api_limits = ApiLimits { ..LIMITS };
-    let api = Api {
-        service: Arc::clone(fake) as _,
-        limits: api_limits,
-        room: BodyRoom::default(),
-        ending: CancellationToken::new(),
-    };
+    let api = Api::new(Arc::clone(fake) as _, api_limits, CancellationToken::new());
     AcpServer::new(&api, limits, Metrics::default())
 }
 
@@ -157,6 +151,12 @@ async fn failed_session_ends_its_stream_with_one_error_and_the_connection_lives(
     let frames = next(&mut stream).await.unwrap();
     assert_eq!((frames.len(), &frames[0]["method"]), (1, &json!("_acphost/stream_error")));
     assert!(next(&mut stream).await.is_none());
+    let answer = next(&mut main).await.unwrap().remove(0);
+    assert_eq!(
+        (&answer["id"], &answer["error"]["code"]),
+        (&json!(1), &json!(-32002)),
+        "the load is answered"
+    );
     send(&connection, json!({"jsonrpc": "2.0", "id": 1, "method": "_acphost/ping"})).await;
     assert_eq!(next(&mut main).await.unwrap()[0]["result"], json!({}));
 }
@@ -174,6 +174,20 @@ async fn client_that_reads_no_answers_loses_its_connection_and_memory_stays_boun
         }
     }
     tokio::time::timeout(Duration::from_secs(5), connection.ended().cancelled()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn client_with_the_most_unread_bytes_gives_its_connection_up() {
+    let server = server(&Fake::new(), AcpLimits { unread_bytes_max: 1_000_000, ..AcpLimits::default() });
+    let [one, other] = [(); 2].map(|()| connect(&server, ann()));
+    one.push(None, "x".repeat(600_000));
+    server.bound_unread();
+    other.push(None, "x".repeat(300_000));
+    server.bound_unread();
+    assert!(!one.ended().is_cancelled() && !other.ended().is_cancelled());
+    other.push(None, "x".repeat(200_000));
+    server.bound_unread();
+    assert!(one.ended().is_cancelled() && !other.ended().is_cancelled());
 }
 
 #[tokio::test(start_paused = true)]

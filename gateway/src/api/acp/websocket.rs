@@ -2,8 +2,10 @@
 
 use super::connection::{Connection, Incoming};
 use super::http::{Refusal, initialize_result, insert};
+use super::message_io::{MessageIo, MessageMeter};
 use super::stream::{Batch, StreamReader};
 use super::{AcpServer, MESSAGE_BYTES_MAX};
+use crate::api::extract::TakenRoom;
 use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::RpcMessage;
 use acp_core::northbound::connection::StreamScope;
@@ -35,11 +37,16 @@ const SUBPROTOCOL: &str = "acp";
 /// Time limit for the close frame, in milliseconds.
 const CLOSE_MS: u64 = 2_000;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
-type Reading = SplitStream<Socket>;
+type Socket = WebSocketStream<MessageIo<TokioIo<Upgraded>>>;
 type Writing = SplitSink<Socket, Message>;
 /// Reason of the end: a close code and a text.
 type End = (CloseCode, &'static str);
+
+/// Messages of the client.
+struct Messages {
+    reading: SplitStream<Socket>,
+    meter: MessageMeter,
+}
 
 /// Answers an upgrade, and serves the socket in a task.
 pub(super) fn upgrade(
@@ -88,12 +95,17 @@ async fn serve(server: &Arc<AcpServer>, connection: &Arc<Connection>, upgraded: 
         max_frame_size: Some(MESSAGE_BYTES_MAX),
         ..WebSocketConfig::default()
     };
-    let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-    let (mut sink, mut messages) = socket.split();
+    let (meter, limit) = (MessageMeter::default(), Duration::from_millis(server.limits.body_ms));
+    let (room, principal) = (server.room.clone(), connection.principal().clone());
+    let io = TokioIo::new(upgraded);
+    let io = MessageIo::new(io, meter.clone(), room, principal, MESSAGE_BYTES_MAX, limit);
+    let socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
+    let (mut sink, messages) = socket.split();
+    let mut messages = Messages { reading: messages, meter };
     let dead = Duration::from_millis(server.limits.dead_ms);
     let end = match next(&mut messages, dead).await {
         Err(end) => end,
-        Ok(first) => match initialize(server, connection, &first) {
+        Ok((first, _room)) => match initialize(server, connection, &first) {
             Err(end) => end,
             Ok(frame) => {
                 if sink.send(Message::Text(frame)).await.is_err() {
@@ -128,7 +140,7 @@ async fn talk(
     server: &Arc<AcpServer>,
     connection: &Arc<Connection>,
     sink: &mut Writing,
-    messages: Reading,
+    messages: Messages,
     dead: Duration,
 ) -> End {
     let Ok(ticket) = connection.state().open_stream(StreamScope::All) else {
@@ -136,9 +148,9 @@ async fn talk(
     };
     let reader = StreamReader::new(server, connection, ticket);
     let (ended, end) = oneshot::channel();
-    let (of, from) = (Arc::clone(server), Arc::clone(connection));
+    let from = Arc::clone(connection);
     let receiving = tokio::spawn(async move {
-        let _ = ended.send(receive(&of, &from, messages, dead).await);
+        let _ = ended.send(receive(&from, messages, dead).await);
     });
     let heartbeat = Duration::from_millis(server.limits.heartbeat_ms);
     let reason = tokio::select! {
@@ -176,12 +188,11 @@ async fn send(mut reader: StreamReader, sink: &mut Writing, heartbeat: Duration)
 }
 
 /// Hands the client's messages to the connection until the socket ends.
-async fn receive(server: &AcpServer, connection: &Connection, mut messages: Reading, dead: Duration) -> End {
+async fn receive(connection: &Connection, mut messages: Messages, dead: Duration) -> End {
     loop {
         match next(&mut messages, dead).await {
             Err(end) => return end,
-            Ok(text) => {
-                let room = server.room.take(text.len()).await;
+            Ok((text, room)) => {
                 let incoming = Incoming {
                     body: Bytes::from(text),
                     session_header: None,
@@ -196,14 +207,17 @@ async fn receive(server: &AcpServer, connection: &Connection, mut messages: Read
     }
 }
 
-/// Waits for the next text.
-async fn next(messages: &mut Reading, dead: Duration) -> Result<String, End> {
+/// Waits for the next text, which comes with its room.
+async fn next(messages: &mut Messages, dead: Duration) -> Result<(String, Option<TakenRoom>), End> {
+    let Messages { reading, meter } = messages;
     loop {
-        match timeout(dead, messages.next()).await {
+        match timeout(dead, reading.next()).await {
             Err(_) => return Err((CloseCode::Policy, "no sign of life")),
             Ok(None | Some(Ok(Message::Close(_)))) => return Err((CloseCode::Normal, "")),
-            Ok(Some(Ok(Message::Text(text)))) => return Ok(text),
-            Ok(Some(Ok(_))) => {}
+            Ok(Some(Ok(Message::Text(text)))) => return Ok((text, meter.end_message())),
+            Ok(Some(Ok(Message::Ping(payload) | Message::Pong(payload)))) => meter.end_control(payload.len()),
+            // Other messages are ignored.
+            Ok(Some(Ok(_))) => drop(meter.end_message()),
             Ok(Some(Err(Error::Capacity(_)))) => return Err((CloseCode::Size, "the message is too long")),
             Ok(Some(Err(Error::Utf8))) => return Err((CloseCode::Invalid, "the text is not UTF-8")),
             Ok(Some(Err(_))) => return Err((CloseCode::Protocol, "the socket failed")),

@@ -1,7 +1,9 @@
 //! Connections of the local interface: slow, idle, half-closed and refused ones.
 
 use super::*;
+use crate::api::extract::BodyRoom;
 use crate::tests::{LogLines, eventually};
+use acp_core::principal::Principal;
 
 #[tokio::test]
 async fn slow_and_disconnected_clients_free_their_slots() {
@@ -205,11 +207,16 @@ async fn client_waits_for_a_place_in_a_full_backlog() {
 #[tokio::test(start_paused = true)]
 async fn large_bodies_wait_for_room_and_small_ones_do_not() {
     let room = BodyRoom::default();
-    let held = [room.take(40 << 20).await, room.take(24 << 20).await];
+    let [ann, bob, eve] = ["ann", "bob", "eve"].map(|name| Principal::of_local_user(name.to_owned()));
     let soon = Duration::from_secs(1);
-    assert!(tokio::time::timeout(soon, room.take(1 << 20)).await.is_err());
-    assert!(tokio::time::timeout(soon, room.take(1_000)).await.unwrap().is_none());
+    let held = room.take(&ann, usize::MAX).await;
+    assert!(tokio::time::timeout(soon, room.take(&ann, 1 << 20)).await.is_err(), "half is for others");
+    let more = room.take(&bob, 32 << 20).await;
+    assert!(held.is_some() && more.is_some());
+    assert!(tokio::time::timeout(soon, room.take(&eve, 1 << 20)).await.is_err());
+    assert!(tokio::time::timeout(soon, room.take(&eve, 1_000)).await.unwrap().is_none());
+    assert!(tokio::time::timeout(soon, room.take_response(&ann, 1 << 20)).await.unwrap().is_some());
     drop(held);
-    // More than there is takes all of it.
-    assert!(tokio::time::timeout(soon, room.take(usize::MAX)).await.unwrap().is_some());
+    assert!(tokio::time::timeout(soon, room.take(&eve, 1 << 20)).await.unwrap().is_some());
+    assert!(tokio::time::timeout(soon, room.take(&bob, 1 << 20)).await.is_err());
 }

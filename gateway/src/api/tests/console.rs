@@ -36,12 +36,7 @@ impl ConsoleFixture {
     fn serve(dir: &Path, fake: &Arc<Fake>, store: &Store) -> Server {
         let ending = CancellationToken::new();
         let service = Arc::clone(fake) as Arc<dyn Service>;
-        let api = Api {
-            service: Arc::clone(&service),
-            limits: LIMITS,
-            room: BodyRoom::default(),
-            ending: ending.clone(),
-        };
+        let api = Api::new(Arc::clone(&service), LIMITS, ending.clone());
         let channels = Channels::new([Arc::new(Console::new(store.clone())) as Arc<dyn ChannelAdapter>]);
         let console = ConsoleApi {
             inlet: InboundService::new(store.clone(), channels, service, crate::metrics::Metrics::default()),

@@ -56,12 +56,7 @@ impl Network {
     pub(super) async fn start(text: &str, limits: ApiLimits) -> Self {
         let (dir, store) = open();
         let (fake, ending, metrics) = (Fake::new(), CancellationToken::new(), Metrics::default());
-        let api = Api {
-            service: Arc::clone(&fake) as _,
-            limits,
-            room: BodyRoom::default(),
-            ending: ending.clone(),
-        };
+        let api = Api::new(Arc::clone(&fake) as _, limits, ending.clone());
         let registry = TokenRegistry::open(store.clone()).await.unwrap();
         let routes = routes(&api, &store, &registry, &metrics);
         let router = access::protected(routes, Arc::clone(&fake) as _, metrics.clone());
@@ -452,7 +447,7 @@ async fn session_of_another_agent_looks_like_a_missing_one() {
 async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
     let (_dir, store) = open();
     let (fake, ending) = (Fake::new(), CancellationToken::new());
-    let api = Api { service: Arc::clone(&fake) as _, limits: LIMITS, room: BodyRoom::default(), ending };
+    let api = Api::new(Arc::clone(&fake) as _, LIMITS, ending);
     let registry = TokenRegistry::open(store.clone()).await.unwrap();
     let routes = routes(&api, &store, &registry, &Metrics::default());
     let paths: std::collections::BTreeSet<&str> = listed().into_iter().map(|(path, _)| path).collect();
@@ -538,8 +533,15 @@ async fn reload_opens_and_closes_listeners() {
     let failure = eventually("the failure", async || network.failure()).await;
     assert!(failure.contains("in use"), "{failure}");
     assert_eq!(network.status(&token, "GET", "/v1/health", "").await, 200);
+    let stream = format!("GET /v1/stream HTTP/1.1\r\nhost: localhost\r\n{}\r\n", bearer(&token));
+    let mut stream = network.connect(stream.as_bytes()).await;
+    let mut start = [0; 15];
+    let _ = stream.read_exact(&mut start).await.unwrap();
+    assert_eq!(&start, b"HTTP/1.1 200 OK");
     network.live.replace(config("")).unwrap();
     eventually("no listener", async || network.states.views().is_empty().then_some(())).await;
     eventually("a closed address", async || TcpStream::connect(address).await.err()).await;
+    // What it served ends with it.
+    let _ = tokio::time::timeout(DEADLINE, read_to_end(&mut stream)).await.unwrap();
     network.end().await;
 }

@@ -222,10 +222,16 @@ async fn reload_replaces_targets_and_continues_where_they_were() {
     let (receiver, url) = start_receiver(0).await;
     store.webhook_cursor("pager".to_owned()).await.unwrap();
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let config = config(vec![target(dir.path(), "pager", &format!("http://{closed}/"))]);
+    // A request that nobody answers holds the reload up for a moment only.
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent_url = format!("http://{}/", silent.local_addr().unwrap());
+    store.webhook_cursor("silent".to_owned()).await.unwrap();
+    let targets = [("pager", format!("http://{closed}/")), ("silent", silent_url)];
+    let config = config(targets.iter().map(|(name, url)| target(dir.path(), name, url)).collect());
     let stop = CancellationToken::new();
     let task = tokio::spawn(run(store.clone(), config.subscribe(), store.clock(), stop.clone()));
     append(&store, &key, 1, &[EventKind::Done]).await;
+    let _request = silent.accept().await.unwrap();
     // The new address gets what the old one did not take.
     config.send_replace(loaded(vec![target(dir.path(), "pager", &url)]));
     assert_eq!(received(&receiver, 1).await[0].1["event_id"], 1);
