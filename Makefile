@@ -141,11 +141,14 @@ mutants: ## Break what decides about processes, one place at a time: a test must
 reproducible: ## Build the commit in two directories with two home directories: the programs must be the same bytes
 	tests/reproducible.sh
 
+# Directory of the real agents that `make test-foreign` installed, for the benchmark.
+FOREIGN = $(or $(ACP_FOREIGN_DIR),$(abspath $(TARGET_DIR)/foreign))
+
 # With the features of `make build`, whose programs are measured: see tests/Cargo.toml.
-bench: build ## Measure against the raw pipe of the same agent and other wrappers (ARGS="plane --check")
+bench: build ## Measure against the raw pipe of the same agent, other wrappers and other servers (ARGS="plane --check")
 	$(RELEASE) $(CARGO) build --release --locked -p acp-tests --no-default-features --bins
-	tests/benches/peers.sh "$(TARGET_DIR)/peers"
-	$(RELEASE) $(CARGO) bench --locked -p acp-tests --no-default-features --bench figures -- $(ARGS)
+	tests/benches/peers.sh "$(TARGET_DIR)/peers" "$(FOREIGN)"
+	ACP_FOREIGN_DIR="$(FOREIGN)" $(RELEASE) $(CARGO) bench --locked -p acp-tests --no-default-features --bench figures -- $(ARGS)
 
 # The figures are those of other programs, so that how the benchmark itself is built does not matter.
 bench-wrapper: wrapper ## Measure the wrapper beside tini, dumb-init and catatonit (ARGS=--check fails on a missed limit)

@@ -4,7 +4,8 @@
 
 use crate::world::{Agent, World};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Directory in which the agents are installed.
 ///
@@ -12,10 +13,29 @@ use std::path::PathBuf;
 /// When they are not installed: a missing agent is a failure, never a skip.
 #[must_use]
 pub fn install_dir() -> PathBuf {
+    find_install_dir().unwrap_or_else(|reason| panic!("{reason}"))
+}
+
+/// Directory in which the agents are installed.
+///
+/// # Errors
+/// When they are not installed.
+pub fn find_install_dir() -> Result<PathBuf, String> {
     let dir = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
-    let dir = dir.unwrap_or_else(|| panic!("ACP_FOREIGN_DIR is not set: run `make test-foreign`"));
-    assert!(dir.join("stamp").is_file(), "no agents in {}: run `make test-foreign`", dir.display());
-    dir
+    let dir = dir.ok_or("ACP_FOREIGN_DIR is not set: run `make test-foreign`")?;
+    if dir.join("stamp").is_file() {
+        Ok(dir)
+    } else {
+        Err(format!("no agents in {}: run `make test-foreign`", dir.display()))
+    }
+}
+
+/// Command of an agent without the gateway, in the working directory `cwd`.
+#[must_use]
+pub fn command(world: &World, agent: &Agent, cwd: &Path) -> Command {
+    let mut command = Command::new(&agent.command[0]);
+    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.env_mark()]).current_dir(cwd);
+    command
 }
 
 /// Reason why an agent of the nightly run is not installed; `None` if it is installed.
@@ -45,12 +65,17 @@ pub fn agent(world: &World, name: &str, url: &str) -> Agent {
     }
 }
 
+/// Returns an installed agent; see [`with_own_home`].
+fn installed(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
+    let bin = if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" };
+    with_own_home(world, name, &install_dir().join(bin).join(program), args)
+}
+
 /// Returns the agent with its own home directory in the world, so that it finds no configuration of this
 /// machine.
-fn with_own_home(world: &World, name: &str, program: &str, args: &[&str]) -> Agent {
-    let bin = install_dir().join(if matches!(name, "gemini" | "vibe") { "nightly/bin" } else { "bin" });
+fn with_own_home(world: &World, name: &str, program: &Path, args: &[&str]) -> Agent {
+    let bin = program.parent().unwrap_or(program);
     let home = world.dir(&format!("home-{name}"));
-    let program = bin.join(program);
     let path = format!("{}:/usr/local/bin:/usr/bin:/bin", bin.display());
     // Only the presets make these agents ask for permission.
     let mut agent =
@@ -78,7 +103,7 @@ fn qwen(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false},
     });
     world.write("home-qwen/.qwen/settings.json", &settings.to_string());
-    with_own_home(world, "qwen", "qwen", &["--acp"])
+    installed(world, "qwen", "qwen", &["--acp"])
         .env("OPENAI_BASE_URL", url)
         .env("OPENAI_API_KEY", "none")
         .env("OPENAI_MODEL", "fake")
@@ -98,12 +123,25 @@ fn opencode(world: &World, url: &str) -> Agent {
         "provider": {"fake": provider},
     });
     let path = world.write("home-opencode/opencode.json", &config.to_string());
-    with_own_home(world, "opencode", "opencode", &["acp"])
+    installed(world, "opencode", "opencode", &["acp"])
         .env("OPENCODE_CONFIG", &path.to_string_lossy())
         .env("OPENCODE_DISABLE_AUTOUPDATE", "true")
         .env("OPENCODE_DISABLE_MODELS_FETCH", "true")
         .env("OPENCODE_DISABLE_LSP_DOWNLOAD", "true")
         .env("OPENCODE_DISABLE_DEFAULT_PLUGINS", "true")
+}
+
+/// goose, which only the benchmark runs: its program is fetched with the other peers.
+#[must_use]
+pub fn goose(world: &World, program: &Path, url: &str) -> Agent {
+    with_own_home(world, "goose", program, &["acp"])
+        .env("GOOSE_PROVIDER", "openai")
+        .env("GOOSE_MODEL", "fake")
+        .env("GOOSE_MODE", "approve")
+        .env("GOOSE_DISABLE_KEYRING", "true")
+        .env("GOOSE_TELEMETRY_OFF", "true")
+        .env("OPENAI_HOST", url.trim_end_matches("/v1"))
+        .env("OPENAI_API_KEY", "none")
 }
 
 fn gemini(world: &World, url: &str) -> Agent {
@@ -114,7 +152,7 @@ fn gemini(world: &World, url: &str) -> Agent {
         "general": {"enableAutoUpdate": false, "enableAutoUpdateNotification": false},
     });
     world.write("home-gemini/.gemini/settings.json", &settings.to_string());
-    with_own_home(world, "gemini", "gemini", &["--acp"])
+    installed(world, "gemini", "gemini", &["--acp"])
         .env("GOOGLE_GEMINI_BASE_URL", url.trim_end_matches("/v1"))
         .env("GEMINI_API_KEY", "none")
 }
@@ -127,7 +165,7 @@ fn vibe(world: &World, url: &str) -> Agent {
     );
     let path = world.write("home-vibe/.vibe/config.toml", &config);
     let home = path.parent().unwrap_or(&path);
-    with_own_home(world, "vibe", "vibe-acp", &[])
+    installed(world, "vibe", "vibe-acp", &[])
         .env("VIBE_HOME", &home.to_string_lossy())
         .env("FAKE_API_KEY", "none")
 }

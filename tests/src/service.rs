@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A supervisor or a gateway that runs in the foreground. Dropping it kills it with SIGKILL.
 #[derive(Debug)]
 pub struct Service {
-    /// Its ready line.
+    /// Its ready line; null for a program that prints none.
     pub ready: Value,
     child: Child,
     log: PathBuf,
@@ -26,13 +26,23 @@ impl Service {
     /// When it exits or prints no such line in time.
     #[must_use]
     pub fn start(command: Command, log: &Path) -> Self {
-        let service = Self::start_and_read_line(command, log);
-        assert_eq!(service.ready["event"], "ready", "{}", service.ready);
+        let mut ready = Value::Null;
+        let mut service = Self::start_until(command, log, |text| {
+            let Some((line, _)) = text.split_once('\n') else { return false };
+            ready = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in the ready line {line:?}"));
+            true
+        });
+        assert_eq!(ready["event"], "ready", "{ready}");
+        service.ready = ready;
         service
     }
 
-    /// Starts the program and waits for its first line, of any content.
-    fn start_and_read_line(mut command: Command, log: &Path) -> Self {
+    /// Starts a program and waits until `is_ready`, which is given its output so far.
+    pub(crate) fn start_until(
+        mut command: Command,
+        log: &Path,
+        mut is_ready: impl FnMut(&str) -> bool,
+    ) -> Self {
         let out = log.with_extension("stdout");
         let log = log.with_extension("stderr");
         let file = |path: &Path| fs::File::create(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -41,9 +51,7 @@ impl Service {
         let mut service = Self { ready: Value::Null, child, log };
         until(SOON, &format!("{command:?} is ready"), || {
             let text = fs::read_to_string(&out).unwrap_or_default();
-            if let Some((line, _)) = text.split_once('\n') {
-                service.ready =
-                    serde_json::from_str(line).unwrap_or_else(|e| panic!("{e} in the ready line {line:?}"));
+            if is_ready(&text) {
                 return true;
             }
             if let Ok(Some(status)) = service.child.try_wait() {

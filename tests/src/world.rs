@@ -10,6 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -228,6 +229,17 @@ impl World {
     pub fn start_command(&self, command: Command) -> Service {
         let n = self.started.fetch_add(1, Ordering::Relaxed);
         Service::start(command, &self.path(&format!("log/{n:02}")))
+    }
+
+    /// Starts a command that listens on this address when it accepts work.
+    ///
+    /// # Panics
+    /// When it ends or does not listen instead.
+    #[must_use]
+    pub fn start_listener(&self, command: Command, address: SocketAddr) -> Service {
+        let n = self.started.fetch_add(1, Ordering::Relaxed);
+        let log = self.path(&format!("log/{n:02}"));
+        Service::start_until(command, &log, |_| TcpStream::connect(address).is_ok())
     }
 
     /// Command line of a verb of the gateway `name`, with `--json`.

@@ -14,7 +14,6 @@ use acp_tests::world::{Agent, World, bin};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::process::Command;
 
 /// One session of the agent.
 struct Session<'a> {
@@ -266,9 +265,7 @@ fn speaks_acp(name: &'static str) {
     let asking = r#"{"edit":"ask","bash":"ask","webfetch":"ask"}"#;
     let agent = foreign::agent(&world, name, model.url()).env("OPENCODE_PERMISSION", asking);
     let cwd = world.dir("work/project");
-    let mut command = Command::new(&agent.command[0]);
-    command.args(&agent.command[1..]).env_clear().envs(&agent.env).envs([world.env_mark()]).current_dir(&cwd);
-    let mut pipe = Stdio::start(&mut command, LONG);
+    let mut pipe = Stdio::start(&mut foreign::command(&world, &agent, &cwd), LONG);
 
     let fs_abilities = json!({"readTextFile": false, "writeTextFile": false});
     let hello = json!({"protocolVersion": 1, "clientCapabilities": {"fs": fs_abilities, "terminal": false}});

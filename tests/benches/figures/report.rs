@@ -97,7 +97,8 @@ impl Report {
         self.row(&format!("{name}, ratio to {peer}"), ratio, "times", limit);
     }
 
-    fn row(&mut self, name: &str, value: f64, unit: &str, limit: Option<Limit>) {
+    /// Adds a figure, with a limit if there is one.
+    pub(crate) fn row(&mut self, name: &str, value: f64, unit: &str, limit: Option<Limit>) {
         let decimals = if value.abs() < 1_000.0 { 3 } else { 0 };
         let judged = match limit {
             None => String::new(),

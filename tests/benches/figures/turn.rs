@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) enum Dialect {
     /// ACP, as the agent writes it.
     Acp,
+    /// ACP of `qwen serve`: the answer may overtake updates, and an event behind the last update ends the turn.
+    QwenServe,
     /// Event lines of the gateway, alone or as data of server-sent events.
     Events,
 }
@@ -17,11 +19,13 @@ pub(crate) enum Dialect {
 pub(crate) struct Turn {
     /// Number of chunks received.
     pub(crate) chunks: usize,
+    /// Number of chunks received behind the answer.
+    pub(crate) late: usize,
     /// Until the first chunk.
     pub(crate) first: Duration,
     /// Until the last chunk.
     pub(crate) last: Duration,
-    /// Until the end of the turn was read.
+    /// Until the answer and the last chunk were read.
     pub(crate) done: Duration,
 }
 
@@ -58,14 +62,20 @@ pub(crate) struct Watch {
     dialect: Dialect,
     began: Instant,
     chunks: usize,
+    late: usize,
     first: Duration,
     last: Duration,
+    answered: Option<Duration>,
+    /// Whether no update can come any more once the answer is read.
+    is_complete: bool,
 }
 
 impl Watch {
     /// Starts the clock; call it just before the prompt is sent.
     pub(crate) fn begin(dialect: Dialect) -> Self {
-        Self { dialect, began: Instant::now(), chunks: 0, first: Duration::ZERO, last: Duration::ZERO }
+        let (chunks, late, first, last) = (0, 0, Duration::ZERO, Duration::ZERO);
+        let is_complete = !matches!(dialect, Dialect::QwenServe);
+        Self { dialect, began: Instant::now(), chunks, late, first, last, answered: None, is_complete }
     }
 
     /// Processes a line; returns the turn if the line ends it.
@@ -74,7 +84,7 @@ impl Watch {
     /// When the turn fails, or ends without a chunk.
     pub(crate) fn line(&mut self, line: &str) -> Option<Turn> {
         let (chunk, end, failure) = match self.dialect {
-            Dialect::Acp => ("\"agent_message_chunk\"", "\"stopReason\"", "\"error\":{"),
+            Dialect::Acp | Dialect::QwenServe => ("\"agent_message_chunk\"", "\"stopReason\"", "\"error\":{"),
             Dialect::Events => ("\"type\":\"text_delta\"", "\"type\":\"done\"", "\"type\":\"error\""),
         };
         if line.contains(chunk) {
@@ -83,14 +93,21 @@ impl Watch {
                 self.first = self.last;
             }
             self.chunks += 1;
+            self.late += usize::from(self.answered.is_some());
             return None;
         }
         assert!(!line.contains(failure), "the turn failed: {line}");
         if !line.contains(end) {
             return None;
         }
+        if line.contains("\"turn_complete\"") {
+            self.is_complete = true;
+        } else {
+            self.answered = Some(self.began.elapsed());
+        }
+        let answered = self.answered.filter(|_| self.is_complete)?;
         assert!(self.chunks > 0, "a turn without a chunk: {line}");
-        let done = self.began.elapsed();
-        Some(Turn { chunks: self.chunks, first: self.first, last: self.last, done })
+        let Self { chunks, late, first, last, .. } = *self;
+        Some(Turn { chunks, late, first, last, done: answered.max(last) })
     }
 }

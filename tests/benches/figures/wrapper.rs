@@ -85,7 +85,7 @@ fn added_cpu(sides: &[(String, Above)], directory: &Path, report: &mut Report) -
 }
 
 /// Target directory of cargo.
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     let program = bin("acp-wrapper");
     let target = program.parent().and_then(Path::parent);
     target.unwrap_or_else(|| panic!("{} is in no target directory", program.display())).to_owned()

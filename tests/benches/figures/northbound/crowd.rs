@@ -1,6 +1,6 @@
 //! Many clients that do nothing: memory of a connection and of a stream, and wake-ups.
 
-use super::viewer::{initialize_http, open_stream};
+use super::viewer::{Server, initialize_http, open_stream};
 use crate::house::House;
 use crate::proc::{Private, sleeps};
 use crate::report::{Limit, Report};
@@ -23,15 +23,15 @@ pub(super) fn measure(report: &mut Report) {
     );
     let mut house = House::configured("[limits]\nconnections_max = 2000\n");
     let key = house.warm("work/crowd");
-    let (socket, pid) = (house.gateway.socket(), house.gateway.pid());
+    let (server, pid) = (Server::demo(&house.gateway.socket()), house.gateway.pid());
     let memory = || {
         std::thread::sleep(Duration::from_millis(SETTLE_MS));
         Private::of(pid).dirty_kib
     };
     let before = memory();
-    let connections: Vec<String> = (0..CONNECTIONS).map(|_| initialize_http(&socket)).collect();
+    let connections: Vec<String> = (0..CONNECTIONS).map(|_| initialize_http(&server)).collect();
     let connected = memory();
-    let open = |session| connections.iter().map(|id| open_stream(&socket, id, session)).collect::<Vec<_>>();
+    let open = |session| connections.iter().map(|id| open_stream(&server, id, session)).collect::<Vec<_>>();
     let streams = [open(None), open(Some(&*key))];
     let streamed = memory();
     let limit = Limit::AtMost(KIB_MAX);

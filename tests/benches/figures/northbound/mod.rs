@@ -1,6 +1,7 @@
 //! Clients that speak ACP to the gateway, beside the same agent's own standard input and output.
 
 mod crowd;
+mod peers;
 mod viewer;
 
 use crate::house::{GATEWAY, House};
@@ -11,7 +12,7 @@ use crate::report::{Limit, Report};
 use crate::stats::{Sample, count, ms, per_second};
 use crate::turn::Turn;
 use std::time::Instant;
-use viewer::Viewer;
+use viewer::{Server, Viewer};
 
 const ROUNDS: usize = 100;
 /// Maximum delay of the first update beyond one durable commit, at the median, in milliseconds.
@@ -35,6 +36,7 @@ pub(crate) fn measure(report: &mut Report) {
     resume(&mut house, report);
     house.end();
     crowd::measure(report);
+    peers::measure(report);
 }
 
 /// The bridge of editors.
@@ -45,11 +47,11 @@ fn bridge(house: &House, cwd: &str) -> Pipe {
 }
 
 fn websocket(house: &House, cwd: &str) -> Viewer {
-    Viewer::websocket(&house.gateway.socket()).start(&house.world.dir(cwd))
+    Viewer::websocket(&Server::demo(&house.gateway.socket())).start(&house.world.dir(cwd))
 }
 
 fn http(house: &House, cwd: &str) -> Viewer {
-    Viewer::http(&house.gateway.socket()).start(&house.world.dir(cwd))
+    Viewer::http(&Server::demo(&house.gateway.socket())).start(&house.world.dir(cwd))
 }
 
 fn first_update(house: &House, report: &mut Report) {
@@ -142,8 +144,7 @@ fn second_client(house: &House, report: &mut Report) {
     let text = format!("stream {CHUNKS}");
     let mut first = websocket(house, "work/second");
     let mut alone = websocket(house, "work/second-alone");
-    let socket = house.gateway.socket();
-    let mut second = Viewer::websocket(&socket).load(&first.session, |_| {});
+    let mut second = Viewer::websocket(&Server::demo(&house.gateway.socket())).load(&first.session, |_| {});
     let _ = (first.prompt("hello"), second.watch(), alone.prompt("hello"));
     let (mut one, mut two, mut ratio, mut cpu) =
         (Sample::default(), Sample::default(), Sample::default(), Sample::default());
@@ -181,7 +182,7 @@ fn resume(house: &mut House, report: &mut Report) {
     let mut first = websocket(house, "work/resume");
     let turn: Turn = first.prompt(&format!("stream {RESUMED}"));
     assert_eq!(turn.chunks, RESUMED);
-    let socket = house.gateway.socket();
+    let server = Server::demo(&house.gateway.socket());
     let (began, mut rows) = (Instant::now(), 0_usize);
     let journal = house.world.journal(GATEWAY);
     let sql = "SELECT payload_json FROM acp_events WHERE session_key = ?1 ORDER BY session_seq";
@@ -194,7 +195,7 @@ fn resume(house: &mut House, report: &mut Report) {
     let plain = began.elapsed();
     report.figure("plain read of the rows", ms(plain), "ms");
     for name in ["WebSocket", "HTTP"] {
-        let viewer = if name == "HTTP" { Viewer::http(&socket) } else { Viewer::websocket(&socket) };
+        let viewer = if name == "HTTP" { Viewer::http(&server) } else { Viewer::websocket(&server) };
         let (began, mut chunks) = (Instant::now(), 0_usize);
         let _viewer = viewer.load(&first.session, |line| {
             chunks += usize::from(line.contains("\"agent_message_chunk\""));

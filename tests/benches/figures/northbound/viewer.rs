@@ -2,31 +2,101 @@
 
 use crate::turn::{Dialect, Turn, Watch};
 use serde_json::{Value, json};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::fmt::Debug;
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-const PATH: &str = "/acp/demo";
+/// Maximum idle time of a connection that is used for another POST: Node closes idle ones after 5 s.
+const IDLE_MAX: Duration = Duration::from_secs(3);
+
+/// A connection of either family.
+pub(super) trait Socket: Read + Write + Debug + Send {}
+
+impl<T: Read + Write + Debug + Send> Socket for T {}
+
+fn boxed(socket: impl Socket + 'static) -> Box<dyn Socket> {
+    Box::new(socket)
+}
+
+/// A response that is being read.
+pub(super) type Reader = BufReader<Box<dyn Socket>>;
+
+#[derive(Debug, Clone)]
+enum Address {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+/// A server of ACP.
+#[derive(Debug, Clone)]
+pub(super) struct Server {
+    address: Address,
+    path: String,
+    token: String,
+    dialect: Dialect,
+}
+
+impl Server {
+    /// The demo agent of the gateway behind `socket`.
+    pub(super) fn demo(socket: &Path) -> Self {
+        let (address, path) = (Address::Unix(socket.to_owned()), "/acp/demo".to_owned());
+        Self { address, path, token: String::new(), dialect: Dialect::Acp }
+    }
+
+    /// A server on TCP; without a token if that is empty.
+    pub(super) fn tcp(address: SocketAddr, path: String, token: String, dialect: Dialect) -> Self {
+        Self { address: Address::Tcp(address), path, token, dialect }
+    }
+
+    fn connect(&self) -> Box<dyn Socket> {
+        let socket = match &self.address {
+            Address::Unix(path) => UnixStream::connect(path).map(boxed),
+            Address::Tcp(address) => TcpStream::connect(address)
+                .and_then(|socket| socket.set_nodelay(true).map(|()| boxed(socket))),
+        };
+        socket.unwrap_or_else(|e| panic!("{:?}: {e}", self.address))
+    }
+
+    fn host(&self) -> String {
+        match self.address {
+            Address::Unix(_) => "localhost".to_owned(),
+            Address::Tcp(address) => address.to_string(),
+        }
+    }
+
+    /// Start of the head of a request.
+    fn head(&self, verb: &str, version: &str) -> String {
+        let start = format!("{verb} {} HTTP/{version}\r\nhost: {}\r\n", self.path, self.host());
+        if self.token.is_empty() { start } else { format!("{start}authorization: Bearer {}\r\n", self.token) }
+    }
+}
 
 #[derive(Debug)]
 enum Transport {
-    WebSocket(Box<WebSocket<UnixStream>>),
-    Http { posts: BufReader<UnixStream>, events: BufReader<UnixStream>, connection: String },
+    WebSocket(Box<WebSocket<Box<dyn Socket>>>),
+    /// The last one of the streams is read.
+    Http {
+        posts: Reader,
+        used: Instant,
+        streams: Vec<Reader>,
+        connection: String,
+    },
 }
 
 /// A client with an open session.
 #[derive(Debug)]
 pub(super) struct Viewer {
+    server: Server,
     transport: Transport,
     /// The session.
     pub(super) session: String,
     line: String,
     next_id: u64,
-}
-
-fn connect(socket: &Path) -> UnixStream {
-    UnixStream::connect(socket).unwrap_or_else(|e| panic!("{}: {e}", socket.display()))
 }
 
 fn initialize() -> Value {
@@ -35,7 +105,7 @@ fn initialize() -> Value {
 }
 
 /// Reads the head of a response; returns its status line and the id of the connection.
-fn read_head(from: &mut BufReader<UnixStream>) -> (String, Option<String>, usize) {
+fn read_head(from: &mut Reader) -> (String, Option<String>, usize) {
     let (mut status, mut connection, mut length) = (String::new(), None, 0);
     from.read_line(&mut status).unwrap_or_else(|e| panic!("no response: {e}"));
     let mut line = String::new();
@@ -43,21 +113,23 @@ fn read_head(from: &mut BufReader<UnixStream>) -> (String, Option<String>, usize
         line.clear();
         let read = from.read_line(&mut line).unwrap_or_else(|e| panic!("no response: {e}"));
         assert!(read > 0, "no response: {status}");
-        if let Some(id) = line.strip_prefix("acp-connection-id: ") {
-            connection = Some(id.trim().to_owned());
+        let (name, value) = line.trim().split_once(": ").unwrap_or_default();
+        if name.eq_ignore_ascii_case("acp-connection-id") {
+            connection = Some(value.to_owned());
         }
-        if let Some(text) = line.strip_prefix("content-length: ") {
-            length = text.trim().parse().unwrap_or(0);
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.parse().unwrap_or(0);
         }
     }
     (status, connection, length)
 }
 
-fn post(to: &mut BufReader<UnixStream>, connection: Option<&str>, message: &Value) -> Option<String> {
+fn post(server: &Server, to: &mut Reader, connection: Option<&str>, message: &Value) -> Option<String> {
     let body = message.to_string();
     let connection = connection.map(|id| format!("acp-connection-id: {id}\r\n")).unwrap_or_default();
     let head = format!(
-        "POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{connection}content-length: {}\r\n\r\n",
+        "{}content-type: application/json\r\n{connection}content-length: {}\r\n\r\n",
+        server.head("POST", "1.1"),
         body.len()
     );
     let sent = to.get_mut().write_all(format!("{head}{body}").as_bytes());
@@ -65,22 +137,23 @@ fn post(to: &mut BufReader<UnixStream>, connection: Option<&str>, message: &Valu
     let (status, connection, length) = read_head(to);
     assert!(status.starts_with("HTTP/1.1 20"), "{status}");
     let mut rest = vec![0; length];
-    std::io::Read::read_exact(to, &mut rest).unwrap_or_else(|e| panic!("no body: {e}"));
+    to.read_exact(&mut rest).unwrap_or_else(|e| panic!("no body: {e}"));
     connection
 }
 
 /// Initializes over HTTP; returns the connection.
-pub(super) fn initialize_http(socket: &Path) -> String {
-    let id = post(&mut BufReader::new(connect(socket)), None, &initialize());
+pub(super) fn initialize_http(server: &Server) -> String {
+    let id = post(server, &mut BufReader::new(server.connect()), None, &initialize());
     id.unwrap_or_else(|| panic!("no connection"))
 }
 
 /// Opens the stream of a connection, or of one of its sessions.
-pub(super) fn open_stream(socket: &Path, connection: &str, session: Option<&str>) -> BufReader<UnixStream> {
-    let mut events = BufReader::with_capacity(64 * 1024, connect(socket));
+pub(super) fn open_stream(server: &Server, connection: &str, session: Option<&str>) -> Reader {
+    let mut events = BufReader::with_capacity(64 * 1024, server.connect());
     let session = session.map(|key| format!("acp-session-id: {key}\r\n")).unwrap_or_default();
     let head = format!(
-        "GET {PATH} HTTP/1.0\r\nhost: localhost\r\naccept: text/event-stream\r\nacp-connection-id: {connection}\r\n{session}\r\n"
+        "{}accept: text/event-stream\r\nacp-connection-id: {connection}\r\n{session}\r\n",
+        server.head("GET", "1.0")
     );
     events.get_mut().write_all(head.as_bytes()).unwrap_or_else(|e| panic!("cannot send: {e}"));
     let (status, ..) = read_head(&mut events);
@@ -90,24 +163,32 @@ pub(super) fn open_stream(socket: &Path, connection: &str, session: Option<&str>
 
 impl Viewer {
     /// Connects a WebSocket.
-    pub(super) fn websocket(socket: &Path) -> Self {
-        let (mut ws, _) = tungstenite::client(format!("ws://localhost{PATH}"), connect(socket))
-            .unwrap_or_else(|e| panic!("no upgrade: {e}"));
+    pub(super) fn websocket(server: &Server) -> Self {
+        let uri = format!("ws://{}{}", server.host(), server.path);
+        let mut request = uri.into_client_request().unwrap_or_else(|e| panic!("{server:?}: {e}"));
+        if !server.token.is_empty() {
+            let value = format!("Bearer {}", server.token);
+            let value = value.parse().unwrap_or_else(|e| panic!("{server:?}: {e}"));
+            request.headers_mut().insert("authorization", value);
+        }
+        let (mut ws, _) = tungstenite::client(request, server.connect())
+            .unwrap_or_else(|e| panic!("no upgrade by {server:?}: {e}"));
         ws.send(Message::Text(initialize().to_string())).unwrap_or_else(|e| panic!("cannot send: {e}"));
-        let mut viewer = Self::of(Transport::WebSocket(Box::new(ws)));
+        let mut viewer = Self::of(server, Transport::WebSocket(Box::new(ws)));
         viewer.read();
         viewer
     }
 
     /// Connects over HTTP, with the connection's stream.
-    pub(super) fn http(socket: &Path) -> Self {
-        let connection = initialize_http(socket);
-        let events = open_stream(socket, &connection, None);
-        Self::of(Transport::Http { posts: BufReader::new(connect(socket)), events, connection })
+    pub(super) fn http(server: &Server) -> Self {
+        let connection = initialize_http(server);
+        let streams = vec![open_stream(server, &connection, None)];
+        let (posts, used) = (BufReader::new(server.connect()), Instant::now());
+        Self::of(server, Transport::Http { posts, used, streams, connection })
     }
 
-    const fn of(transport: Transport) -> Self {
-        Self { transport, session: String::new(), line: String::new(), next_id: 1 }
+    fn of(server: &Server, transport: Transport) -> Self {
+        Self { server: server.clone(), transport, session: String::new(), line: String::new(), next_id: 1 }
     }
 
     /// Starts a session.
@@ -116,6 +197,14 @@ impl Viewer {
         let answer = self.answer(id, |_| {});
         let key = answer["result"]["sessionId"].as_str().unwrap_or_else(|| panic!("no session: {answer}"));
         key.clone_into(&mut self.session);
+        self
+    }
+
+    /// Opens the session's own stream, if the transport has more than one, and reads that one from now on.
+    pub(super) fn with_session_stream(mut self) -> Self {
+        if let Transport::Http { streams, connection, .. } = &mut self.transport {
+            streams.push(open_stream(&self.server, connection, Some(&self.session)));
+        }
         self
     }
 
@@ -130,14 +219,24 @@ impl Viewer {
     /// Runs a turn to its end.
     pub(super) fn prompt(&mut self, text: &str) -> Turn {
         let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
-        let mut watch = Watch::begin(Dialect::Acp);
+        self.reconnect_if_idle();
+        let mut watch = Watch::begin(self.server.dialect);
         self.request("session/prompt", &params);
         self.until_end(&mut watch)
     }
 
     /// Reads a turn of another client to its end.
     pub(super) fn watch(&mut self) -> Turn {
-        self.until_end(&mut Watch::begin(Dialect::Acp))
+        self.until_end(&mut Watch::begin(self.server.dialect))
+    }
+
+    fn reconnect_if_idle(&mut self) {
+        if let Transport::Http { posts, used, .. } = &mut self.transport {
+            if used.elapsed() > IDLE_MAX {
+                *posts = BufReader::new(self.server.connect());
+            }
+            *used = Instant::now();
+        }
     }
 
     fn until_end(&mut self, watch: &mut Watch) -> Turn {
@@ -170,7 +269,7 @@ impl Viewer {
                 sent.unwrap_or_else(|e| panic!("cannot send: {e}"));
             }
             Transport::Http { posts, connection, .. } => {
-                let _ = post(posts, Some(connection), &message);
+                let _ = post(&self.server, posts, Some(connection), &message);
             }
         }
         id
@@ -185,8 +284,9 @@ impl Viewer {
                     return;
                 }
             },
-            Transport::Http { events, .. } => loop {
+            Transport::Http { streams, .. } => loop {
                 self.line.clear();
+                let Some(events) = streams.last_mut() else { panic!("no stream") };
                 let read = events.read_line(&mut self.line).unwrap_or_else(|e| panic!("the stream: {e}"));
                 assert!(read > 0, "the stream ended");
                 if self.line.starts_with("data: ") {
