@@ -11,7 +11,7 @@ post() {
 # Sends a request, ID METHOD PARAMS, and prints its answer.
 call() {
     post -H "acp-connection-id: $connection" -d "{\"jsonrpc\":\"2.0\",\"id\":$1,\"method\":\"$2\",\"params\":$3}"
-    until jq --exit-status "select(.id == $1 and .method == null)" "$messages"; do
+    until jq --exit-status --slurp ".[] | select(.id == $1 and .method == null)" "$messages"; do
         sleep 0.1
     done
 }
