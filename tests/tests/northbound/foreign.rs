@@ -167,7 +167,7 @@ fn drive(house: &House, client: Client, script: &Script) {
     let session = seen[0]["session"].take();
     let pieces = seen[1]["pieces"].take();
     assert!(pieces.as_u64().is_some_and(|pieces| pieces >= script.pieces), "{pieces} pieces");
-    assert_eq!(seen, expected(client, script));
+    assert_eq!(seen, expected(client, script), "{name}");
     let texts = [Some("forty two"), Some("by the second"), script.free];
     let written = files.map(|file| fs::read_to_string(file).ok().map(|text| text.trim().to_owned()));
     assert_eq!(written.each_ref().map(Option::as_deref), texts);
