@@ -36,6 +36,17 @@ pub struct StreamTicket {
     number: u64,
 }
 
+/// Session whose frames go on the connection's stream although the client may still open a stream for it. A client reads
+/// its streams concurrently, so that the second one could overtake the first: only the frame that names the session goes
+/// ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LateStream {
+    /// No frame of the session was sent yet.
+    Unnamed,
+    /// The client knows the session; the other frames wait for its stream.
+    Awaited,
+}
+
 /// Error for a session stream too many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many session streams are open for sessions that are not loaded")]
@@ -52,6 +63,7 @@ pub struct ConnectionState {
     last_stream: u64,
     /// Stream of each session that is being loaded.
     pins: HashMap<SessionKey, StreamScope>,
+    late: HashMap<SessionKey, LateStream>,
 }
 
 impl ConnectionState {
@@ -65,6 +77,7 @@ impl ConnectionState {
             streams: HashMap::new(),
             last_stream: 0,
             pins: HashMap::new(),
+            late: HashMap::new(),
         }
     }
 
@@ -92,6 +105,12 @@ impl ConnectionState {
                 return Err(TooManyStreams);
             }
         }
+        if let StreamScope::Session(key) = &scope
+            && self.late.remove(key).is_some()
+            && let Some(pin) = self.pins.get_mut(key)
+        {
+            *pin = scope.clone();
+        }
         self.last_stream += 1;
         self.streams.insert(scope.clone(), self.last_stream);
         Ok(StreamTicket { scope, number: self.last_stream })
@@ -107,6 +126,11 @@ impl ConnectionState {
         if self.is_open(ticket) {
             self.streams.remove(&ticket.scope);
             self.pins.retain(|_, scope| *scope != ticket.scope);
+            if let StreamScope::Session(key) = &ticket.scope
+                && self.has_session(key)
+            {
+                self.expect_stream(key, LateStream::Unnamed);
+            }
         }
     }
 
@@ -155,18 +179,47 @@ impl ConnectionState {
         self.sessions.get_mut(session)
     }
 
-    /// Opens a session after row `cursor`. An open one continues where it is.
-    pub fn attach(&mut self, session: &SessionKey, cursor: u64) {
+    /// Opens a new session, whose answer is sent. An open one continues where it is.
+    pub fn attach(&mut self, session: &SessionKey) {
+        if !self.has_session(session) {
+            self.open_session(session, 0);
+            self.expect_stream(session, LateStream::Awaited);
+        }
+    }
+
+    fn open_session(&mut self, session: &SessionKey, cursor: u64) {
         let traits = self.traits();
         let view = || SessionView::new(session.clone(), traits, cursor);
         self.sessions.entry(session.clone()).or_insert_with(view);
+    }
+
+    fn expect_stream(&mut self, session: &SessionKey, late: LateStream) {
+        if self.route(session) == StreamScope::Connection {
+            self.late.insert(session.clone(), late);
+        }
+    }
+
+    /// Returns the sessions whose frames wait until the client opens their streams, or
+    /// [`stop_waiting`](Self::stop_waiting).
+    pub fn waiting_sessions(&self) -> Vec<SessionKey> {
+        self.late.keys().filter(|key| self.is_waiting(key)).cloned().collect()
+    }
+
+    fn is_waiting(&self, session: &SessionKey) -> bool {
+        self.late.get(session) == Some(&LateStream::Awaited)
+    }
+
+    /// Continues a session on the connection's stream: its own one was not opened in time.
+    pub fn stop_waiting(&mut self, session: &SessionKey) {
+        self.late.remove(session);
     }
 
     /// Opens a session and loads its rows after `after`, up to `until`, on the stream that is open now.
     pub fn load(&mut self, session: &SessionKey, after: u64, until: u64, call: &str) {
         self.pins.remove(session);
         let pin = self.route(session);
-        self.attach(session, after);
+        self.open_session(session, after);
+        self.expect_stream(session, LateStream::Unnamed);
         if let Some(view) = self.sessions.get_mut(session) {
             view.load(after, until, call);
         }
@@ -182,6 +235,7 @@ impl ConnectionState {
     /// [`QueueFull`].
     pub fn detach(&mut self, session: &SessionKey) -> Result<(), QueueFull> {
         self.pins.remove(session);
+        self.late.remove(session);
         let Some(mut view) = self.sessions.remove(session) else { return Ok(()) };
         let mut left = Vec::new();
         view.take_rows(&[], &mut left);
@@ -230,7 +284,8 @@ impl ConnectionState {
 
     /// Returns the sessions whose frames go on this stream, with the number of the last row taken.
     pub fn routed_to(&self, scope: &StreamScope) -> Vec<(SessionKey, u64)> {
-        let routed = self.sessions.iter().filter(|(key, _)| self.route(key) == *scope);
+        let routed =
+            self.sessions.iter().filter(|(key, _)| self.route(key) == *scope && !self.is_waiting(key));
         let mut routed: Vec<_> = routed.map(|(key, view)| (key.clone(), view.cursor())).collect();
         routed.sort();
         routed
@@ -246,13 +301,16 @@ impl ConnectionState {
         rows: &[EventRow],
         out: &mut Vec<Frame>,
     ) -> RowsTaken {
-        if self.route(session) != *scope {
+        if self.route(session) != *scope || self.is_waiting(session) {
             return RowsTaken::All;
         }
         match self.sessions.get_mut(session).filter(|view| view.cursor() == after) {
             Some(view) => {
                 let start = out.len();
-                let taken = view.take_rows(rows, out);
+                let taken = match self.late.get_mut(session) {
+                    Some(late) => take_first(view, rows, late, out),
+                    None => view.take_rows(rows, out),
+                };
                 if !matches!(scope, StreamScope::Session(_)) {
                     // Places of several sessions on one stream would be confused.
                     out.iter_mut().skip(start).for_each(|frame| frame.id = None);
@@ -278,6 +336,9 @@ impl ConnectionState {
         view.finish_load(result, pending)?;
         let start = out.len();
         view.take_rows(&[], out);
+        if let Some(late) = self.late.get_mut(session) {
+            *late = LateStream::Awaited;
+        }
         if !matches!(self.pins.remove(session), Some(StreamScope::Session(_))) {
             out.iter_mut().skip(start).for_each(|frame| frame.id = None);
         }
@@ -313,6 +374,27 @@ impl ConnectionState {
     }
 }
 
+/// Takes rows up to the first one that the client gets.
+fn take_first(
+    view: &mut SessionView,
+    rows: &[EventRow],
+    late: &mut LateStream,
+    out: &mut Vec<Frame>,
+) -> RowsTaken {
+    let start = out.len();
+    let mut taken = view.take_rows(&[], out);
+    for row in rows {
+        if out.len() > start || taken != RowsTaken::All {
+            break;
+        }
+        taken = view.take_rows(std::slice::from_ref(row), out);
+    }
+    if out.len() > start {
+        *late = LateStream::Awaited;
+    }
+    taken
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,7 +419,7 @@ mod tests {
     #[test]
     fn traffic_goes_to_the_session_stream_if_open_and_else_to_the_connection() {
         let (mut state, own) = (state(), StreamScope::Session(key(1)));
-        state.attach(&key(1), 0);
+        state.attach(&key(1));
         assert_eq!(state.route(&key(1)), StreamScope::Connection);
         let ticket = state.open_stream(own.clone()).unwrap();
         assert_eq!(state.route(&key(1)), own);
@@ -362,10 +444,49 @@ mod tests {
     }
 
     #[test]
+    fn stream_that_opens_late_carries_all_but_the_first_frame() {
+        let (mut state, own) = (state(), StreamScope::Session(key(1)));
+        let connection = state.open_stream(StreamScope::Connection).unwrap().scope;
+        state.load(&key(1), 0, 2, "1");
+        let rows = [row(&key(1), 1), row(&key(1), 2)];
+        let mut out = Vec::new();
+        assert_eq!(state.take_rows(&connection, &key(1), 0, &rows, &mut out), RowsTaken::All);
+        assert_eq!((out.len(), state.waiting_sessions()), (1, vec![key(1)]));
+        assert_eq!(state.routed_to(&connection), []);
+        assert_eq!(state.take_rows(&connection, &key(1), 1, &rows, &mut out), RowsTaken::All);
+        assert_eq!(out.len(), 1, "the rest waits");
+        let ticket = state.open_stream(own.clone()).unwrap();
+        assert_eq!((state.routed_to(&own), state.waiting_sessions()), (vec![(key(1), 1)], vec![]));
+        assert_eq!(state.take_rows(&own, &key(1), 1, &rows[1..], &mut out), RowsTaken::Loaded);
+        state.finish_load(&key(1), "{}", &[], &mut out).unwrap();
+        assert!(out.len() == 3 && out[2].id.is_some(), "{out:?}");
+        // It ends, and is opened again when the client sees a frame of the session.
+        state.close_stream(&ticket);
+        let more = [row(&key(1), 3), row(&key(1), 4)];
+        state.take_rows(&connection, &key(1), 2, &more, &mut out);
+        assert_eq!((out.len(), state.waiting_sessions()), (4, vec![key(1)]));
+    }
+
+    #[test]
+    fn frames_of_a_new_session_wait_for_its_stream() {
+        let mut state = state();
+        let connection = state.open_stream(StreamScope::Connection).unwrap().scope;
+        state.attach(&key(1));
+        assert_eq!((state.routed_to(&connection), state.waiting_sessions()), (vec![], vec![key(1)]));
+        state.stop_waiting(&key(1));
+        assert_eq!((state.routed_to(&connection), state.waiting_sessions()), (vec![(key(1), 0)], vec![]));
+        // One socket carries everything.
+        let _ = state.open_stream(StreamScope::All).unwrap();
+        state.attach(&key(2));
+        assert_eq!(state.waiting_sessions(), []);
+    }
+
+    #[test]
     fn load_stays_on_its_stream_until_it_is_answered() {
         let (mut state, own) = (state(), StreamScope::Session(key(1)));
         let connection = state.open_stream(StreamScope::Connection).unwrap();
         state.load(&key(1), 0, 2, "1");
+        state.stop_waiting(&key(1));
         // The client opens the other stream in the middle of the replay.
         let _ = state.open_stream(own.clone()).unwrap();
         assert_eq!(state.route(&key(1)), StreamScope::Connection);
@@ -400,14 +521,14 @@ mod tests {
         let one_more = StreamScope::Session(key(99));
         assert_eq!(state.open_stream(one_more.clone()), Err(TooManyStreams));
         assert!(state.open_stream(StreamScope::Session(key(0))).is_ok(), "a replacement is no stream more");
-        state.attach(&key(0), 0);
+        state.attach(&key(0));
         assert!(state.open_stream(one_more).is_ok());
     }
 
     #[test]
     fn open_sessions_are_capped() {
         let mut state = state();
-        (0..SESSIONS_MAX).for_each(|n| state.attach(&key(n), 0));
+        (0..SESSIONS_MAX).for_each(|n| state.attach(&key(n)));
         assert!(state.is_full());
         state.detach(&key(0)).unwrap();
         assert!(!state.is_full());
@@ -417,7 +538,8 @@ mod tests {
     fn unread_frames_of_all_sessions_together_are_bounded() {
         let mut state = state();
         for n in 0..5 {
-            state.attach(&key(n), 0);
+            state.attach(&key(n));
+            state.stop_waiting(&key(n));
             let pushed = state.push(Some(&key(n)), "x".repeat(UNSENT_BYTES_MAX / 3));
             assert_eq!(pushed.is_ok(), n < 4, "{n}");
         }
@@ -430,7 +552,7 @@ mod tests {
     #[test]
     fn frames_of_a_session_that_is_detached_reach_the_connection() {
         let mut state = state();
-        state.attach(&key(1), 0);
+        state.attach(&key(1));
         state.push(Some(&key(1)), "{}".to_owned()).unwrap();
         state.detach(&key(1)).unwrap();
         assert!(!state.has_session(&key(1)));
@@ -470,7 +592,7 @@ mod tests {
                 }
                 let scopes = [StreamScope::Connection].into_iter().chain((0..3).map(|n| StreamScope::Session(key(n))));
                 let routed: usize = scopes.map(|scope| state.routed_to(&scope).len()).sum();
-                prop_assert_eq!(routed, state.sessions().len());
+                prop_assert_eq!(routed + state.waiting_sessions().len(), state.sessions().len());
             }
         }
     }

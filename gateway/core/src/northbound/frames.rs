@@ -1,8 +1,9 @@
 //! Frames for the streams of a connection. Frames that no journal row gives (replies, questions) wait in a bounded
 //! queue, and the last of them are kept for a client that resumes.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// Maximum number of frames in a queue, sent and unsent.
 pub const FRAMES_MAX: usize = 256;
@@ -116,6 +117,24 @@ impl FrameQueue {
     }
 }
 
+/// Writes JSON in ASCII. A client may decode an event stream in pieces, as the Python library does, and cut through a
+/// character.
+pub fn ascii_json(json: &str) -> Cow<'_, str> {
+    if json.is_ascii() {
+        return Cow::Borrowed(json);
+    }
+    let mut out = String::with_capacity(json.len() * 2);
+    for c in json.chars() {
+        if c.is_ascii() {
+            out.push(c);
+        } else {
+            // Writing into a String cannot fail.
+            c.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(out, "\\u{unit:04x}"));
+        }
+    }
+    Cow::Owned(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +213,16 @@ mod tests {
             let mut again = Vec::new();
             queue.take(u64::MAX, &mut again);
             prop_assert_eq!(&again[..], &first[at + 1..]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn ascii_json_means_the_same(text: String) {
+            let json = serde_json::to_string(&text).unwrap();
+            let ascii = ascii_json(&json);
+            prop_assert!(ascii.is_ascii());
+            prop_assert_eq!(serde_json::from_str::<String>(&ascii).unwrap(), text);
         }
     }
 }

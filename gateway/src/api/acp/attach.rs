@@ -80,7 +80,7 @@ impl Caller {
                 let result = opened_session(&row, &facts, true).to_string();
                 let mut state = self.connection.state();
                 let pushed = state.push(None, reply_frame(id, &Ok(result)));
-                state.attach(&row.session_key, 0);
+                state.attach(&row.session_key);
                 drop(state);
                 self.connection.after_push(pushed);
             }

@@ -8,7 +8,7 @@ use crate::api::tokens::TokenLease;
 use acp_core::jsonrpc::{INVALID_PARAMS, RpcMessage};
 use acp_core::northbound::answers::{self, ShownLimits};
 use acp_core::northbound::connection::StreamScope;
-use acp_core::northbound::frames::FrameId;
+use acp_core::northbound::frames::{FrameId, ascii_json};
 use acp_core::northbound::message::{self, ReplyError, error_frame, result_frame};
 use acp_core::northbound::{CONNECTION_HEADER, SESSION_HEADER};
 use acp_core::principal::Principal;
@@ -278,7 +278,7 @@ fn event_stream(reader: StreamReader) -> Response {
                     if let Some(id) = frame.id {
                         let _ = writeln!(out, "id: {id}");
                     }
-                    let _ = write!(out, "data: {}\n\n", frame.json);
+                    let _ = write!(out, "data: {}\n\n", ascii_json(&frame.json));
                 }
                 Bytes::from(out)
             }

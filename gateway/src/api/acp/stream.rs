@@ -18,11 +18,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 /// Maximum number of rows in a batch.
 const BATCH_ROWS: u32 = 512;
 /// Approximate maximum size of a batch, in bytes.
 const BATCH_BYTES: usize = 256 * 1024;
+
+/// Time for which the frames of a session wait until the client opens a stream for it, in milliseconds: a few round trips.
+const LATE_STREAM_MS: u64 = 2_000;
 
 /// Result of a read.
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub(super) struct StreamReader {
     ticket: StreamTicket,
     changed: watch::Receiver<u64>,
     rows: HashMap<SessionKey, watch::Receiver<u64>>,
+    /// Ends of the waits for streams that the client may open.
+    late: HashMap<SessionKey, Instant>,
     is_over: bool,
     _open: OpenCount,
 }
@@ -61,6 +67,7 @@ impl StreamReader {
             connection: Arc::clone(connection),
             ticket,
             rows: HashMap::new(),
+            late: HashMap::new(),
             is_over: false,
             _open: server.metrics.client_stream(),
         }
@@ -111,6 +118,12 @@ impl StreamReader {
                 self.connection.wake();
                 break;
             }
+        }
+        if self.ticket.scope == StreamScope::Connection {
+            let waiting = self.connection.state().waiting_sessions();
+            self.late.retain(|key, _| waiting.contains(key));
+            let end = Instant::now() + Duration::from_millis(LATE_STREAM_MS);
+            waiting.into_iter().for_each(|key| _ = self.late.entry(key).or_insert(end));
         }
         Some(out)
     }
@@ -184,8 +197,15 @@ impl StreamReader {
                 std::future::pending::<()>().await;
             }
         };
+        let late = self.late.iter().min_by_key(|(_, end)| **end);
+        let late = async {
+            let Some((key, end)) = late else { return std::future::pending().await };
+            sleep_until(*end).await;
+            self.connection.state().stop_waiting(key);
+        };
         tokio::select! {
             () = self.connection.ended().cancelled() => false,
+            () = late => false,
             _ = self.changed.changed() => false,
             () = rows => false,
             () = tokio::time::sleep(heartbeat) => true,

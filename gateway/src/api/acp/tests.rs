@@ -18,6 +18,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 fn server(fake: &Arc<Fake>, limits: AcpLimits) -> Arc<AcpServer> {
@@ -196,7 +197,7 @@ async fn rows_flow_to_the_stream_of_the_session_and_its_close_does_not_end_it() 
     let server = server(&fake, AcpLimits::default());
     let connection = connect(&server, ann());
     let mut stream = open(&server, &connection, StreamScope::Session(fake.key.clone()));
-    connection.state().attach(&fake.key, 0);
+    connection.state().attach(&fake.key);
     connection.wake();
     fake.append_message("one");
     let frames = next(&mut stream).await.unwrap();
@@ -207,6 +208,34 @@ async fn rows_flow_to_the_stream_of_the_session_and_its_close_does_not_end_it() 
     connection.push(Some(&fake.key), "{}".to_owned());
     assert_eq!(next(&mut stream).await.unwrap(), [json!({})], "the session may be loaded again");
     assert!(!connection.ended().is_cancelled());
+}
+
+/// The client would read two streams concurrently, and the second one could overtake the first.
+#[tokio::test(start_paused = true)]
+async fn replay_waits_for_the_stream_that_its_first_frame_makes_the_client_open() {
+    for opens in [true, false] {
+        let fake = Fake::new();
+        let server = server(&fake, AcpLimits::default());
+        let connection = connect(&server, ann());
+        let mut main = open(&server, &connection, StreamScope::Connection);
+        for text in ["one", "two", "three"] {
+            fake.append_message(text);
+        }
+        connection.state().load(&fake.key, 0, 3, "7");
+        connection.wake();
+        let first = next(&mut main).await.unwrap();
+        assert_eq!((first.len(), &first[0]["params"]["update"]["content"]["text"]), (1, &json!("one")));
+        let begun = Instant::now();
+        let rest = if opens {
+            next(&mut open(&server, &connection, StreamScope::Session(fake.key.clone()))).await
+        } else {
+            next(&mut main).await
+        };
+        let rest = rest.unwrap();
+        assert_eq!(rest[1]["params"]["update"]["content"]["text"], "three");
+        assert_eq!((rest.len(), &rest[2]["id"]), (3, &json!(7)));
+        assert_eq!(begun.elapsed().as_secs(), if opens { 0 } else { 2 });
+    }
 }
 
 /// A row that was committed during the load is not counted as one that the client has.
@@ -414,7 +443,7 @@ async fn repeated_prompt_is_the_same_after_the_last_voter_has_gone() {
     let connection = connect(&server, token(Scope::Prompt, &[]));
     let mut stream = open(&server, &connection, StreamScope::All);
     for of in [&voter, &connection] {
-        of.state().attach(&fake.key, 0);
+        of.state().attach(&fake.key);
     }
     let prompt = json!({"sessionId": fake.key, "prompt": [{"type": "text", "text": "hi"}],
         "_meta": {"acphost": {"idempotencyKey": "k"}}});
