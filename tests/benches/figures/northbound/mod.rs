@@ -32,7 +32,8 @@ pub(crate) fn measure(report: &mut Report) {
     let mut house = House::build();
     first_update(&house, report);
     bursts(&house, report);
-    second_client(&house, report);
+    second_client(&house, report, "", Some(Limit::AtLeast(OF_TWO_MIN)));
+    second_client(&house, report, &format!(" pace {PACE_MS}"), None);
     resume(&mut house, report);
     house.end();
     crowd::measure(report);
@@ -51,7 +52,7 @@ fn websocket(house: &House, cwd: &str) -> Viewer {
 }
 
 fn http(house: &House, cwd: &str) -> Viewer {
-    Viewer::http(&Server::demo(&house.gateway.socket())).start(&house.world.dir(cwd))
+    Viewer::http(&Server::demo(&house.gateway.socket())).start(&house.world.dir(cwd)).with_session_stream()
 }
 
 fn first_update(house: &House, report: &mut Report) {
@@ -136,12 +137,12 @@ fn bursts(house: &House, report: &mut Report) {
     }
 }
 
-fn second_client(house: &House, report: &mut Report) {
+fn second_client(house: &House, report: &mut Report, pace: &str, limit: Option<Limit>) {
+    let text = format!("stream {CHUNKS}{pace}");
     report.part(
-        "northbound second client",
-        &format!("`stream {CHUNKS}` read by one client and by two, medians of {ROUNDS_OF_BURSTS} interleaved rounds"),
+        if pace.is_empty() { "northbound second client" } else { "northbound second client, paced" },
+        &format!("`{text}` read by one client and by two, medians of {ROUNDS_OF_BURSTS} interleaved rounds"),
     );
-    let text = format!("stream {CHUNKS}");
     let mut first = websocket(house, "work/second");
     let mut alone = websocket(house, "work/second-alone");
     let mut second = Viewer::websocket(&Server::demo(&house.gateway.socket())).load(&first.session, |_| {});
@@ -165,12 +166,7 @@ fn second_client(house: &House, report: &mut Report) {
         cpu.push((cpu_ms(pid) - between) / (between - before));
     }
     let ours = (two.median(), "updates/s");
-    report.against(
-        "two clients",
-        ours,
-        ("one client", one.median()),
-        (ratio.median(), Some(Limit::AtLeast(OF_TWO_MIN))),
-    );
+    report.against("two clients", ours, ("one client", one.median()), (ratio.median(), limit));
     report.figure("two clients, CPU of the gateway to one client", cpu.median(), "times");
 }
 

@@ -208,9 +208,10 @@ impl Viewer {
         self
     }
 
-    /// Loads a session; calls `on` with each update.
+    /// Loads a session, on its own stream if the transport has more than one; calls `on` with each update.
     pub(super) fn load(mut self, session: &str, on: impl FnMut(&str)) -> Self {
         session.clone_into(&mut self.session);
+        self = self.with_session_stream();
         let id = self.request("session/load", &json!({"sessionId": session, "cwd": "/", "mcpServers": []}));
         let _ = self.answer(id, on);
         self
