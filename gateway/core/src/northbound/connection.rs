@@ -36,9 +36,8 @@ pub struct StreamTicket {
     number: u64,
 }
 
-/// Session whose frames go on the connection's stream although the client may still open a stream for it. A client reads
-/// its streams concurrently, so that the second one could overtake the first: only the frame that names the session goes
-/// ahead.
+/// State of a session while the client may still open a stream for it (decision 0123). Its frames go on the connection's
+/// stream until then; a client reads both concurrently, so that only the frame that names the session is sent ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LateStream {
     /// No frame of the session was sent yet.
@@ -63,6 +62,7 @@ pub struct ConnectionState {
     last_stream: u64,
     /// Stream of each session that is being loaded.
     pins: HashMap<SessionKey, StreamScope>,
+    /// Sessions whose own streams may still open.
     late: HashMap<SessionKey, LateStream>,
 }
 
@@ -179,7 +179,8 @@ impl ConnectionState {
         self.sessions.get_mut(session)
     }
 
-    /// Opens a new session, whose answer is sent. An open one continues where it is.
+    /// Opens a session that the client has just created, before its first row. The frames behind the answer wait for the
+    /// session's stream. A session that is open already does not change.
     pub fn attach(&mut self, session: &SessionKey) {
         if !self.has_session(session) {
             self.open_session(session, 0);
@@ -205,7 +206,8 @@ impl ConnectionState {
         self.late.keys().filter(|key| self.is_waiting(key)).cloned().collect()
     }
 
-    fn is_waiting(&self, session: &SessionKey) -> bool {
+    /// True if the frames of the session wait for its stream.
+    pub fn is_waiting(&self, session: &SessionKey) -> bool {
         self.late.get(session) == Some(&LateStream::Awaited)
     }
 
@@ -321,17 +323,22 @@ impl ConnectionState {
         }
     }
 
-    /// Answers a load, see [`SessionView::finish_load`].
+    /// Answers a load on this stream, see [`SessionView::finish_load`]. Does nothing if the session moved to another stream
+    /// meanwhile, which then answers.
     ///
     /// # Errors
     /// [`QueueFull`].
     pub fn finish_load(
         &mut self,
+        scope: &StreamScope,
         session: &SessionKey,
         result: &str,
         pending: &[PendingQuestion],
         out: &mut Vec<Frame>,
     ) -> Result<(), QueueFull> {
+        if self.route(session) != *scope {
+            return Ok(());
+        }
         let Some(view) = self.sessions.get_mut(session) else { return Ok(()) };
         view.finish_load(result, pending)?;
         let start = out.len();
@@ -339,7 +346,8 @@ impl ConnectionState {
         if let Some(late) = self.late.get_mut(session) {
             *late = LateStream::Awaited;
         }
-        if !matches!(self.pins.remove(session), Some(StreamScope::Session(_))) {
+        self.pins.remove(session);
+        if !matches!(scope, StreamScope::Session(_)) {
             out.iter_mut().skip(start).for_each(|frame| frame.id = None);
         }
         Ok(())
@@ -458,7 +466,10 @@ mod tests {
         let ticket = state.open_stream(own.clone()).unwrap();
         assert_eq!((state.routed_to(&own), state.waiting_sessions()), (vec![(key(1), 1)], vec![]));
         assert_eq!(state.take_rows(&own, &key(1), 1, &rows[1..], &mut out), RowsTaken::Loaded);
-        state.finish_load(&key(1), "{}", &[], &mut out).unwrap();
+        // The other stream has asked for the answer before; it belongs to the new one.
+        state.finish_load(&connection, &key(1), "{}", &[], &mut out).unwrap();
+        assert_eq!(out.len(), 2);
+        state.finish_load(&own, &key(1), "{}", &[], &mut out).unwrap();
         assert!(out.len() == 3 && out[2].id.is_some(), "{out:?}");
         // It ends, and is opened again when the client sees a frame of the session.
         state.close_stream(&ticket);
@@ -496,7 +507,7 @@ mod tests {
         assert!(out.is_empty(), "nothing on the other stream");
         let taken = state.take_rows(&connection.scope, &key(1), 0, &rows, &mut out);
         assert_eq!((taken, out.len()), (RowsTaken::Loaded, 2));
-        state.finish_load(&key(1), "{}", &[], &mut out).unwrap();
+        state.finish_load(&connection.scope, &key(1), "{}", &[], &mut out).unwrap();
         assert_eq!(out.len(), 3);
         assert!(out.iter().all(|frame| frame.id.is_none()), "no places on a shared stream");
         assert_eq!(state.route(&key(1)), own, "then the stream of the session");

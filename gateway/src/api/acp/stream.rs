@@ -103,6 +103,7 @@ impl StreamReader {
             }
             // Together: the answer that opens a session goes before its first row.
             state.take_own(&self.ticket.scope, &mut out);
+            self.late.retain(|key, _| state.is_waiting(key));
             state.routed_to(&self.ticket.scope)
         };
         self.rows.retain(|key, _| routed.iter().any(|(routed, _)| routed == key));
@@ -120,10 +121,10 @@ impl StreamReader {
             }
         }
         if self.ticket.scope == StreamScope::Connection {
-            let waiting = self.connection.state().waiting_sessions();
-            self.late.retain(|key, _| waiting.contains(key));
             let end = Instant::now() + Duration::from_millis(LATE_STREAM_MS);
-            waiting.into_iter().for_each(|key| _ = self.late.entry(key).or_insert(end));
+            for key in self.connection.state().waiting_sessions() {
+                self.late.entry(key).or_insert(end);
+            }
         }
         Some(out)
     }
@@ -145,7 +146,7 @@ impl StreamReader {
         self.leave_skipped(session);
         if taken == RowsTaken::Loaded {
             let (result, pending) = attach::loaded(&self.server, session, cursor).await?;
-            let finished = self.connection.state().finish_load(session, &result, &pending, out);
+            let finished = self.connection.state().finish_load(scope, session, &result, &pending, out);
             self.connection.after_push(finished);
             self.leave_skipped(session);
         } else if !rows.is_empty() && out.len() == before && taken == RowsTaken::All {
