@@ -4,6 +4,7 @@
 //! actor is dropped and rebuilt from the database (H19).
 
 mod deps;
+mod output_pace;
 mod step;
 
 pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry};
@@ -27,6 +28,7 @@ use futures_util::FutureExt as _;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use output_pace::OutputPace;
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -34,6 +36,7 @@ use std::time::Duration;
 pub(crate) use step::replay;
 use step::{close_lease_now, is_stop_command};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Instant;
 
 /// Delays before an actor is loaded again after a database failure.
 const LOAD_BACKOFF: Backoff = Backoff::new(1_000, 10_000);
@@ -75,6 +78,7 @@ struct SessionTask {
     link: watch::Receiver<SupervisorStatus>,
     reloads: watch::Receiver<Arc<LoadedConfig>>,
     feed: Option<(LeaseId, LeaseFeed)>,
+    pace: OutputPace,
     calls: FuturesUnordered<LeaseCall>,
     /// Lookup that a start waits for.
     lookup: Option<(LookupRequest, LookupCall)>,
@@ -136,6 +140,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
         queues,
         reloads,
         feed: None,
+        pace: OutputPace::default(),
         calls: FuturesUnordered::new(),
         lookup: None,
         waiting: HashMap::new(),
@@ -279,7 +284,13 @@ impl SessionTask {
         }
         let deadline = self.actor.deadline_ms().map(|at| self.deps.clock.instant_of(at));
         let tick = or_never(deadline.map(tokio::time::sleep_until));
-        let news = or_never(self.feed.as_ref().map(|(_, feed)| feed.next()));
+        let ready_at = self.pace.ready_at();
+        let news = or_never(self.feed.as_ref().map(|(_, feed)| async move {
+            if let Some(at) = ready_at {
+                tokio::time::sleep_until(at).await;
+            }
+            feed.next().await
+        }));
         let looked_up = or_never(self.lookup.as_mut().map(|(_, lookup)| lookup));
         let quiet = self.actor.is_quiet();
         tokio::select! {
@@ -388,6 +399,13 @@ impl SessionTask {
     }
 
     async fn on_feed(&mut self, items: VecDeque<Notice>) -> TaskEnded {
+        let taken = Instant::now();
+        let ended = self.take_output(items).await;
+        self.pace.record(taken, Instant::now());
+        ended
+    }
+
+    async fn take_output(&mut self, items: VecDeque<Notice>) -> TaskEnded {
         for news in merge(items) {
             if let Some((lease_id, _)) = &self.feed {
                 transitions::exited(self.actor.session(), *lease_id, &news);
