@@ -129,6 +129,8 @@ fn running() -> DirectMachine {
         additional_directories: Vec::new(),
         client_fs: acp_core::config::ClientFs::Both,
         offer_terminal: true,
+        agent: "fuzz".to_owned(),
+        auth_method: None,
     });
     for (id, result) in [("init", json!({ "protocolVersion": 1 })), ("new", json!({ "sessionId": "s" }))] {
         let answer = json!({ "jsonrpc": "2.0", "id": format!("{id}:{lease_id}"), "result": result });

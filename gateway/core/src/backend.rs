@@ -77,6 +77,10 @@ pub struct StartSessionParams {
     pub client_fs: ClientFs,
     /// True if `terminal/*` may be offered to the agent.
     pub offer_terminal: bool,
+    /// Name of the agent in the configuration, for instructions.
+    pub agent: String,
+    /// Sign-in method for `authenticate` before the session is opened.
+    pub auth_method: Option<String>,
 }
 
 /// Parameters of [`BackendMachine::submit`].

@@ -55,10 +55,11 @@ const PARTS_MAX: u32 = 100_000;
 /// Status values not shown, since later rows imply them.
 pub const HIDDEN_STATUSES: [&str; 4] = ["agent_ready", "agent_rests", "prompt_steered", "prompt_reworded"];
 /// Status values of agent and binding that are shown even at verbosity `none`.
-pub const ALWAYS_SHOWN_STATUSES: [&str; 8] = [
+pub const ALWAYS_SHOWN_STATUSES: [&str; 9] = [
     "asking_not_ensured",
     "agent_failed",
     "agent_away",
+    "agent_fetched",
     "agent_waits",
     "approves_by_itself",
     "cancel_stuck",

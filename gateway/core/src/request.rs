@@ -51,6 +51,9 @@ pub struct SpawnRequest {
     /// Additional directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_directories: Vec<String>,
+    /// Sign-in method for `authenticate` before the session is opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_method: Option<String>,
     /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
     pub configured: Option<StaticSessionParams>,

@@ -53,6 +53,9 @@ pub struct SessionOptions {
     /// Additional directories given at the spawn, canonical.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_directories: Vec<String>,
+    /// Sign-in method for `authenticate` before each opening; `None` uses the agent's configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_method: Option<String>,
     /// Certainty that the agent asks, as of the last start; `None` before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<AskGuarantee>,
@@ -73,6 +76,7 @@ impl SessionOptions {
             grants: Grants::default(),
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
+            auth_method: None,
             asking: None,
         }
     }

@@ -161,6 +161,9 @@ pub(crate) async fn authorize_spawn(
     }
     let programs = "starting MCP servers of your own on the gateway's machine";
     require(principal, scope_of_servers(&request.mcp_servers), programs)?;
+    if request.auth_method.is_some() {
+        require(principal, Scope::Admin, "signing an agent in")?;
+    }
     if let Some(key) = &request.spawned_by
         && principal.is_limited()
     {

@@ -229,6 +229,7 @@ pub(crate) async fn spawn(
         spawned_by: body.spawned_by,
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
+        auth_method: body.auth_method,
         ..SpawnRequest::default()
     };
     authorize_spawn(api.service.as_ref(), &caller, &request).await?;

@@ -1,6 +1,7 @@
 //! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
 use crate::cli::GlobalArgs;
+use crate::cli::agent_trial::{self, LoginArgs, TestArgs, TrialArgs};
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::config::LiveConfig;
@@ -9,17 +10,31 @@ use crate::runtime::local_lookup;
 use acp_core::api::AgentView;
 use acp_core::config::load::LoadedConfig;
 use acp_shared::codes::Code;
-use clap::Args;
+use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
 
 /// `agents`
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AgentsArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Include agents that are not installed here
     #[arg(long)]
     all: bool,
+    #[command(subcommand)]
+    verb: Option<AgentsCommand>,
+}
+
+/// Commands for one agent.
+#[derive(Debug, Subcommand)]
+enum AgentsCommand {
+    /// Start an agent once, so that its program is downloaded
+    Install(TrialArgs),
+    /// Sign an agent in: with one of its methods, or show which it has
+    Login(LoginArgs),
+    /// Prove an agent with one turn: start it, ask, print its answer, end it
+    Test(TestArgs),
 }
 
 /// Note on a table that was made without a gateway.
@@ -28,6 +43,12 @@ pub(crate) const LOCAL: &str = "No gateway answers: this command searched as its
 
 /// `agents`
 pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
+    match &args.verb {
+        None => {}
+        Some(AgentsCommand::Install(args)) => return agent_trial::install(global, args, out).await,
+        Some(AgentsCommand::Login(args)) => return agent_trial::login(global, args, out).await,
+        Some(AgentsCommand::Test(args)) => return agent_trial::test(global, args, out).await,
+    }
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
         Ok(views) => out.show(&views, |views| format_agents(views, args.all)),
         Err(failure) if failure.code == Code::GatewayUnavailable => {

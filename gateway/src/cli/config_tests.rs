@@ -335,6 +335,7 @@ const ROWS: &[Row] = &[
     ("{agents.*,permission}.non_interactive_permissions", "\"fail\"", Seen(profile)),
     ("agents.*.mode", "\"plan\"", Seen(profile)),
     ("agents.*.asks", "true", Seen(profile)),
+    ("agents.*.auth_method", "\"key\"", Seen(profile)),
     ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
     ("agents.*.client_fs", "\"read\"", Seen(profile)),
     ("{agents.*.,}mcp_servers.*.{name,command}", "\"other\"", Seen(servers)),

@@ -2,7 +2,8 @@
 
 pub(crate) mod acp;
 pub(crate) mod adopt;
-pub(crate) mod agents;
+pub(crate) mod agent_trial;
+mod agents;
 pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod doctor;
@@ -93,7 +94,7 @@ enum CliCommand {
     /// Manage the tokens of programs and people that use the API over TCP: add, list, revoke
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// List the known agents, and which are installed here
+    /// List the known agents and which are installed here; install, sign in and test one
     Agents(agents::AgentsArgs),
     /// Check the installation
     Doctor(doctor::DoctorArgs),

@@ -381,6 +381,7 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         wait_s: (args.wait > 0).then_some(args.wait),
         mcp_servers,
         additional_directories,
+        auth_method: None,
     };
     let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;

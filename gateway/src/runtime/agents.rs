@@ -317,6 +317,8 @@ impl Profiles for Agents {
             env,
             graces,
             init_ms: policy.agent.init_ms.value,
+            may_fetch: false,
+            auth_method: agent.auth_method.clone(),
             mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
             asks: agent.asks.unwrap_or(asks),
             options: options.into_iter().collect(),
@@ -344,7 +346,7 @@ impl Profiles for Agents {
             let failure = Failure::new(Code::AgentNotAllowed, text).for_conversations(shown);
             return Err(failure.origin("gateway"));
         };
-        Ok(AgentProfile { argv: command.argv, is_looked_up: true, ..profile })
+        Ok(AgentProfile { may_fetch: command.fetched, argv: command.argv, is_looked_up: true, ..profile })
     }
 
     fn default_agent(&self) -> Result<AgentName, Failure> {

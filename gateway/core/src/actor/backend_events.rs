@@ -179,6 +179,9 @@ impl Actor {
         if due(&mut self.timers.retry_ms) {
             self.retry_spawn_or_attach(out);
         }
+        if due(&mut self.timers.fetch_ms) {
+            self.report_fetch(out);
+        }
         if due(&mut self.timers.init_ms) {
             self.fail_session(&self.init_failure(), out);
             self.close_lease("the agent did not open a session in time", out);
@@ -217,7 +220,7 @@ impl Actor {
 
     /// Failure for an agent that has not opened a session in time; it may not even have been started.
     fn init_failure(&self) -> Failure {
-        let within = format_duration(self.profile.init_ms);
+        let within = format_duration(self.opening_ms());
         if self.lease.as_ref().is_none_or(|lease| lease.row.usage == LeaseStatus::Intended) {
             let text = format!(
                 "The agent was not started within {within}: the supervisor does not respond or has no \

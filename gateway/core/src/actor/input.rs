@@ -232,6 +232,10 @@ pub struct AgentProfile {
     pub graces: Graces,
     /// Time limit for opening a session, in milliseconds.
     pub init_ms: u64,
+    /// True if the program is a package runner (`npx`) that may have to download the agent first.
+    pub may_fetch: bool,
+    /// Sign-in method to use before the session is opened; the session's own takes precedence.
+    pub auth_method: Option<String>,
     /// Asking mode to set; a session's own mode takes precedence.
     pub mode: Option<String>,
     /// True for an agent that asks without an asking mode.
@@ -264,6 +268,8 @@ impl AgentProfile {
             env: spawn.map(|spawn| spawn.env.clone()).unwrap_or_default(),
             graces: spawn.map(|spawn| spawn.graces).unwrap_or_default(),
             init_ms: 60_000,
+            may_fetch: false,
+            auth_method: None,
             mode: None,
             asks: false,
             options: Vec::new(),

@@ -39,6 +39,7 @@ impl Actor {
             [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
         );
         let mcp_servers = self.mcp_servers();
+        let own_auth_method = own.auth_method.clone();
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),
@@ -55,7 +56,7 @@ impl Actor {
         self.lease = Some(Lease { backend_dirty: true, ..Lease::new(row, lines, VecDeque::new()) });
         self.session.lease_id = Some(lease_id);
         self.reading = None;
-        self.timers.init_ms = Some(out.now_ms + self.profile.init_ms);
+        self.arm_opening_timer(out);
         let options = self.session.options.config_over(&self.profile.options);
         let steps = self.backend.start_session(&StartSessionParams {
             lease_id,
@@ -69,6 +70,8 @@ impl Actor {
             additional_directories: directories,
             client_fs: self.profile.client_fs,
             offer_terminal: self.profile.offer_terminal,
+            agent: self.session.agent.to_string(),
+            auth_method: own_auth_method.or_else(|| self.profile.auth_method.clone()),
         });
         self.on_backend_steps(steps, out);
         out.effects.push(ActorEffect::Spawn(Box::new(spawn)));
@@ -163,7 +166,7 @@ impl Actor {
     /// Reports once per lease that the supervisor delays the start, and extends the agent's time limit by the
     /// delay.
     fn defer_spawn(&mut self, code: RefusalCode, message: &str, wait_ms: u64, out: &mut StepOutput) {
-        self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.profile.init_ms);
+        self.timers.init_ms = self.timers.init_ms.map(|_| out.now_ms + wait_ms + self.opening_ms());
         let Some(lease) = &mut self.lease else { return };
         if std::mem::replace(&mut lease.start_delay_reported, true) {
             return;
@@ -286,6 +289,9 @@ impl Actor {
             self.on_backend_steps(steps, out);
         });
         self.timers.silent_ms = self.timers.silent_ms.map(|_| out.now_ms + self.limits.silent_ms);
+        if any {
+            self.end_fetch(out);
+        }
         if let Some(lease) = &mut self.lease {
             lease.lines = lines;
             lease.backend_dirty |= any;

@@ -9,6 +9,7 @@ mod idle_agent;
 mod input;
 mod lease;
 mod lease_ended;
+mod opening;
 mod output;
 mod permissions;
 mod queue_edit;
@@ -105,6 +106,8 @@ struct LeaseEnd {
 #[derive(Debug, Default)]
 struct Timers {
     init_ms: Option<u64>,
+    /// Time of the next report about a download of the agent's program; `None` once it has written a line.
+    fetch_ms: Option<u64>,
     cancel_ms: Option<u64>,
     close_ms: Option<u64>,
     silent_ms: Option<u64>,
@@ -230,6 +233,7 @@ impl Actor {
         let permissions = self.permissions.values().filter_map(|row| row.deadline_at_ms);
         [
             timers.init_ms,
+            timers.fetch_ms,
             timers.cancel_ms,
             timers.close_ms,
             timers.silent_ms,

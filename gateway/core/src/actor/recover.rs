@@ -31,9 +31,7 @@ impl Actor {
                 self.session_event(SessionEvent::Retried, out);
             }
             RecoveryAction::Rest | RecoveryAction::Start | RecoveryAction::Attach => {}
-            RecoveryAction::SpawnAgain | RecoveryAction::Open => {
-                self.timers.init_ms = Some(out.now_ms + self.profile.init_ms)
-            }
+            RecoveryAction::SpawnAgain | RecoveryAction::Open => self.arm_opening_timer(out),
             RecoveryAction::Continue => self.arm_reconcile_timer(out),
             RecoveryAction::Drain if self.session.state == SessionState::Closed => {
                 self.close_lease("session closed", out)

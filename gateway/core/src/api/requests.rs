@@ -51,6 +51,9 @@ pub struct SpawnBody {
     /// Additional absolute directories.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub additional_directories: Vec<String>,
+    /// Sign-in method of the agent (`authenticate`), used each time its process opens the session.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_method: Option<String>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.

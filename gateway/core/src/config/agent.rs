@@ -98,6 +98,9 @@ pub struct AgentConfig {
     pub asks: Option<bool>,
     /// ACP config options to set after the session is open. Default: none.
     pub config: BTreeMap<String, String>,
+    /// Id of the agent's sign-in method, used for `authenticate` each time its process starts. Default: none, the
+    /// agent is expected to be signed in. Ours.
+    pub auth_method: Option<String>,
     /// File requests offered to the agent. Default: none, the built-in table's or `both`.
     pub client_fs: Option<ClientFs>,
     /// MCP servers of this agent, after the global ones. Default: none.

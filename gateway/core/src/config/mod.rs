@@ -172,16 +172,22 @@ impl Default for Dispatch {
 }
 
 /// `acp.runtime.*`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Runtime {
     /// Idle time after which an agent process is ended; its session continues with the next prompt. 0: never.
-    /// Agents with a conversation that cannot be resumed are exempt. Default: 0. Source:
+    /// Agents with a conversation that cannot be resumed are exempt. Default: 30. Source:
     /// `acp.runtime.ttlMinutes`.
     pub ttl_minutes: u64,
     /// Installation command of the runtime backend, shown if the backend is missing. Default: none. Source:
     /// `acp.runtime.installCommand`.
     pub install_command: Option<String>,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        Self { ttl_minutes: 30, install_command: None }
+    }
 }
 
 /// Storage of the control plane.

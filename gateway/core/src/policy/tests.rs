@@ -297,7 +297,7 @@ proptest! {
                 let key = if binding.is_some() { format!("{level}.thread_bindings") } else { "session.thread_bindings".to_owned() };
                 (hours * HOUR_MS, format!("{key}.idle_hours"))
             }),
-            is_set(runtime).map(|minutes| (minutes * 60_000, "acp.runtime.ttl_minutes".to_owned())),
+            is_set(Some(runtime.unwrap_or(30))).map(|minutes| (minutes * 60_000, "acp.runtime.ttl_minutes".to_owned())),
         ];
         match want.into_iter().flatten().min_by_key(|(ms, _)| *ms) {
             None => prop_assert_eq!(ttl.value, None),

@@ -173,6 +173,7 @@ impl Manager {
         let options = SessionOptions {
             voting: request.voting.unwrap_or_default(),
             mcp_servers: request.mcp_servers.clone(),
+            auth_method: request.auth_method.clone(),
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),

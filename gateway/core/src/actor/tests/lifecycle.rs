@@ -16,7 +16,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::BindingId;
 use acp_shared::protocol::RefusalCode;
 
-fn count_status(world: &World, status: &str) -> usize {
+pub(super) fn count_status(world: &World, status: &str) -> usize {
     let text = format!("\"status\":\"{status}\"");
     world.rows.events.iter().filter(|event| event.kind == K::Status && event.payload.contains(&text)).count()
 }

@@ -1,6 +1,7 @@
 //! Starts that wait for the look-up of their program and directories.
 
 use super::decisions::{code, prompt, ready, run_state};
+use super::lifecycle::count_status;
 use super::world::{World, profile, prompt_request};
 use super::*;
 use crate::failure::Failure;
@@ -80,4 +81,41 @@ fn unanswered_lookup_times_out_unless_cancelled() {
     world.command(ActorCommand::Cancel(Some(run_id))).unwrap();
     assert_eq!(run_state(&world, run_id), RunState::Cancelled);
     assert_eq!(world.deadline_ms(), None, "no deadline is armed");
+}
+
+/// Returns a session whose agent's start may download its program and has written nothing yet.
+fn fetching() -> (World, RunId) {
+    let (mut world, run_id) = awaiting_lookup();
+    world.ignores_input = true;
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, may_fetch: true, ..profile() }));
+    (world, run_id)
+}
+
+#[test]
+fn download_is_reported_and_does_not_count_against_opening() {
+    let (mut world, run_id) = fetching();
+    let begun = world.now_ms;
+    for (reports, after_ms) in [(1, 5_000), (2, 35_000), (3, 65_000)] {
+        world.advance_to_deadline();
+        assert_eq!((world.now_ms - begun, count_status(&world, "agent_fetched")), (after_ms, reports));
+    }
+    let last = world.rows.events.last().map(|event| event.payload.to_string()).unwrap_or_default();
+    assert!(last.contains("1m5s so far, at most 10m"), "{last}");
+    world.emit("Rsession-1\n");
+    assert_eq!(run_state(&world, run_id), RunState::Running);
+    world.advance(31_000);
+    assert_eq!(count_status(&world, "agent_fetched"), 3, "no report after the first line");
+}
+
+#[test]
+fn endless_download_fails() {
+    let (mut world, run_id) = fetching();
+    let begun = world.now_ms;
+    while run_state(&world, run_id) == RunState::Queued {
+        world.advance_to_deadline();
+    }
+    assert_eq!(world.now_ms - begun, 600_000);
+    let error = world.run(run_id).error.clone().unwrap();
+    assert_eq!(error.detail_code.as_deref(), Some("INIT_TIMEOUT"));
+    assert!(error.message.contains("10m"), "{}", error.message);
 }

@@ -130,9 +130,15 @@ pub(super) fn abilities(result: &Value) -> AgentCapabilities {
     }
 }
 
-/// Formats the sign-in instructions from `authMethods`: names, descriptions, and the command if a method has
-/// one.
-pub(super) fn sign_in(result: &Value) -> String {
+/// Returns the ids of the sign-in methods in the result of `initialize`.
+pub(super) fn auth_method_ids(result: &Value) -> Vec<String> {
+    let methods = list(result.get("authMethods")).iter().take(LIST_MAX);
+    methods.filter_map(|method| method.get("id").and_then(Value::as_str).map(str::to_owned)).collect()
+}
+
+/// Formats the sign-in instructions from `authMethods`: names, ids, descriptions, and what to do: the command to
+/// run, the variables to set in the configuration of `agent`, or the command that signs in.
+pub(super) fn sign_in(result: &Value, agent: &str) -> String {
     let mut out = String::new();
     for method in list(result.get("authMethods")).iter().take(LIST_MAX) {
         let text = |name: &str| {
@@ -152,10 +158,34 @@ pub(super) fn sign_in(result: &Value) -> String {
         } else if text("type") == "terminal" {
             let args = sanitize::line(&words(method.get("args")), SIGN_IN_CHARS_MAX);
             out.push_str(&format!(" (run the agent's program in a terminal with: {args})"));
+        } else if text("type") == "env_var" {
+            out.push_str(&variables(method, agent));
+        } else if is_plain_id(&text("id")) && !agent.is_empty() {
+            out.push_str(&format!(" (run: acp-gateway agents login {agent} --method {})", text("id")));
         }
         out.push('\n');
     }
     truncate(out.trim_end(), SIGN_IN_CHARS_MAX)
+}
+
+/// True for an id that a shell takes as one word.
+fn is_plain_id(id: &str) -> bool {
+    !id.is_empty() && id.bytes().all(|it| it.is_ascii_alphanumeric() || b"-_.:/@".contains(&it))
+}
+
+/// Formats the lines of `gateway.toml` that set the variables of a method; names that are no variable names are left
+/// out.
+fn variables(method: &Value, agent: &str) -> String {
+    let is_name =
+        |name: &&str| !name.is_empty() && name.bytes().all(|it| it.is_ascii_alphanumeric() || it == b'_');
+    let vars = list(method.get("vars")).iter().take(LIST_MAX);
+    let old = method.get("varName").and_then(Value::as_str);
+    let names = vars.filter_map(|var| var.get("name").and_then(Value::as_str)).chain(old).filter(is_name);
+    let lines: String = names.map(|name| format!("\n    {name} = \"…\"")).collect();
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!(" (add to gateway.toml and reload)\n    [agents.{agent}.env]{lines}")
 }
 
 fn command_line(terminal: &Value) -> String {

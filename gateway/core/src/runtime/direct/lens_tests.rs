@@ -46,5 +46,18 @@ fn oversized_error_is_stored_without_its_data() {
 fn sign_in_methods_are_one_line_each() {
     let result =
         json!({"authMethods": [{"id": "k", "name": "Key\u{1b}[2J", "description": "a\n- Other: b"}]});
-    assert_eq!(sign_in(&result), "- Key [2J: a - Other: b");
+    let line = "- Key [2J: a - Other: b (run: acp-gateway agents login qwen --method k)";
+    assert_eq!(sign_in(&result, "qwen"), line);
+    // An id that a shell would take apart is not part of a command, and a name that is no variable not of TOML.
+    for (method, want) in [
+        (json!({ "id": "a; rm", "name": "A" }), "- A"),
+        (json!({ "id": "", "name": "A" }), "- A"),
+        (
+            json!({ "id": "e", "name": "E", "type": "env_var", "vars": [{ "name": "A_KEY" }, { "name": "x\n[y]" }, {}] }),
+            "- E (add to gateway.toml and reload)\n    [agents.qwen.env]\n    A_KEY = \"…\"",
+        ),
+        (json!({ "id": "e", "name": "E", "type": "env_var" }), "- E"),
+    ] {
+        assert_eq!(sign_in(&json!({ "authMethods": [method] }), "qwen"), want);
+    }
 }

@@ -39,6 +39,8 @@ mod save_restore_tests;
 #[cfg(test)]
 mod session_params_tests;
 #[cfg(test)]
+mod sign_in_tests;
+#[cfg(test)]
 mod surrogate_tests;
 #[cfg(test)]
 pub mod tests;

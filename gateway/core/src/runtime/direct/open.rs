@@ -35,6 +35,8 @@ impl DirectMachine {
                 options: input.options.clone(),
                 mcp_servers: input.mcp_servers.clone(),
                 additional_directories: input.additional_directories.clone(),
+                agent: input.agent.clone(),
+                auth_method: input.auth_method.clone(),
             }),
             asking_mode: input.asking_mode.clone(),
             vouched: input.asks,
@@ -68,7 +70,8 @@ impl DirectMachine {
         };
         let result = lens::value(raw);
         self.state.abilities = lens::abilities(&result);
-        self.state.sign_in = lens::sign_in(&result);
+        let agent = self.state.wanted.as_ref().map(|wanted| wanted.agent.clone()).unwrap_or_default();
+        self.state.sign_in = lens::sign_in(&result, &agent);
         self.state.agent_info = lens::agent_info(raw);
         self.state.agent_name = lens::agent_name(&result);
         let mut steps = Vec::new();
@@ -85,8 +88,38 @@ impl DirectMachine {
             }
         }
         steps.extend(self.report_unsupported());
-        steps.extend(self.open_session());
+        let method = self.state.wanted.as_ref().and_then(|wanted| wanted.auth_method.clone());
+        steps.extend(match method {
+            Some(method) => self.sign_in(&method, &lens::auth_method_ids(&result)),
+            None => self.open_session(),
+        });
         steps
+    }
+
+    /// Signs in with a method before the session is opened (`authenticate`).
+    fn sign_in(&mut self, method: &str, offered: &[String]) -> Vec<BackendStep> {
+        if offered.iter().any(|id| id == method) {
+            self.state.phase = HandshakePhase::Authenticating;
+            return self.ask_agent("authenticate", "authenticate", &json!({ "methodId": method }));
+        }
+        let offered = if offered.is_empty() { "none".to_owned() } else { offered.join(", ") };
+        let text = format!(
+            "The agent has no sign-in method {}; it offers: {}.",
+            quoted(method),
+            sanitize::line(&offered, KNOWN_CHARS_MAX)
+        );
+        self.fail(Failure::new(Code::AuthRequired, text).detail("UNKNOWN_METHOD").origin("agent"))
+    }
+
+    pub(super) fn signed_in(&mut self, outcome: Result<&str, &str>) -> Vec<BackendStep> {
+        match outcome {
+            Ok(_) => self.open_session(),
+            Err(error) => {
+                let (_, message) = lens::error(error);
+                let failure = self.sign_in_failure(&message);
+                self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
+            }
+        }
     }
 
     /// Builds the parameters common to `session/new`, `session/resume` and `session/load`.

@@ -156,6 +156,8 @@ pub(super) enum HandshakePhase {
     Idle,
     /// `initialize` was sent.
     Initializing,
+    /// `authenticate` was sent.
+    Authenticating,
     /// `session/new` was sent.
     Creating,
     /// `session/resume` was sent.
@@ -181,6 +183,11 @@ pub(super) struct WantedSession {
     pub(super) mcp_servers: Vec<McpServer>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) additional_directories: Vec<String>,
+    /// Name of the agent in the configuration.
+    #[serde(default)]
+    pub(super) agent: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) auth_method: Option<String>,
 }
 
 /// Capabilities that the agent reported.

@@ -68,6 +68,8 @@ pub(in crate::runtime) fn defaults() -> StartSessionParams {
         additional_directories: Vec::new(),
         client_fs: crate::config::ClientFs::Both,
         offer_terminal: true,
+        agent: "qwen".to_owned(),
+        auth_method: None,
     }
 }
 

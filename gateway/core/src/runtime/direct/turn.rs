@@ -86,6 +86,7 @@ impl DirectMachine {
         match (state.phase, &mut state.wanted) {
             (
                 HandshakePhase::Initializing
+                | HandshakePhase::Authenticating
                 | HandshakePhase::Creating
                 | HandshakePhase::Resuming
                 | HandshakePhase::Loading,
@@ -287,6 +288,7 @@ impl DirectMachine {
         }
         match (what, phase) {
             ("init", HandshakePhase::Initializing) => self.initialized(outcome),
+            ("authenticate", HandshakePhase::Authenticating) => self.signed_in(outcome),
             ("new", HandshakePhase::Creating)
             | ("resume", HandshakePhase::Resuming)
             | ("load", HandshakePhase::Loading) => self.opened(outcome),

@@ -1,0 +1,66 @@
+//! `agents install`, `agents login` and `agents test`.
+
+use acp_tests::house::{AGENT, House, Plan, scripted};
+use acp_tests::world::World;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+fn sessions(house: &House) -> Vec<Value> {
+    house.verb(&["sessions", "list"]).as_array().cloned().unwrap_or_default()
+}
+
+#[test]
+fn agent_is_tested_with_one_turn_and_leaves_nothing() {
+    let house = House::new(&[]);
+    let report = house.verb(&["agents", "test", AGENT, "--prompt", "say ready"]);
+    assert_eq!(report["agent"], AGENT);
+    assert!(report["opened_ms"].is_u64() && report["answered_ms"].is_u64(), "{report}");
+    assert_eq!(house.prompts_received("say ready"), 1);
+    assert_eq!(sessions(&house), Vec::<Value>::new(), "the session is closed");
+    let shown = house.plain(&["agents", "test", AGENT, "--prompt", "say ready"]).output();
+    let shown = shown.unwrap_or_else(|e| panic!("{e}"));
+    let (out, progress) = (String::from_utf8_lossy(&shown.stdout), String::from_utf8_lossy(&shown.stderr));
+    assert!(out.contains("ready") && out.contains("works: it started in"), "{out}{progress}");
+    let refused = house.cli(&["agents", "test", "absent"]);
+    assert_eq!(refused.error_code(), "ACP_AGENT_NOT_ALLOWED");
+    house.end();
+}
+
+#[test]
+fn failed_turn_fails_the_test_of_the_agent() {
+    let house = House::new(&[]);
+    let failed = house.cli(&["agents", "test", AGENT, "--prompt", "crash"]);
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    assert_eq!(sessions(&house), Vec::<Value>::new());
+    house.end();
+}
+
+#[test]
+fn sign_in_uses_the_method_and_names_what_is_offered() {
+    let house = House::new(&["--auth-required"]);
+    let refused = house.cli(&["agents", "login", AGENT]);
+    assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_AUTH_REQUIRED"));
+    let message = refused.error()["message"].to_string();
+    let next = format!("acp-gateway agents login {AGENT} --method fake-key");
+    assert!(message.contains(&next), "{message}");
+    let refused = house.cli(&["agents", "login", AGENT, "--method", "other"]);
+    assert!(refused.error()["message"].to_string().contains("fake-key"), "{refused:?}");
+    assert_eq!(house.received("authenticate").len(), 0);
+    let _ = house.cli(&["agents", "login", AGENT, "--method", "fake-key"]).ok();
+    assert_eq!(house.received("authenticate").len(), 1);
+    assert_eq!(sessions(&house), Vec::<Value>::new());
+    house.end();
+}
+
+#[test]
+fn configured_method_signs_in_at_each_start() {
+    let world = World::new();
+    let mut agent = scripted(&world, &["--auth-required".to_owned()], "ask");
+    agent.settings.extend([("auth_method".to_owned(), "fake-key".into())]);
+    let house = Plan::default().build_in(world, &BTreeMap::from([(AGENT, agent)]));
+    let (house, key) = house.with_session();
+    let _ = house.prompt(&key, "say one");
+    let _ = house.verb(&["agents", "install", AGENT]);
+    assert_eq!(house.received("authenticate").len(), 2, "one for each process");
+    house.end();
+}
