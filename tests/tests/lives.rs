@@ -122,7 +122,8 @@ fn idle_timeout_expires_across_kill_and_is_announced_once() {
 /// D2: only the expired one of two bindings ends; the notice names the maximum age.
 #[test]
 fn expired_binding_keeps_session_with_another_binding() {
-    let (mut house, key) = House::new(&[]).with_session();
+    let (mut house, key) =
+        Plan::flags(&[]).gateway("[acp.runtime]\nttl_minutes = 0\n").build().with_session();
     house.kill_gateway();
     bind(&house, &key, "short", None, Some(1_000));
     bind(&house, &key, "long", Some(3_600_000), None);
