@@ -39,7 +39,7 @@ PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
 PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build install sbom tarball deb test-install wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ deb: $(BUILT) man completions sbom ## Make the Debian package in target/packages
 
 tarball: $(BUILT) man completions sbom ## Make the tarball in target/packages, with checksums and a list of components
 	$(PACK) packaging/tarball.sh $(PARTS) "$(TARGET_DIR)/acp-host.cdx.json" "$(PACKAGES)"
+
+image: deb ## Make a root file system and an OCI archive in target/packages, without a container daemon (needs mmdebstrap)
+	$(PACK) packaging/image.sh "$(PACKAGES)"/acp-host_$(VERSION)_*.deb "$(PACKAGES)"
 
 sbom:
 	$(CARGO) metadata --locked --format-version 1 --filter-platform $(HOST_TARGET) | packaging/sbom.py > "$(TARGET_DIR)/acp-host.cdx.json"
@@ -131,10 +134,11 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 	tests/vm/run.sh "$(TARGET_DIR)"
 
 # Before make deb, which packs them: the programs of `make test`, stripped, so that nothing is built twice.
-test-install: ## Follow the install page in a fresh Debian root: package, turn, file written, upgrade, purge (needs root and mmdebstrap)
+test-install: ## Follow the install page in a fresh Debian root: package, turn, file written, purge; and start the image (needs root and mmdebstrap)
 	$(CARGO) build --locked --workspace --bins
-	@$(MAKE) --no-print-directory deb tarball PROGRAMS="$(TARGET_DIR)/debug" PACKAGES="$(TARGET_DIR)/install/packages"
+	@$(MAKE) --no-print-directory tarball $(if $(shell command -v mmdebstrap),image,deb) PROGRAMS="$(TARGET_DIR)/debug" PACKAGES="$(TARGET_DIR)/install/packages"
 	tests/install/run.sh "$(TARGET_DIR)/install"
+	tests/install/image.sh "$(TARGET_DIR)/install"
 
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
 	$(CARGO) build --locked --workspace --bins
