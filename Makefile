@@ -29,8 +29,17 @@ SIM_SEEDS ?= 1000
 # The build in which a seed of the simulation is always the same run: see tests/sim/mod.rs.
 EXACT = RUSTFLAGS="$(RUSTFLAGS) --cfg tokio_unstable" $(CARGO) test --locked --target-dir "$(TARGET_DIR)/exact" -p acp-gateway --lib
 
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+# Programs to install and to pack: those of `make build`, or for quick trials PROGRAMS=target/debug, which are stripped.
+PROGRAMS ?= $(TARGET_DIR)/release
+PACKAGES ?= $(TARGET_DIR)/packages
+BUILT = $(if $(filter $(TARGET_DIR)/release,$(PROGRAMS)),build)
+SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
+PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
+
 .DEFAULT_GOAL := help
-.PHONY: help up build wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,15 +74,31 @@ strip:
 	$(call STRIP,$(TARGET_DIR)/release,acp-gateway)
 	$(call STRIP,$(TARGET_DIR)/release,acp-supervisor)
 
+# Not after `build`, so that root compiles nothing. The wrapper is found in ../lib/acp-host.
+install: ## Install the programs of `make build` with units, man pages, completions and manual (PREFIX=/usr/local, DESTDIR=)
+	DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" packaging/install.sh $(PARTS)
+
+deb: $(BUILT) man completions sbom ## Make the Debian package in target/packages
+	$(PACK) packaging/deb.sh $(PARTS) "$(TARGET_DIR)/acp-host.cdx.json" "$(PACKAGES)"
+
+tarball: $(BUILT) man completions sbom ## Make the tarball in target/packages, with checksums and a list of components
+	$(PACK) packaging/tarball.sh $(PARTS) "$(TARGET_DIR)/acp-host.cdx.json" "$(PACKAGES)"
+
+image: deb ## Make a root file system and an OCI archive in target/packages, without a container daemon (needs mmdebstrap)
+	$(PACK) packaging/image.sh "$(PACKAGES)"/acp-host_$(VERSION)_*.deb "$(PACKAGES)"
+
+sbom:
+	$(CARGO) metadata --locked --format-version 1 --filter-platform $(HOST_TARGET) | packaging/sbom.py > "$(TARGET_DIR)/acp-host.cdx.json"
+
 # From the same definitions as --help; both need the programs of `make build`.
 man: ## Write the man pages into target/man
-	$(TARGET_DIR)/release/acp-supervisor generate man $(TARGET_DIR)/man
-	$(TARGET_DIR)/release/acp-gateway generate man $(TARGET_DIR)/man
+	"$(PROGRAMS)/acp-supervisor" generate man $(TARGET_DIR)/man
+	"$(PROGRAMS)/acp-gateway" generate man $(TARGET_DIR)/man
 	cp packaging/man/acp-wrapper.1 $(TARGET_DIR)/man/
 
 completions: ## Write completion scripts for bash, zsh, fish, elvish and PowerShell into target/completions
-	$(TARGET_DIR)/release/acp-supervisor generate completions $(TARGET_DIR)/completions
-	$(TARGET_DIR)/release/acp-gateway generate completions $(TARGET_DIR)/completions
+	"$(PROGRAMS)/acp-supervisor" generate completions $(TARGET_DIR)/completions
+	"$(PROGRAMS)/acp-gateway" generate completions $(TARGET_DIR)/completions
 
 check: ## Run the library tests and 200 seeds of the simulation: what to run after each edit
 ifeq ($(NEXTEST),yes)
@@ -108,12 +133,19 @@ test-vm: ## Run the tests of limits under Debian's own kernel with control group
 	$(CARGO) build --locked --workspace --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
 
+# Before make deb, which packs them: the programs of `make test`, stripped, so that nothing is built twice.
+test-install: ## Follow the install page in a fresh Debian root: package, turn, file written, purge; and start the image (needs root and mmdebstrap)
+	$(CARGO) build --locked --workspace --bins
+	@$(MAKE) --no-print-directory tarball $(if $(shell command -v mmdebstrap),image,deb) PROGRAMS="$(TARGET_DIR)/debug" PACKAGES="$(TARGET_DIR)/install/packages"
+	tests/install/run.sh "$(TARGET_DIR)/install"
+	tests/install/image.sh "$(TARGET_DIR)/install"
+
 picture: ## Run the demo agent in a thread of the fake Discord, and draw that thread for the README
 	$(CARGO) build --locked --workspace --bins
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
-nightly: fuzz fuzz-planted reproducible test-foreign-nightly ## Fuzz, build twice and compare, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-install test-foreign-nightly ## Fuzz, build twice and compare, follow the install page, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal

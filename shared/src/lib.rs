@@ -28,3 +28,5 @@ pub mod conn;
 pub mod log_limit;
 #[cfg(feature = "net")]
 pub mod probe;
+#[cfg(feature = "net")]
+pub mod service;

@@ -32,7 +32,6 @@ use crate::sys::systemd::Manager;
 use crate::sys::{OpenProcess, Sys};
 use acp_shared::conn::Listener;
 use acp_shared::ids::LeaseId;
-use acp_shared::launch::WRAPPER_FILE;
 use acp_shared::log_limit::RefusalLog;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -106,7 +105,7 @@ pub struct Options {
     pub state_dir: PathBuf,
     /// Path of the socket; by default in the state directory.
     pub socket: Option<PathBuf>,
-    /// Path of the wrapper; by default in the directory of this program.
+    /// Path of the wrapper; by default the one that was installed with this program.
     pub wrapper: Option<PathBuf>,
     /// The configuration.
     pub config: Config,
@@ -150,10 +149,9 @@ fn lock(state_dir: &Path) -> Result<File, AppError> {
     Ok(held)
 }
 
-/// Returns the path of the wrapper in the directory of this program.
+/// Returns the path of the wrapper that was installed with this program.
 pub(crate) fn default_wrapper() -> PathBuf {
-    std::env::current_exe()
-        .map_or_else(|_| PathBuf::from(WRAPPER_FILE), |exe| exe.with_file_name(WRAPPER_FILE))
+    acp_shared::service::wrapper_of(&crate::sys::program::own())
 }
 
 /// Raises the soft descriptor limit to the hard one: each lease uses about eight descriptors. Returns the

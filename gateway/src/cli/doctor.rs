@@ -4,7 +4,7 @@ mod accounts;
 mod northbound;
 
 use crate::cli::GlobalArgs;
-use crate::cli::agents::{LOCAL, agents_found_here, agents_of};
+use crate::cli::agents::{LOCAL, agents_found_here, agents_of, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::serve::{sibling, supervisor_dir};
@@ -137,13 +137,13 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
 }
 
 fn programs() -> Check {
-    let missing: Vec<String> = ["acp-supervisor", "acp-wrapper"]
-        .into_iter()
-        .filter_map(|name| sibling(name).err())
-        .map(|failure| failure.message)
-        .collect();
+    let wrapper = acp_shared::service::wrapper_of(&exe());
+    let mut missing: Vec<String> = sibling("acp-supervisor").err().map(|f| f.message).into_iter().collect();
+    if !wrapper.is_file() {
+        missing.push(format!("{} is missing: install it there, or in ../lib/acp-host", wrapper.display()));
+    }
     match missing.is_empty() {
-        true => passed("programs", "acp-supervisor and acp-wrapper are in the directory of this program"),
+        true => passed("programs", format!("acp-supervisor, and {}", wrapper.display())),
         false => failed("programs", missing.join("; ")),
     }
 }

@@ -16,6 +16,7 @@ pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
 pub(crate) mod serve;
+mod service;
 mod session_changes;
 pub(crate) mod sessions;
 pub(crate) mod store;
@@ -96,6 +97,9 @@ enum CliCommand {
     Token(token::TokenCommand),
     /// List the known agents and which are installed here; install, sign in and test one
     Agents(agents::AgentsArgs),
+    /// Install, check or remove the gateway as a service of systemd
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Check the installation
     Doctor(doctor::DoctorArgs),
     /// Show or check the configuration
@@ -187,6 +191,7 @@ fn run(
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),
         CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
         CliCommand::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
+        CliCommand::Service(verb) => command()?.block_on(service::run(global, &verb, out)),
         CliCommand::Config(verb) => config::run(global, &verb, out),
         CliCommand::Store(verb) => store::run(global, &verb, out),
         CliCommand::Adopt => adopt::run(global, out),

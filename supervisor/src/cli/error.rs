@@ -68,6 +68,10 @@ pub(super) enum CliError {
     Handover(String),
     #[error("the new program does not answer; see the log of the supervisor")]
     NoAnswer,
+    #[error(transparent)]
+    Service(#[from] acp_shared::service::ServiceError),
+    #[error("{0} must not run as a service of the system: {1}")]
+    ServiceProgram(PathBuf, String),
     #[error("there is no home directory for the state directory; name one with --state-dir")]
     NoHome,
 }
@@ -136,6 +140,8 @@ impl CliError {
             | Self::File { .. }
             | Self::Records { .. }
             | Self::App(_)
+            | Self::Service(_)
+            | Self::ServiceProgram(..)
             | Self::Runtime(_) => ("RUNTIME", FAILED),
         }
     }

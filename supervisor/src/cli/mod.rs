@@ -9,6 +9,7 @@ mod leases;
 mod legacy;
 mod output;
 mod serve;
+mod service;
 mod status;
 mod table;
 mod text;
@@ -125,7 +126,7 @@ enum SupervisorCommand {
         /// Configuration file (TOML)
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor]
+        /// Path of the acp-wrapper binary [default: in the directory of acp-supervisor, or in ../lib/acp-host]
         #[arg(long, value_name = "PATH")]
         wrapper: Option<PathBuf>,
         /// Start a new session, so that Ctrl-C of the terminal does not reach the supervisor
@@ -162,6 +163,9 @@ enum SupervisorCommand {
     /// List, inspect or close leases, or end orphans
     #[command(subcommand)]
     Leases(leases::LeasesCommand),
+    /// Install, check or remove the supervisor as a service of systemd
+    #[command(subcommand)]
+    Service(service::ServiceCommand),
     /// Check process records from before leases existed, or end their processes
     #[command(subcommand)]
     Legacy(legacy::LegacyCommand),
@@ -270,6 +274,7 @@ async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>
         SupervisorCommand::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
         SupervisorCommand::Status => status::run(&mut client(&global.address()?).await?, out).await,
         SupervisorCommand::Doctor(args) => doctor::run(&global, &args, out).await,
+        SupervisorCommand::Service(verb) => service::run(&global, &verb, out).await,
         SupervisorCommand::Legacy(verb) => legacy::run(&verb, out),
         SupervisorCommand::Leases(leases::LeasesCommand::Watch(args)) => {
             watch::run(global.address()?, &args, out).await

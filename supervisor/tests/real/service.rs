@@ -147,24 +147,26 @@ fn tool(name: &str) -> Option<Command> {
 
 #[test]
 fn systemd_units_are_valid() {
-    let Some(mut analyze) = tool("systemd-analyze") else { return };
     // The units run with test programs in place of the installed paths.
-    let dir = tempfile::tempdir().unwrap();
-    let mut units = Vec::new();
-    for entry in std::fs::read_dir(packaging().join("systemd")).unwrap().flatten() {
-        let name = entry.file_name().into_string().unwrap();
-        if name.ends_with(".service") || name.ends_with(".socket") {
-            let text = std::fs::read_to_string(entry.path()).unwrap();
-            let text = text.replace("/usr/bin/acp-supervisor", env!("CARGO_BIN_EXE_acp-supervisor"));
-            let path = dir.path().join(name.replace('@', "@root"));
-            std::fs::write(&path, text.replace("/usr/bin/acp-gateway", "/bin/true")).unwrap();
-            units.push(path);
+    for (units_of, count) in [("systemd", 3), ("systemd/user", 2)] {
+        let Some(mut analyze) = tool("systemd-analyze") else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let mut units = Vec::new();
+        for entry in std::fs::read_dir(packaging().join(units_of)).unwrap().flatten() {
+            let name = entry.file_name().into_string().unwrap();
+            if name.ends_with(".service") || name.ends_with(".socket") {
+                let text = std::fs::read_to_string(entry.path()).unwrap();
+                let text = text.replace("/usr/bin/acp-supervisor", env!("CARGO_BIN_EXE_acp-supervisor"));
+                let path = dir.path().join(name.replace('@', "@root"));
+                std::fs::write(&path, text.replace("/usr/bin/acp-gateway", "/bin/true")).unwrap();
+                units.push(path);
+            }
         }
+        assert_eq!(units.len(), count);
+        let output = analyze.args(["verify", "--man=no"]).args(&units).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && stderr.is_empty(), "{stderr}");
     }
-    assert_eq!(units.len(), 3);
-    let output = analyze.args(["verify", "--man=no"]).args(&units).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && stderr.is_empty(), "{stderr}");
 }
 
 /// The program accepts the options of the unit.

@@ -1,0 +1,148 @@
+//! `service install | check | remove`: the gateway as a service of systemd.
+
+use crate::api::client::GatewayClient;
+use crate::cli::agents::exe;
+use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::{GlobalArgs, usage};
+use acp_core::api::StatusView;
+use acp_core::failure::Failure;
+use acp_shared::codes::Code;
+use acp_shared::report::with_causes;
+use acp_shared::service::{Service, ServiceCheck, ServiceError, ServiceReport, ServiceScope, ServiceUpdate};
+use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Parent of the state directories in the system's unit.
+const SYSTEM_STATE_DIRS: &str = "/var/lib/acp-gateway";
+const SYSTEM_UNIT: &str = include_str!("../../../packaging/systemd/acp-gateway@.service");
+const USER_UNIT: &str = include_str!("../../../packaging/systemd/user/acp-gateway.service");
+
+/// Maximum time until a started gateway answers and its supervisor accepts it, in milliseconds.
+const ANSWER_MS: u64 = 10_000;
+/// Polling interval during that time, in milliseconds.
+const ASK_MS: u64 = 100;
+
+/// Selects a service.
+#[derive(Debug, Args)]
+pub(crate) struct ServiceArgs {
+    /// User who the gateway runs as: acp-gateway@NAME
+    #[arg(required_unless_present = "user", conflicts_with = "user")]
+    name: Option<String>,
+    /// Use the services of the calling user instead of those of the system; needs no root
+    #[arg(long)]
+    user: bool,
+}
+
+/// `service …`
+#[derive(Debug, Subcommand)]
+pub(crate) enum ServiceCommand {
+    /// Write the unit, enable and start it, and check that gateway and supervisor answer
+    Install(ServiceArgs),
+    /// Check that the service is enabled and active, and that gateway and supervisor answer
+    Check(ServiceArgs),
+    /// Stop and disable the service and remove its unit; agents run on, and the state directory stays
+    Remove(ServiceArgs),
+}
+
+/// `service …`
+pub(crate) async fn run(global: &GlobalArgs, verb: &ServiceCommand, out: &mut Out) -> CliResult {
+    let (ServiceCommand::Install(args) | ServiceCommand::Check(args) | ServiceCommand::Remove(args)) = verb;
+    let (service, state_dir) = service(global, args)?;
+    let report = match verb {
+        ServiceCommand::Install(_) => {
+            with_answer(service.install().map_err(failure)?, &state_dir, args).await
+        }
+        ServiceCommand::Check(_) => with_answer(service.check().map_err(failure)?, &state_dir, args).await,
+        ServiceCommand::Remove(_) => service.remove().map_err(failure)?,
+    };
+    out.show(&report, |report| {
+        let kept = format!("\nIts state stays in {}.", state_dir.display());
+        report.text() + if report.action == "removed" { &kept } else { "" }
+    })?;
+    if report.is_ok() { Ok(()) } else { Err(CliError::Code(Code::Runtime.exit())) }
+}
+
+fn failure(error: ServiceError) -> Failure {
+    Failure::new(Code::Runtime, with_causes(&error)).origin("client")
+}
+
+/// Returns the service, and the state directory of its gateway.
+fn service(global: &GlobalArgs, args: &ServiceArgs) -> Result<(Service, PathBuf), Failure> {
+    let common = Service {
+        scope: ServiceScope::User,
+        name: "acp-gateway",
+        file: "acp-gateway.service",
+        template: USER_UNIT,
+        instance: None,
+        program: exe(),
+        arguments: Vec::new(),
+        environment: Vec::new(),
+        update: ServiceUpdate::Restart,
+    };
+    let Some(name) = &args.name else {
+        let state_dir = global.state_dir()?;
+        // Agents are searched on the gateway's PATH, and that of the service manager has no directory of the user.
+        let path = std::env::var_os("PATH").map(|path| ("PATH", path.into()));
+        let arguments = vec!["--state-dir".into(), state_dir.clone()];
+        return Ok((Service { arguments, environment: path.into_iter().collect(), ..common }, state_dir));
+    };
+    if global.state_dir.is_some() {
+        return Err(usage(format!(
+            "the service of the system uses {SYSTEM_STATE_DIRS}/{name}; for another state directory use --user, or \
+             `systemctl edit acp-gateway@{name}`"
+        )));
+    }
+    if !matches!(nix::unistd::User::from_name(name), Ok(Some(_))) {
+        return Err(usage(format!("there is no user {name:?}: create it, or name another")));
+    }
+    let system = Service {
+        scope: ServiceScope::System,
+        file: "acp-gateway@.service",
+        template: SYSTEM_UNIT,
+        instance: Some(name.clone()),
+        ..common
+    };
+    Ok((system, Path::new(SYSTEM_STATE_DIRS).join(name)))
+}
+
+/// Adds the checks whether the gateway answers, and whether its supervisor accepts it.
+async fn with_answer(mut report: ServiceReport, state_dir: &Path, args: &ServiceArgs) -> ServiceReport {
+    let until = Instant::now() + Duration::from_millis(ANSWER_MS);
+    let is_active = report.is_ok();
+    let answer = loop {
+        let asked = GatewayClient::new(state_dir).until(Some(until)).get::<StatusView>("/v1/status").await;
+        let is_ready = asked.as_ref().is_ok_and(|status| status.supervisor.connected);
+        if is_ready || !is_active || Instant::now() >= until {
+            break asked;
+        }
+        tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
+    };
+    match answer {
+        Err(failure) => report.checks.push(ServiceCheck::new("gateway", false, failure.message)),
+        Ok(status) => {
+            let detail = format!("pid {} answers in {}", status.pid, state_dir.display());
+            report.checks.push(ServiceCheck::new("gateway", true, detail));
+            let connected = status.supervisor.connected;
+            let detail = if connected {
+                format!("connected at {}", status.supervisor.socket)
+            } else {
+                not_connected(&status, args)
+            };
+            report.checks.push(ServiceCheck::new("supervisor", connected, detail));
+        }
+    }
+    report
+}
+
+/// Explains why the supervisor does not serve the gateway, with the next step.
+fn not_connected(status: &StatusView, args: &ServiceArgs) -> String {
+    let next = match &args.name {
+        None => "install one: `acp-supervisor service install --user`".to_owned(),
+        Some(name) => format!(
+            "install one (`acp-supervisor service install`), and allow {name} in /etc/acp-host/supervisor.toml: a \
+             [[tenant]] with user = {name:?}, then `systemctl reload acp-supervisor`"
+        ),
+    };
+    format!("{}: {}; {next}", status.supervisor.socket, status.supervisor.detail)
+}

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Follows docs/manual/install.md in a fresh Debian root file system: runs its commands marked with `test-install` as they
+# are written, and checks what they promise. usage: run.sh DIRECTORY, with the packages in DIRECTORY/packages
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+page=$here/../../docs/manual/install.md
+dir=$(cd "${1:?usage: run.sh DIRECTORY}" && pwd)
+
+skip() {
+    echo "not possible here: $*"
+    [ -z "${CI:-}" ] || exit 1
+    exit 0
+}
+[ "$(id -u)" = 0 ] || skip "the root file system belongs to root"
+command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing: apt-get install mmdebstrap"
+
+# The commands below the marker NAME of the page.
+commands() {
+    awk -v marker="<!-- test-install: $1 -->" '
+        $0 == marker { found = 1; next }
+        found && /^```/ { if (inside) exit; inside = 1; next }
+        found && inside { print }
+    ' "$page" | grep . || { echo "run.sh: $page has no commands for $1" >&2; exit 1; }
+}
+
+# As few packages as a Debian can have, and those that let acp-host's own be installed without the network.
+base=$dir/base.tar
+if [ ! -f "$base" ] || [ -n "$(find "$base" -mtime +7)" ]; then
+    mmdebstrap --quiet --variant=minbase --include=systemd-standalone-sysusers,systemd-standalone-tmpfiles,procps \
+        "$(. /etc/os-release && echo "$VERSION_CODENAME")" "$dir/new.tar"
+    mv "$dir/new.tar" "$base"
+fi
+root=$(mktemp -d)
+trap 'rm -rf --one-file-system "$root"' EXIT
+tar -xf "$base" -C "$root" --exclude='./dev/*'
+mkdir -p "$root/srv/target"
+cp -r "$dir/packages" "$root/srv/target/packages"
+for part in install up turn purge; do commands "$part" >"$root/srv/$part.sh"; done
+cp "$here/suite.sh" "$root/srv/suite.sh"
+# A pid namespace of its own: nothing outlives this script.
+unshare --mount --pid --fork --kill-child --net --ipc --uts \
+    sh -ec 'mount --make-rprivate / && mount --bind "$1" "$1" && mount -t proc proc "$1/proc" && mount -t tmpfs tmpfs "$1/dev" &&
+        mknod -m 666 "$1/dev/null" c 1 3 && mknod -m 666 "$1/dev/urandom" c 1 9 && mknod -m 666 "$1/dev/zero" c 1 5 &&
+        exec chroot "$1" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 bash /srv/suite.sh' sh "$root"
