@@ -153,7 +153,7 @@ fn systemd_units_are_valid() {
     let mut units = Vec::new();
     for entry in std::fs::read_dir(packaging().join("systemd")).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap();
-        if name.ends_with(".service") || name.ends_with(".socket") {
+        if [".service", ".socket", ".timer"].iter().any(|kind| name.ends_with(kind)) {
             let text = std::fs::read_to_string(entry.path()).unwrap();
             let text = text.replace("/usr/bin/acp-supervisor", env!("CARGO_BIN_EXE_acp-supervisor"));
             let path = dir.path().join(name.replace('@', "@root"));
@@ -161,7 +161,7 @@ fn systemd_units_are_valid() {
             units.push(path);
         }
     }
-    assert_eq!(units.len(), 3);
+    assert_eq!(units.len(), 5);
     let output = analyze.args(["verify", "--man=no"]).args(&units).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success() && stderr.is_empty(), "{stderr}");
