@@ -99,7 +99,7 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test northbound -- --ignored --test-threads=1 foreign::
 	tests/foreign/install-prometheus.sh
-	$(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign_
+	$(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign::
 
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway
 	$(CARGO) build --locked --workspace --bins

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+#[path = "metrics/foreign.rs"]
+mod foreign;
 #[path = "metrics/log_files.rs"]
 mod log_files;
 #[path = "metrics/rules.rs"]

@@ -62,7 +62,7 @@ fn up_logs_to_private_files_and_shows_warnings_only() {
     let log_of = |name: &str| dir.join(name);
     let config = world.path("one.toml").to_string_lossy().into_owned();
     let args = ["up", "--state-dir", &dir.to_string_lossy(), "--config", &config];
-    let mut shown = acp_tests::cli::RunningCommand::start(world.command("acp-gateway").args(args));
+    let shown = acp_tests::cli::RunningCommand::start(world.command("acp-gateway").args(args));
     let logs = [log_of("gateway.log"), log_of("supervisor/supervisor.log")];
     let read = |at: usize| std::fs::read_to_string(&logs[at]).unwrap_or_default();
     until(LONG, "logs written", || {
@@ -76,7 +76,7 @@ fn up_logs_to_private_files_and_shows_warnings_only() {
         let text = std::fs::read_to_string(log).unwrap();
         assert!(!text.contains('\u{1b}'), "escape sequences in {}", log.display());
     }
-    shown.signal(Signal::INT);
+    assert!(shown.signal(Signal::INT));
     let output = shown.finish(LONG);
     assert!(!output.stderr.contains("gateway started"), "shown to people: {}", output.stderr);
     assert!(output.stdout.contains("gateway.log"), "{}", output.stdout);
