@@ -42,7 +42,8 @@ relocated() {
 put 755 "$programs/acp-gateway" "$to/bin/acp-gateway"
 put 755 "$programs/acp-supervisor" "$to/bin/acp-supervisor"
 put 755 "$programs/acp-wrapper" "$to/lib/acp-host/acp-wrapper"
-for unit in acp-supervisor.service acp-supervisor.socket acp-gateway@.service; do
+for unit in acp-supervisor.service acp-supervisor.socket acp-gateway@.service acp-gateway-backup@.service \
+    acp-gateway-backup@.timer; do
     relocated "$here/systemd/$unit" "$to/lib/systemd/system/$unit"
 done
 for kind in sysusers.d tmpfiles.d; do
@@ -65,6 +66,8 @@ put 644 "$here/debian/copyright" "$to/share/doc/acp-host/copyright"
 for example in gateway supervisor; do
     put 644 "$here/$example.example.toml" "$to/share/doc/acp-host/examples/$example.toml"
 done
+put 644 "$here/prometheus/acp-host.rules.yml" "$to/share/doc/acp-host/examples/acp-host.rules.yml"
+put 644 "$here/grafana/acp-host.json" "$to/share/doc/acp-host/examples/grafana-board.json"
 # An existing configuration is kept.
 if [ ! -e "$root$sysconfdir/acp-host/supervisor.toml" ]; then
     put 644 "$here/supervisor.example.toml" "$root$sysconfdir/acp-host/supervisor.toml"

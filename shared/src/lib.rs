@@ -8,6 +8,7 @@ pub mod backoff;
 #[cfg(feature = "clock")]
 pub mod clock;
 pub mod codes;
+pub mod figures;
 pub mod files;
 pub mod ids;
 pub mod launch;
@@ -24,6 +25,8 @@ pub mod fuzzing;
 
 #[cfg(feature = "net")]
 pub mod conn;
+#[cfg(feature = "net")]
+pub mod log_file;
 #[cfg(feature = "net")]
 pub mod log_limit;
 #[cfg(feature = "net")]

@@ -6,6 +6,7 @@
 //! - **2**: a gateway sends Marks right after Hello, and acting requests with its epoch (Act); AckSynced in place of
 //!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is
 //!   still supported for older gateways.
+//! - **Features**: a supervisor names them in its Welcome. [`crate::figures::FEATURE`]: Figures.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one
@@ -19,6 +20,7 @@
 //! [`ToClient::RolledBack`] and closes. After that, requests and replies are matched by number, in any order;
 //! notices may arrive at any time.
 
+use crate::figures::Figure;
 use crate::files::{FilesError, FilesReply, FilesRequest};
 use crate::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use crate::launch::ExitStatus;
@@ -278,6 +280,9 @@ pub enum Request {
         /// Maximum size of the piece, in bytes; at most [`OUTPUT_BYTES_MAX`] is returned.
         bytes_max: u64,
     },
+    /// Report figures for metrics; a gateway gets those of its own leases. Answered by [`Reply::Figures`]. Only for a
+    /// supervisor with the feature [`crate::figures::FEATURE`].
+    Figures,
 }
 
 impl Request {
@@ -300,7 +305,8 @@ impl Request {
             | Self::Status
             | Self::Shutdown { .. }
             | Self::Upgrade { .. }
-            | Self::SessionLog { .. } => false,
+            | Self::SessionLog { .. }
+            | Self::Figures => false,
         }
     }
 }
@@ -416,6 +422,8 @@ pub enum Reply {
     Files(Result<FilesReply, FilesError>),
     /// A piece of a session log.
     SessionLog(LogPiece),
+    /// Figures for metrics.
+    Figures(Vec<Figure>),
 }
 
 /// Piece of a session log, in whole lines. The next one begins at `offset` plus the length of `bytes`.

@@ -2,6 +2,7 @@
 //! line changes: append variants, and make a new version for anything else.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use acp_shared::figures::Figure;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
@@ -304,19 +305,34 @@ fn print_both<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     first: &[T],
     second: &[T],
 ) -> (String, String) {
-    let mut texts = (String::new(), String::new());
-    for (position, message) in first.iter().chain(second).enumerate() {
+    let (first, second, _) = print_all(name, first, second, &[]);
+    (first, second)
+}
+
+/// Prints the variants of version 1, those appended by version 2, and those of features.
+fn print_all<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    name: &str,
+    first: &[T],
+    second: &[T],
+    features: &[T],
+) -> (String, String, String) {
+    let mut texts = (String::new(), String::new(), String::new());
+    for (position, message) in first.iter().chain(second).chain(features).enumerate() {
         let bytes = wire::encode(message, FRAME_BYTES_MAX).unwrap();
         assert_eq!(usize::from(bytes[0]), position, "{name}: a variant moved: {message:?}");
         assert_eq!(&wire::decode::<T>(&bytes).unwrap(), message, "{name}");
         let debug = format!("{message:?}");
         let variant = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap();
-        let text = if position < first.len() { &mut texts.0 } else { &mut texts.1 };
+        let text = match position.checked_sub(first.len()) {
+            None => &mut texts.0,
+            Some(later) if later < second.len() => &mut texts.1,
+            Some(_) => &mut texts.2,
+        };
         let _ = writeln!(text, "{name}::{variant} {}", hex(&bytes));
     }
     // The next position is invalid, so no variant is missing above.
     let mut beyond = vec![0; 256];
-    beyond[0] = u8::try_from(first.len() + second.len()).unwrap();
+    beyond[0] = u8::try_from(first.len() + second.len() + features.len()).unwrap();
     let error = wire::decode::<T>(&beyond).unwrap_err();
     let is_unknown = matches!(&error, WireError::Malformed { what } if what.contains("variant index"));
     assert!(is_unknown, "{name} has a variant without a golden message: {error}");
@@ -335,14 +351,21 @@ fn protocol_bytes_match_golden_files() {
     let piece = LogPiece { offset: 7, bytes: b"line\n".to_vec(), end: 12 };
     let refusal = Refusal::new(RefusalCode::RolledBack, "no");
     let rollback = Rollback { refusal, epoch: 7, event_id: 8, agents: 1, kept_until_ms: 9 };
+    let figure = Figure { name: "f".into(), state: "s".into(), value: 300 };
+    let (requests_1, requests_2, request_of_feature) =
+        print_all("Request", &requests(), &requests_2(), &[Request::Figures]);
+    let later = [Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)];
+    let (replies_1, replies_2, reply_of_feature) =
+        print_all("Reply", &replies(), &later, &[Reply::Figures(vec![figure])]);
+    insta::assert_snapshot!("protocol-features", request_of_feature + &reply_of_feature);
     let texts = [
         print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),
         print_both("ToClient", &to_client(), &[ToClient::RolledBack(rollback)]),
         print_both("Role", &roles, &[]),
         print_both("LeaseKind", &kinds, &[]),
         print_both("LeaseState", &LeaseState::ALL, &[]),
-        print_both("Request", &requests(), &requests_2()),
-        print_both("Reply", &replies(), &[Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)]),
+        (requests_1, requests_2),
+        (replies_1, replies_2),
         print_both("Notice", &notices(), &[]),
         print_both("ExitStatus", &exits, &[]),
         print_both("RefusalCode", codes, codes_2),

@@ -8,8 +8,9 @@ use acp_tests::house::{AGENT, GATEWAY, House};
 use acp_tests::invariants;
 use acp_tests::story::{check_chunks, check_turn, chunks};
 use acp_tests::wait::{LONG, SOON, until};
-use acp_tests::world::open_read_only;
+use acp_tests::world::{bin, open_read_only, repository};
 use rusqlite::Connection;
+use std::os::unix::fs::PermissionsExt as _;
 
 /// Sessions, and chunks of the turn of each.
 const SESSIONS: usize = 10;
@@ -99,5 +100,35 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
     }
     let sent = "SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'";
     until(SOON, "every answer is delivered", || count(&world.journal(GATEWAY), sent) >= SESSIONS as i64);
+    house.end();
+}
+
+/// The command of the unit works as its user would run it, twice in a day.
+#[test]
+fn backup_unit_writes_and_replaces_a_private_backup() {
+    let (house, _) = House::new(&[]).with_session();
+    let unit = repository().join("packaging/systemd/acp-gateway-backup@.service");
+    let unit = std::fs::read_to_string(unit).unwrap();
+    let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=/bin/sh -c ")).unwrap();
+    let backups = house.world.dir("backups");
+    let state = house.world.path(GATEWAY);
+    let script = line
+        .trim_matches('\'')
+        .replace("%%", "%")
+        .replace("$$", "$")
+        .replace("/usr/bin/acp-gateway", &bin("acp-gateway").to_string_lossy())
+        .replace("/var/lib/acp-gateway-backup/%i", &backups.to_string_lossy())
+        .replace("/var/lib/acp-gateway/%i", &state.to_string_lossy());
+    assert!(!script.contains("%i"), "{script}");
+    for _ in 0..2 {
+        let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let files: Vec<_> = std::fs::read_dir(&backups).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [file] = &files[..] else { panic!("{files:?}") };
+    let mode = std::fs::metadata(file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    let copy = Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    assert_eq!(count(&copy, "SELECT count(*) FROM acp_sessions"), 1);
     house.end();
 }

@@ -5,11 +5,18 @@
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
 use acp_tests::scrape::Scrape;
 use acp_tests::wait::{LONG, SOON, eventually, until};
-use acp_tests::world::{World, repository};
+use acp_tests::world::{Agent, World, repository};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+
+#[path = "metrics/foreign.rs"]
+mod foreign;
+#[path = "metrics/log_files.rs"]
+mod log_files;
+#[path = "metrics/rules.rs"]
+mod rules;
 
 /// Files of the tests that compare each metric with real events.
 const HERE: &str = "tests/tests/metrics.rs";
@@ -22,7 +29,9 @@ const WATCHDOG: &str = "gateway/src/metrics/actors.rs";
 const CHANNELS: &str = "gateway/src/metrics/channels.rs";
 const LISTENERS: &str = "gateway/src/api/tests/hostile.rs";
 const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
-const METRICS: [(&str, &str); 56] = [
+const ADMIN: &str = "supervisor/tests/real/admin.rs";
+const CRASH: &str = "supervisor/tests/real/crash.rs";
+const METRICS: [(&str, &str); 70] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_api_connections", LISTENERS),
     ("acp_api_connections_open", LISTENERS),
@@ -33,6 +42,7 @@ const METRICS: [(&str, &str); 56] = [
     ("acp_client_resumes", CLIENTS),
     ("acp_client_ends", CLIENTS),
     ("acp_spawns", HERE),
+    ("acp_spawn_refusals", HERE),
     ("acp_runs", HERE),
     ("acp_run_queue_wait_seconds", HERE),
     ("acp_run_turn_seconds", HERE),
@@ -69,6 +79,19 @@ const METRICS: [(&str, &str); 56] = [
     ("acp_channel_requests_under_way", CHANNELS),
     ("acp_supervisor_connected", HERE),
     ("acp_supervisor_connections", HERE),
+    ("acp_supervisor_leases", HERE),
+    ("acp_supervisor_leases_unproved", CRASH),
+    ("acp_supervisor_survivors", ADMIN),
+    ("acp_supervisor_crash_loops", HERE),
+    ("acp_supervisor_delayed_agents", HERE),
+    ("acp_supervisor_gateways", ADMIN),
+    ("acp_supervisor_buffered_bytes", HERE),
+    ("acp_supervisor_read_only", HERE),
+    ("acp_supervisor_uptime_seconds", HERE),
+    ("acp_supervisor_disk_free_bytes", ADMIN),
+    ("acp_supervisor_disk_size_bytes", ADMIN),
+    ("acp_disk_free_bytes", HERE),
+    ("acp_disk_size_bytes", HERE),
     ("acp_store_writable", HERE),
     ("acp_store_sound", HERE),
     ("acp_store_database_bytes", HERE),
@@ -165,6 +188,8 @@ fn conversation(house: &House) -> f64 {
 #[test]
 fn scrape_counts_match_scripted_actions() {
     let mut house = House::new(&[]);
+    let names = |found: Scrape| found.series.into_keys().collect::<BTreeSet<String>>();
+    let at_start = names(scrape(&house));
     let key = spawns(&house);
     turns(&house, &key);
     let parts = conversation(&house);
@@ -200,16 +225,55 @@ fn scrape_counts_match_scripted_actions() {
             ("acp_actors_stuck", 0.0),
             ("acp_supervisor_connected", 1.0),
             ("acp_supervisor_connections_total", 1.0),
+            (r#"acp_supervisor_leases{state="open"}"#, 2.0),
+            ("acp_supervisor_gateways", 1.0),
+            ("acp_supervisor_read_only", 0.0),
             ("acp_store_writable", 1.0),
             ("acp_store_sound", 1.0),
             ("acp_store_groups_lost_total", 0.0),
         ],
     );
+    assert_eq!(names(found.clone()), at_start, "a series that did not exist from the start");
     check_store(&house, &found);
     house.kill_supervisor();
     settled(&house, &[("acp_supervisor_connected", 0.0), ("acp_supervisor_connections_total", 1.0)]);
     house.start_supervisor();
     settled(&house, &[("acp_supervisor_connected", 1.0), ("acp_supervisor_connections_total", 2.0)]);
+}
+
+#[test]
+fn supervisor_refusals_and_crash_loops_are_counted() {
+    let world = World::new();
+    let mut broken = Agent::new(&[]);
+    broken.command = vec!["/bin/false".to_owned()];
+    let plan = Plan::default().supervisor("crashes_max = 2\ncrash_window_ms = 600000\n");
+    let house = plan.build_in(world, &BTreeMap::from([("broken", broken)]));
+    let usage = || house.cli(&["sessions", "spawn", "--agent", "nobody"]).error_code();
+    assert_eq!(usage(), "ACP_AGENT_NOT_ALLOWED");
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    for failed in 1..=2 {
+        let spawn = ["sessions", "spawn", "--agent", "broken", "--cwd", &cwd];
+        assert_eq!(house.cli(&spawn).error_code(), "ACP_SESSION_INIT_FAILED");
+        settled(
+            &house,
+            &[(r#"acp_spawns_total{backend="direct",code="ACP_SESSION_INIT_FAILED"}"#, f64::from(failed))],
+        );
+    }
+    let waiting = house.follow(&["sessions", "spawn", "--agent", "broken", "--cwd", &cwd]);
+    let found = settled(
+        &house,
+        &[
+            (r#"acp_spawn_refusals_total{backend="direct",code="CRASH_LOOP"}"#, 1.0),
+            (r#"acp_spawn_refusals_total{backend="direct",code="SPAWN_FAILED"}"#, 0.0),
+            ("acp_supervisor_crash_loops", 1.0),
+            ("acp_supervisor_delayed_agents", 1.0),
+            ("acp_supervisor_buffered_bytes", 0.0),
+        ],
+    );
+    assert!(found.value("acp_disk_free_bytes") <= found.value("acp_disk_size_bytes"));
+    assert!(found.value("acp_disk_size_bytes") > 0.0);
+    assert!(found.series.contains_key("acp_supervisor_uptime_seconds"));
+    drop(waiting);
 }
 
 /// Checks that the store's counts agree with each other and with its files.
@@ -255,6 +319,13 @@ fn every_metric_is_documented_and_tested() {
     house.end();
 }
 
+/// Address of `metrics.listen`, from the log.
+fn metrics_address(house: &House) -> String {
+    let log = house.gateway().log();
+    let line = log.lines().find(|line| line.contains("metrics listener started")).unwrap();
+    line.split_once("at=").unwrap().1.trim().to_owned()
+}
+
 /// Response to a GET request.
 fn get_at(address: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -267,12 +338,10 @@ fn get_at(address: &str, path: &str) -> String {
 #[test]
 fn metrics_address_serves_metrics_only() {
     let house = Plan::flags(&[]).gateway("[metrics]\nlisten = \"127.0.0.1:0\"\n").build();
-    let log = house.gateway().log();
-    let line = log.lines().find(|line| line.contains("metrics listener started")).unwrap();
-    let (_, address) = line.split_once("at=").unwrap();
-    let answer = get_at(address.trim(), "/metrics");
+    let address = metrics_address(&house);
+    let answer = get_at(&address, "/metrics");
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("acp_store_writable 1"), "{answer}");
-    let answer = get_at(address.trim(), "/v1/status");
+    let answer = get_at(&address, "/v1/status");
     assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
     house.end();
 }

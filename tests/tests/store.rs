@@ -5,6 +5,7 @@
 use acp_tests::cli::run;
 use acp_tests::house::{AGENT, GATEWAY, House, scripted};
 use acp_tests::invariants;
+use acp_tests::runbook::{Operator, Section};
 use acp_tests::scrape::{Scrape, say};
 use acp_tests::story::check_answer;
 use acp_tests::wait::{LONG, SOON, until};
@@ -293,6 +294,42 @@ fn full_disk_refuses_messages_until_there_is_room() {
         rows("SELECT count(*) FROM acp_delivery_part WHERE kind = 'final' AND state = 'sent'") > 0
     });
     invariants::check(&small.journal());
+    small.end();
+}
+
+#[test]
+fn full_disk_is_handled_by_the_runbook() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::new();
+    small.spawn();
+    let filler = small.fill();
+    let dir = small.inside("");
+    let operator = Operator::at(&small.world, &dir, &small.supervisor.socket());
+    let mut page = Section::read("The disk is full");
+    let words = [("DIR", text(&dir))];
+    // The database itself cannot be opened from outside of the namespace, so that `doctor` fails in any case.
+    let store = |line: &str| {
+        let output = operator.run(line, &words);
+        output.stdout.lines().find(|line| line.contains(" store ")).unwrap_or_default().to_owned()
+    };
+    let (doctor, long) = (page.take("G doctor"), format!("say {}", "x".repeat(200_000)));
+    let mut id = 1;
+    // Small writes may find room in the WAL, after which the store counts as writable again.
+    until(SOON, "doctor finds the full disk", || {
+        id += 1;
+        let refused = small.say(&id.to_string(), &long);
+        assert_eq!(refused["detail_code"], "DISK_FULL", "{refused}");
+        let found = store(&doctor);
+        found.trim_start().starts_with("FAILED") && found.contains("full")
+    });
+    let disk = operator.run(&page.take("df"), &words).ok();
+    assert!(disk.stdout.contains("100%"), "{disk:#?}");
+    std::fs::remove_file(filler).unwrap();
+    let doctor = page.take("G doctor");
+    until(SOON, "doctor finds space", || store(&doctor).contains("well"));
+    page.end();
     small.end();
 }
 

@@ -60,6 +60,14 @@ pub struct RunTransition {
 }
 
 impl Transition {
+    /// Returns the transition of a run.
+    pub const fn as_run(&self) -> Option<&RunTransition> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Session { .. } | Self::Refused { .. } => None,
+        }
+    }
+
     /// Creates the transition of a run. `row` has the new state.
     pub fn run(from: Option<RunState>, event: Option<RunEvent>, row: &RunRow) -> Self {
         Self::Run(Box::new(RunTransition {

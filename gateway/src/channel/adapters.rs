@@ -6,7 +6,7 @@ use acp_core::route;
 use acp_core::rows::ConversationRef;
 use acp_shared::codes::Code;
 use acp_store::inbox::Outcome;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -200,6 +200,11 @@ impl Channels {
     pub(crate) fn health(&self) -> Vec<(AccountKey, ChannelHealth)> {
         let all = self.adapters.borrow();
         all.iter().filter_map(|(key, adapter)| Some((key.clone(), adapter.health()?))).collect()
+    }
+
+    /// Returns the names of the channels that have an adapter.
+    pub(crate) fn names(&self) -> BTreeSet<String> {
+        self.adapters.borrow().keys().map(|(channel, _)| channel.clone()).collect()
     }
 
     /// Subscribes to the registered adapters.

@@ -6,22 +6,27 @@
 use acp_core::config::{Log, LogFormat};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
+use acp_shared::log_file::LogFile;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt as fmt_layer;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Replaces the filter of the running log.
 type ReplaceFilterFn = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
 
 /// Handle to change the log level of this process.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct LogHandle {
     change: Option<ReplaceFilterFn>,
 }
@@ -77,6 +82,49 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
         }
     };
     Ok(LogHandle { change: Some(change) })
+}
+
+/// Creates the layer of standard error for people.
+fn terminal_layer<S>(filter: EnvFilter) -> impl Layer<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fmt_layer::layer()
+        .with_writer(io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_filter(filter)
+}
+
+/// Starts logging to a file, and what people need to standard error: records of the level `shown`, without time and origin.
+///
+/// # Errors
+/// `CONFIG_INVALID` for invalid directives; `RUNTIME` if the file cannot be written.
+pub(crate) fn start_with_file(log: &Log, shown: &str, file: &Path) -> Result<(), Failure> {
+    let opened = LogFile::open(file).map_err(|error| {
+        Failure::new(Code::Runtime, format!("cannot open the log {}: {error}", file.display()))
+    })?;
+    let (in_file, on_terminal) = (filter(&log.level)?, filter(shown)?);
+    let writer = Mutex::new(opened);
+    // The file's layer comes first: layers share the formatted fields of spans, and the file has no colours.
+    let started = match log.format {
+        LogFormat::Text => {
+            let layer = fmt_layer::layer().with_writer(writer).with_ansi(false).with_filter(in_file);
+            tracing_subscriber::registry().with(layer).with(terminal_layer(on_terminal)).try_init()
+        }
+        LogFormat::Json => {
+            let layer = fmt_layer::layer()
+                .with_writer(writer)
+                .fmt_fields(JsonFields::new())
+                .event_format(FlatJsonFormat)
+                .with_filter(in_file);
+            tracing_subscriber::registry().with(layer).with(terminal_layer(on_terminal)).try_init()
+        }
+    };
+    // Fails only if logging is already active.
+    drop(started);
+    Ok(())
 }
 
 /// Formats each event as one flat JSON object.

@@ -6,6 +6,7 @@ use crate::app::reload::Reload;
 use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::config::{ConfigArgs, read};
+use crate::cli::logging::LogHandle;
 use crate::cli::output::{CliResult, Out, unless_closed};
 use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::supervisor::default_secret_path;
@@ -20,6 +21,9 @@ use std::sync::Arc;
 
 /// Maximum length of a socket path in the kernel, in bytes (`sun_path` without the terminator).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Name of the log of `up` in the state directory.
+pub(crate) const LOG_FILE: &str = "gateway.log";
 
 /// `serve` and `up`
 #[derive(Debug, Args)]
@@ -37,7 +41,7 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
 }
 
 /// Reads the configuration, creates the state directory and starts the log. `attended` means that a person
-/// watches: the default log level is then `warn`.
+/// watches, see [`start_log`].
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
@@ -52,11 +56,7 @@ pub(crate) fn prepare(
     // Canonical, independent of symbolic links: the supervisor identifies copies by this path.
     let state_dir = std::fs::canonicalize(&state_dir)
         .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
-    let mut log = loaded.config.log.clone();
-    if attended && !global.json && log.level == Log::default().level {
-        "warn".clone_into(&mut log.level);
-    }
-    let log_handle = logging::start(&log)?;
+    let log_handle = start_log(&loaded.config.log, attended.then(|| state_dir.join(LOG_FILE)), global.json)?;
     for note in ignored_keys::set(&loaded.sources) {
         tracing::warn!(note, "configuration key has no effect");
     }
@@ -78,6 +78,16 @@ pub(crate) fn prepare(
         supervisor_secret,
         stays_refused: !attended,
     })
+}
+
+/// Starts the log. With a file, for a service that a person watches, the log is written there, and the person sees
+/// warnings; a program, or a person who set a level, also gets the log of that level.
+fn start_log(log: &Log, file: Option<PathBuf>, is_json: bool) -> Result<LogHandle, Failure> {
+    let Some(file) = file else { return logging::start(log) };
+    let is_default = log.level == Log::default().level;
+    let shown = if is_default && !is_json { "warn" } else { &log.level };
+    logging::start_with_file(log, shown, &file)?;
+    Ok(LogHandle::default())
 }
 
 /// Returns the supervisor's socket, and the file with its shared secret.

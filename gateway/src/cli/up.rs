@@ -147,6 +147,7 @@ fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: boo
          {program}{flag} sessions spawn --agent demo\n    start a session and print its key, for scripts\n  \
          {program}{flag} prompt KEY 'help'\n    send it a prompt and print the reply\n  \
          {program}{flag} agents --all\n    list all known agents and how to install them\n\n\
+         Logs: gateway.log and supervisor/supervisor.log in the state directory.\n\
          Ctrl-C ends everything, agents included.",
         line.gateway_pid,
         line.supervisor_pid,
@@ -253,6 +254,8 @@ fn start(home: &Path, socket: &Path, log: &Path) -> Result<Child, Failure> {
         .arg(program)
         .args(["serve", "--json", "--state-dir"])
         .arg(home)
+        .arg("--log-file")
+        .arg(log)
         .arg("--socket")
         .arg(socket)
         .current_dir("/")

@@ -49,6 +49,20 @@ impl ChannelFamilies {
         }
     }
 
+    /// Creates the series of an account whose labels are known beforehand.
+    pub(super) fn create_account(&self, channel: &str, account: &str) {
+        let with = |name: &'static str, word: &str| {
+            labels([("channel", channel), ("account", account), (name, word)])
+        };
+        for scope in ["user", "global", "shared", "address"] {
+            drop(self.limits.get_or_create_owned(&with("scope", scope)));
+        }
+        for priority in ["permission", "final", "notice", "card", "reaction", "typing", "look"] {
+            drop(self.turns.get_or_create_owned(&with("priority", priority)));
+            drop(self.waited.get_or_create_owned(&with("priority", priority)));
+        }
+    }
+
     /// Sets one metric of an account.
     pub(super) fn set(&self, channel: &str, account: &str, figure: &ChannelMetric, value: u64) {
         let own = [("channel", channel), ("account", account)];

@@ -11,8 +11,8 @@ pub(super) struct ClientFamilies {
     connections: Counter,
     open: Gauge,
     streams: Gauge,
-    resumes: CounterFamily,
-    ends: CounterFamily,
+    pub(super) resumes: CounterFamily,
+    pub(super) ends: CounterFamily,
 }
 
 impl ClientFamilies {

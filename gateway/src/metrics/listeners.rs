@@ -6,9 +6,9 @@ use prometheus_client::registry::Registry;
 /// Metrics by listener: `unix`, `tcp` or `proxy`.
 #[derive(Debug)]
 pub(super) struct ListenerFamilies {
-    connections: CounterFamily,
-    open: GaugeFamily,
-    refusals: CounterFamily,
+    pub(super) connections: CounterFamily,
+    pub(super) open: GaugeFamily,
+    pub(super) refusals: CounterFamily,
 }
 
 impl ListenerFamilies {

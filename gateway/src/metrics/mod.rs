@@ -7,14 +7,17 @@ mod actors;
 mod channel_metric;
 mod channels;
 mod clients;
+mod initial;
 mod listeners;
 mod stalled;
+mod supervisor;
 pub(crate) mod transitions;
 
 pub(crate) use actors::{ActorHeartbeat, ActorWatch};
 pub use channel_metric::ChannelMetric;
 pub(crate) use stalled::BlockedItems;
 
+use acp_core::runtime::direct;
 use acp_store::histograms;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -55,6 +58,7 @@ pub(crate) struct Metrics {
 struct Inner {
     registry: Registry,
     spawns: CounterFamily,
+    spawn_refusals: CounterFamily,
     runs: CounterFamily,
     queue_wait: HistogramFamily,
     turn: HistogramFamily,
@@ -74,6 +78,7 @@ struct Inner {
     listeners: listeners::ListenerFamilies,
     clients: clients::ClientFamilies,
     channels: channels::ChannelFamilies,
+    supervisor: supervisor::SupervisorFamilies,
     actors: ActorWatch,
     blocked_items: BlockedItems,
 }
@@ -107,6 +112,10 @@ pub(crate) struct ScrapedGauges {
     pub(crate) database_bytes: Gauge,
     /// Size of the write-ahead log, in bytes.
     pub(crate) log_bytes: Gauge,
+    /// Free space on the disk of the state directory, in bytes.
+    pub(crate) disk_free_bytes: Gauge,
+    /// Size of the disk of the state directory, in bytes.
+    pub(crate) disk_size_bytes: Gauge,
     /// Commits.
     pub(crate) commits: Counter,
     /// Transactions in commits.
@@ -134,6 +143,11 @@ impl Metrics {
         all.register_with_unit("store_commit", text, Unit::Seconds, commit_seconds);
         let inner = Inner {
             spawns: add(all, "spawns", "Spawns of sessions, by result code"),
+            spawn_refusals: add(
+                all,
+                "spawn_refusals",
+                "Starts of agents that the supervisor refused, by its code",
+            ),
             runs: add(all, "runs", "Ended runs, by outcome and code"),
             queue_wait: add_times(all, "run_queue_wait", "Time from the acceptance of a run to its turn"),
             turn: add_times(all, "run_turn", "Duration of turns"),
@@ -165,12 +179,15 @@ impl Metrics {
             listeners: listeners::ListenerFamilies::register(all),
             clients: clients::ClientFamilies::register(all),
             channels: channels::ChannelFamilies::register(all),
+            supervisor: supervisor::SupervisorFamilies::register(all),
             actors: ActorWatch::default(),
             blocked_items: BlockedItems::default(),
             registry,
         };
         inner.levels.sound.set(1);
-        Self { inner: Arc::new(inner) }
+        let metrics = Self { inner: Arc::new(inner) };
+        metrics.create_initial(direct::ID);
+        metrics
     }
 
     /// Returns the text for a scrape.
@@ -199,6 +216,11 @@ impl Metrics {
     /// Counts the opening of a session by its agent: [`OK`], or the error code.
     pub(crate) fn spawn(&self, backend: &str, code: &str) {
         count(&self.inner.spawns, [("backend", backend), ("code", code)]);
+    }
+
+    /// Counts a start of an agent that the supervisor refused with this code.
+    pub(crate) fn spawn_refused(&self, backend: &str, code: &str) {
+        count(&self.inner.spawn_refusals, [("backend", backend), ("code", code)]);
     }
 
     /// Records the time that a run waited in the queue.
@@ -301,6 +323,8 @@ impl ScrapedGauges {
             sound: add(all, "store_sound", "1 until damage is found"),
             database_bytes: add_bytes(all, "store_database", "Size of the database file"),
             log_bytes: add_bytes(all, "store_log", "Size of the write-ahead log"),
+            disk_free_bytes: add_bytes(all, "disk_free", "Free space on the disk of the state directory"),
+            disk_size_bytes: add_bytes(all, "disk_size", "Size of the disk of the state directory"),
             commits: add(all, "store_commits", "Commits"),
             transactions: add(all, "store_transactions", "Transactions in commits"),
             rollbacks: add(all, "store_rollbacks", "Transactions rolled back alone"),

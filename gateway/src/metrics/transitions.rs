@@ -11,11 +11,12 @@ use acp_core::rows::{RunRow, SessionRow};
 use acp_core::run::{RunEvent, RunState};
 use acp_core::session::{SessionEvent, SessionState};
 use acp_core::transition::{RunTransition, Transition};
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{LeaseId, RunId};
 use acp_shared::protocol::Spawn;
+use std::collections::HashMap;
 
-/// Logs a new session, and the first run if present.
-pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
+/// Logs a new session, and the first run if present, of the conversation `thread_id`.
+pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>, thread_id: Option<&str>) {
     tracing::info!(
         session_key = %session.session_key,
         backend = session.backend,
@@ -26,12 +27,17 @@ pub(crate) fn spawned(session: &SessionRow, run: Option<&RunRow>) {
         "session state changed"
     );
     if let Some(Transition::Run(run)) = run.map(|run| Transition::run(None, None, run)) {
-        log_run(session, &run);
+        log_run(session, &run, thread_id);
     }
 }
 
-/// Logs and counts the transitions of a committed step.
-pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[Transition]) {
+/// Logs and counts the transitions of a committed step. `threads` are the conversations in which runs were requested.
+pub(crate) fn committed(
+    metrics: &Metrics,
+    session: &SessionRow,
+    transitions: &[Transition],
+    threads: &HashMap<RunId, Option<String>>,
+) {
     for one in transitions {
         match one {
             Transition::Session { from, event, to, code } => {
@@ -54,7 +60,7 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[
                 }
             }
             Transition::Run(run) => {
-                log_run(session, run);
+                log_run(session, run, threads.get(&run.run_id).and_then(Option::as_deref));
                 count_run(metrics, &session.backend, run);
             }
             Transition::Refused { run_id, from, event } => tracing::error!(
@@ -69,13 +75,14 @@ pub(crate) fn committed(metrics: &Metrics, session: &SessionRow, transitions: &[
     }
 }
 
-fn log_run(session: &SessionRow, run: &RunTransition) {
+fn log_run(session: &SessionRow, run: &RunTransition, thread_id: Option<&str>) {
     tracing::info!(
         session_key = %session.session_key,
         run_id = %run.run_id,
         backend = session.backend,
         lease_id = session.lease_id.map(tracing::field::display),
         idempotency_key = run.idempotency_key.as_str(),
+        thread_id,
         mode = ?run.mode,
         from = run.from.map_or("", RunState::as_str),
         event = run.event.map_or("accepted", RunEvent::as_str),

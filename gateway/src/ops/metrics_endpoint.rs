@@ -2,8 +2,10 @@
 
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
-use crate::supervisor::SupervisorClient;
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use acp_shared::figures;
 use acp_shared::log_limit::RefusalLog;
+use acp_shared::protocol::{Reply, Request};
 use acp_store::gauges;
 use acp_store::{Store, StoreError, StoreHealth};
 use axum::Router;
@@ -25,6 +27,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+/// Maximum wait for the supervisor's figures.
+const FIGURES_WAIT: Duration = Duration::from_secs(2);
 /// Interval of the watchdog for stuck actors, in milliseconds.
 const WATCH_MS: u64 = 5_000;
 /// Delay after an error of `accept` (no file descriptors left), in milliseconds.
@@ -53,7 +57,7 @@ impl MetricsEndpoint {
         Router::new().route("/metrics", get(answer)).with_state(self)
     }
 
-    /// Renders all metrics. If the database cannot be read, its gauges keep their last values.
+    /// Renders all metrics. If the database or the supervisor cannot be read, its gauges keep their last values.
     pub(crate) async fn render(&self) -> String {
         let now = self.metrics.gauges();
         if let Err(error) = self.read_store().await {
@@ -70,7 +74,10 @@ impl MetricsEndpoint {
         let connection = self.supervisor.status().borrow().generation();
         set_total(&now.connections, connection.unwrap_or(0));
         now.connected.set(i64::from(connection.is_some()));
+        self.read_supervisor().await;
+        self.channels.names().iter().for_each(|channel| self.metrics.create_channel(channel));
         for ((channel, account), health) in self.channels.health() {
+            self.metrics.create_account(&channel, &account);
             for (figure, value) in &health.figures {
                 self.metrics.channel(&channel, &account, figure, *value);
             }
@@ -78,6 +85,22 @@ impl MetricsEndpoint {
         set(&now.actors, self.metrics.actors().count());
         set(&now.stuck, self.metrics.actors().stuck(STUCK));
         self.metrics.render()
+    }
+
+    async fn read_supervisor(&self) {
+        let has_figures = match &*self.supervisor.status().borrow() {
+            SupervisorStatus::Up { welcome, .. } => {
+                welcome.features.iter().any(|name| name == figures::FEATURE)
+            }
+            _ => false,
+        };
+        if !has_figures {
+            return;
+        }
+        match tokio::time::timeout(FIGURES_WAIT, self.supervisor.call(Request::Figures)).await {
+            Ok(Ok(Reply::Figures(found))) => self.metrics.supervisor(&found),
+            other => tracing::warn!(answer = ?other, "metrics scrape could not read the supervisor"),
+        }
     }
 
     async fn read_store(&self) -> Result<(), StoreError> {
@@ -90,6 +113,12 @@ impl MetricsEndpoint {
         set(&now.inbox, found.inbox_waiting);
         set(&now.parts, found.parts_waiting);
         set(&now.stale, found.stale_bindings);
+        let dir = self.store.dir().to_owned();
+        let disk = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&dir)).await;
+        if let Ok(Ok(disk)) = disk {
+            set(&now.disk_free_bytes, disk.f_bavail.saturating_mul(disk.f_frsize));
+            set(&now.disk_size_bytes, disk.f_blocks.saturating_mul(disk.f_frsize));
+        }
         let (database, log) = gauges::sizes(self.store.dir());
         set(&now.database_bytes, database);
         set(&now.log_bytes, log);

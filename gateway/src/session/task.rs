@@ -22,7 +22,7 @@ use acp_core::failure::Failure;
 use acp_core::writes::ActorFence;
 use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
-use acp_shared::ids::{LeaseId, SessionKey};
+use acp_shared::ids::{LeaseId, RunId, SessionKey};
 use acp_shared::protocol::Notice;
 use futures_util::FutureExt as _;
 use futures_util::StreamExt;
@@ -89,6 +89,8 @@ struct SessionTask {
     fresh: bool,
     /// Records working and waiting times for the watchdog.
     heartbeat: ActorHeartbeat,
+    /// Conversations in which unfinished runs were requested, for the log.
+    threads: HashMap<RunId, Option<String>>,
     /// Lease whose start is already logged.
     starting: Option<LeaseId>,
     /// Lease whose opening could not be committed, and the time of the first failure.
@@ -147,6 +149,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
         next_ticket: 0,
         fresh: true,
         heartbeat,
+        threads: HashMap::new(),
         starting: None,
         unopened: None,
     };

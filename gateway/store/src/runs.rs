@@ -87,6 +87,37 @@ pub fn reword(db: &Db, run_id: RunId, session: &SessionKey, text: &str) -> Resul
     }
 }
 
+/// Origin of a run, for the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunOrigin {
+    /// Idempotency key of the request.
+    pub idempotency_key: String,
+    /// Backend of the session.
+    pub backend: String,
+    /// Conversation of the prompt, or the one to which its session was bound first; `None` without both.
+    pub thread_id: Option<String>,
+}
+
+/// Returns the origin of a run; `None` if there is no such run.
+///
+/// # Errors
+/// SQLite errors.
+pub fn origin(db: &Db, run: RunId) -> Result<Option<RunOrigin>, StoreError> {
+    const SQL: &str = "SELECT r.idempotency_key, s.backend, coalesce( \
+        (SELECT json_extract(payload_json, '$.asked_in.conversation_id') FROM acp_events \
+            WHERE run_id = r.run_id AND kind = 'prompt' ORDER BY seq LIMIT 1), \
+        (SELECT thread_id FROM acp_bindings WHERE session_key = r.session_key ORDER BY ord LIMIT 1)) AS thread_id \
+        FROM acp_runs r JOIN acp_sessions s ON s.session_key = r.session_key WHERE r.run_id = ?1";
+    let from_row = |row: &Row<'_>| {
+        Ok(RunOrigin {
+            idempotency_key: row.get("idempotency_key")?,
+            backend: row.get("backend")?,
+            thread_id: row.get("thread_id")?,
+        })
+    };
+    db.first(SQL, params![run], from_row)
+}
+
 /// Number of a run's last event; `None` if the session has no such run.
 ///
 /// # Errors

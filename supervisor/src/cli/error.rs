@@ -39,6 +39,8 @@ pub(super) enum CliError {
     NotClosed(LeaseId, String),
     #[error("unexpected reply of the supervisor; it may have another version, see `acp-supervisor doctor`")]
     OutOfTurn,
+    #[error("this supervisor has no metrics: its program is older; `acp-supervisor upgrade` replaces it")]
+    NoFigures,
     #[error("cannot write the output")]
     Output(#[from] std::io::Error),
     #[error("cannot write {path}")]
@@ -136,6 +138,7 @@ impl CliError {
             Self::App(AppError::Store(StoreError::Damaged { .. })) => ("STORE_DAMAGED", DAMAGED),
             Self::Call(ConnError::Wire(_) | ConnError::OutOfTurn | ConnError::RolledBack(_))
             | Self::OutOfTurn
+            | Self::NoFigures
             | Self::Output(_)
             | Self::File { .. }
             | Self::Records { .. }

@@ -7,6 +7,7 @@ mod generate;
 mod json;
 mod leases;
 mod legacy;
+mod metrics;
 mod output;
 mod serve;
 mod service;
@@ -132,6 +133,9 @@ enum SupervisorCommand {
         /// Start a new session, so that Ctrl-C of the terminal does not reach the supervisor
         #[arg(long)]
         own_session: bool,
+        /// File for the log, instead of standard error; kept below 32 MiB with the three files before it
+        #[arg(long, value_name = "FILE")]
+        log_file: Option<PathBuf>,
         /// Resume from the handover of an earlier program of this process (internal)
         #[arg(long, hide = true, value_name = "NUMBER")]
         resume_from_fd: Option<i32>,
@@ -158,6 +162,8 @@ enum SupervisorCommand {
     },
     /// Show the state of the supervisor
     Status,
+    /// Print the supervisor's metrics as OpenMetrics text, for Prometheus
+    Metrics,
     /// Check the installation; explain each problem and the next step
     Doctor(doctor::DoctorArgs),
     /// List, inspect or close leases, or end orphans
@@ -260,8 +266,8 @@ fn run(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<()
 async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>) -> Result<(), CliError> {
     let global = cli.global;
     match cli.verb {
-        SupervisorCommand::Serve { config, wrapper, own_session, resume_from_fd: _ } => {
-            serve::log(global.log_format);
+        SupervisorCommand::Serve { config, wrapper, own_session, log_file, resume_from_fd: _ } => {
+            serve::log(global.log_format, log_file.as_deref())?;
             if own_session {
                 serve::leave_session();
             }
@@ -273,6 +279,7 @@ async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>
         SupervisorCommand::HandoverCheck { args } => upgrade::check(args, out),
         SupervisorCommand::FilesHelper { frames } => Ok(crate::files::serve::run(frames)?),
         SupervisorCommand::Status => status::run(&mut client(&global.address()?).await?, out).await,
+        SupervisorCommand::Metrics => metrics::run(&mut client(&global.address()?).await?, out).await,
         SupervisorCommand::Doctor(args) => doctor::run(&global, &args, out).await,
         SupervisorCommand::Service(verb) => service::run(&global, &verb, out).await,
         SupervisorCommand::Legacy(verb) => legacy::run(&verb, out),

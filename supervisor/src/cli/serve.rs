@@ -4,19 +4,30 @@ use super::{CliError, GlobalArgs, LogFormat, Output};
 use crate::app::{self, Options};
 use crate::config::Config;
 use crate::owner::handover::Handover;
+use acp_shared::log_file::LogFile;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-/// Starts logging to standard error.
-pub(super) fn log(format: LogFormat) {
+/// Starts logging to a file, or to standard error.
+pub(super) fn log(format: LogFormat, file: Option<&Path>) -> Result<(), CliError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let (writer, colours) = match file {
+        Some(path) => {
+            let opened = LogFile::open(path);
+            let opened = opened.map_err(|source| CliError::File { path: path.to_owned(), source })?;
+            (BoxMakeWriter::new(Mutex::new(opened)), false)
+        }
+        None => (BoxMakeWriter::new(std::io::stderr), std::io::IsTerminal::is_terminal(&std::io::stderr())),
+    };
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     // Fails only if a subscriber is already set, which cannot happen here.
     drop(match format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Text => builder.with_ansi(colours).try_init(),
         LogFormat::Json => builder.json().try_init(),
     });
+    Ok(())
 }
 
 /// Makes this process the leader of a new session (H17).

@@ -107,13 +107,15 @@ fn one<S: Sys>(
         tree: Vec::new(),
         survivors: Vec::new(),
     };
-    let Some(pid) = record.pid.and_then(|pid| i32::try_from(pid).ok()) else { return Ok(line) };
+    let Some(pid) = record.pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid != 0) else {
+        return Ok(line);
+    };
     let (handle, evidence) = read_evidence(sys, pid);
     let verdict = judge(sys, record, owner, handle.as_deref(), &evidence, guard);
     (line.verdict, line.why) = (verdict.as_str(), verdict.why().to_owned());
     let (Verdict::Owned(proof), Some(handle)) = (verdict, handle) else { return Ok(line) };
     let mut tree = vec![LegacyMember { pid, handle, proof }];
-    grow(sys, &mut tree, guard)?;
+    grow(sys, record, &mut tree, guard)?;
     line.tree = tree.iter().rev().map(|m| m.pid).collect();
     line.action = "signal";
     let Some(grace) = grace else { return Ok(line) };
@@ -155,7 +157,12 @@ fn judge<S: Sys>(
 }
 
 /// Adds the verified descendants of the members.
-fn grow<S: Sys>(sys: &S, tree: &mut Vec<LegacyMember<S::Handle>>, guard: &SignalGuard) -> io::Result<()> {
+fn grow<S: Sys>(
+    sys: &S,
+    record: &LegacyRecord,
+    tree: &mut Vec<LegacyMember<S::Handle>>,
+    guard: &SignalGuard,
+) -> io::Result<()> {
     let snapshot = sys.snapshot()?;
     let roots: Vec<i32> = tree.iter().map(|m| m.pid).collect();
     for (pid, parent) in descendants(&snapshot, &roots) {
@@ -165,7 +172,7 @@ fn grow<S: Sys>(sys: &S, tree: &mut Vec<LegacyMember<S::Handle>>, guard: &Signal
         let (handle, evidence) = read_evidence(sys, pid);
         let parent_holds = tree.iter().find(|m| m.pid == parent).is_some_and(|m| sys.is_unreaped(&m.handle));
         if let (true, Some(handle), Verdict::Owned(proof)) =
-            (parent_holds, handle, verify_legacy_child(parent, &evidence, guard))
+            (parent_holds, handle, verify_legacy_child(record, parent, &evidence, guard))
         {
             tree.push(LegacyMember { pid, handle, proof });
         }
@@ -183,10 +190,10 @@ fn hold_still<S: Sys>(
     guard: &SignalGuard,
     left: &mut Vec<LegacyMember<S::Handle>>,
 ) -> io::Result<Vec<LegacyMember<S::Handle>>> {
-    grow(sys, &mut tree, guard)?;
+    grow(sys, record, &mut tree, guard)?;
     for _ in 0..STOP_ROUNDS_MAX {
         let known = tree.len();
-        if let Err(error) = grow(sys, &mut tree, guard) {
+        if let Err(error) = grow(sys, record, &mut tree, guard) {
             // Stopped processes must not stay stopped because of this error: end the known ones.
             tracing::warn!(%error, "process list unreadable");
             break;
@@ -198,7 +205,7 @@ fn hold_still<S: Sys>(
             break;
         }
     }
-    if let Err(error) = grow(sys, &mut tree, guard) {
+    if let Err(error) = grow(sys, record, &mut tree, guard) {
         tracing::warn!(%error, "process list unreadable");
     }
     Ok(tree)
@@ -221,7 +228,7 @@ fn verified_again<S: Sys>(
         let verdict = if Some(member.pid) == root {
             judge(sys, record, owner, Some(&member.handle), &evidence, guard)
         } else {
-            verify_legacy_child(evidence.ppid.unwrap_or_default(), &evidence, guard)
+            verify_legacy_child(record, evidence.ppid.unwrap_or_default(), &evidence, guard)
         };
         match verdict {
             Verdict::Owned(proof) => still.push(LegacyMember { proof, ..member }),

@@ -71,7 +71,7 @@ impl Owner {
         self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
         let welcome = Welcome {
             version,
-            features: Vec::new(),
+            features: vec![acp_shared::figures::FEATURE.to_owned()],
             pid: self.context.me.pid,
             supervisor_id: self.supervisor_id.clone(),
             credit_bytes: self.context.config.credit_bytes,

@@ -42,12 +42,37 @@ async fn admin_commands_report_lease() {
     assert_eq!(status["gateways"][0]["gateway_instance_id"], identity.id.to_string());
     let lines = host.json(&["leases", "reap", "--dry-run"]);
     assert_eq!(lines[0]["action"], "leave");
+    check_metrics(&host);
     for args in [&["leases", "list"][..], &["leases", "show", &id], &["leases", "verify", &id], &["status"]] {
         let output = host.cli(args);
         assert!(output.status.success());
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains(&id[..8]) || args == ["status"], "{text}");
     }
+}
+
+/// Checks the metrics of a supervisor with one gateway and one open lease.
+fn check_metrics(host: &Host) {
+    let metrics = host.json(&["metrics"]);
+    let figure = |name: &str, state: Option<&str>| {
+        let is = |one: &&serde_json::Value| one["name"] == name && one["labels"]["state"].as_str() == state;
+        metrics.as_array().unwrap().iter().find(is).unwrap_or_else(|| panic!("{name}: {metrics}"))["value"]
+            .clone()
+    };
+    for (state, leases) in [("open", 1), ("lost", 0)] {
+        assert_eq!(figure("acp_supervisor_leases", Some(state)), leases, "{state}");
+    }
+    assert_eq!(figure("acp_supervisor_gateways", None), 1);
+    assert_eq!(figure("acp_supervisor_survivors", None), 0);
+    let (free, size) =
+        (figure("acp_supervisor_disk_free_bytes", None), figure("acp_supervisor_disk_size_bytes", None));
+    assert!(free.as_u64().unwrap() <= size.as_u64().unwrap() && size != 0, "{free} of {size}");
+    let output = host.cli(&["metrics"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("\nacp_supervisor_leases{state=\"open\"} 1\n") && text.ends_with("# EOF\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -91,6 +116,7 @@ async fn json_output_matches_schema() {
     let id = spec.lease_id.to_string();
     for args in [
         &["status"][..],
+        &["metrics"],
         &["leases", "list"],
         &["leases", "show", &id],
         &["leases", "verify", &id],

@@ -35,6 +35,10 @@ async fn check_killed_supervisor(level: &str) {
     for lease in leases.as_array().unwrap() {
         assert_eq!(lease["state"], "lost", "{lease}");
     }
+    let figures = String::from_utf8(host.cli(&["metrics"]).stdout).unwrap();
+    for line in ["acp_supervisor_leases{state=\"lost\"} 2", "acp_supervisor_leases_unproved 0"] {
+        assert!(figures.lines().any(|found| found == line), "{line}: {figures}");
+    }
 }
 
 async fn check_killed_supervisor_and_wrapper(level: &str) {

@@ -95,6 +95,66 @@ fn only_matching_legacy_processes_are_ended() {
     }
 }
 
+/// Script whose children end soon after it.
+const SHORT: &str = "while :; do sleep 1; done";
+
+/// Starts an agent as OpenClaw does: a wrapper with the ids in environment and arguments.
+fn start_openclaw(wrapper: &Path, env: (&str, &str), args: (&str, &str), script: &str) -> KillOnDrop {
+    let mut command = Command::new(wrapper);
+    command.env(ENV_LEASE_ID, env.0).env(ENV_GATEWAY_INSTANCE_ID, env.1);
+    command.args(["-c", script, "wrapper", "--openclaw-acpx-lease-id", args.0]);
+    KillOnDrop(command.arg("--openclaw-gateway-instance-id").arg(args.1).spawn().unwrap())
+}
+
+#[test]
+fn process_leases_of_openclaw_are_ended_only_with_all_evidence() {
+    let test_root = TestRoot::new();
+    let root = test_root.0.path().join("acpx");
+    std::fs::create_dir_all(&root).unwrap();
+    let (wrapper, other) = (root.join("codex-acp-wrapper"), root.join("claude-agent-acp-wrapper"));
+    for path in [&wrapper, &other] {
+        std::fs::copy(std::fs::canonicalize("/bin/sh").unwrap(), path).unwrap();
+    }
+    let ids = ("lease-1", "gateway-1");
+    let good = start_openclaw(&wrapper, ids, ids, "sleep 309 & wait");
+    let left = [
+        ("another lease in the environment", start_openclaw(&wrapper, ("lease-2", "gateway-1"), ids, SHORT)),
+        (
+            "another gateway in the environment",
+            start_openclaw(&wrapper, ("lease-1", "gateway-2"), ids, SHORT),
+        ),
+        ("another lease in the arguments", start_openclaw(&wrapper, ids, ("lease-2", "gateway-1"), SHORT)),
+        ("another wrapper of the root", start_openclaw(&other, ids, ids, SHORT)),
+        ("a wrapper outside of the root", start_openclaw(Path::new("/bin/sh"), ids, ids, SHORT)),
+        ("without the pair", start(&wrapper, &["-c", SHORT])),
+    ];
+    let record = |name: &str, pid: i32| {
+        json!({ "leaseId": ids.0, "gatewayInstanceId": ids.1, "sessionKey": name, "rootPid": pid,
+                "wrapperRoot": root, "wrapperPath": wrapper, "commandHash": "00", "startedAt": 1, "state": "open" })
+    };
+    let mut records: Vec<Value> = vec![record("good", good.pid())];
+    records.extend(left.iter().map(|(name, process)| record(name, process.pid())));
+    records.push(record("pending", 0));
+    let records = json!({ "version": 1, "leases": records });
+    let want = [&["owned"][..], &["not_ours"; 6], &["unknown"]].concat();
+    let mut child = None;
+    eventually("the child exists", || {
+        let lines = test_root.run(&["check"], &records);
+        assert_eq!(column(&lines, "verdict"), want, "{lines:#}");
+        let tree = lines[0]["tree"].as_array().unwrap();
+        child = tree.iter().filter_map(Value::as_i64).find(|pid| *pid != i64::from(good.pid()));
+        child.is_some()
+    });
+    let lines = test_root.run(&["reap", "--yes"], &records);
+    assert_eq!(column(&lines, "verdict"), want, "{lines:#}");
+    assert_eq!(column(&lines, "action")[0], "signalled");
+    let child = i32::try_from(child.unwrap()).unwrap();
+    eventually("the tree is gone", || !is_alive(good.pid()) && !is_alive(child));
+    for (name, process) in &left {
+        assert!(is_alive(process.pid()), "{name}: {lines:#}");
+    }
+}
+
 #[test]
 fn quoted_command_matches_and_tree_is_ended() {
     let test_root = TestRoot::new();

@@ -148,13 +148,13 @@ fn tool(name: &str) -> Option<Command> {
 #[test]
 fn systemd_units_are_valid() {
     // The units run with test programs in place of the installed paths.
-    for (units_of, count) in [("systemd", 3), ("systemd/user", 2)] {
+    for (units_of, count) in [("systemd", 5), ("systemd/user", 2)] {
         let Some(mut analyze) = tool("systemd-analyze") else { return };
         let dir = tempfile::tempdir().unwrap();
         let mut units = Vec::new();
         for entry in std::fs::read_dir(packaging().join(units_of)).unwrap().flatten() {
             let name = entry.file_name().into_string().unwrap();
-            if name.ends_with(".service") || name.ends_with(".socket") {
+            if [".service", ".socket", ".timer"].iter().any(|kind| name.ends_with(kind)) {
                 let text = std::fs::read_to_string(entry.path()).unwrap();
                 let text = text.replace("/usr/bin/acp-supervisor", env!("CARGO_BIN_EXE_acp-supervisor"));
                 let path = dir.path().join(name.replace('@', "@root"));

@@ -5,6 +5,7 @@ use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::client::BotHandle;
 use acp_tests::fake_discord::core::gateway::intent;
 use acp_tests::fake_discord::core::stage::SocketAct;
+use acp_tests::runbook::{Operator, Section};
 use acp_tests::wait::{SOON, until};
 
 fn doctor_says(stage: &Stage, part: &str) {
@@ -39,6 +40,31 @@ fn reload_applies_new_token_and_pending_answers_come_once() {
     }
     let log = stage.house.gateway_log();
     assert!(!log.contains("another-token") && !log.contains("discord-token"), "D14");
+    stage.end();
+}
+
+#[test]
+fn silent_bot_is_repaired_by_the_runbook() {
+    let (mut stage, thread) = Stage::new(&[], "").with_thread();
+    stage.exchange(thread, "say one", &["one"]);
+    stage.fake.set_token(stage.bot.user, "another-token");
+    stage.fake.post(stage.ann, thread, "say two");
+    doctor_says(&stage, "Discord refuses the token");
+    let operator = Operator::of(&stage.house);
+    let mut page = Section::read("Discord: the connection");
+    let doctor = operator.run(&page.take("G doctor"), &[]);
+    assert_eq!(doctor.code, Some(1), "{doctor:#?}");
+    assert!(doctor.stdout.contains("Discord refuses the token: reset it"), "{doctor:#?}");
+    stage.bot = BotHandle { token: "another-token".to_owned(), ..stage.bot };
+    stage.write_token("another-token");
+    assert_eq!(page.take("systemctl reload"), "systemctl reload acp-gateway@USER");
+    stage.reload();
+    let doctor = page.take("G doctor");
+    until(SOON, "doctor finds the account connected", || {
+        operator.run(&doctor, &[]).stdout.contains("main: connected")
+    });
+    page.end();
+    stage.answers(thread, &["one", "two"]);
     stage.end();
 }
 

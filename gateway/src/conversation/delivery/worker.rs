@@ -19,6 +19,7 @@ use acp_store::command_replies;
 use acp_store::delivery::{self as rows, DeliveryBatch, DueBinding, PartRow, PartState};
 use acp_store::interactive_messages;
 use acp_store::render_settings;
+use acp_store::runs;
 use acp_store::sent_messages;
 use acp_store::{Store, StoreError};
 use std::sync::Arc;
@@ -339,7 +340,8 @@ impl DeliveryWorker {
         match outcome {
             SendOutcome::Sent { message_id } => {
                 let journaled_at_ms =
-                    self.settle(binding, part, PartState::Sent, Some(message_id), channel).await?;
+                    self.settle(binding, part, PartState::Sent, Some(message_id.clone()), channel).await?;
+                self.log_delivered(binding, part, &message_id).await;
                 self.signal_run_result(binding, part).await?;
                 if let Some(at_ms) = journaled_at_ms {
                     let took_ms = self.store.clock().wall_ms().saturating_sub(at_ms);
@@ -381,6 +383,26 @@ impl DeliveryWorker {
             }
         }
         Ok(None)
+    }
+
+    /// Logs a delivered part with the fields by which its message and run are found.
+    async fn log_delivered(&self, binding: &BindingRow, part: &MessagePart, message_id: &str) {
+        let origin = match part.run_id {
+            Some(run_id) => {
+                self.store.read("run_origin", move |db| runs::origin(db, run_id)).await.ok().flatten()
+            }
+            None => None,
+        };
+        tracing::info!(
+            session_key = %binding.session_key,
+            run_id = part.run_id.map(tracing::field::display),
+            backend = origin.as_ref().map(|origin| origin.backend.as_str()),
+            idempotency_key = origin.as_ref().map(|origin| origin.idempotency_key.as_str()),
+            thread_id = binding.conversation.conversation_id,
+            kind = part.kind.as_str(),
+            message_id,
+            "part delivered"
+        );
     }
 
     /// Builds the message of a part; `None` if its files differ from what was planned.

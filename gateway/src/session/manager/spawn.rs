@@ -88,8 +88,9 @@ impl Manager {
             run_id: tx.run.as_ref().map(|run| run.run_id),
         };
         let (session, run) = (tx.session.clone(), tx.run.clone());
+        let thread_id = tx.binding.as_ref().map(|binding| binding.conversation.conversation_id.clone());
         match self.deps.store.spawn_session(tx).await {
-            Ok(()) => transitions::spawned(&session, run.as_ref()),
+            Ok(()) => transitions::spawned(&session, run.as_ref(), thread_id.as_deref()),
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.stored_spawn(&keyed).await?;

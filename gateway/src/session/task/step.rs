@@ -13,11 +13,12 @@ use acp_core::actor::{
 };
 use acp_core::failure::Failure;
 use acp_core::rows::LeaseStatus;
+use acp_core::transition::Transition;
 use acp_core::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
-use acp_shared::protocol::{Reply, Request};
-use acp_store::StoreError;
+use acp_shared::protocol::{Reply, Request, Spawn};
+use acp_store::{StoreError, runs};
 use futures_util::stream::FuturesUnordered;
 use std::time::Duration;
 
@@ -76,6 +77,7 @@ impl SessionTask {
     /// Runs one step: decide, commit, act. `stops` is true if the process must be ended even if nothing can
     /// be committed (H19).
     async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> TaskEnded {
+        let thread_id = asked_in(&input);
         let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
         let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
@@ -88,10 +90,29 @@ impl SessionTask {
                 return self.on_commit_failed(&error, effects, stops).await;
             }
         }
-        transitions::committed(&self.deps.metrics, self.actor.session(), &transitions);
+        self.log_transitions(&transitions, thread_id).await;
         self.follow_lease();
         self.perform_effects(effects).await;
         TaskEnded::No
+    }
+
+    /// Logs and counts committed transitions. `thread_id` is the conversation of the prompt that this step accepted.
+    async fn log_transitions(&mut self, transitions: &[Transition], thread_id: Option<String>) {
+        for run in transitions.iter().filter_map(Transition::as_run) {
+            let run_id = run.run_id;
+            if run.from.is_none() {
+                self.threads.insert(run_id, thread_id.clone());
+            } else if run.to.is_ended() && !self.threads.contains_key(&run_id) {
+                // Accepted before a restart, or with the spawn.
+                let found = self.deps.store.read("run_origin", move |db| runs::origin(db, run_id)).await;
+                let thread_id = found.ok().flatten().and_then(|origin| origin.thread_id);
+                self.threads.insert(run_id, thread_id);
+            }
+        }
+        transitions::committed(&self.deps.metrics, self.actor.session(), transitions, &self.threads);
+        for run in transitions.iter().filter_map(Transition::as_run).filter(|run| run.to.is_ended()) {
+            self.threads.remove(&run.run_id);
+        }
     }
 
     /// Handles a failed commit of an opened session. The rebuilt actor reads the opening again from the
@@ -230,7 +251,7 @@ impl SessionTask {
                     if self.starting.replace(lease_id) != Some(lease_id) {
                         transitions::starting(self.actor.session(), &spawn);
                     }
-                    self.call(lease_id, Request::Spawn(*spawn), spawned).await;
+                    self.start(lease_id, *spawn).await;
                 }
                 ActorEffect::Attach { lease_id, from_offset } => {
                     self.call(lease_id, Request::Attach { lease_id, from_offset }, attached).await;
@@ -274,6 +295,18 @@ impl SessionTask {
         self.link.has_changed().unwrap_or(false)
     }
 
+    /// Requests the start of the agent, and counts a refusal.
+    async fn start(&mut self, lease_id: LeaseId, spawn: Spawn) {
+        let (metrics, backend) = (self.deps.metrics.clone(), self.actor.session().backend.clone());
+        let read = move |answer: Result<Reply, CallError>| {
+            if let Err(CallError::Refused(refusal)) = &answer {
+                metrics.spawn_refused(&backend, refusal.code.as_str());
+            }
+            spawned(answer)
+        };
+        self.call(lease_id, Request::Spawn(spawn), read).await;
+    }
+
     async fn call(
         &mut self,
         lease_id: LeaseId,
@@ -286,6 +319,14 @@ impl SessionTask {
             read(answer).map(|news| (lease_id, news))
         }));
     }
+}
+
+/// Returns the conversation of a prompt from a channel.
+fn asked_in(input: &ActorInput) -> Option<String> {
+    let ActorInput::Command { command: ActorCommand::Prompt { request, .. }, .. } = input else {
+        return None;
+    };
+    request.asked_in.as_ref().map(|at| at.conversation_id.clone())
 }
 
 /// Returns the verb of an idempotency scope.

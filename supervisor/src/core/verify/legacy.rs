@@ -5,7 +5,9 @@
 //! - the root process must run;
 //! - if a generated wrapper is expected, the process must be a wrapper of that wrapper root;
 //! - otherwise its argv must equal the recorded command as a vector (a program name alone is not enough);
-//! - a pid alone is never enough, and a process with a lease, of another user, or unreadable is left alone.
+//! - a pid alone is never enough, and a process with a lease, of another user, or unreadable is left alone;
+//! - a record of OpenClaw's `process-leases.json` has a lease id, which no supervisor of ours knows. Its process must have
+//!   that lease and gateway in its environment and in its arguments, and be the recorded wrapper below the recorded root.
 //!
 //! Source: seed 001, "Compatibility Notes".
 
@@ -16,6 +18,11 @@ use std::path::{Component, Path};
 /// Programs that run a generated wrapper, which then is their first non-option argument.
 const INTERPRETERS: &[&str] = &["node", "bun", "deno"];
 
+/// Option of OpenClaw's wrappers with the lease id.
+const LEASE_ARGUMENT: &str = "--openclaw-acpx-lease-id";
+/// Option of OpenClaw's wrappers with the gateway instance id.
+const GATEWAY_ARGUMENT: &str = "--openclaw-gateway-instance-id";
+
 /// Legacy record in the session and process files of OpenClaw and acpx. Other fields are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
@@ -23,9 +30,14 @@ pub struct LegacyRecord {
     /// Session, for reports.
     #[serde(alias = "sessionKey", alias = "session_key", alias = "acpx_record_id", alias = "acpxRecordId")]
     pub session: Option<String>,
-    /// Lease of the session; a record with a lease is not a legacy record.
+    /// Lease of OpenClaw. Such a record is believed only with all of the gateway, the wrapper and its root.
     #[serde(alias = "leaseId")]
     pub lease_id: Option<String>,
+    /// Gateway instance of that lease.
+    #[serde(alias = "gatewayInstanceId", alias = "gateway_instance_id")]
+    pub gateway: Option<String>,
+    /// State of that lease: `open`, `closing`, `closed` or `lost`.
+    pub state: Option<String>,
     /// Root process.
     #[serde(alias = "rootPid", alias = "root_pid")]
     pub pid: Option<i64>,
@@ -76,8 +88,8 @@ pub fn verify_legacy(
     live: &LegacyFacts,
     guard: &SignalGuard,
 ) -> Verdict {
-    if record.lease_id.is_some() {
-        return Verdict::NotOurs("it has a lease, which handles it");
+    if let Err(verdict) = check_lease(record) {
+        return verdict;
     }
     if record.pid != Some(i64::from(now.pid)) {
         return Verdict::NotOurs("another pid was examined");
@@ -91,7 +103,7 @@ pub fn verify_legacy(
         ProcessState::Unreadable => return Verdict::Unknown("the process cannot be read"),
         ProcessState::Running => {}
     }
-    if let Err(verdict) = same_process(record, now).and_then(|()| free(now)) {
+    if let Err(verdict) = same_process(record, now).and_then(|()| marker_agrees(record, now)) {
         return verdict;
     }
     match live.uid {
@@ -100,6 +112,16 @@ pub fn verify_legacy(
         Some(_) => {}
     }
     let Some(argv) = &live.argv else { return Verdict::Unknown("its arguments cannot be read") };
+    if let Some(lease) = &record.lease_id
+        && !has_argument(argv, LEASE_ARGUMENT, lease)
+    {
+        return Verdict::NotOurs("its arguments do not name the lease");
+    }
+    if let Some(gateway) = record.gateway.as_ref().filter(|_| record.lease_id.is_some())
+        && !has_argument(argv, GATEWAY_ARGUMENT, gateway)
+    {
+        return Verdict::NotOurs("its arguments do not name the gateway");
+    }
     let agrees = match &record.wrapper_root {
         Some(root) => wrapper_agrees(record, Path::new(root), argv, now.exe.as_deref()),
         None => command_agrees(record, argv),
@@ -107,10 +129,15 @@ pub fn verify_legacy(
     agrees.map_or_else(|verdict| verdict, |()| owned(now, guard))
 }
 
-/// Decides about a child of a verified legacy process. The parent must still have its pid after the evidence
-/// was read.
+/// Decides about a child of a verified legacy process of this record. The parent must still have its pid after the
+/// evidence was read.
 #[must_use]
-pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &SignalGuard) -> Verdict {
+pub fn verify_legacy_child(
+    record: &LegacyRecord,
+    parent: i32,
+    now: &Evidence,
+    guard: &SignalGuard,
+) -> Verdict {
     match now.life {
         ProcessState::Gone => Verdict::Gone("there is no such process"),
         ProcessState::Zombie => Verdict::Gone("it is a zombie"),
@@ -118,7 +145,11 @@ pub fn verify_legacy_child(parent: i32, now: &Evidence, guard: &SignalGuard) -> 
         ProcessState::Running if now.ppid != Some(parent) => {
             Verdict::NotOurs("nothing proves that it belongs to the tree")
         }
-        ProcessState::Running => free(now).map_or_else(|verdict| verdict, |()| owned(now, guard)),
+        // A child may have cleared its environment; one with another lease belongs to that.
+        ProcessState::Running if now.marker == Marker::Missing => owned(now, guard),
+        ProcessState::Running => {
+            marker_agrees(record, now).map_or_else(|verdict| verdict, |()| owned(now, guard))
+        }
     }
 }
 
@@ -139,13 +170,47 @@ fn same_process(record: &LegacyRecord, now: &Evidence) -> Result<(), Verdict> {
     }
 }
 
-/// Rejects processes that carry or may carry a lease marker: they do not belong to legacy records.
-fn free(now: &Evidence) -> Result<(), Verdict> {
-    match now.marker {
-        Marker::Missing => Ok(()),
-        Marker::Pair { .. } | Marker::Ambiguous => Err(Verdict::NotOurs("its environment names a lease")),
-        Marker::Unreadable => Err(Verdict::Unknown("its environment cannot be read")),
+/// Rejects incomplete records of OpenClaw's leases, and those of ended ones.
+fn check_lease(record: &LegacyRecord) -> Result<(), Verdict> {
+    if record.lease_id.is_none() {
+        return Ok(());
     }
+    let has = |field: &Option<String>| field.as_ref().is_some_and(|text| !text.is_empty());
+    if ![&record.lease_id, &record.gateway, &record.wrapper_root, &record.wrapper_path].into_iter().all(has) {
+        return Err(Verdict::NotOurs("its lease names no gateway, wrapper or wrapper root"));
+    }
+    if record.state.as_deref() == Some("closed") {
+        return Err(Verdict::NotOurs("its lease is closed"));
+    }
+    Ok(())
+}
+
+/// Compares the lease marker of a process with the record: a record without a lease describes a process without one.
+fn marker_agrees(record: &LegacyRecord, now: &Evidence) -> Result<(), Verdict> {
+    match (&now.marker, &record.lease_id) {
+        (Marker::Missing, None) => Ok(()),
+        (Marker::Pair { lease, gateway }, Some(of))
+            if lease == of && Some(gateway) == record.gateway.as_ref() =>
+        {
+            Ok(())
+        }
+        (Marker::Pair { .. } | Marker::Ambiguous, None) => {
+            Err(Verdict::NotOurs("its environment names a lease"))
+        }
+        (Marker::Missing | Marker::Pair { .. } | Marker::Ambiguous, Some(_)) => {
+            Err(Verdict::NotOurs("its environment does not name the lease"))
+        }
+        (Marker::Unreadable, _) => Err(Verdict::Unknown("its environment cannot be read")),
+    }
+}
+
+/// True if the arguments contain this option exactly once, with this value: `--name value` or `--name=value`.
+fn has_argument(argv: &[String], name: &str, value: &str) -> bool {
+    let mut values = argv.iter().enumerate().filter_map(|(at, arg)| match arg.strip_prefix(name)? {
+        "" => Some(argv.get(at + 1).map_or("", String::as_str)),
+        rest => rest.strip_prefix('='),
+    });
+    values.next() == Some(value) && values.next().is_none()
 }
 
 fn wrapper_agrees(

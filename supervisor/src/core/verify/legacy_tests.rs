@@ -180,6 +180,67 @@ fn children_belong_to_tree_while_parent_lives() {
         (Evidence { life: ProcessState::Zombie, ..child(70, Marker::Missing) }, "gone"),
         (Evidence { life: ProcessState::Unreadable, ..child(70, Marker::Missing) }, "unknown"),
     ] {
-        assert_eq!(verify_legacy_child(70, &now, &guard).as_str(), want, "{now:?}");
+        assert_eq!(verify_legacy_child(&wrapper(), 70, &now, &guard).as_str(), want, "{now:?}");
+    }
+}
+
+/// Complete record of OpenClaw's `process-leases.json`.
+fn openclaw() -> LegacyRecord {
+    serde_json::from_value(serde_json::json!({
+        "leaseId": "l", "gatewayInstanceId": "g", "sessionKey": "s", "wrapperRoot": ROOT, "wrapperPath": WRAPPER,
+        "rootPid": 70, "commandHash": "00", "startedAt": 1, "state": "open",
+    }))
+    .unwrap()
+}
+
+#[test]
+fn leased_record_needs_environment_wrapper_and_arguments() {
+    let pair = |lease: &str, gateway: &str| Marker::Pair { lease: lease.into(), gateway: gateway.into() };
+    let with = |marker: Marker| Evidence { marker, ..evidence() };
+    let ids = ["--openclaw-acpx-lease-id", "l", "--openclaw-gateway-instance-id=g"];
+    let run = |wrapper: &'static str, more: &[&'static str]| live(&[&["node", wrapper], more].concat());
+    let ours = with(pair("l", "g"));
+    assert_eq!(verdict_of(&openclaw(), &ours, &run(WRAPPER, &ids)), "owned");
+    for marker in [pair("x", "g"), pair("l", "x"), Marker::Missing, Marker::Ambiguous] {
+        assert_eq!(
+            verdict_of(&openclaw(), &with(marker.clone()), &run(WRAPPER, &ids)),
+            "not_ours",
+            "{marker:?}"
+        );
+    }
+    assert_eq!(verdict_of(&openclaw(), &with(Marker::Unreadable), &run(WRAPPER, &ids)), "unknown");
+    for (wrapper, more) in [
+        ("/home/u/.openclaw/acpx/other.mjs", &ids[..]),
+        ("/home/u/codex-acp-wrapper.mjs", &ids),
+        (WRAPPER, &ids[..2]),
+        (WRAPPER, &ids[2..]),
+        (WRAPPER, &["--openclaw-acpx-lease-id", "x", "--openclaw-gateway-instance-id", "g"]),
+        (
+            WRAPPER,
+            &["--openclaw-acpx-lease-id=l", "--openclaw-acpx-lease-id=x", "--openclaw-gateway-instance-id=g"],
+        ),
+    ] {
+        assert_eq!(verdict_of(&openclaw(), &ours, &run(wrapper, more)), "not_ours", "{wrapper} {more:?}");
+    }
+    let other_user = LegacyFacts { uid: Some(1001), ..run(WRAPPER, &ids) };
+    assert_eq!(verdict_of(&openclaw(), &ours, &other_user), "not_ours");
+    for record in [
+        LegacyRecord { gateway: None, ..openclaw() },
+        LegacyRecord { wrapper_path: None, ..openclaw() },
+        LegacyRecord { wrapper_root: None, ..openclaw() },
+        LegacyRecord { state: Some("closed".into()), ..openclaw() },
+    ] {
+        assert_eq!(verdict_of(&record, &ours, &run(WRAPPER, &ids)), "not_ours", "{record:?}");
+    }
+}
+
+#[test]
+fn child_of_leased_process_has_its_lease_or_none() {
+    let guard = SignalGuard { own_ancestry: HashSet::new(), other_roots: HashSet::new() };
+    for (lease, want) in [(Some("l"), "owned"), (None, "owned"), (Some("x"), "not_ours")] {
+        let marker =
+            lease.map_or(Marker::Missing, |lease| Marker::Pair { lease: lease.into(), gateway: "g".into() });
+        let now = Evidence { ppid: Some(70), marker, ..evidence() };
+        assert_eq!(verify_legacy_child(&openclaw(), 70, &now, &guard).as_str(), want, "{lease:?}");
     }
 }

@@ -2,6 +2,7 @@
 //! it checks permissions, and forwards the work to the task of the lease or to a task of its own.
 
 mod close;
+mod figures;
 mod files;
 mod list;
 pub(crate) mod reap;
@@ -45,6 +46,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
         Request::Verify { lease_id } => verify::handle(owner, who, lease_id, to),
         Request::Reap { dry_run } => reap::handle(owner, who, dry_run, to),
         Request::Status => status::handle(owner, who, to),
+        Request::Figures => figures::handle(owner, who, to),
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
         Request::Files(request) => files::handle(owner, who, peer, request, to),
         Request::SessionLog { session_key, from, bytes_max } => {
@@ -62,6 +64,7 @@ const fn is_read_only(body: &Request) -> bool {
         | Request::Verify { .. }
         | Request::Reap { dry_run: true }
         | Request::Status
+        | Request::Figures
         | Request::SessionLog { .. }
         | Request::Shutdown { .. } => true,
         Request::Spawn(_)

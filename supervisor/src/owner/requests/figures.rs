@@ -1,0 +1,57 @@
+//! Figures for metrics. A gateway gets the numbers of its own leases only.
+
+use crate::owner::lease_entry::LeaseEntry;
+use crate::owner::{ClientKind, Owner};
+use crate::relay::Relay;
+use crate::relay::connection::Responder;
+use acp_shared::figures::{self, Figure};
+use acp_shared::protocol::{LeaseState, Reply};
+
+/// Returns the figures that the owner knows.
+fn collect(owner: &Owner, who: ClientKind) -> Vec<Figure> {
+    let of = who.gateway();
+    let mine =
+        || owner.leases.values().filter(|entry| of.is_none_or(|gateway| entry.lease.gateway == gateway));
+    let count = |is: &dyn Fn(&&LeaseEntry) -> bool| mine().filter(is).count() as u64;
+    let delayed = owner.backoff.delayed_agents(owner.context.now_ms());
+    let delayed: Vec<bool> = delayed
+        .filter(|(agent, _)| of.is_none_or(|gateway| agent.gateway == gateway))
+        .map(|(_, delay)| delay.looping)
+        .collect();
+    let gateways = owner.links.values().filter(|client| client.who.gateway().is_some());
+    let gateways = gateways.filter(|client| of.is_none() || client.who == who).count() as u64;
+    let by_state = LeaseState::ALL.map(|state| Figure {
+        state: state.as_str().to_owned(),
+        ..Figure::new(figures::LEASES, count(&|entry| entry.lease.state == state))
+    });
+    let unproved = |entry: &&LeaseEntry| entry.lease.state == LeaseState::Lost && entry.needs_sweep();
+    let mut all = by_state.to_vec();
+    all.extend([
+        Figure::new(figures::LOST, count(&unproved)),
+        Figure::new(figures::SURVIVORS, count(&|entry| entry.stuck)),
+        Figure::new(figures::CRASH_LOOPS, delayed.iter().filter(|looping| **looping).count() as u64),
+        Figure::new(figures::DELAYED, delayed.len() as u64),
+        Figure::new(figures::GATEWAYS, gateways),
+        Figure::new(
+            figures::BUFFERED,
+            mine().filter_map(|entry| entry.relay.as_ref()).map(Relay::buffered_bytes).sum(),
+        ),
+        Figure::new(figures::READ_ONLY, u64::from(owner.context.store.read_only().is_some())),
+        Figure::new(figures::UPTIME, owner.context.now_ms() / 1_000),
+    ]);
+    all
+}
+
+pub(super) fn handle(owner: &Owner, who: ClientKind, to: Responder) {
+    let mut all = collect(owner, who);
+    let state_dir = owner.context.state_dir.clone();
+    // A disk may hang, and the owner must not wait for it.
+    tokio::task::spawn_blocking(move || {
+        if let Ok(disk) = rustix::fs::statvfs(&state_dir) {
+            let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+            all.push(Figure::new(figures::DISK_FREE, bytes(disk.f_bavail)));
+            all.push(Figure::new(figures::DISK_SIZE, bytes(disk.f_blocks)));
+        }
+        to.answer(Ok(Reply::Figures(all)));
+    });
+}
