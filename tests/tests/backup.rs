@@ -129,7 +129,7 @@ fn backup_unit_writes_and_replaces_a_private_backup() {
     let [file] = &files[..] else { panic!("{files:?}") };
     let mode = std::fs::metadata(file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "{}", file.display());
-    let copy = Connection::open_with_flags(file, rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    let copy = open_read_only(file);
     assert_eq!(count(&copy, "SELECT count(*) FROM acp_sessions"), 1);
     house.end();
 }

@@ -114,10 +114,10 @@ impl MetricsEndpoint {
         set(&now.parts, found.parts_waiting);
         set(&now.stale, found.stale_bindings);
         let dir = self.store.dir().to_owned();
-        let disk = tokio::task::spawn_blocking(move || rustix::fs::statvfs(&dir)).await;
-        if let Ok(Ok(disk)) = disk {
-            set(&now.disk_free_bytes, disk.f_bavail.saturating_mul(disk.f_frsize));
-            set(&now.disk_size_bytes, disk.f_blocks.saturating_mul(disk.f_frsize));
+        let disk = tokio::task::spawn_blocking(move || gauges::disk(&dir)).await;
+        if let Ok(Some((free, size))) = disk {
+            set(&now.disk_free_bytes, free);
+            set(&now.disk_size_bytes, size);
         }
         let (database, log) = gauges::sizes(self.store.dir());
         set(&now.database_bytes, database);

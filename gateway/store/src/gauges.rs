@@ -89,6 +89,14 @@ pub fn session_activity(db: &Db) -> Result<SessionActivity, StoreError> {
     Ok(found)
 }
 
+/// Free space and size of the disk of the state directory, in bytes; `None` if they cannot be read. May block.
+#[must_use]
+pub fn disk(dir: &Path) -> Option<(u64, u64)> {
+    let disk = rustix::fs::statvfs(dir).ok()?;
+    let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+    Some((bytes(disk.f_bavail), bytes(disk.f_blocks)))
+}
+
 /// Size of the database in `dir` and of its WAL, in bytes.
 pub fn sizes(dir: &Path) -> (u64, u64) {
     let size = |name: String| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());
