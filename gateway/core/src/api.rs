@@ -12,7 +12,7 @@ pub use gateway::{
     StatusView, StoreView, SupervisorView,
 };
 pub use requests::{
-    AnswerBody, CancelBody, CloseBody, ConfigChoice, NewBody, OptionBody, PromptBody, ReleaseBody,
+    AnswerBody, CancelBody, CloseBody, ConfigChoice, FileBody, NewBody, OptionBody, PromptBody, ReleaseBody,
     SessionPatch, SpawnBody, UnbindBody,
 };
 pub use session::{

@@ -4,6 +4,7 @@
 //! replaces other content, so that the agent can report the omission; no file is dropped silently. Source:
 //! ACP "Content", `discord.md` §3 "Files".
 
+use crate::api::FileBody;
 use data_encoding::BASE64;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -130,6 +131,29 @@ pub fn from_attachments(attachments: &[Attachment]) -> Vec<PromptFile> {
     out
 }
 
+/// Converts the files of a request.
+///
+/// # Errors
+/// A text for people: a file is not base64, or the files exceed the limits of one message.
+pub fn from_request(files: Vec<FileBody>) -> Result<Vec<PromptFile>, String> {
+    if files.len() > FILES_MAX {
+        return Err(format!("{} files: a prompt may have {FILES_MAX}", files.len()));
+    }
+    let mut total = 0;
+    let mut attachments = Vec::new();
+    for FileBody { name, mime, base64 } in files {
+        let bytes = BASE64
+            .decode(base64.as_bytes())
+            .map_err(|error| format!("file {name:?} is not base64: {error}"))?;
+        total += bytes.len();
+        attachments.push(Attachment { name, mime, content: AttachmentContent::Bytes(bytes) });
+    }
+    if total > FILES_BYTES_MAX {
+        return Err(format!("{total} bytes of files: a prompt may have {FILES_BYTES_MAX}"));
+    }
+    Ok(from_attachments(&attachments))
+}
+
 /// Serializes files for the row of a run; `None` if empty.
 pub fn serialize_files(files: &[PromptFile]) -> Option<Arc<str>> {
     if files.is_empty() { None } else { serde_json::to_string(files).ok().map(Arc::from) }
@@ -220,6 +244,29 @@ mod tests {
     }
 
     const ALL: AcceptedContent = AcceptedContent { image: true, audio: true, embedded: true };
+
+    #[test]
+    fn files_of_a_request_are_refused_beyond_the_limits() {
+        let body = |base64: &str| FileBody {
+            name: "a.txt".to_owned(),
+            mime: String::new(),
+            base64: base64.to_owned(),
+        };
+        let half = BASE64.encode(&vec![b'x'; FILES_BYTES_MAX / 2 + 1]);
+        for (files, want) in [
+            (vec![body("aGk=")], Ok(1)),
+            (Vec::new(), Ok(0)),
+            (vec![body("aGk=?")], Err("file \"a.txt\" is not base64")),
+            (vec![body("aGk="); 11], Err("11 files: a prompt may have 10")),
+            (vec![body(&half), body(&half)], Err("8388610 bytes of files: a prompt may have 8388608")),
+        ] {
+            let got = from_request(files).map(|files| files.len());
+            match (&got, want) {
+                (Err(got), Err(want)) => assert!(got.starts_with(want), "{got}"),
+                (got, want) => assert_eq!(got.as_ref().ok(), want.as_ref().ok()),
+            }
+        }
+    }
 
     #[test]
     fn unsupported_files_are_replaced_by_notes() {

@@ -14,6 +14,7 @@ use acp_core::api::{
 use acp_core::event::EventKind;
 use acp_core::event_json::{EVENT_VERSION, wire_type};
 use acp_core::failure::Failure;
+use acp_core::files;
 use acp_core::mcp;
 use acp_core::permission::Voter;
 use acp_core::principal::{Principal, Scope};
@@ -318,6 +319,7 @@ pub(crate) async fn prompt(
         return Err(ApiError::usage("the text is empty"));
     }
     let request = PromptRequest {
+        files: files::from_request(body.files).map_err(ApiError::usage)?,
         text: body.text,
         mode: body.mode.unwrap_or(RunMode::Prompt),
         author: author(&caller, body.author)?,

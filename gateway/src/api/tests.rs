@@ -513,6 +513,7 @@ async fn requests_reach_the_service_with_their_idempotency_key() {
         author: None,
         interactive: false,
         new_conversation: false,
+        files: Vec::new(),
     };
     let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
     assert_eq!(accepted.run_id, fake.run);

@@ -4,10 +4,11 @@ use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
-use acp_core::api::{AnswerBody, CancelBody, Done, OptionView, PromptBody, SessionView};
+use acp_core::api::{AnswerBody, CancelBody, Done, FileBody, OptionView, PromptBody, SessionView};
 use acp_core::command::tokenizer::ParsedArgs;
 use acp_core::elicitation::{Elicitation, parse_fields};
 use acp_core::failure::Failure;
+use acp_core::files::FILES_BYTES_MAX;
 use acp_core::permission::kind_note;
 use acp_core::render::{form_lines, tool_preview};
 use acp_core::request::{CancelResult, PromptAccepted};
@@ -15,7 +16,10 @@ use acp_core::rows::RunMode;
 use acp_core::session::SessionState;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use clap::Args;
+use data_encoding::BASE64;
+use std::fs::File;
 use std::io::{self, BufRead, IsTerminal, Read};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
@@ -29,7 +33,7 @@ const INTERRUPTED: u8 = 130;
 /// `prompt` and `steer`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n\nThe reply is streamed; the stream continues after a restart of the gateway. Ctrl-C cancels the turn."
+    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n  acp-gateway prompt KEY 'what is wrong here?' --file screen.png\n\nThe reply is streamed; the stream continues after a restart of the gateway. Ctrl-C cancels the turn."
 )]
 pub(crate) struct PromptArgs {
     /// The session
@@ -49,6 +53,9 @@ pub(crate) struct PromptArgs {
     /// Start a new conversation if the old one cannot be resumed
     #[arg(long)]
     new_conversation: bool,
+    /// Attach a file or an image; may be repeated
+    #[arg(long, value_name = "PATH")]
+    file: Vec<PathBuf>,
     /// Print the run's id and do not wait for the reply
     #[arg(long)]
     no_wait: bool,
@@ -78,6 +85,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         author: None,
         interactive: ask || args.interactive,
         new_conversation: args.new_conversation,
+        files: args.file.iter().map(|path| attached_file(path)).collect::<Result<_, _>>()?,
     };
     let client = global.client()?.until(deadline);
     let path = format!("/v1/sessions/{}/prompt", encode(args.session.as_str()));
@@ -106,6 +114,32 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         show: EventPrinter::reply(),
     };
     turn.follow(out).await
+}
+
+/// Reads a file to attach.
+fn attached_file(path: &Path) -> Result<FileBody, Failure> {
+    let cannot = |why: String| usage(format!("--file {}: {why}", path.display()));
+    let file = File::open(path).map_err(|error| cannot(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let limit = FILES_BYTES_MAX as u64;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| cannot(error.to_string()))?;
+    if bytes.len() as u64 > limit {
+        return Err(cannot(format!("larger than the {limit} bytes that all files of a prompt may have")));
+    }
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let mime = image_type(&bytes).unwrap_or_default().to_owned();
+    Ok(FileBody { name, mime, base64: BASE64.encode(&bytes) })
+}
+
+/// Returns the media type of an image by its first bytes: the formats that agents take.
+fn image_type(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
 }
 
 fn read_stdin() -> Result<String, Failure> {

@@ -72,6 +72,22 @@ pub struct PromptBody {
     /// Starts a new conversation with the agent if the old one cannot be resumed.
     #[serde(default)]
     pub new_conversation: bool,
+    /// Files for the agent: at most 10, with 8 MiB together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<FileBody>,
+}
+
+/// File of a prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FileBody {
+    /// Name of the file.
+    pub name: String,
+    /// Media type, such as `image/png`; empty if unknown.
+    #[serde(default)]
+    pub mime: String,
+    /// Content, in base64.
+    pub base64: String,
 }
 
 /// `POST /v1/sessions/{key}/cancel`.
