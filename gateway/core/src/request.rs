@@ -1,6 +1,6 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
-use crate::binding::Placement;
+use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
 use crate::files::{self, PromptFile};
 use crate::permission::Voting;
@@ -51,6 +51,9 @@ pub struct SpawnRequest {
     /// Additional directories.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub additional_directories: Vec<String>,
+    /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
+    #[serde(skip)]
+    pub origin: Option<ConversationOrigin>,
     /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
     pub configured: Option<StaticSessionParams>,

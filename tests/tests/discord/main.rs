@@ -16,6 +16,7 @@ mod numbers;
 mod once;
 mod people;
 mod personas;
+mod projects;
 mod questions;
 mod queue;
 mod reads;
