@@ -5,15 +5,19 @@ pub(crate) mod adopt;
 pub(crate) mod agents;
 pub(crate) mod chat;
 pub(crate) mod config;
+#[cfg(feature = "discord")]
+pub(crate) mod discord;
 pub(crate) mod doctor;
 pub(crate) mod follow;
 mod generate;
 mod given;
+pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod logs;
 pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
+pub(crate) mod questions;
 pub(crate) mod serve;
 mod session_changes;
 pub(crate) mod sessions;
@@ -35,6 +39,7 @@ use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 First steps:
+  acp-gateway init                                 write a configuration and test an agent
   acp-gateway up                                   start gateway and supervisor on this machine
   acp-gateway agents                               list the agents that can be used here
   acp-gateway sessions spawn --agent demo          start a session; prints its key
@@ -70,6 +75,8 @@ pub(crate) struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
+    /// Ask for the first settings, write the configuration and test an agent with one turn
+    Init(init::InitArgs),
     /// Run the gateway, and start a supervisor if none answers; Ctrl-C ends both
     Up(serve::ServeArgs),
     /// Run the gateway in the foreground; the supervisor is managed separately
@@ -95,6 +102,10 @@ enum CliCommand {
     Token(token::TokenCommand),
     /// List the known agents, and which are installed here
     Agents(agents::AgentsArgs),
+    /// Set up a Discord bot: check its token, learn who you are, write the account
+    #[cfg(feature = "discord")]
+    #[command(subcommand)]
+    Discord(discord::DiscordCommand),
     /// Check the installation
     Doctor(doctor::DoctorArgs),
     /// Show or check the configuration
@@ -174,6 +185,7 @@ fn run(
     out: &mut Out,
 ) -> CliResult {
     match verb {
+        CliCommand::Init(args) => command()?.block_on(init::run(global, &args, out)),
         CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
@@ -185,6 +197,8 @@ fn run(
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),
         CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
+        #[cfg(feature = "discord")]
+        CliCommand::Discord(verb) => command()?.block_on(discord::run(global, verb, out)),
         CliCommand::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
         CliCommand::Config(verb) => config::run(global, &verb, out),
         CliCommand::Store(verb) => store::run(global, &verb, out),

@@ -23,6 +23,7 @@ mod reads;
 mod reload;
 mod restarts;
 mod rules;
+mod setup;
 mod shards;
 mod spawn;
 mod stage;

@@ -23,6 +23,7 @@ mod interactions;
 mod render;
 mod retry;
 pub(crate) mod settings;
+pub(crate) mod setup;
 mod state_cache;
 mod webhooks;
 mod worker_queue;
