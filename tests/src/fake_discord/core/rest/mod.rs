@@ -8,12 +8,16 @@ use super::faults::Scope;
 use super::gateway::intent;
 use super::limits::{headers, scope_name};
 use super::model::{Bot, Id, Ms};
+use super::openapi;
 use super::render;
 use super::settings::Rule;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub use routes::{Route, classify};
+
+/// Part of the product's user agent.
+const PRODUCT: &str = "acp-host";
 
 /// An uploaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,6 +190,12 @@ impl Machine {
     pub fn call(&mut self, now: Ms, call: &Call) -> Answer {
         let route = classify(&call.method, &call.path);
         let name = route.as_ref().map_or("unknown", |route| route.name);
+        // Tests send requests too, invalid ones among them.
+        if call.user_agent.as_deref().is_some_and(|agent| agent.contains(PRODUCT))
+            && let Some(why) = openapi::violation(call)
+        {
+            self.tally.violation(why);
+        }
         let answer = if let Some(left) = self.banned(now) {
             banned(left)
         } else {
