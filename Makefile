@@ -116,7 +116,7 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; run the alerts and the board in Debian's Prometheus
+test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	tests/clients/install.sh "$(TARGET_DIR)/foreign"
@@ -125,6 +125,7 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test northbound -- --ignored --test-threads=1 foreign::
 	tests/foreign/install-prometheus.sh
 	$(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign::
+	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
 
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway
 	$(CARGO) build --locked --workspace --bins

@@ -16,6 +16,7 @@ pub mod locked;
 pub mod northbound;
 pub mod processes;
 pub mod runbook;
+pub mod schema;
 pub mod scrape;
 pub mod seed;
 pub mod service;

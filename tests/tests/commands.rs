@@ -121,6 +121,33 @@ fn session_commands_work_from_any_conversation() {
     house.end();
 }
 
+/// Turns and tokens by day, session and person, as the agent reports them.
+#[test]
+fn usage_is_summed_by_day_session_and_person() {
+    let house = House::new(&["--usage", "1193"]);
+    let mut room = Room::new("room");
+    let key = spawn(&house, &mut room, "--label 'my own'");
+    let none = room.say(&house, "/acp usage");
+    assert!(answered(&none).contains("No turn of your sessions ended"), "{none}");
+    for text in ["say one", "say two"] {
+        room.say(&house, text);
+        until(SOON, "turn ended", || house.prompts_received(text) == 1 && is_idle(&house, &key));
+    }
+    let said = room.say(&house, "/acp usage 30");
+    let sum = "2 turns, 2.4k tokens (2.3k in, 14 out)";
+    let lines: Vec<&str> = answered(&said).lines().collect();
+    assert_eq!(
+        lines.first().copied(),
+        Some(format!("Usage in the last 30 days: {sum}.").as_str()),
+        "{lines:#?}"
+    );
+    assert!(lines.contains(&format!("- my own: {sum}").as_str()), "{lines:#?}");
+    assert_eq!(lines.iter().filter(|line| line.ends_with(sum)).count(), 3, "{lines:#?}");
+    let wrong = room.say(&house, "/acp usage 0");
+    assert!(text(&wrong).contains("is not a number of days from 1 to 366"), "{wrong}");
+    house.end();
+}
+
 #[test]
 fn permission_request_is_answered_from_another_conversation() {
     let house = House::new(&[]);

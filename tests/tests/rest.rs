@@ -7,8 +7,6 @@ mod document;
 mod foreign;
 #[path = "rest/fuzz.rs"]
 mod fuzz;
-#[path = "rest/schema.rs"]
-mod schema;
 
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::wait::{LONG, SOON, until};

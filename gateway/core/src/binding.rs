@@ -66,6 +66,31 @@ pub fn placeholder_conversation(parent: &ConversationRef, binding_id: BindingId)
     }
 }
 
+/// Key in a binding's metadata for the origin of the conversation.
+const ORIGIN: &str = "origin";
+
+/// Message of a person from which the conversation of a binding is created.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConversationOrigin {
+    /// The channel's id of the message.
+    pub message_id: String,
+    /// Title of the new conversation.
+    pub title: String,
+}
+
+impl ConversationOrigin {
+    /// Reads the origin from a binding's metadata; `None` if the binding has none.
+    pub fn from_metadata(metadata: &str) -> Option<Self> {
+        let mut metadata: serde_json::Value = serde_json::from_str(metadata).ok()?;
+        serde_json::from_value(metadata.get_mut(ORIGIN)?.take()).ok()
+    }
+
+    /// Returns the metadata of a binding with this origin.
+    pub fn metadata(&self) -> String {
+        serde_json::json!({ ORIGIN: self }).to_string()
+    }
+}
+
 /// State of a binding's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundSession {

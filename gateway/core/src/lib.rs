@@ -50,6 +50,7 @@ pub mod time_format;
 pub mod timeouts;
 pub mod transcript;
 pub mod transition;
+pub mod usage;
 pub mod visibility;
 pub mod web_request;
 pub mod widening;

@@ -38,6 +38,7 @@ use crate::nonce::nonce_of;
 use crate::paths::hide_paths;
 use crate::rows::RunMode;
 use crate::sanitize;
+use crate::usage::Tokens;
 use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, RunId};
 use effects::{AskedPermission, EffectLine};
@@ -337,7 +338,8 @@ fn message_content(style: &Style, event: &EventRow, digest: RenderData<'_>) -> O
         Some(heading) => format!("{heading}\n\n{body}"),
         None => body,
     };
-    let footer = run.filter(|_| kind == PartKind::Final).and_then(|run| run.footer(event.created_at_ms));
+    let footer = run.filter(|_| kind == PartKind::Final);
+    let footer = footer.and_then(|run| run.footer(event.created_at_ms, Tokens::of(&payload["usage"])));
     let small = if style.shows.markdown { permission_prompt::SMALL } else { "" };
     let end = join_paragraphs(ending.unwrap_or_default(), footer.map(|line| format!("{small}{line}")));
     let (body, end) = (sanitize::text(&body).into_owned(), sanitize::text(&end).into_owned());

@@ -1,6 +1,6 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
-use crate::binding::Placement;
+use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
 use crate::files::{self, PromptFile};
 use crate::permission::Voting;
@@ -54,6 +54,9 @@ pub struct SpawnRequest {
     /// Sign-in method for `authenticate` before the session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
+    #[serde(skip)]
+    pub origin: Option<ConversationOrigin>,
     /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
     pub configured: Option<StaticSessionParams>,

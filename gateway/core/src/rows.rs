@@ -417,6 +417,12 @@ impl ConversationRef {
             parent_conversation_id: None,
         }
     }
+
+    /// Returns the address of the parent conversation, if known.
+    pub fn parent(&self) -> Option<Self> {
+        let parent = self.parent_conversation_id.as_ref()?;
+        Some(Self::new(&self.channel, &self.account_id, parent))
+    }
 }
 
 /// Kind of a binding's target.

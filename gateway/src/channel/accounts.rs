@@ -124,8 +124,13 @@ fn desired_accounts(config: &Config) -> DesiredAccounts {
         let bound = config.bindings.iter().filter(of_account);
         let static_bindings = bound.filter_map(|binding| binding.conversation.parse().ok()).collect();
         let settings = AccountSettings::of(id, account, |name| std::env::var(name).ok());
-        let personas = config.channels.discord.personas_of(id);
-        (id.clone(), settings.map(|settings| AccountSettings { static_bindings, personas, ..settings }))
+        let discord = &config.channels.discord;
+        let personas = discord.personas_of(id);
+        let projects = discord.projects.iter().filter(|project| discord.is_served_by(project, id));
+        let projects =
+            projects.filter_map(|it| Some((it.channel.parse().ok()?, it.require_mention))).collect();
+        let with = |settings| AccountSettings { static_bindings, projects, personas, ..settings };
+        (id.clone(), settings.map(with))
     };
     config.channels.discord.accounts.iter().map(of).collect()
 }

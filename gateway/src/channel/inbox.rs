@@ -64,6 +64,13 @@ pub trait InboundPort: Send + Sync + 'static {
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
 
+    /// Returns the id of the newest message of a conversation that was accepted, slash commands excluded: the
+    /// backfill of an unbound conversation starts there. Ids of a conversation are numbers. `None` if unknown.
+    fn newest_message(&self, at: ConversationRef) -> BoxFuture<'_, Option<String>> {
+        let _ = at;
+        Box::pin(std::future::ready(None))
+    }
+
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made
     /// the change gets a response. Read the counter before a call of [`InboundPort::bound_conversations`]:
     /// the result is valid as long as the counter is unchanged. A binding that is being committed at that

@@ -17,7 +17,7 @@ mod inbox;
 
 pub(crate) use adapters::{Channels, NoAdapterError, SiblingAccount};
 
-pub use acp_core::binding::Capabilities;
+pub use acp_core::binding::{Capabilities, ConversationOrigin};
 pub use acp_core::command::authorization::{ApprovalScope, RequesterRole};
 pub use acp_core::files::{Attachment, AttachmentContent};
 pub use acp_core::message_split::MessageLimit;
@@ -100,8 +100,9 @@ pub trait ChannelAdapter: Send + Sync + 'static {
     /// Searches for a message after a send with an uncertain outcome.
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome>;
 
-    /// Creates a conversation below `parent` that begins with `starter`. The starter's nonce identifies the
-    /// conversation: a repeated call finds the existing conversation and creates no second one (H13).
+    /// Creates a conversation below `parent` that begins with `starter`, or with the message of a person that
+    /// the starter names as its origin. The starter's nonce, or the origin, identifies the conversation: a
+    /// repeated call finds the existing conversation and creates no second one (H13).
     fn open_child<'a>(
         &'a self,
         parent: &'a ConversationRef,
@@ -257,6 +258,9 @@ pub struct Outgoing {
     /// Otherwise, or if refused, the message is sent like any other. In a lookup: the message may have been
     /// sent under a name.
     pub persona: Option<String>,
+    /// Message of a person that a new conversation is created from ([`ChannelAdapter::open_child`]); the
+    /// message itself is then sent to that conversation.
+    pub origin: Option<ConversationOrigin>,
     /// Attached files in order. A lookup gets the files too: their number and sizes distinguish the message
     /// from another one with the same text.
     pub files: Vec<OutgoingFile>,

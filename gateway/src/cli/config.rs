@@ -109,6 +109,11 @@ fn store_stays(loaded: &LoadedConfig, state_dir: &Path) -> Result<(), String> {
     }
 }
 
+/// Formats a text as a string of TOML, which has the escapes of JSON.
+pub(crate) fn toml_string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 /// Reads a text file of at most `bytes_max` bytes.
 pub(crate) fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);

@@ -46,6 +46,8 @@ use Proof::{Seen, Unused};
 type Row = (&'static str, &'static str, Proof);
 
 const BASE: &str = "[agents.mine]\ncommand = [\"/bin/sh\", \"-c\", \"true\"]\n";
+const PROJECT: &str = "[channels.discord.accounts.main]\n[channels.discord.accounts.second]\n\
+    [[channels.discord.projects]]\nchannel = \"1\"\naccount = \"main\"\n";
 const BOUND: &str =
     "[[bindings]]\nchannel = \"console\"\naccount = \"main\"\nconversation = \"c\"\nagent = \"mine\"\n";
 const MANAGER: &str = "gateway/src/session/manager_tests.rs";
@@ -54,6 +56,7 @@ const PROJECTION: &str = "gateway/core/src/render/tests/projection.rs";
 const FILES: &str = "gateway/core/src/render/tests/files.rs";
 const SETTINGS: &str = "gateway/src/channel/discord/settings.rs";
 const LIFECYCLE: &str = "tests/tests/lives.rs";
+const PROJECTS: &str = "tests/tests/discord/projects.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
 const GROUPS: &str = "gateway/store/src/tests/groups.rs";
 const OPENING: &str = "gateway/store/src/tests/opening.rs";
@@ -151,6 +154,11 @@ fn console(loaded: &LoadedConfig) -> String {
 fn personas(loaded: &LoadedConfig) -> String {
     let discord = &loaded.config.channels.discord;
     format!("{} {}", discord.personas_of("main"), discord.personas_of("another"))
+}
+
+fn project(loaded: &LoadedConfig) -> String {
+    let at = ConversationRef::new("discord", "main", "1");
+    format!("{:?}", loaded.config.channels.discord.project_of(&at))
 }
 
 fn discord(loaded: &LoadedConfig) -> String {
@@ -316,6 +324,12 @@ const ROWS: &[Row] = &[
     ("channels.discord.{,accounts.*.}files.bytes_max", "65536", Seen(files)),
     ("channels.discord.{,accounts.*.}files.turn_diff", "false", Seen(files)),
     ("channels.discord.{,accounts.*.}personas", "true", Seen(personas)),
+    ("channels.discord.projects.*.channel", "\"2\"", Seen(project)),
+    ("channels.discord.projects.*.account", "\"second\"", Seen(project)),
+    ("channels.discord.projects.*.agent", "\"demo\"", Seen(project)),
+    ("channels.discord.projects.*.cwd", "\"/usr\"", Seen(project)),
+    ("channels.discord.projects.*.permission", "\"deny-all\"", Seen(project)),
+    ("channels.discord.projects.*.require_mention", "true", Seen(project)),
     ("bindings.*.channel", "\"party\"", Seen(configured)),
     ("bindings.*.account", "\"second\"", Seen(configured)),
     ("bindings.*.conversation", "\"d\"", Seen(configured)),
@@ -389,9 +403,20 @@ const TESTED: &[(&str, &str, &str)] = &[
     ),
     ("channels.discord.accounts.*.base_url", SETTINGS, "base_url_selects_another_service"),
     (
-        "channels.discord.accounts.*.{guilds,allowed_users,allowed_roles,approver_users,approver_roles}",
+        "channels.discord.accounts.*.{guilds,allowed_channels,allowed_users,allowed_roles,approver_users,approver_roles}",
         SETTINGS,
         "users_roles_and_servers_must_be_ids",
+    ),
+    (
+        "channels.discord.projects.*.{channel,agent,cwd,permission}",
+        PROJECTS,
+        "message_in_project_opens_thread_with_its_own_session",
+    ),
+    ("channels.discord.projects.*.require_mention", PROJECTS, "only_mentions_open_threads_where_required"),
+    (
+        "channels.discord.accounts.*.require_mention",
+        PROJECTS,
+        "account_may_require_mentions_and_be_limited_to_channels",
     ),
     ("bindings.*.cwd", BINDINGS, "static_binding_starts_session_with_first_message"),
     ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
@@ -437,6 +462,7 @@ fn base(key: &str) -> String {
             let above = above.replace('*', "mine");
             format!("{BASE}[[{above}mcp_servers]]\nname = \"first\"\n{server}\n")
         }
+        None if key.contains(".projects.") => format!("{BASE}{PROJECT}"),
         None if key.starts_with("bindings.") => format!("{BASE}{BOUND}"),
         None => BASE.to_owned(),
     }
@@ -447,6 +473,7 @@ fn with(key: &str, value: &str) -> LoadedConfig {
     let mut set: toml::Table = format!("value = {value}").parse().unwrap();
     let name = if key.starts_with("agents.") { "mine" } else { "main" };
     let key = key.replace("bindings.*", "bindings").replace("mcp_servers.*", "mcp_servers");
+    let key = key.replace("projects.*", "projects");
     let path: Vec<&str> = key.split('.').map(|segment| if segment == "*" { name } else { segment }).collect();
     let (last, above) = path.split_last().unwrap();
     let mut table = &mut root;

@@ -6,15 +6,19 @@ pub(crate) mod agent_trial;
 mod agents;
 pub(crate) mod chat;
 pub(crate) mod config;
+#[cfg(feature = "discord")]
+pub(crate) mod discord;
 pub(crate) mod doctor;
 pub(crate) mod follow;
 mod generate;
 mod given;
+pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod logs;
 pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
+pub(crate) mod questions;
 pub(crate) mod serve;
 mod service;
 mod session_changes;
@@ -37,6 +41,7 @@ use std::sync::Arc;
 
 const EXAMPLES: &str = "\
 First steps:
+  acp-gateway init                                 write a configuration and test an agent
   acp-gateway up                                   start gateway and supervisor on this machine
   acp-gateway agents                               list the agents that can be used here
   acp-gateway sessions spawn --agent demo          start a session; prints its key
@@ -72,6 +77,8 @@ pub(crate) struct GlobalArgs {
 
 #[derive(Debug, Subcommand)]
 enum CliCommand {
+    /// Ask for the first settings, write the configuration and test an agent with one turn
+    Init(init::InitArgs),
     /// Run the gateway, and start a supervisor if none answers; Ctrl-C ends both
     Up(serve::ServeArgs),
     /// Run the gateway in the foreground; the supervisor is managed separately
@@ -100,6 +107,10 @@ enum CliCommand {
     /// Install, check or remove the gateway as a service of systemd
     #[command(subcommand)]
     Service(service::ServiceCommand),
+    /// Set up a Discord bot: check its token, learn who you are, write the account
+    #[cfg(feature = "discord")]
+    #[command(subcommand)]
+    Discord(discord::DiscordCommand),
     /// Check the installation
     Doctor(doctor::DoctorArgs),
     /// Show or check the configuration
@@ -179,6 +190,7 @@ fn run(
     out: &mut Out,
 ) -> CliResult {
     match verb {
+        CliCommand::Init(args) => command()?.block_on(init::run(global, &args, out)),
         CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
@@ -190,6 +202,8 @@ fn run(
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),
         CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
+        #[cfg(feature = "discord")]
+        CliCommand::Discord(verb) => command()?.block_on(discord::run(global, verb, out)),
         CliCommand::Doctor(args) => command()?.block_on(doctor::run(global, &args, out)),
         CliCommand::Service(verb) => command()?.block_on(service::run(global, &verb, out)),
         CliCommand::Config(verb) => config::run(global, &verb, out),

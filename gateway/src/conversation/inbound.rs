@@ -11,8 +11,11 @@ mod reservation;
 mod retry;
 
 use crate::channel::{Channels, SiblingAccount};
+use crate::conversation::bindings::projects::OpenedSession;
 use crate::conversation::bindings::router::InboundRoute;
-use crate::conversation::bindings::{BoundDeliveryRouter, SessionBindingService, StaticBindings};
+use crate::conversation::bindings::{
+    BoundDeliveryRouter, ProjectSessions, SessionBindingService, StaticBindings,
+};
 use crate::conversation::commands::Commands;
 use crate::metrics::Metrics;
 use crate::session::manager::{self, PromptRequest};
@@ -59,6 +62,7 @@ struct Inner {
     bindings: SessionBindingService,
     router: BoundDeliveryRouter,
     static_bindings: StaticBindings,
+    projects: ProjectSessions,
     commands: Commands,
     /// Conversation queues: one message of a conversation at a time, in order of arrival.
     conversation_locks: parking_lot::Mutex<HashMap<ConversationRef, Arc<Mutex<()>>>>,
@@ -83,6 +87,7 @@ impl InboundService {
         let bindings = SessionBindingService::new(store.clone(), channels.clone(), metrics.clone());
         let router = BoundDeliveryRouter::new(store.clone(), channels.clone(), metrics.clone());
         let static_bindings = StaticBindings::new(store.clone(), bindings.clone(), Arc::clone(&service));
+        let projects = ProjectSessions::new(store.clone(), bindings.clone(), Arc::clone(&service));
         let commands = Commands::new(store.clone(), bindings.clone(), router.clone(), Arc::clone(&service));
         let permits = Arc::new(tokio::sync::Semaphore::new(IN_PROGRESS_MAX));
         Self {
@@ -94,6 +99,7 @@ impl InboundService {
                 bindings,
                 router,
                 static_bindings,
+                projects,
                 commands,
                 conversation_locks: parking_lot::Mutex::default(),
                 permits,
@@ -403,10 +409,16 @@ impl Inner {
                 self.bindings.touch(binding_id, self.store.clock().wall_ms(), keep).await?;
                 self.submit_prompt(inbound, &session_key, files).await
             }
-            Route::Unbound { destination: UnboundDestination::Hint, reason } => {
+            Route::Unbound { destination, reason } => {
+                if let Some(opened) = self.projects.open(inbound, &key).await? {
+                    return self.submit_to_project(inbound, files, opened).await;
+                }
+                if destination != UnboundDestination::Hint {
+                    return Ok(Outcome::Ignored { reason: reason.to_owned() });
+                }
+
                 Ok(Outcome::Refused { failure: Failure::of(Code::NotBound), reason: reason.to_owned() })
             }
-            Route::Unbound { reason, .. } => Ok(Outcome::Ignored { reason: reason.to_owned() }),
             Route::Refused { failure, reason } => {
                 let refused = Outcome::Refused { failure, reason: reason.to_owned() };
                 let stale = binding.and_then(|(row, target)| Some((row, StaleReason::of(target)?)));
@@ -418,6 +430,20 @@ impl Inner {
                 Ok(self.remove_stale(inbound, row).await?.unwrap_or(refused))
             }
         }
+    }
+
+    /// Submits a message of a project to its new session.
+    async fn submit_to_project(
+        &self,
+        inbound: &Inbound,
+        files: Vec<PromptFile>,
+        opened: OpenedSession,
+    ) -> Result<Outcome, Failure> {
+        let OpenedSession { session_key, conversation, notice } = opened;
+        let (service, text) = (self.service.as_ref(), inbound.text.clone());
+        let at = conversation.as_ref().unwrap_or(&inbound.conversation);
+        let outcome = submit_in(service, inbound, at, &session_key, RunMode::Prompt, text, files).await?;
+        Ok(outcome.after(notice))
     }
 
     /// Removes a stale binding and records the refusal, in one transaction: a crash leaves both or neither.
@@ -450,6 +476,19 @@ pub(crate) async fn submit(
     text: String,
     files: Vec<PromptFile>,
 ) -> Result<Outcome, Failure> {
+    submit_in(service, inbound, &inbound.conversation, session_key, mode, text, files).await
+}
+
+/// Like `submit`, for a message shown together with its answer in the conversation `at`.
+async fn submit_in(
+    service: &dyn Service,
+    inbound: &Inbound,
+    at: &ConversationRef,
+    session_key: &SessionKey,
+    mode: RunMode,
+    text: String,
+    files: Vec<PromptFile>,
+) -> Result<Outcome, Failure> {
     let request = PromptRequest {
         text,
         mode,
@@ -458,7 +497,7 @@ pub(crate) async fn submit(
         interactive: true,
         files,
         requester_message_id: Some(inbound.message_id.clone()),
-        asked_in: Some(Box::new(inbound.conversation.clone())),
+        asked_in: Some(Box::new(at.clone())),
         ..PromptRequest::default()
     };
     let accepted = service.prompt(session_key, request, message_idempotency_key(inbound)?).await?;

@@ -48,6 +48,40 @@ pub fn owners(db: &Db, key: &SessionKey) -> Result<Vec<String>, StoreError> {
     db.all(SQL, params![key], |row| row.get("bound_by"))
 }
 
+/// Ended prompt of a session, for a usage report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedTurn {
+    /// Session of the turn.
+    pub session_key: SessionKey,
+    /// Label of the session.
+    pub label: Option<String>,
+    /// Name of the person who sent the prompt.
+    pub author: String,
+    /// End of the turn, in milliseconds since the Unix epoch.
+    pub ended_at_ms: u64,
+    /// `usage` of the result as received, JSON text.
+    pub usage: Option<String>,
+}
+
+/// Prompts that ended since a time, newest first, at most `limit`.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn ended_turns(db: &Db, since_ms: u64, limit: u32) -> Result<Vec<EndedTurn>, StoreError> {
+    const SQL: &str = "SELECT r.session_key, s.label, r.author, r.ended_at, r.usage_json FROM acp_runs AS r \
+        JOIN acp_sessions AS s ON s.session_key = r.session_key \
+        WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL AND r.ended_at >= ?1 ORDER BY r.ended_at DESC LIMIT ?2";
+    db.all(SQL, params![since_ms, limit], |row| {
+        Ok(EndedTurn {
+            session_key: row.get("session_key")?,
+            label: row.get("label")?,
+            author: row.get("author")?,
+            ended_at_ms: row.get("ended_at")?,
+            usage: row.get("usage_json")?,
+        })
+    })
+}
+
 /// Bindings of a session that have not ended, in the same account as `at`; the binding of `at` itself first.
 ///
 /// # Errors

@@ -362,6 +362,17 @@ pub fn waiting(db: &Db, at: &ConversationRef) -> Result<Vec<(String, String, Str
     Ok(found.into_iter().flatten().collect())
 }
 
+/// Id of the newest message of a conversation, slash commands and clicks excluded. Ids are numbers of any length.
+///
+/// # Errors
+/// SQLite errors.
+pub fn newest_message(db: &Db, at: &ConversationRef) -> Result<Option<String>, StoreError> {
+    const SQL: &str = "SELECT message_id FROM acp_inbox WHERE channel = ?1 AND account_id = ?2 \
+        AND conversation_id = ?3 AND context_json ->> '$.answer' = 'by_message' \
+        ORDER BY length(message_id) DESC, message_id DESC LIMIT 1";
+    db.first(SQL, params![at.channel, at.account_id, at.conversation_id], |row| row.get("message_id"))
+}
+
 /// Records the outcome of a message and deletes its files. The reply is pending; with `caller_tells` the
 /// adapter sends it. Recording the same outcome again has no effect.
 ///

@@ -18,6 +18,7 @@ pub(crate) struct Flags {
     pub(crate) cancel_request: bool,
     pub(crate) protocol_version: Option<u64>,
     pub(crate) slow_init_ms: u64,
+    pub(crate) usage: Option<u64>,
     pub(crate) log: Option<PathBuf>,
     pub(crate) state: Option<PathBuf>,
 }
@@ -53,6 +54,7 @@ impl Flags {
                 "--cancel-request" => flags.cancel_request = true,
                 "--protocol-version" => flags.protocol_version = Some(number(&flag, &value()?)?),
                 "--slow-init" => flags.slow_init_ms = number(&flag, &value()?)?,
+                "--usage" => flags.usage = Some(number(&flag, &value()?)?),
                 "--log" => flags.log = Some(value()?.into()),
                 "--state" => flags.state = Some(value()?.into()),
                 other => return Err(format!("unknown flag {other}")),

@@ -14,6 +14,15 @@ pub(crate) fn result(id: &Value, result: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "result": result})
 }
 
+/// The result of a turn; with `tokens` it has a usage.
+pub(crate) fn stop(id: &Value, reason: &str, tokens: Option<u64>) -> Value {
+    let mut stop = json!({"stopReason": reason});
+    if let Some(tokens) = tokens {
+        stop["usage"] = json!({"inputTokens": tokens, "outputTokens": 7, "totalTokens": tokens + 7});
+    }
+    result(id, stop)
+}
+
 pub(crate) fn error(id: &Value, code: i64, message: &str) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
 }

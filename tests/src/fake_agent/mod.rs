@@ -81,6 +81,7 @@
 //! | `--cancel-request` | withdraws an open permission request with `$/cancel_request` on a cancel |
 //! | `--protocol-version N` | answers `initialize` with this version |
 //! | `--slow-init MS` | delays the answer to `initialize` |
+//! | `--usage N` | reports N tokens read and 7 written with the result of each turn |
 //! | `--log FILE` | appends JSON lines, see below |
 //! | `--state DIR` | sessions persist there |
 //!

@@ -84,7 +84,7 @@ impl Agent {
         match end {
             // The session stays busy: the end of the turn is never reported.
             End::Silence => return self.never_answer(),
-            End::Stop(_) => self.send(&messages::result(&prompt.id, json!({"stopReason": outcome})))?,
+            End::Stop(_) => self.send(&messages::stop(&prompt.id, &outcome, self.flags.usage))?,
             End::Error(code, what, data) => {
                 let mut error = messages::error(&prompt.id, code, &what);
                 if let Some(data) = data {

@@ -497,6 +497,15 @@ impl FakeDiscord {
         self.order(&Order::Underway)
     }
 
+    /// Violations of the description since the process began; none if the fake does not answer any more.
+    fn violations(&self) -> Vec<String> {
+        let body = serde_json::to_vec(&Order::Tally).unwrap_or_default();
+        let answer =
+            http(&self.address, "POST", "/fake/order", &[("content-type", "application/json")], &body);
+        let tally: Option<Tally> = answer.ok().and_then(|answer| serde_json::from_value(answer.json()).ok());
+        tally.unwrap_or_default().violations
+    }
+
     /// Counts since the process began.
     #[must_use]
     pub fn tally(&self) -> Tally {
@@ -505,11 +514,18 @@ impl FakeDiscord {
 }
 
 impl Drop for FakeDiscord {
+    /// Ends the process. Fails the test if a request of the product violated Discord's OpenAPI description.
     fn drop(&mut self) {
+        let is_running = self.child.is_some() && !std::thread::panicking();
+        let violations = if is_running { self.violations() } else { Vec::new() };
         if let Some(mut child) = self.child.take() {
             // The test has ended; errors no longer matter.
             let _ = child.kill();
             let _ = child.wait();
         }
+        assert!(
+            violations.is_empty(),
+            "requests that Discord's OpenAPI description does not have: {violations:#?}"
+        );
     }
 }

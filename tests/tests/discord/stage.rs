@@ -29,6 +29,7 @@ const NEVER: [u32; 6] = [50035, 50006, 50109, 50005, 50024, 30046];
 pub struct Ground<'a> {
     pub fake: &'a FakeDiscord,
     pub guild: Id,
+    pub channel: Id,
     pub ann: Id,
     pub eve: Id,
     /// Directory for files.
@@ -79,7 +80,7 @@ impl Stage {
         let [ann, boss, eve] = ["ann", "boss", "eve"].map(|name| fake.add_user(guild, name));
         let bot = fake.add_bot(guild, "acp-host", TOKEN);
         let token = write_token(dir.path(), "token", TOKEN);
-        let more = more(&Ground { fake: &fake, guild, ann, eve, dir: dir.path() });
+        let more = more(&Ground { fake: &fake, guild, channel, ann, eve, dir: dir.path() });
         let toml = format!(
             "[log]\nlevel = \"info\"\n\
              [channels.discord.thread_bindings]\nspawn_acp_sessions = true\n\

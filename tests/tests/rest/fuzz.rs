@@ -2,8 +2,8 @@
 //! the document does not name, and each body has its schema.
 
 use crate::document::document;
-use crate::schema::{resolve, validate};
 use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::schema::{resolve, validate};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

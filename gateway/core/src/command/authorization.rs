@@ -100,6 +100,7 @@ impl ChatCommand {
             | Self::Verbosity { change: None }
             | Self::Spawn(_)
             | Self::Sessions
+            | Self::Usage { .. }
             | Self::Agents
             | Self::Doctor
             | Self::Install

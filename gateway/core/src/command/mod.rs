@@ -36,6 +36,11 @@ pub enum ChatCommand {
     },
     /// List the sessions.
     Sessions,
+    /// Report the tokens and turns of the last days.
+    Usage {
+        /// Number of days.
+        days: u64,
+    },
     /// List running agents and their bindings.
     Agents,
     /// Report the health of the gateway.

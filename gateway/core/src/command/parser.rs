@@ -24,6 +24,10 @@ const SPAWN: [Flag; 6] = [
     Flag::Value("bind"),
 ];
 
+/// Days of a usage report: by default, and at most.
+const USAGE_DAYS: u64 = 7;
+const USAGE_DAYS_MAX: u64 = 366;
+
 fn parse_args(args: &str) -> Result<ParsedArgs, String> {
     ParsedArgs::parse(args, &[SESSION])
 }
@@ -82,6 +86,15 @@ pub(super) fn install(args: &str) -> ParseResult {
 
 pub(super) fn sessions(args: &str) -> ParseResult {
     without_args(args, ChatCommand::Sessions)
+}
+
+pub(super) fn usage(args: &str) -> ParseResult {
+    let days = match args {
+        "" => Some(USAGE_DAYS),
+        _ => args.parse().ok().filter(|days| (1..=USAGE_DAYS_MAX).contains(days)),
+    };
+    days.map(|days| ChatCommand::Usage { days })
+        .ok_or_else(|| format!("{} is not a number of days from 1 to {USAGE_DAYS_MAX}.", quote_word(args)))
 }
 
 pub(super) fn agents(args: &str) -> ParseResult {

@@ -69,7 +69,7 @@ const fn acp(
 }
 
 /// All commands, in the order of the help.
-pub const COMMANDS: [CommandSpec; 30] = [
+pub const COMMANDS: [CommandSpec; 31] = [
     acp(
         "spawn",
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -125,6 +125,13 @@ pub const COMMANDS: [CommandSpec; 30] = [
     ),
     acp("sessions", "", Anyone, parser::sessions, "list the sessions, most recently used first"),
     acp("status", "[SESSION]", Owner, parser::status, "show the settings and state of a session"),
+    acp(
+        "usage",
+        "[DAYS]",
+        Anyone,
+        parser::usage,
+        "show turns and tokens of the sessions that you own, by day, session and person; default: 7 days",
+    ),
     CommandSpec {
         aliases: &["mode"],
         ..acp("set-mode", "MODE [SESSION]", Owner, parser::set_mode, "set the agent's mode")

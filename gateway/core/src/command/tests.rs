@@ -9,6 +9,7 @@ fn changes(command: &ChatCommand) -> bool {
         ChatCommand::Window { change, .. } => change.is_some(),
         ChatCommand::Verbosity { change } => change.is_some(),
         ChatCommand::Sessions
+        | ChatCommand::Usage { .. }
         | ChatCommand::Agents
         | ChatCommand::Doctor
         | ChatCommand::Install
@@ -110,6 +111,8 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
         ("/acp new", on("", SessionAction::New)),
         ("/acp new x", on("x", SessionAction::New)),
         ("/acp sessions", ChatCommand::Sessions),
+        ("/acp usage", ChatCommand::Usage { days: 7 }),
+        ("/acp usage 30", ChatCommand::Usage { days: 30 }),
         ("/acp status", on("", SessionAction::Status)),
         ("/acp status agent:demo:acp:1", on("agent:demo:acp:1", SessionAction::Status)),
         ("/acp set-mode plan", set("", Setting::Mode("plan".to_owned()))),

@@ -1,8 +1,12 @@
 //! `session.*` and `channels.*`: timeouts and authorization of bindings. Levels from widest to narrowest:
 //! session, channel, account; a narrower level overrides a wider one.
 
+use super::PermissionMode;
+use crate::rows::ConversationRef;
+use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 /// `session.*`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -110,6 +114,9 @@ pub struct Discord {
     pub files: FilesConfig,
     /// Sends agent output through webhooks, under the names of agents. Default: false. Ours.
     pub personas: bool,
+    /// `[[channels.discord.projects]]`: channels in which a message opens a thread with a session of its own.
+    /// Default: none. Ours.
+    pub projects: Vec<Project>,
     /// `channels.discord.accounts.ID.*`: the bots. Default: none.
     pub accounts: BTreeMap<String, DiscordAccount>,
 }
@@ -120,6 +127,43 @@ impl Discord {
     pub fn personas_of(&self, account: &str) -> bool {
         self.accounts.get(account).and_then(|account| account.personas).unwrap_or(self.personas)
     }
+
+    /// Returns the project of a conversation: of the channel itself, or of the channel above a thread.
+    pub fn project_of(&self, at: &ConversationRef) -> Option<&Project> {
+        if at.channel != "discord" {
+            return None;
+        }
+        let is_of = |id: &str| {
+            self.projects.iter().find(|it| it.channel == id && self.is_served_by(it, &at.account_id))
+        };
+        is_of(&at.conversation_id).or_else(|| at.parent_conversation_id.as_deref().and_then(is_of))
+    }
+
+    /// True if an account serves a project: the named one, or the only one.
+    pub fn is_served_by(&self, project: &Project, account: &str) -> bool {
+        match &project.account {
+            Some(named) => named == account,
+            None => self.accounts.len() == 1 && self.accounts.contains_key(account),
+        }
+    }
+}
+
+/// Entry of `[[channels.discord.projects]]`: a channel, and the sessions in the threads that its messages open.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Project {
+    /// Discord's id of the channel. Required. Ours.
+    pub channel: String,
+    /// Account whose bot serves the channel. Default: none, the only account. Ours.
+    pub account: Option<String>,
+    /// Agent of the sessions. Default: none, `acp.default_agent`. Ours.
+    pub agent: Option<AgentName>,
+    /// Working directory of the sessions. Default: none, as for a spawn without one. Ours.
+    pub cwd: Option<PathBuf>,
+    /// Permission mode of the sessions. Default: none, the agent's. Ours.
+    pub permission: Option<PermissionMode>,
+    /// Opens a thread only for messages that mention the bot. Default: false. Ours.
+    pub require_mention: bool,
 }
 
 /// `channels.discord.accounts.ID.*`. Discord ids are strings of digits.
@@ -144,6 +188,11 @@ pub struct DiscordAccount {
     pub base_url: Option<String>,
     /// Guilds in which the bot responds. Default: all guilds of the bot. Ours.
     pub guilds: Vec<String>,
+    /// Channels in which the bot responds, with their threads. Default: all channels that it can read. Ours.
+    pub allowed_channels: Vec<String>,
+    /// Passes only messages that mention the bot to agents, in servers. Commands and buttons work without.
+    /// Default: false. Ours.
+    pub require_mention: bool,
     /// Users who may talk to agents. Default: none. Ours.
     pub allowed_users: Vec<String>,
     /// Roles that may talk to agents. Default: none. Ours.

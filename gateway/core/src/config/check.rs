@@ -1,6 +1,6 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
-use super::channels::{FilesConfig, ThreadBindings};
+use super::channels::{FilesConfig, Project, ThreadBindings};
 use super::{AgentConfig, Backend, Channels, Config, bindings, mcp, northbound, notify};
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -80,6 +80,7 @@ pub fn check(config: &Config) -> KeyProblems {
         }
     }
     check_files(&mut found, &["channels", "discord"], &config.channels.discord.files);
+    check_projects(&mut found, config);
     for (id, account) in &config.channels.discord.accounts {
         check_files(&mut found, &["channels", "discord", "accounts", id], &account.files);
     }
@@ -123,6 +124,55 @@ fn check_files(found: &mut KeyProblems, above: &[&str], files: &FilesConfig) {
         [("long_final_parts", files.long_final_parts, LONG_PARTS), ("bytes_max", files.bytes_max, FILE_BYTES)]
     {
         optional(found, owned(above, &["files", name]), value, bounds);
+    }
+}
+
+/// Checks `[[channels.discord.projects]]`: one entry a channel, one bot an entry, and no static binding of the
+/// same channel.
+fn check_projects(found: &mut KeyProblems, config: &Config) {
+    let discord = &config.channels.discord;
+    for (number, project) in discord.projects.iter().enumerate() {
+        let index = number.to_string();
+        let at = |key: &str| owned(&["channels", "discord", "projects", &index], &[key]);
+        if project.channel.is_empty() || !project.channel.bytes().all(|c| c.is_ascii_digit()) {
+            let text = format!(
+                "{:?} is not an id: right-click the channel in Discord, Copy Channel ID",
+                project.channel
+            );
+            found.push((at("channel"), text));
+        }
+        let is_same = |it: &Project| it.channel == project.channel;
+        if let Some(other) = discord.projects.iter().take(number).position(is_same) {
+            let text =
+                format!("channels.discord.projects.{other} is for the same channel: remove one of them");
+            found.push((at("channel"), text));
+        }
+        let is_bound = |it: &bindings::Binding| it.channel == "discord" && it.conversation == project.channel;
+        if let Some(other) = config.bindings.iter().position(is_bound) {
+            let text = format!(
+                "bindings.{other} binds the same channel to one session, and a project opens a session for each \
+                 message: remove one of them"
+            );
+            found.push((at("channel"), text));
+        }
+        match &project.account {
+            Some(name) if !discord.accounts.contains_key(name) => {
+                found.push((at("account"), format!("there is no [channels.discord.accounts.{name}]")));
+            }
+            None if discord.accounts.len() > 1 => {
+                let names: Vec<&str> = discord.accounts.keys().map(String::as_str).collect();
+                let text = format!("is required with several accounts: one of {}", names.join(", "));
+                found.push((at("account"), text));
+            }
+            Some(_) | None => {}
+        }
+        if let Some(agent) = &project.agent
+            && !config.acp.allowed_agents.is_empty()
+            && !config.acp.allowed_agents.contains(agent)
+        {
+            found.push((at("agent"), format!("{agent} is not in acp.allowed_agents")));
+        }
+        absolute(found, at("cwd"), project.cwd.as_deref());
     }
 }
 

@@ -1,6 +1,7 @@
 use super::load::{ConfigError, Inputs, LoadedConfig, load};
 use super::source::{Source, schema, shown};
 use super::{Config, Durability, NonInteractive, PermissionMode};
+use crate::rows::ConversationRef;
 use acp_shared::ids::AgentName;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -113,6 +114,10 @@ fn example_file_has_every_key() {
     });
     let target = serde_json::to_value(super::NotifyTarget::default()).unwrap();
     let of_target = target.as_object().unwrap().keys().map(|key| vec![format!("notify.0.{key}")]);
+    let project = serde_json::to_value(super::channels::Project::default()).unwrap();
+    let of_project =
+        project.as_object().unwrap().keys().map(|key| vec![format!("channels.discord.projects.0.{key}")]);
+    let of_account = of_account.chain(of_project);
     let keys: Vec<Vec<String>> =
         keys.into_iter().chain(of_account).chain(of_binding).chain(of_server).chain(of_target).collect();
     assert!(keys.len() > 75, "{keys:?}");
@@ -121,6 +126,48 @@ fn example_file_has_every_key() {
         let beneath = format!("{key}.");
         assert!(named.iter().any(|it| *it == key || it.starts_with(&beneath)), "{key} is not in the example");
     }
+}
+
+/// A channel has one project, no static binding besides, and one bot.
+#[test]
+fn conflicting_projects_are_refused() {
+    const ONE: &str = "[channels.discord.accounts.a]\n";
+    let project = |more: &str| format!("[[channels.discord.projects]]\n{more}\n");
+    let bound = "[[bindings]]\nchannel = \"discord\"\nconversation = \"7\"\nagent = \"demo\"\n";
+    let seven = project("channel = \"7\"");
+    for (text, want) in [
+        (
+            format!("{ONE}{}", project("channel = \"general\"")),
+            "channels.discord.projects.0.channel: \"general\" is not an id",
+        ),
+        (format!("{ONE}{}", project("")), "projects.0.channel: \"\" is not an id"),
+        (format!("{ONE}{seven}{seven}"), "projects.1.channel: channels.discord.projects.0 is for the same"),
+        (format!("{ONE}{seven}{bound}"), "projects.0.channel: bindings.0 binds the same channel"),
+        (format!("{ONE}{}", project("channel = \"7\"\naccount = \"b\"")), "projects.0.account: there is no"),
+        (format!("{ONE}[channels.discord.accounts.b]\n{seven}"), "projects.0.account: is required"),
+        (
+            format!("{ONE}{}", project("channel = \"7\"\ncwd = \"x\"")),
+            "projects.0.cwd: must be an absolute path",
+        ),
+        (
+            format!("[acp]\nallowed_agents = [\"x\"]\n{ONE}{}", project("channel = \"7\"\nagent = \"demo\"")),
+            "demo is not in",
+        ),
+    ] {
+        let error = file(&text).unwrap_err().to_string();
+        assert!(error.contains(want), "{want}: {error}");
+    }
+    let both = format!("{ONE}{seven}{}", bound.replace("\"7\"", "\"8\""));
+    let discord = file(&both).unwrap().config.channels.discord;
+    let at = |id: &str, parent: Option<&str>| ConversationRef {
+        parent_conversation_id: parent.map(str::to_owned),
+        ..ConversationRef::new("discord", "a", id)
+    };
+    assert!(
+        discord.project_of(&at("7", None)).is_some() && discord.project_of(&at("9", Some("7"))).is_some()
+    );
+    assert!(discord.project_of(&at("9", None)).is_none());
+    assert!(discord.project_of(&ConversationRef::new("discord", "b", "7")).is_none());
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Footer line of an answer, if the channel wants one: agent, model, duration, tool calls, context use and
-//! cost. Contains only facts from the agent and from the gateway itself. Source: `discord.md` §4 "UX
+//! Footer line of an answer, if the channel wants one: agent, model, duration, tool calls, tokens, context use
+//! and cost. Contains only facts from the agent and from the gateway itself. Source: `discord.md` §4 "UX
 //! defaults".
 
 use crate::sanitize::line as one_line;
 use crate::timeouts::format_duration;
+use crate::usage::Tokens;
 use serde_json::Value;
 
 /// Maximum length of a name, in characters.
@@ -44,8 +45,8 @@ impl Footer {
         }
     }
 
-    /// Formats the line for a run that ended at this time with this many tool calls.
-    pub(super) fn line(&self, ended_at_ms: u64, tools: usize) -> String {
+    /// Formats the line for a run that ended at this time with this many tool calls and tokens.
+    pub(super) fn line(&self, ended_at_ms: u64, tools: usize, tokens: Option<Tokens>) -> String {
         let took = self.started_at_ms.map(|at| ended_at_ms.saturating_sub(at));
         // Whole seconds are precise enough.
         let took =
@@ -58,7 +59,8 @@ impl Footer {
         let context =
             self.context.map(|(used, size)| format!("ctx {}%", u128::from(used) * 100 / u128::from(size)));
         let agent = Some(one_line(&self.agent, NAME_CHARS_MAX)).filter(|agent| !agent.is_empty());
-        let parts = [agent, self.model.clone(), took, tools, context, self.cost.clone()];
+        let tokens = tokens.map(Tokens::text);
+        let parts = [agent, self.model.clone(), took, tools, tokens, context, self.cost.clone()];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
     }
 }
@@ -102,7 +104,10 @@ mod tests {
             (known("a", &[empty]), 3_000, 0, "a · 2s"),
             (Footer::of("a".to_owned(), None), 3_000, 0, "a"),
         ] {
-            assert_eq!(footer.line(ended, tools), want);
+            assert_eq!(footer.line(ended, tools, None), want);
         }
+        let tokens = Tokens { input: 12_000, output: 345, total: 12_345 };
+        let line = known("a", &[]).line(3_000, 1, Some(tokens));
+        assert_eq!(line, "a · 2s · 1 tool · 12.3k tokens (12k in, 345 out)");
     }
 }

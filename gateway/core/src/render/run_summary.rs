@@ -7,6 +7,7 @@ use crate::render::files::FileSettings;
 use crate::render::footer::Footer;
 use crate::render::{RunOutput, Style, parse};
 use crate::rows::{ConversationRef, RunMode};
+use crate::usage::Tokens;
 
 /// Digest of an ended run, for its final message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,8 +141,8 @@ impl RunDigest {
     }
 
     /// Footer line about the turn, if enabled and not empty.
-    pub(super) fn footer(&self, ended_at_ms: u64) -> Option<String> {
-        let line = self.footer.line(ended_at_ms, self.body.tools());
+    pub(super) fn footer(&self, ended_at_ms: u64, tokens: Option<Tokens>) -> Option<String> {
+        let line = self.footer.line(ended_at_ms, self.body.tools(), tokens);
         (self.has_footer && !line.is_empty()).then_some(line)
     }
 }

@@ -204,6 +204,12 @@ impl Route {
         Self::plain("me", "/users/@me")
     }
 
+    /// Lists the guilds of the bot.
+    #[must_use]
+    pub fn guilds() -> Self {
+        Self::plain("guilds", "/users/@me/guilds")
+    }
+
     /// Reads the application of the bot.
     #[must_use]
     pub fn application() -> Self {

@@ -1,6 +1,7 @@
 //! Requests about the bot itself: user, application and slash commands.
 
 use super::messages::IdOnly;
+use super::model::{ApplicationObject, BotUser, GuildSummary};
 use super::{Call, QueueOptions, RestClient, RestError};
 use crate::core::endpoint::Route;
 use crate::core::ids::Snowflake;
@@ -26,6 +27,30 @@ impl RestClient {
     /// [`RestError`] if the request failed.
     pub async fn application(&self) -> Result<Snowflake, RestError> {
         self.fetch::<IdOnly>(Route::application()).await.map(|application| application.id)
+    }
+
+    /// Reads the user of the bot.
+    ///
+    /// # Errors
+    /// [`RestError`] if the request failed.
+    pub async fn bot_user(&self) -> Result<BotUser, RestError> {
+        self.fetch(Route::me()).await
+    }
+
+    /// Reads the application of the bot.
+    ///
+    /// # Errors
+    /// [`RestError`] if the request failed.
+    pub async fn application_object(&self) -> Result<ApplicationObject, RestError> {
+        self.fetch(Route::application()).await
+    }
+
+    /// Lists the guilds of the bot, at most 200.
+    ///
+    /// # Errors
+    /// [`RestError`] if the request failed.
+    pub async fn guilds(&self) -> Result<Vec<GuildSummary>, RestError> {
+        self.fetch(Route::guilds()).await
     }
 
     /// Replaces all slash commands, global or of one guild, by a [registration](crate::core::commands::registration).

@@ -57,6 +57,45 @@ pub struct GuildMember {
     pub roles: Vec<Snowflake>,
 }
 
+/// User of a bot.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct BotUser {
+    /// User id.
+    pub id: Snowflake,
+    /// Unique name.
+    pub username: String,
+}
+
+/// Application of a bot.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ApplicationObject {
+    /// Application id.
+    pub id: Snowflake,
+    /// Flags of the documentation's table "Application Flags".
+    #[serde(default)]
+    pub flags: u64,
+}
+
+impl ApplicationObject {
+    /// Flags of the Message Content intent: approved, and switched on for a bot in few servers.
+    const MESSAGE_CONTENT: u64 = 1 << 18 | 1 << 19;
+
+    /// True if the Message Content intent is on.
+    #[must_use]
+    pub const fn has_message_content(&self) -> bool {
+        self.flags & Self::MESSAGE_CONTENT != 0
+    }
+}
+
+/// Guild of a bot.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct GuildSummary {
+    /// Guild id.
+    pub id: Snowflake,
+    /// Name of the guild.
+    pub name: String,
+}
+
 /// Thread that was requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartedThread {

@@ -49,6 +49,8 @@ impl Principals {
 pub(crate) struct AccessRules {
     /// Served servers; empty for all servers of the bot.
     pub(crate) guilds: BTreeSet<Snowflake>,
+    /// Served channels, with their threads; empty for all.
+    pub(crate) channels: BTreeSet<Snowflake>,
     /// People who may speak to agents.
     pub(crate) allowed: Principals,
     /// People who may answer the requests of any agent; if empty, each person answers those of their own
@@ -65,6 +67,12 @@ impl AccessRules {
     /// True if a server is served, or unknown.
     pub(crate) fn is_guild_allowed(&self, guild: Option<Snowflake>) -> bool {
         self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
+    }
+
+    /// True if a channel, or a thread below a parent channel, is served.
+    pub(crate) fn is_channel_allowed(&self, channel: Snowflake, parent: Option<Snowflake>) -> bool {
+        let is_listed = |id: Snowflake| self.channels.contains(&id);
+        self.channels.is_empty() || is_listed(channel) || parent.is_some_and(is_listed)
     }
 
     /// True if a member may speak to agents; approvers always may.

@@ -31,6 +31,9 @@ const fn budget(is_idle: bool) -> QueueOptions {
 /// [`StateCache::should_attempt`]: crate::channel::discord::state_cache::StateCache::should_attempt
 pub(super) const CONCURRENT_MAX: usize = 4;
 
+/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds.
+const PROJECT_WINDOW_MS: u64 = 24 * 3_600_000;
+
 /// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BackfillOutcome {
@@ -110,7 +113,16 @@ impl ConversationWorker {
                 missed.map_or(mark, |missed| missed.min(mark))
             }
             BindingLookup::Unbound => match missed {
-                Some(missed) if self.inner.resolve_static_binding(self.channel).await => missed,
+                Some(missed)
+                    if self.inner.is_project(self.channel)
+                        || self.inner.resolve_static_binding(self.channel).await =>
+                {
+                    missed
+                }
+                None if self.inner.is_project(self.channel) => match self.newest_message().await {
+                    Some(newest) => newest,
+                    None => return Ok(Some(BackfillOutcome::Nothing)),
+                },
                 _ => return Ok(Some(BackfillOutcome::Nothing)),
             },
         };
@@ -135,6 +147,15 @@ impl ConversationWorker {
             tracing::info!(thread_id = %self.channel, %fault, "archive state unknown");
         }
         Ok(Some(BackfillOutcome::Read))
+    }
+
+    /// Returns the newest message of the conversation that was accepted earlier, in place of a mark; at most
+    /// [`PROJECT_WINDOW_MS`] back, since other messages may be many.
+    async fn newest_message(&self) -> Option<Snowflake> {
+        let newest: Snowflake =
+            self.inbox.newest_message(self.inner.at(self.channel, None)).await?.parse().ok()?;
+        let since_ms = self.inner.clock.wall_ms().saturating_sub(PROJECT_WINDOW_MS);
+        Some(newest.max(Snowflake::from_ms(since_ms)))
     }
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for

@@ -178,7 +178,17 @@ fn other_commands() -> Vec<SlashCommandSpec> {
             )],
         ),
         subcommand("doctor", "Check the gateway", vec![]),
-        subcommand("install", "Show how to set up agents", vec![]),
+        // Discord has room for 25 subcommands: /acp install is typed.
+        subcommand(
+            "usage",
+            "Show turns and tokens by day, session and person",
+            vec![param(
+                "days",
+                "number of days",
+                OptionKind::Integer { min: 1, max: 366 },
+                OptionPosition::Word(0),
+            )],
+        ),
         subcommand("help", "List all commands", vec![]),
     ]
 }

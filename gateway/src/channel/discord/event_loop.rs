@@ -153,6 +153,7 @@ impl EventLoop {
             Event::Gap { why, lost } => {
                 tracing::warn!(?why, lost, "Discord events missed; backfill requested");
                 self.request_backfill(BackfillScope::All);
+                self.backfill_projects();
             }
             Event::Message(message) => self.on_message(message),
             Event::MessageEdited(edit) => {
@@ -249,6 +250,14 @@ impl EventLoop {
         self.inner.registration.notify();
         // All bound conversations are read from the mark on; new messages wait meanwhile (H8).
         self.request_backfill(BackfillScope::All);
+        self.backfill_projects();
+    }
+
+    /// Requests a backfill of the channels in which messages open threads.
+    fn backfill_projects(&mut self) {
+        for channel in self.inner.settings().projects.keys() {
+            self.workers.request_backfill(&mut self.tasks, *channel);
+        }
     }
 
     /// Handles a message. Messages in unbound conversations are ignored, except for commands.
@@ -276,7 +285,7 @@ impl EventLoop {
             self.backfill_accessible(channel);
         }
         let is_command = acp_core::command::parse(&message.text).is_some();
-        if is_command || bound == Some(true) {
+        if is_command || bound == Some(true) || self.inner.is_project(channel) {
             self.enqueue(channel, ConversationJob::Message(message));
         } else if bound.is_none() || self.inner.has_static_binding(channel).is_none() {
             match Arc::clone(&self.unclassified_permits).try_acquire_owned() {

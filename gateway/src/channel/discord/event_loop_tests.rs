@@ -292,6 +292,8 @@ fn settings(token: &str, base: &str) -> AccountSettings {
             ..AccessRules::default()
         },
         static_bindings: BTreeSet::new(),
+        projects: BTreeMap::new(),
+        require_mention: false,
         personas: false,
     }
 }

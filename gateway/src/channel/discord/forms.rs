@@ -40,7 +40,7 @@ impl Inner {
     /// Handles the values of a form.
     pub(super) async fn submit_form(&self, inbox: &dyn InboundPort, submission: Submission) {
         let at = &submission.interaction;
-        if let Some(why) = self.denial_reason(at) {
+        if let Some(why) = self.denial_reason(at).await {
             return self.respond_denied(at, &why).await;
         }
         let id = match decode(&submission.custom_id) {

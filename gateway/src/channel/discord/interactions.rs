@@ -50,7 +50,7 @@ impl Inner {
             Ok(text) => text,
             Err(why) => return self.respond_denied(at, &why.to_string()).await,
         };
-        if let Some(why) = self.denial_reason(at) {
+        if let Some(why) = self.denial_reason(at).await {
             return self.respond_denied(at, &why).await;
         }
         self.run_command(inbox, at, text).await;
@@ -87,7 +87,7 @@ impl Inner {
                 return self.respond_denied(at, "This button does not belong to this gateway.").await;
             }
         };
-        if let Some(why) = self.denial_reason(at) {
+        if let Some(why) = self.denial_reason(at).await {
             return self.respond_denied(at, &why).await;
         }
         if let Some(id) = form_id(&text) {
@@ -107,7 +107,7 @@ impl Inner {
     pub(super) async fn autocomplete(&self, inbox: &dyn InboundPort, command: SlashCommand) {
         let at = &command.interaction;
         let mut choices = Vec::new();
-        if let (None, Some((what, prefix))) = (self.denial_reason(at), focused_suggestion(&command)) {
+        if let (None, Some((what, prefix))) = (self.denial_reason(at).await, focused_suggestion(&command)) {
             let who = at.member.user.id.to_string();
             choices = render::choices(inbox.suggest(what, self.at(at.channel, at.parent), who, prefix).await);
         }
@@ -117,11 +117,20 @@ impl Inner {
     }
 
     /// Returns the reason if an interaction is not authorized.
-    pub(super) fn denial_reason(&self, at: &Interaction) -> Option<String> {
+    pub(super) async fn denial_reason(&self, at: &Interaction) -> Option<String> {
         let settings = self.settings();
         let access = &settings.access;
         if !access.is_guild_allowed(at.guild) {
             return Some("This gateway does not serve this server.".to_owned());
+        }
+        let is_known = at.parent.is_some() || at.is_thread == Some(false);
+        let is_served = access.is_channel_allowed(at.channel, at.parent)
+            || (!is_known
+                && tokio::time::timeout(ACKNOWLEDGE_DEADLINE, self.is_channel_allowed(at.channel))
+                    .await
+                    .unwrap_or(false));
+        if !is_served {
+            return Some("This gateway does not serve this channel.".to_owned());
         }
         (!access.is_allowed(&at.member)).then(|| {
             format!(

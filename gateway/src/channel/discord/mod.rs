@@ -23,6 +23,7 @@ mod interactions;
 mod render;
 mod retry;
 pub(crate) mod settings;
+pub(crate) mod setup;
 mod state_cache;
 mod webhooks;
 mod worker_queue;
@@ -306,27 +307,54 @@ impl Inner {
         }
     }
 
-    /// Sends the starter to the channel and creates a thread from it. A retry finds both again (H13).
+    /// Creates a thread: from the message of a person, then the starter is sent there; else the starter is sent
+    /// to the channel, and the thread is created from it. A retry finds both again (H13).
     async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> OpenChildOutcome {
-        let message_id = match self.send(parent, starter).await {
-            SendOutcome::Sent { message_id } => message_id,
+        let Some(origin) = &starter.origin else {
+            let message_id = match self.send_starter(parent, starter).await {
+                Ok(message_id) => message_id,
+                Err(outcome) => return outcome,
+            };
+            return self.open_thread(parent, &message_id, &starter.text).await;
+        };
+        let opened = self.open_thread(parent, &origin.message_id, &origin.title).await;
+        let OpenChildOutcome::Made { conversation_id } = &opened else { return opened };
+        let parent_conversation_id = Some(parent.conversation_id.clone());
+        let thread = ConversationRef {
+            conversation_id: conversation_id.clone(),
+            parent_conversation_id,
+            ..parent.clone()
+        };
+        self.send_starter(&thread, starter).await.err().unwrap_or(opened)
+    }
+
+    /// Sends the first message of a session and returns its id.
+    async fn send_starter(
+        &self,
+        to: &ConversationRef,
+        starter: &Outgoing,
+    ) -> Result<String, OpenChildOutcome> {
+        match self.send(to, starter).await {
+            SendOutcome::Sent { message_id } => Ok(message_id),
             SendOutcome::Rejected { why, again } | SendOutcome::FilesRefused { why, again } => {
-                return OpenChildOutcome::Rejected { why, again };
+                Err(OpenChildOutcome::Rejected { why, again })
             }
             SendOutcome::Limited { retry_after_ms } => {
-                return OpenChildOutcome::Rejected {
-                    why: format!("rate limited for {retry_after_ms} ms"),
-                    again: true,
-                };
+                let why = format!("rate limited for {retry_after_ms} ms");
+                Err(OpenChildOutcome::Rejected { why, again: true })
             }
-            SendOutcome::Uncertain { why } => match self.lookup(parent, starter).await {
-                LookupOutcome::Found { message_id } => message_id,
+            SendOutcome::Uncertain { why } => match self.lookup(to, starter).await {
+                LookupOutcome::Found { message_id } => Ok(message_id),
                 LookupOutcome::Absent | LookupOutcome::Unknown { .. } | LookupOutcome::Later { .. } => {
-                    return OpenChildOutcome::Uncertain { why };
+                    Err(OpenChildOutcome::Uncertain { why })
                 }
             },
-        };
-        let (channel, message) = match (id(&parent.conversation_id), id(&message_id)) {
+        }
+    }
+
+    /// Creates a thread from a message of the channel; an existing one counts as created.
+    async fn open_thread(&self, parent: &ConversationRef, message_id: &str, title: &str) -> OpenChildOutcome {
+        let (channel, message) = match (id(&parent.conversation_id), id(message_id)) {
             (Ok(channel), Ok(message)) => (channel, message),
             (Err(why), _) => return OpenChildOutcome::Rejected { why, again: false },
             (Ok(_), Err(_)) => {
@@ -334,7 +362,7 @@ impl Inner {
                 return OpenChildOutcome::Rejected { why, again: false };
             }
         };
-        let name = render::thread_name(&starter.text);
+        let name = render::thread_name(title);
         let turn = QueueOptions::new(Priority::Final, RATE_LIMIT_WAIT);
         match self.rest.thread_from_message(channel, message, &name, ARCHIVE_MINUTES, turn).await {
             Ok(started) => {

@@ -5,7 +5,7 @@ use acp_core::config::DiscordAccount;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
 use acp_shared::redact::Secret;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum length of a token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4_096;
@@ -21,6 +21,10 @@ pub(crate) struct AccountSettings {
     pub(crate) access: AccessRules,
     /// Conversations bound by the configuration: messages there, and in threads below, are for agents.
     pub(crate) static_bindings: BTreeSet<Snowflake>,
+    /// Channels of projects: messages there open threads. True if only a message that mentions the bot does.
+    pub(crate) projects: BTreeMap<Snowflake, bool>,
+    /// True if only messages that mention the bot are passed to agents, in servers.
+    pub(crate) require_mention: bool,
     /// True if answers of agents are sent through webhooks, under the agents' names.
     pub(crate) personas: bool,
 }
@@ -54,6 +58,7 @@ impl AccountSettings {
             };
         let access = AccessRules {
             guilds: ids("guilds", &account.guilds)?,
+            channels: ids("allowed_channels", &account.allowed_channels)?,
             allowed: Principals {
                 users: ids("allowed_users", &account.allowed_users)?,
                 roles: ids("allowed_roles", &account.allowed_roles)?,
@@ -64,7 +69,15 @@ impl AccountSettings {
             },
         };
         let token = token(account, env).map_err(|why| format!("{}: {why}", key("token_file")))?;
-        Ok(Self { token, base, access, static_bindings: BTreeSet::new(), personas: false })
+        Ok(Self {
+            token,
+            base,
+            access,
+            static_bindings: BTreeSet::new(),
+            projects: BTreeMap::new(),
+            require_mention: account.require_mention,
+            personas: false,
+        })
     }
 }
 
@@ -142,6 +155,7 @@ mod tests {
         let list = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let named = DiscordAccount {
             guilds: list(&["1"]),
+            allowed_channels: list(&["6"]),
             allowed_users: list(&["2"]),
             allowed_roles: list(&["3"]),
             approver_users: list(&["4"]),
@@ -151,6 +165,7 @@ mod tests {
         let set = |id: u64| BTreeSet::from([Snowflake(id)]);
         let want = AccessRules {
             guilds: set(1),
+            channels: set(6),
             allowed: Principals { users: set(2), roles: set(3) },
             approvers: Principals { users: set(4), roles: set(5) },
         };

@@ -217,7 +217,10 @@ impl ConversationWorker {
         loop {
             match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
                 BindingLookup::Bound(_) => return true,
-                BindingLookup::Unbound => return self.inner.resolve_static_binding(self.channel).await,
+                BindingLookup::Unbound => {
+                    return self.inner.is_project(self.channel)
+                        || self.inner.resolve_static_binding(self.channel).await;
+                }
                 BindingLookup::Unknown => tokio::time::sleep(backoff.next_pause()).await,
             }
         }
@@ -266,6 +269,14 @@ impl ConversationWorker {
             );
             return true;
         }
+        if !self.inner.is_channel_allowed(self.channel).await {
+            tracing::info!(thread_id = %self.channel, "message outside of allowed_channels ignored");
+            return true;
+        }
+        if self.needs_mention(message).await && !message.mentions(identity.me) {
+            tracing::debug!(thread_id = %self.channel, "message without a mention ignored");
+            return true;
+        }
         let parent = self.inner.parent_of(self.channel).await;
         let inbound = Inbound {
             author_id: message.author.user.id.to_string(),
@@ -275,7 +286,7 @@ impl ConversationWorker {
                 self.inner.at(self.channel, parent),
                 message.id.to_string(),
                 display_name(&message.author),
-                message.text.clone(),
+                without_mention(&message.text, identity.me),
             )
         };
         if inbound.text.trim().is_empty() && inbound.attachments.is_empty() {
@@ -291,6 +302,29 @@ impl ConversationWorker {
             tracing::info!(why, message_id = %message.id, "message refused");
         }
         true
+    }
+
+    /// True if a message is for agents only if it mentions the bot: as configured for the account, or for a
+    /// project in a channel that is not bound itself. Waits until the binding is known.
+    async fn needs_mention(&self, message: &Message) -> bool {
+        if command::parse(&message.text).is_some() {
+            return false;
+        }
+        let settings = self.inner.settings();
+        if settings.require_mention && message.guild.is_some() {
+            return true;
+        }
+        if settings.projects.get(&self.channel) != Some(&true) {
+            return false;
+        }
+        let mut backoff = RETRY_BACKOFF;
+        loop {
+            match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
+                BindingLookup::Bound(_) => return false,
+                BindingLookup::Unbound => return true,
+                BindingLookup::Unknown => tokio::time::sleep(backoff.next_pause()).await,
+            }
+        }
     }
 
     /// Downloads files, only from Discord's own hosts or from the configured host.
@@ -336,7 +370,41 @@ impl ConversationWorker {
     }
 }
 
+/// Returns the text without a mention of the bot at its beginning. A command after a mention stays text for the
+/// agent, since another bot may be the one that executes commands there.
+fn without_mention(text: &str, me: Snowflake) -> String {
+    let rest =
+        [format!("<@{me}>"), format!("<@!{me}>")].iter().find_map(|it| text.trim_start().strip_prefix(it));
+    let rest = rest.map(str::trim_start).filter(|rest| command::parse(rest).is_none());
+    rest.unwrap_or(text).to_owned()
+}
+
 impl Inner {
+    /// True if messages in a channel open threads.
+    pub(super) fn is_project(&self, channel: Snowflake) -> bool {
+        self.settings().projects.contains_key(&channel)
+    }
+
+    /// True if the account serves a conversation. Requests the parent channel until known; false if Discord
+    /// refuses.
+    pub(super) async fn is_channel_allowed(&self, channel: Snowflake) -> bool {
+        let settings = self.settings();
+        if settings.access.is_channel_allowed(channel, None) {
+            return true;
+        }
+        let mut backoff = RETRY_BACKOFF;
+        loop {
+            match self.location_of(channel).await {
+                Ok(spot) => return settings.access.is_channel_allowed(channel, spot.parent),
+                Err(fault) if Err::<(), _>(fault.clone()).retry_reason().is_none() => {
+                    tracing::warn!(%fault, thread_id = %channel, "conversation lookup failed; treated as not allowed");
+                    return false;
+                }
+                Err(_) => tokio::time::sleep(backoff.next_pause()).await,
+            }
+        }
+    }
+
     fn may_fetch(&self, url: &reqwest::Url) -> bool {
         let host = url.host_str().unwrap_or_default();
         if self.base.is_official() {

@@ -108,6 +108,7 @@ fn account_issues(
     }
     let lists = [
         ("guilds", &account.guilds),
+        ("allowed_channels", &account.allowed_channels),
         ("allowed_users", &account.allowed_users),
         ("allowed_roles", &account.allowed_roles),
         ("approver_users", &account.approver_users),

@@ -5,11 +5,13 @@
 //! Source: seed 003 "Core service contract", design §6 "Bindings and delivery", H13.
 
 mod error;
+pub(crate) mod projects;
 mod reconcile;
 pub(crate) mod router;
 pub(crate) mod static_bindings;
 
 pub(crate) use error::BindingError;
+pub(crate) use projects::ProjectSessions;
 pub(crate) use router::BoundDeliveryRouter;
 pub(crate) use static_bindings::StaticBindings;
 

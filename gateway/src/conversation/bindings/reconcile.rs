@@ -4,7 +4,7 @@
 
 use super::{BindingError, SessionBinding, SessionBindingService};
 use crate::channel::{OpenChildOutcome, Outgoing};
-use acp_core::binding::{StartupAction, startup_action};
+use acp_core::binding::{ConversationOrigin, StartupAction, startup_action};
 use acp_core::nonce::nonce_of;
 use acp_core::render::PartKind;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
@@ -123,13 +123,14 @@ impl SessionBindingService {
         if binding.status.is_live() {
             return Ok(SessionBinding { binding, session, is_new: false });
         }
-        let at = parent_of(&binding);
+        let at = binding.conversation.parent().ok_or(BindingError::NotBound)?;
         let starter = Outgoing {
             kind: PartKind::Notice,
             text: self.notice(&session, &binding),
             nonce: nonce_of(&["starter", &binding_id.to_string()]),
             session_key: Some(session.session_key.clone()),
             not_before_ms: Some(binding.bound_at_ms),
+            origin: ConversationOrigin::from_metadata(&binding.metadata),
             ..Outgoing::default()
         };
         let conversation_id = match self.channels.get(&at)?.open_child(&at, &starter).await {
@@ -192,10 +193,4 @@ enum ReconcileOutcome {
     Removed,
     Finished,
     Unfinished,
-}
-
-/// Returns the conversation below which a pending binding's own is created.
-fn parent_of(binding: &BindingRow) -> ConversationRef {
-    let at = &binding.conversation;
-    ConversationRef::new(&at.channel, &at.account_id, at.parent_conversation_id.clone().unwrap_or_default())
 }

@@ -29,12 +29,15 @@ impl Commands {
             SpawnPlacement::Here => Some(self.bindings.placement(at, Some(Placement::Here))?),
             SpawnPlacement::Off => None,
         };
+        // A project's values apply to what the command leaves open.
+        let config = self.service.config();
+        let project = config.config.channels.discord.project_of(at).cloned().unwrap_or_default();
         let request = SpawnRequest {
-            agent: args.agent,
-            cwd: args.cwd,
+            agent: args.agent.or(project.agent),
+            cwd: args.cwd.or_else(|| project.cwd.map(|cwd| cwd.display().to_string())),
             label: args.label,
             mode: args.mode.unwrap_or(SessionMode::Persistent),
-            permission: args.permission,
+            permission: args.permission.or(project.permission),
             bind: placement.map(|_| at.clone()),
             placement: placement.unwrap_or_default(),
             author: context.by.name.to_owned(),

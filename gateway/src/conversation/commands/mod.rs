@@ -10,6 +10,7 @@ mod diagnostics;
 mod lifecycle;
 mod options;
 mod permissions;
+mod usage;
 
 use crate::conversation::bindings::{BoundDeliveryRouter, SessionBindingService};
 use crate::conversation::inbound::message_idempotency_key;
@@ -99,6 +100,7 @@ impl Commands {
             ChatCommand::Help => table::help_text(),
             ChatCommand::Misused { why, usage } => table::misuse_text(&why, usage),
             ChatCommand::Sessions => self.sessions(context).await?,
+            ChatCommand::Usage { days } => self.usage(context, days).await?,
             ChatCommand::Agents => self.agents(context).await?,
             ChatCommand::Doctor => self.doctor(context).await?,
             ChatCommand::Install => self.install(context).await?,

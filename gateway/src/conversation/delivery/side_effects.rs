@@ -3,6 +3,7 @@
 
 use crate::channel::{ChannelAdapter, EditOutcome, Outgoing, Signal};
 use crate::conversation::delivery::worker::DeliveryWorker;
+use acp_core::binding::ConversationOrigin;
 use acp_core::message_split::last_part;
 use acp_core::render::{MessagePart, PartKind};
 use acp_core::rows::{BindingRow, ConversationRef};
@@ -174,24 +175,33 @@ impl DeliveryWorker {
         if !channel.properties().can_signal {
             return Ok(());
         }
-        let at = binding.conversation.clone();
-        let found = self.store.read("run_asked", move |db| inbox::of_run(db, &at, run_id)).await?;
-        let signal = match found {
-            Some((message_id, RunState::Failed)) => Signal::Failed { message_id },
-            Some((message_id, _)) => Signal::Done { message_id },
-            None => return Ok(()),
-        };
-        self.send_signal(binding, signal);
+        // The message that opened the conversation of a binding is in the one above.
+        let origin =
+            ConversationOrigin::from_metadata(&binding.metadata).and_then(|_| binding.conversation.parent());
+        for at in std::iter::once(binding.conversation.clone()).chain(origin) {
+            let place = at.clone();
+            let found = self.store.read("run_asked", move |db| inbox::of_run(db, &place, run_id)).await?;
+            let signal = match found {
+                Some((message_id, RunState::Failed)) => Signal::Failed { message_id },
+                Some((message_id, _)) => Signal::Done { message_id },
+                None => continue,
+            };
+            self.send_signal_to(at, signal);
+            break;
+        }
         Ok(())
     }
 
     /// Sends a reaction or typing indicator without waiting for the result.
     pub(super) fn send_signal(&self, binding: &BindingRow, signal: Signal) {
-        let Ok(channel) = self.channels.get(&binding.conversation) else { return };
+        self.send_signal_to(binding.conversation.clone(), signal);
+    }
+
+    fn send_signal_to(&self, at: ConversationRef, signal: Signal) {
+        let Ok(channel) = self.channels.get(&at) else { return };
         if !channel.properties().can_signal {
             return;
         }
-        let at = binding.conversation.clone();
         tokio::spawn(async move {
             drop(
                 tokio::time::timeout(

@@ -434,6 +434,7 @@ impl DeliveryWorker {
             actions: part.asks.as_ref().map(|asks| asks.actions.clone()).unwrap_or_default(),
             tag: row.tag.clone(),
             persona: self.persona(binding, row, channel).await?,
+            origin: None,
             files,
         }))
     }

@@ -150,6 +150,13 @@ impl InboundPort for InboundService {
         })
     }
 
+    fn newest_message(&self, at: ConversationRef) -> BoxFuture<'_, Option<String>> {
+        Box::pin(async move {
+            let read = move |db: &_| inbox::newest_message(db, &at);
+            self.inner.store.read("inbox_newest", read).await.map_err(log("newest message")).ok()?
+        })
+    }
+
     fn binding_change_counter(&self) -> watch::Receiver<u64> {
         self.inner.store.bindings_changed()
     }

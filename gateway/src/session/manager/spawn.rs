@@ -61,6 +61,10 @@ impl Manager {
         policy.may_spawn(request.prompt.is_some())?;
         let windows = match (&request.bind, &request.configured) {
             (None, _) => BindingTimeouts::default(),
+            // A project of the configuration allows spawns in its channel.
+            (Some(at), None) if self.deps.live.now().config.channels.discord.project_of(at).is_some() => {
+                policy.may_bind(BindOrigin::Focus)?
+            }
             (Some(_), None) => policy.may_bind(BindOrigin::Spawn)?,
             // Static bindings come from the operator's configuration: check only that bindings are enabled,
             // and apply no binding timeouts.
@@ -187,9 +191,10 @@ impl Manager {
         let kind = if session.spawned_by.is_some() { TargetKind::Subagent } else { TargetKind::Session };
         let binding = request.bind.map(|to| {
             let new = bindings::new_row(to, &session_key, &request.author, windows, now_ms);
-            let metadata = match &request.configured {
-                Some(configured) => configured.metadata.clone(),
-                None => new.metadata.clone(),
+            let metadata = match (&request.configured, &request.origin) {
+                (Some(configured), _) => configured.metadata.clone(),
+                (None, Some(origin)) => origin.metadata(),
+                (None, None) => new.metadata.clone(),
             };
             let new = BindingRow { target_kind: kind, metadata, ..new };
             match request.placement {

@@ -6,6 +6,7 @@ pub mod faults;
 pub mod gateway;
 pub mod limits;
 pub mod model;
+pub mod openapi;
 pub mod permissions;
 pub mod render;
 pub mod rest;

@@ -38,11 +38,23 @@ pub struct Tally {
     pub typing: BTreeMap<String, u64>,
     /// First responses after the deadline.
     pub late_responses: u64,
+    /// Requests of the product that violate Discord's OpenAPI description: the first ones.
+    pub violations: Vec<String>,
     /// Milliseconds from each interaction to its first response.
     pub response_ms: Vec<u64>,
 }
 
+/// Maximum number of recorded violations.
+const VIOLATIONS_MAX: usize = 10;
+
 impl Tally {
+    /// Records a violation of the description.
+    pub fn violation(&mut self, why: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(why);
+        }
+    }
+
     /// Counts an answer; status 0 is no answer.
     pub fn request(&mut self, route: &str, status: u16) {
         *self.requests.entry(format!("{route} {status}")).or_default() += 1;

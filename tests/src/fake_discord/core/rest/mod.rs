@@ -5,14 +5,19 @@ mod routes;
 use super::Machine;
 use super::error::{ApiError, form_error, seconds};
 use super::faults::Scope;
+use super::gateway::intent;
 use super::limits::{headers, scope_name};
 use super::model::{Bot, Id, Ms};
+use super::openapi;
 use super::render;
 use super::settings::Rule;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub use routes::{Route, classify};
+
+/// Part of the product's user agent.
+const PRODUCT: &str = "acp-host";
 
 /// An uploaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -185,6 +190,12 @@ impl Machine {
     pub fn call(&mut self, now: Ms, call: &Call) -> Answer {
         let route = classify(&call.method, &call.path);
         let name = route.as_ref().map_or("unknown", |route| route.name);
+        // Tests send requests too, invalid ones among them.
+        if call.user_agent.as_deref().is_some_and(|agent| agent.contains(PRODUCT))
+            && let Some(why) = openapi::violation(call)
+        {
+            self.tally.violation(why);
+        }
         let answer = if let Some(left) = self.banned(now) {
             banned(left)
         } else {
@@ -288,14 +299,30 @@ impl Machine {
         Ok(Reply::Ok(render::current_user(account)))
     }
 
+    /// `GET /users/@me/guilds`.
+    pub(super) fn get_guilds(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
+        let bot = ctx.bot()?;
+        let own =
+            self.world.guilds.iter().filter(|guild| guild.alive && guild.members.contains_key(&bot.user_id));
+        let partial = own.map(|guild| {
+            json!({
+                "id": render::id(guild.id), "name": guild.name, "icon": null, "banner": null, "owner": false,
+                "permissions": "0", "features": [],
+            })
+        });
+        Ok(Reply::Ok(partial.collect()))
+    }
+
     /// `GET /applications/@me`.
     pub(super) fn get_application(&mut self, ctx: &Ctx<'_>) -> Result<Reply, ApiError> {
         let bot = ctx.bot()?;
         let account = self.world.users.get(bot.user_id).ok_or_else(ApiError::unknown_user)?;
+        // Application flag GATEWAY_MESSAGE_CONTENT_LIMITED.
+        let flags = if bot.privileged_intents & intent::MESSAGE_CONTENT == 0 { 0 } else { 1 << 19 };
         Ok(Reply::Ok(json!({
             "id": render::id(bot.application_id), "name": account.name, "icon": null, "description": "",
             "bot_public": true, "bot_require_code_grant": false, "verify_key": "0".repeat(64), "summary": "",
-            "team": null, "flags": 0, "rpc_origins": [], "bot": render::user(account),
+            "team": null, "flags": flags, "rpc_origins": [], "bot": render::user(account),
             "owner": render::user(account), "integration_types_config": {},
         })))
     }

@@ -24,6 +24,7 @@ use Access::{Bot, Interaction, Open};
 const ROUTES: &[(&str, Access, Handler)] = &[
     ("GET /gateway/bot", Bot, Machine::get_gateway_bot),
     ("GET /users/@me", Bot, Machine::get_me),
+    ("GET /users/@me/guilds", Bot, Machine::get_guilds),
     ("GET /applications/@me", Bot, Machine::get_application),
     ("PUT /applications/{}/commands", Bot, Machine::put_commands),
     ("PUT /applications/{}/guilds/{}/commands", Bot, Machine::put_commands),

@@ -1,0 +1,147 @@
+//! Proof of an agent: one turn in the gateway of the state directory, which is started for it unless one runs. The
+//! turn is made by this program's own verbs, as a person would make it, and nothing that needs a permission is allowed.
+
+use super::{Answers, untested};
+use crate::api::client::GatewayClient;
+use crate::cli::agents::exe;
+use crate::cli::output::CliError;
+use crate::cli::questions::Questions;
+use acp_core::failure::Failure;
+use acp_shared::codes::Code;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+
+/// Text of the turn.
+const PROMPT: &str = "Reply with the single word ready. Use no tools.";
+/// Deadline of the turn, in seconds: an agent that is fetched first takes long.
+const TURN_S: &str = "180";
+/// Maximum length of the reply that is shown, in characters.
+const REPLY_CHARS_MAX: usize = 200;
+/// Deadline for the start, and for the end, of the gateway.
+const GATEWAY_WAIT: Duration = Duration::from_secs(60);
+
+/// A turn to make.
+pub(super) struct Proof<'a> {
+    pub(super) state_dir: &'a Path,
+    pub(super) config: &'a Path,
+    pub(super) answers: &'a Answers,
+}
+
+impl Proof<'_> {
+    /// Makes the turn and returns the reply of the agent.
+    ///
+    /// # Errors
+    /// The failure of the turn; `RUNTIME` if the gateway could not be started.
+    pub(super) async fn run(&self, questions: &mut Questions) -> Result<String, CliError> {
+        let running = GatewayClient::new(self.state_dir).get::<Value>("/v1/status").await;
+        match running {
+            Ok(_) => Ok(questions.wait(self.turn()).await??),
+            Err(failure) if failure.code == Code::GatewayUnavailable => {
+                let mut gateway = self.start()?;
+                let turn = async {
+                    wait_until_ready(&mut gateway).await?;
+                    self.turn().await
+                };
+                let replied = questions.wait(turn).await;
+                // After Ctrl-C too: the gateway ends its supervisor and the agent.
+                let ended = stop(&mut gateway).await;
+                let reply = replied??;
+                ended?;
+                Ok(reply)
+            }
+            Err(failure) => Err(failure.into()),
+        }
+    }
+
+    fn verb(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(exe());
+        command.args(args).arg("--json").arg("--state-dir").arg(self.state_dir);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        command
+    }
+
+    /// Starts gateway and supervisor.
+    fn start(&self) -> Result<Child, Failure> {
+        let mut up = self.verb(&["up"]);
+        // A group of its own: Ctrl-C reaches this process, which then ends the gateway in order.
+        let spawned = up.arg("--config").arg(self.config).process_group(0).spawn();
+        spawned.map_err(|error| untested(&error.to_string()))
+    }
+
+    async fn turn(&self) -> Result<String, Failure> {
+        let Answers { cwd, agent, .. } = self.answers;
+        let spawn =
+            ["sessions", "spawn", "--agent", agent.as_str(), "--cwd", cwd, "--permission", "deny-all"];
+        let spawned = self.lines(&spawn).await?;
+        let key = spawned.iter().find_map(|line| line["session_key"].as_str());
+        let key = key.ok_or_else(|| untested("the gateway named no session"))?.to_owned();
+        let turn = ["prompt", &key, PROMPT, "--timeout", TURN_S, "--non-interactive"];
+        let replied = self.lines(&turn).await;
+        let deleted = self.lines(&["sessions", "delete", &key, "--reason", "test by init"]).await;
+        let text: String = replied?.iter().filter_map(message_text).collect();
+        deleted?;
+        match text.trim() {
+            "" => Err(untested("the agent ended its turn without a text")),
+            text => Ok(text.chars().take(REPLY_CHARS_MAX).collect()),
+        }
+    }
+
+    /// Runs a verb and returns its lines.
+    async fn lines(&self, args: &[&str]) -> Result<Vec<Value>, Failure> {
+        let output = self.verb(args).output().await.map_err(|error| untested(&error.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if output.status.success() {
+            return Ok(lines);
+        }
+        let message = lines.iter().rev().find_map(|line| line["message"].as_str());
+        Err(untested(message.unwrap_or("the turn failed")))
+    }
+}
+
+/// Waits for the ready line of a gateway.
+async fn wait_until_ready(gateway: &mut Child) -> Result<(), Failure> {
+    let stdout = gateway.stdout.take().ok_or_else(|| untested("the gateway has no output"))?;
+    let mut lines = BufReader::new(stdout).lines();
+    let line = match tokio::time::timeout(GATEWAY_WAIT, lines.next_line()).await {
+        Ok(Ok(Some(line))) => line,
+        Ok(_) => return Err(untested("the gateway ended during its start: try `acp-gateway up`")),
+        Err(_) => return Err(untested("the gateway did not start within a minute")),
+    };
+    let line: Value = serde_json::from_str(&line).unwrap_or_default();
+    if line["event"] != "ready" {
+        return Err(untested(line["message"].as_str().unwrap_or("the gateway did not start")));
+    }
+    // Further output must not block the gateway.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    Ok(())
+}
+
+/// Returns the text of a line with a part of the reply.
+fn message_text(line: &Value) -> Option<&str> {
+    if line["type"] != "text_delta" || line["stream"] != "output" {
+        return None;
+    }
+    line["text"].as_str()
+}
+
+/// Ends a started gateway, which ends its supervisor.
+async fn stop(gateway: &mut Child) -> Result<(), Failure> {
+    let pid = gateway.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+    // The child is not reaped yet, so the pid is its own.
+    if let Some(pid) = pid {
+        let signalled =
+            pidfd_open(pid, PidfdFlags::empty()).and_then(|it| pidfd_send_signal(it, Signal::INT));
+        signalled.map_err(|error| untested(&error.to_string()))?;
+    }
+    match tokio::time::timeout(GATEWAY_WAIT, gateway.wait()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(error)) => Err(untested(&error.to_string())),
+        Err(_) => Err(untested("the gateway did not end within a minute")),
+    }
+}

@@ -1,0 +1,155 @@
+//! Questions of the setup verbs on standard error, with answers from standard input, one line each. Ctrl-C ends the
+//! command and leaves the terminal as it was.
+
+use crate::cli::output::{CliError, print_message};
+use crate::cli::{inside, usage};
+use acp_core::failure::Failure;
+use acp_shared::redact::Secret;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// Maximum number of wrong answers to one question.
+const ATTEMPTS: usize = 5;
+/// Exit code after Ctrl-C, by shell convention.
+const INTERRUPTED: u8 = 130;
+
+/// Questions to a person, or to a script that answers on standard input.
+#[derive(Debug)]
+pub(crate) struct Questions {
+    /// True if every question takes its default.
+    takes_defaults: bool,
+    /// Typed lines; the reading thread starts with the first question.
+    lines: Option<mpsc::Receiver<io::Result<String>>>,
+    interrupt: Signal,
+}
+
+impl Questions {
+    /// Creates the questions; with `takes_defaults` nothing is asked that has a default.
+    ///
+    /// # Errors
+    /// `RUNTIME` if signals cannot be handled.
+    pub(crate) fn new(takes_defaults: bool) -> Result<Self, Failure> {
+        let interrupt = signal(SignalKind::interrupt());
+        let interrupt = interrupt.map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
+        Ok(Self { takes_defaults, lines: None, interrupt })
+    }
+
+    /// Prints an explanation before a question.
+    pub(crate) fn explain(&self, text: &str) {
+        if !self.takes_defaults {
+            print_message(text);
+        }
+    }
+
+    /// Asks until an answer is valid; an empty answer is the default.
+    ///
+    /// # Errors
+    /// `USAGE` at the end of the input, after five wrong answers, or for an invalid default; exit code 130 after
+    /// Ctrl-C.
+    pub(crate) async fn ask<T>(
+        &mut self,
+        question: &str,
+        default: &str,
+        parse: impl Fn(&str) -> Result<T, Failure>,
+    ) -> Result<T, CliError> {
+        if self.takes_defaults {
+            return Ok(parse(default)?);
+        }
+        for _ in 0..ATTEMPTS {
+            let line = self.line(&format!("{question} [{default}]: ")).await?;
+            let answer = line.trim();
+            match parse(if answer.is_empty() { default } else { answer }) {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => print_message(&failure.message),
+            }
+        }
+        Err(usage(format!("{question}: {ATTEMPTS} invalid answers")).into())
+    }
+
+    /// Asks for a secret, which a terminal does not show.
+    ///
+    /// # Errors
+    /// As [`Questions::ask`].
+    pub(crate) async fn secret(&mut self, question: &str) -> Result<Secret, CliError> {
+        let hidden = HiddenInput::start();
+        let line = self.line(question).await;
+        drop(hidden);
+        Ok(Secret::new(line?.trim().to_owned()))
+    }
+
+    /// Waits for something other than an answer.
+    ///
+    /// # Errors
+    /// Exit code 130 after Ctrl-C.
+    pub(crate) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Result<T, CliError> {
+        tokio::select! {
+            done = work => Ok(done),
+            _ = self.interrupt.recv() => Err(CliError::Code(INTERRUPTED)),
+        }
+    }
+
+    async fn line(&mut self, question: &str) -> Result<String, CliError> {
+        show(question)?;
+        let lines = self.lines.get_or_insert_with(stdin_lines);
+        let line = tokio::select! {
+            line = lines.recv() => line,
+            _ = self.interrupt.recv() => return Err(CliError::Code(INTERRUPTED)),
+        };
+        match line {
+            Some(line) => Ok(line.map_err(|error| inside("cannot read the answer", &error))?),
+            None => {
+                let what = question.trim_end_matches([' ', ':']);
+                Err(usage(format!("no answer to {what:?}: use flags, or --yes for the defaults")).into())
+            }
+        }
+    }
+}
+
+/// Lines of standard input, read on a thread that ends with the process.
+fn stdin_lines() -> mpsc::Receiver<io::Result<String>> {
+    let (lines, typed) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for line in io::stdin().lock().lines() {
+            if lines.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    typed
+}
+
+fn show(question: &str) -> Result<(), Failure> {
+    let mut stderr = io::stderr().lock();
+    let shown = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
+    shown.map_err(|error| inside("cannot ask", &error))
+}
+
+/// Terminal without echo; the mode is restored on drop.
+struct HiddenInput(Option<Termios>);
+
+impl HiddenInput {
+    fn start() -> Self {
+        let stdin = io::stdin();
+        if !stdin.is_terminal() {
+            return Self(None);
+        }
+        let before = tcgetattr(&stdin).ok();
+        if let Some(mut hidden) = before.clone() {
+            hidden.local_modes.remove(LocalModes::ECHO);
+            let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
+        }
+        Self(before)
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        if let Some(before) = &self.0 {
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+            // The line end of the answer was not shown.
+            let _ = show("\n");
+        }
+    }
+}
