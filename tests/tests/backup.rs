@@ -105,7 +105,6 @@ fn heavy_backup_of_ten_running_sessions_works_in_another_state_directory() {
 
 /// The command of the unit works as its user would run it, twice in a day.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "a backup has no lock and is only read")]
 fn backup_unit_writes_and_replaces_a_private_backup() {
     let (house, _) = House::new(&[]).with_session();
     let unit = repository().join("packaging/systemd/acp-gateway-backup@.service");
