@@ -162,7 +162,7 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
 
 const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-const INVALID_INPUTS: [(&str, &str); 55] = [
+const INVALID_INPUTS: [(&str, &str); 56] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
     ("/acp spawn a b", "Unexpected argument \"b\": the command takes one agent."),
@@ -198,6 +198,7 @@ const INVALID_INPUTS: [(&str, &str); 55] = [
     ("/acp new --x", "Unknown flag \"--x\"."),
     ("/acp sessions all", "Unexpected argument \"all\": the command takes none."),
     ("/acp status --x", "Unknown flag \"--x\"."),
+    ("/acp usage week", "\"week\" is not a number of days from 1 to 366."),
     ("/acp set-mode", "Missing argument: a mode."),
     ("/acp set a", "Missing argument: an option and a value are required."),
     ("/acp cwd", "Missing argument: a directory."),

@@ -1,6 +1,6 @@
 //! Schema of the configuration keys, and the origin of each value.
 
-use super::channels::{Account, DiscordAccount};
+use super::channels::{Account, DiscordAccount, Project};
 use crate::config::ignored_keys;
 use crate::config::{AgentConfig, Binding, Config, McpServer, NotifyTarget, mcp};
 use crate::failure::Failure;
@@ -100,6 +100,8 @@ pub fn schema() -> Result<Shape, serde_json::Error> {
     let target = shape(serde_json::to_value(NotifyTarget::default())?);
     root.replace(&["notify"], Shape::List(Box::new(target)));
     root.replace(&["bindings"], Shape::List(Box::new(binding)));
+    let project = shape(serde_json::to_value(Project::default())?);
+    root.replace(&["channels", "discord", "projects"], Shape::List(Box::new(project)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
     let bot = shape(serde_json::to_value(DiscordAccount::default())?);
     for (channel, account) in [("console", account), ("discord", bot)] {
