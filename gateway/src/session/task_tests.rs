@@ -246,11 +246,22 @@ async fn superseded_actor_is_not_rebuilt() {
 #[tokio::test]
 async fn full_mailbox_refuses_prompts_and_accepts_cancel() {
     let world = world().await;
-    let prompts = futures_util::future::join_all((0..100).map(|_| world.prompt()));
-    let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
-    let (answers, cancelled) = tokio::join!(prompts, cancel);
+    // The writer is busy until a prompt is refused, so that the actor waits for its commit and its mailbox fills.
+    let (release, busy) = std::sync::mpsc::channel::<()>();
+    let held = world.store.write("hold", move |_| Ok(drop(busy.recv())));
+    let release = std::cell::RefCell::new(Some(release));
     let full = |failure: &Failure| failure.detail_code.as_deref() == Some("MAILBOX_FULL");
-    let refused = answers.iter().filter(|answer| answer.as_ref().is_err_and(full)).count();
+    let prompts = futures_util::future::join_all((0..100).map(|_| async {
+        let is_refused = world.prompt().await.is_err_and(|failure| full(&failure));
+        if is_refused {
+            drop(release.take());
+        }
+        is_refused
+    }));
+    let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
+    let (held, answers, cancelled) = tokio::join!(held, prompts, cancel);
+    held.unwrap();
+    let refused = answers.iter().filter(|is_refused| **is_refused).count();
     assert!(refused > 0 && refused < 100, "{refused} of 100 found the mailbox full");
     cancelled.unwrap();
     world.end().await;
