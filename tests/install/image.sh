@@ -24,7 +24,7 @@ cleanup() {
     rm -rf --one-file-system "$work"
 }
 trap cleanup EXIT
-mkdir "$work/oci" "$work/root"
+mkdir "$work/oci" "$work/tree"
 : >"$work/log"
 
 # The archive, as the specification describes it: index, manifest, configuration and layer, by their digests.
@@ -38,7 +38,7 @@ layer=$(blob "$manifest" '.layers[0].digest')
 mapfile -t command < <(jq -r '.config.Cmd[]' "$config")
 mapfile -t environment < <(jq -r '.config.Env[]' "$config")
 user=$(jq -r .config.User "$config")
-tar -xzf "$layer" -C "$work/root" --exclude='./dev/*'
+tar -xzf "$layer" -C "$work/tree" --exclude='./dev/*'
 echo "passed: the archive is consistent"
 
 unshare --mount --pid --fork --kill-child --net --ipc --uts sh -ec '
@@ -47,10 +47,10 @@ unshare --mount --pid --fork --kill-child --net --ipc --uts sh -ec '
     mount -t tmpfs tmpfs "$root/dev"
     for device in null:3 zero:5 urandom:9; do mknod -m 666 "$root/dev/${device%:*}" c 1 "${device#*:}"; done
     exec chroot --userspec="$user:$user" "$root" /usr/bin/env -i "$@"' \
-    sh "$work/root" "$user" "${environment[@]}" "${command[@]}" >"$work/log" 2>&1 &
+    sh "$work/tree" "$user" "${environment[@]}" "${command[@]}" >"$work/log" 2>&1 &
 outer=$!
 until=$((SECONDS + 30))
-socket=$work/root/home/$user/.local/state/acp-host/gateway.sock
+socket=$work/tree/home/$user/.local/state/acp-host/gateway.sock
 until grep -q 'acp-host is up' "$work/log"; do
     [ $SECONDS -lt $until ] && kill -0 "$outer" || fail "the image does not start"
     sleep 0.1
@@ -64,13 +64,13 @@ inside() {
 # shellcheck disable=SC2016
 inside 'KEY=$(acp-gateway sessions spawn --agent demo --permission approve-all) &&
     acp-gateway prompt "$KEY" "write hello.txt Hello from the demo agent"' >"$work/turn" 2>&1 || fail "turn: $(cat "$work/turn")"
-grep -q 'Hello from the demo agent' "$work/root/home/$user/hello.txt" || fail "no file: $(cat "$work/turn")"
+grep -q 'Hello from the demo agent' "$work/tree/home/$user/hello.txt" || fail "no file: $(cat "$work/turn")"
 echo "passed: acp-gateway up is the first process of its pid namespace, and a turn wrote a file"
 
 # Root of the machine, in another pid namespace: docs/manual/security.md.
-chroot "$work/root" /usr/bin/acp-gateway --state-dir "/home/$user/.local/state/acp-host" sessions list >"$work/out" 2>&1 ||
+chroot "$work/tree" /usr/bin/acp-gateway --state-dir "/home/$user/.local/state/acp-host" sessions list >"$work/out" 2>&1 ||
     fail "root outside of the namespace was refused: $(cat "$work/out")"
-chroot --userspec=nobody:nogroup "$work/root" /usr/bin/acp-gateway --state-dir "/home/$user/.local/state/acp-host" \
+chroot --userspec=nobody:nogroup "$work/tree" /usr/bin/acp-gateway --state-dir "/home/$user/.local/state/acp-host" \
     sessions list >"$work/out" 2>&1 && fail "another user outside of the namespace was served"
 echo "passed: outside of the pid namespace root is served, and another user is not"
 
