@@ -15,6 +15,7 @@ pub mod lease;
 pub mod locked;
 pub mod northbound;
 pub mod processes;
+pub mod pty;
 pub mod runbook;
 pub mod schema;
 pub mod scrape;

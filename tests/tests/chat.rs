@@ -1,4 +1,4 @@
-//! `chat`: a conversation in a terminal or a pipe, with the built-in demo agent.
+//! `chat` of a script: a conversation in a pipe, with the built-in demo agent.
 
 use acp_tests::cli::{RunningCommand, output_text, run, stop_reason};
 use acp_tests::house::{AGENT, GATEWAY, House};
@@ -6,13 +6,8 @@ use acp_tests::story::chunks;
 use acp_tests::wait::{LONG, SOON, until};
 use rustix::process::Signal;
 use serde_json::Value;
-use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::AsFd as _;
 use std::process::{ChildStdin, Command};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 /// A chat whose input the test writes.
 struct Chat {
@@ -55,37 +50,6 @@ impl Chat {
             if found {
                 return seen;
             }
-        }
-    }
-}
-
-/// Presses Ctrl-E (end of line) repeatedly until dropped. The line editor handles keys that arrive together one by one,
-/// each with the next key press.
-struct Pressing {
-    over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Pressing {
-    fn start(chat: &Chat) -> Self {
-        let typing = chat.typing.as_ref().unwrap_or_else(|| panic!("the chat's input is closed"));
-        let mut keys = File::from(typing.as_fd().try_clone_to_owned().unwrap());
-        let over = Arc::new(AtomicBool::new(false));
-        let is_over = Arc::clone(&over);
-        let thread = std::thread::spawn(move || {
-            until(LONG, "the expected output was seen", || {
-                is_over.load(Ordering::Relaxed) || keys.write_all(b"\x05").is_err()
-            });
-        });
-        Self { over, thread: Some(thread) }
-    }
-}
-
-impl Drop for Pressing {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }
@@ -267,59 +231,6 @@ fn second_ctrl_c_leaves_chat_while_turn_runs() {
     assert_eq!(chat.out.finish(SOON).code, Some(0));
     let closed = house.verb(&["sessions", "close", &key]);
     assert_eq!(closed["state"], "closed", "{closed}");
-    house.end();
-}
-
-/// In a terminal a typed line is answered, and Ctrl-D leaves.
-#[test]
-fn a_line_typed_into_a_terminal_is_answered() {
-    let house = House::new(&[]);
-    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", "demo", "--cwd", &cwd]));
-    let pressing = Pressing::start(&chat);
-    // What is typed is echoed: only the answer has this text.
-    chat.write("stream 3\r");
-    let seen = chat.line_with("chunk 3");
-    for n in 1..=3 {
-        assert_eq!(seen.iter().filter(|line| line.contains(&format!("chunk {n}"))).count(), 1, "{seen:#?}");
-    }
-    // In a terminal commands work while a turn runs, and Ctrl-C cancels it.
-    chat.write("stream 1000000 pace 20\r");
-    let _ = chat.line_with("chunk 5");
-    chat.write("/acp status\r");
-    let _ = chat.line_with("state: running");
-    chat.write("\u{3}");
-    let _ = chat.line_with("[ended: cancelled]");
-    drop(pressing);
-    chat.write("\u{4}");
-    assert_eq!(chat.out.finish(SOON).code, Some(0));
-    assert!(house.world.path(GATEWAY).join("chat_history").exists());
-    house.end();
-}
-
-/// No text of an agent reaches the terminal as a control sequence, and a permission request is one line.
-#[test]
-fn agent_control_sequences_never_reach_the_chat_terminal() {
-    let house = House::new(&[]);
-    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
-    let mut chat = Chat::start(&mut house.in_terminal(&["chat", "--agent", AGENT, "--cwd", &cwd]));
-    let pressing = Pressing::start(&chat);
-    chat.write("say clear \\u001b[2J clip \\u001b]52;c;QUJD\\u0007 c1 \\u009b2J turn \\u202e end\r");
-    let mut seen = chat.line_with("\\u{202e} end");
-    chat.write("permission again\\n  1. Do nothing \\u001b[2J\r");
-    seen.extend(chat.line_with("Answer with a number."));
-    assert!(seen.iter().any(|line| line.contains("\\u{1b}]52;c;QUJD\\u{7} c1 \\u{9b}2J")), "{seen:#?}");
-    assert!(
-        seen.iter().any(|line| line.contains("[the agent asks: again   1. Do nothing  [2J]")),
-        "{seen:#?}"
-    );
-    let acts = ["\u{1b}[2J", "\u{1b}]", "\u{7}", "\u{9b}", "\u{202e}"];
-    assert!(!seen.iter().any(|line| acts.iter().any(|act| line.contains(act))), "{seen:#?}");
-    chat.write("1\r");
-    let _ = chat.line_with("permission: selected allow_once");
-    drop(pressing);
-    chat.write("\u{4}");
-    assert_eq!(chat.out.finish(SOON).code, Some(0));
     house.end();
 }
 

@@ -21,6 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
+use tokio::sync::watch;
 
 /// Maximum size of a response that is not a stream, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -131,6 +132,21 @@ impl GatewayClient {
     ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
         self.ask(Method::POST, path, Bytes::from(body), Some(key)).await
+    }
+
+    /// Sends a POST request once. The caller retries, under the same idempotency key.
+    ///
+    /// # Errors
+    /// As [`GatewayClient::get`].
+    pub(crate) async fn try_post<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        key: &IdempotencyKey,
+    ) -> Result<T, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
+        let request = request(Method::POST, path, Bytes::from(body), Some(key), &[])?;
+        read_answer(self.once(request).await.map_err(|lost| self.unavailable(&lost))?)
     }
 
     /// Sends a DELETE request. A repetition after a lost response may find nothing more to delete.
@@ -265,6 +281,7 @@ impl GatewayClient {
             parser: SseParser::default(),
             retry: RetryBudget::new(false),
             ended: false,
+            connection: watch::Sender::new(true),
         }
     }
 }
@@ -293,9 +310,16 @@ pub(crate) struct EventStream {
     parser: SseParser,
     retry: RetryBudget,
     ended: bool,
+    /// False from the loss of the connection until the next one.
+    connection: watch::Sender<bool>,
 }
 
 impl EventStream {
+    /// Returns a watch of the connection: false while it is lost.
+    pub(crate) fn watch_connection(&self) -> watch::Receiver<bool> {
+        self.connection.subscribe()
+    }
+
     /// Returns the next event line; `None` when the stream has ended. Safe to cancel.
     ///
     /// # Errors
@@ -348,7 +372,10 @@ impl EventStream {
             }
             let lost = match self.body.as_mut() {
                 None => match self.connect().await? {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        self.set_connected(true);
+                        continue;
+                    }
                     Err(lost) => lost,
                 },
                 Some(body) => match body.frame().await {
@@ -365,10 +392,15 @@ impl EventStream {
             };
             self.body = None;
             self.parser = SseParser::default();
+            self.set_connected(false);
             if !self.retry.wait(&lost, self.client.deadline).await {
                 return Err(self.client.unavailable(&lost));
             }
         }
+    }
+
+    fn set_connected(&self, is_connected: bool) {
+        self.connection.send_if_modified(|now| std::mem::replace(now, is_connected) != is_connected);
     }
 
     async fn connect(&mut self) -> Result<Result<(), AttemptError>, Failure> {

@@ -108,6 +108,11 @@ impl Out {
         self.raw(b"\n")
     }
 
+    /// True if text may have colours. Considers NO_COLOR, CLICOLOR, TERM=dumb, and whether standard output is a terminal.
+    pub(crate) fn is_coloured(&self) -> bool {
+        !self.json && anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
+    }
+
     /// Sets the style of the following text on a terminal.
     pub(crate) fn style(&mut self, style: TextStyle) -> CliResult {
         if self.terminal && !self.json { self.raw(style.escape()) } else { Ok(()) }

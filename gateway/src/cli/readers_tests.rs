@@ -49,7 +49,7 @@ fn in_history(event: &Value) -> String {
 }
 
 fn in_chat(event: &Value) -> String {
-    printed(|out| assert!(ChatScreen::new(out, None).event(&event.to_string(), event, true).is_ok()))
+    printed(|out| assert!(ChatScreen::new(out).event(&event.to_string(), event, true).is_ok()))
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_number_answers_only_the_first_permission_request() {
         "options": [{"option_id": "y", "name": "Yes", "kind": "allow_once"}]});
     let told = |is_next| {
         printed(|out| {
-            assert!(ChatScreen::new(out, None).event(&event.to_string(), &event, is_next).is_ok());
+            assert!(ChatScreen::new(out).event(&event.to_string(), &event, is_next).is_ok());
         })
     };
     let begin = "[the agent asks: Write]\n  1. Yes (allow once)\n";

@@ -1,21 +1,10 @@
-//! Input of `chat` from a person or a script, read on a separate thread, one line at a time and only on
-//! request.
+//! Input of `chat` from a script, read on a separate thread, one line at a time and only on request.
 
-use crate::cli::inside;
-use acp_core::failure::Failure;
-use rustyline::error::ReadlineError;
-use rustyline::history::DefaultHistory;
-use rustyline::{Config, Editor, ExternalPrinter};
-use std::io::{self, BufRead, IsTerminal, Read};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufRead, Read};
 use tokio::sync::mpsc;
 
 /// Maximum length of a script line, in bytes.
 const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// Maximum number of lines in the history.
-const HISTORY_LINES_MAX: usize = 1_000;
-/// Prompt of the line editor.
-const PROMPT: &str = "> ";
 
 /// Event of the input.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,14 +13,9 @@ pub(crate) enum InputEvent {
     Line(String),
     /// A script line that cannot be sent, with the reason. No line follows.
     Unusable(&'static str),
-    /// Ctrl-C in the line editor.
-    Interrupt,
     /// End of input.
     End,
 }
-
-/// Prints above the line that is being edited.
-pub(crate) type Printer = Box<dyn ExternalPrinter + Send>;
 
 /// Handle of the reading thread.
 pub(crate) struct InputReader {
@@ -42,33 +26,12 @@ pub(crate) struct InputReader {
 }
 
 impl InputReader {
-    /// Starts the thread: with line editing and a history if standard input and output are a terminal. The
-    /// printer is for output while a line is being edited.
-    ///
-    /// # Errors
-    /// The terminal cannot be used.
-    pub(crate) fn start(history: &Path) -> Result<(Self, Option<Printer>), Failure> {
+    /// Starts the thread.
+    pub(crate) fn start() -> Self {
         let (send, typed) = mpsc::channel(1);
         let (wanted, asked) = std::sync::mpsc::sync_channel(1);
-        let input = Self { typed, wanted, reading: false };
-        if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
-            std::thread::spawn(move || read_lines(&asked, &send));
-            return Ok((input, None));
-        }
-        let config = Config::builder()
-            .max_history_size(HISTORY_LINES_MAX)
-            .and_then(|config| config.history_ignore_dups(true))
-            .map_err(|error| inside("cannot use the terminal", &error))?
-            .build();
-        let mut editor: Editor<(), DefaultHistory> =
-            Editor::with_config(config).map_err(|error| inside("cannot use the terminal", &error))?;
-        // The file does not exist before the first chat.
-        let _ = editor.load_history(history);
-        let printer =
-            editor.create_external_printer().map_err(|error| inside("cannot use the terminal", &error))?;
-        let history = history.to_owned();
-        std::thread::spawn(move || edit_lines(editor, &history, &asked, &send));
-        Ok((input, Some(Box::new(printer))))
+        std::thread::spawn(move || read_lines(&asked, &send));
+        Self { typed, wanted, reading: false }
     }
 
     /// Requests the next line, unless one is requested already.
@@ -86,7 +49,7 @@ impl InputReader {
         typed
     }
 
-    /// True if the line editor controls the terminal.
+    /// True if a line is requested.
     pub(crate) const fn is_reading(&self) -> bool {
         self.reading
     }
@@ -120,31 +83,6 @@ fn read_line(input: &mut impl BufRead, bytes_max: u64) -> InputEvent {
     }
     String::from_utf8(line)
         .map_or(InputEvent::Unusable("a line of standard input is not UTF-8"), InputEvent::Line)
-}
-
-fn edit_lines(
-    mut editor: Editor<(), DefaultHistory>,
-    history: &PathBuf,
-    asked: &std::sync::mpsc::Receiver<()>,
-    send: &mpsc::Sender<InputEvent>,
-) {
-    while asked.recv().is_ok() {
-        let typed = match editor.readline(PROMPT) {
-            Ok(line) => {
-                if !line.trim().is_empty() && editor.add_history_entry(line.as_str()).unwrap_or(false) {
-                    // A history that cannot be saved does not end the chat.
-                    let _ = editor.save_history(history);
-                }
-                InputEvent::Line(line)
-            }
-            Err(ReadlineError::Interrupted) => InputEvent::Interrupt,
-            Err(_) => InputEvent::End,
-        };
-        let is_end = typed == InputEvent::End;
-        if send.blocking_send(typed).is_err() || is_end {
-            return;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ async fn printed_requests(after: Option<u64>) -> Vec<Value> {
     let mut out = Out::writing_to(Box::new(sink.clone()), true, false);
     let mut chat = Chat {
         client: GatewayClient::new(dir.path()),
-        conversation: CONVERSATION.to_owned(),
-        screen: ChatScreen::new(&mut out, None),
+        conversation: "chat".to_owned(),
+        screen: ChatScreen::new(&mut out),
         session: None,
         open_runs: BTreeSet::new(),
         questions: VecDeque::new(),
