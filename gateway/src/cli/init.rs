@@ -232,11 +232,14 @@ fn next_steps(shown: &InitOutput, state_dir: Option<&Path>) -> String {
         Some(reply) => format!("{} answered: {}\n\n", shown.agent, reply.trim()),
         None => String::new(),
     };
+    let discord = match cfg!(feature = "discord") {
+        true => format!("\n  acp-gateway{flag} discord setup\n    connect a Discord bot"),
+        false => String::new(),
+    };
     format!(
         "{tested}Next:\n  \
          acp-gateway{flag} up\n    start gateway and supervisor on this machine\n  \
-         acp-gateway{flag} chat --agent {}\n    in another terminal: start a conversation\n  \
-         acp-gateway{flag} discord setup\n    connect a Discord bot",
+         acp-gateway{flag} chat --agent {}\n    in another terminal: start a conversation{discord}",
         shown.agent
     )
 }

@@ -1,12 +1,13 @@
 //! Questions of the setup verbs on standard error, with answers from standard input, one line each. Ctrl-C ends the
 //! command and leaves the terminal as it was.
 
+#[cfg(feature = "discord")]
+mod hidden_input;
+
 use crate::cli::output::{CliError, print_message};
 use crate::cli::{inside, usage};
 use acp_core::failure::Failure;
-use acp_shared::redact::Secret;
-use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
+use std::io::{self, BufRead as _, Write as _};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -72,11 +73,12 @@ impl Questions {
     ///
     /// # Errors
     /// As [`Questions::ask`].
-    pub(crate) async fn secret(&mut self, question: &str) -> Result<Secret, CliError> {
-        let hidden = HiddenInput::start();
+    #[cfg(feature = "discord")]
+    pub(crate) async fn secret(&mut self, question: &str) -> Result<acp_shared::redact::Secret, CliError> {
+        let hidden = hidden_input::HiddenInput::start();
         let line = self.line(question).await;
         drop(hidden);
-        Ok(Secret::new(line?.trim().to_owned()))
+        Ok(acp_shared::redact::Secret::new(line?.trim().to_owned()))
     }
 
     /// Waits for something other than an answer.
@@ -124,32 +126,4 @@ fn show(question: &str) -> Result<(), Failure> {
     let mut stderr = io::stderr().lock();
     let shown = stderr.write_all(question.as_bytes()).and_then(|()| stderr.flush());
     shown.map_err(|error| inside("cannot ask", &error))
-}
-
-/// Terminal without echo; the mode is restored on drop.
-struct HiddenInput(Option<Termios>);
-
-impl HiddenInput {
-    fn start() -> Self {
-        let stdin = io::stdin();
-        if !stdin.is_terminal() {
-            return Self(None);
-        }
-        let before = tcgetattr(&stdin).ok();
-        if let Some(mut hidden) = before.clone() {
-            hidden.local_modes.remove(LocalModes::ECHO);
-            let _ = tcsetattr(&stdin, OptionalActions::Flush, &hidden);
-        }
-        Self(before)
-    }
-}
-
-impl Drop for HiddenInput {
-    fn drop(&mut self) {
-        if let Some(before) = &self.0 {
-            let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
-            // The line end of the answer was not shown.
-            let _ = show("\n");
-        }
-    }
 }
