@@ -10,17 +10,17 @@ fn files_reach_the_agent_or_are_named_as_left_out() {
     std::fs::write(dir.join("screen.png"), [0x89, b'P', b'N', b'G', 0xff]).unwrap();
     let path = |name: &str| dir.join(name).to_string_lossy().into_owned();
     let (text, image) = (path("notes.txt"), path("screen.png"));
-    let _ = house.cli(&["prompt", &key, "say ok", "--file", &text, "--file", &image]).ok();
+    let _ = house.cli(&["prompt", &key, "look at these", "--file", &text, "--file", &image]).ok();
     let received = house.received("session/prompt").pop().unwrap_or_default().to_string();
     assert!(received.contains("remember the milk"), "{received}");
     let left_out = "The file screen.png was left out: 5 bytes, and this agent does not take image/png";
     assert!(received.contains(left_out), "{received}");
     std::fs::write(dir.join("big"), vec![0; 8 * 1024 * 1024 + 1]).unwrap();
     for (file, words) in [("absent", "No such file"), ("big", "8388608 bytes")] {
-        let refused = house.cli(&["prompt", &key, "say no", "--file", &path(file)]);
+        let refused = house.cli(&["prompt", &key, "not these", "--file", &path(file)]);
         assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "USAGE"));
         assert!(refused.error()["message"].to_string().contains(words), "{refused:?}");
     }
-    assert_eq!(house.prompts_received("say no"), 0);
+    assert_eq!(house.prompts_received("not these"), 0);
     house.end();
 }

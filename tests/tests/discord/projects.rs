@@ -72,7 +72,7 @@ fn message_in_project_opens_thread_with_its_own_session() {
     let said = stage.answer(&stage.command(stage.ann, stage.channel, "acp spawn", &[]));
     assert!(said.contains(AGENT) && said.contains("is bound to"), "{said}");
     let elsewhere = stage.fake.add_channel(stage.guild, "elsewhere");
-    let said = stage.private_answer(&stage.command(stage.ann, elsewhere, "acp spawn", &[]));
+    let said = stage.answer(&stage.command(stage.ann, elsewhere, "acp spawn", &[]));
     assert!(said.contains("spawn_acp_sessions"), "{said}");
     stage.end();
 }
