@@ -39,7 +39,7 @@ PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
 PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build install sbom tarball deb image test-install wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -135,6 +135,13 @@ test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign
 test-vm: ## Run the tests of limits under Debian's own kernel with control groups of version 2 (needs qemu; ACP_VM_FILTER=. runs all)
 	$(CARGO) build --locked --workspace --bins
 	tests/vm/run.sh "$(TARGET_DIR)"
+	@$(MAKE) --no-print-directory test-vm-services
+
+test-vm-services: ## Boot a Debian with systemd and follow the install page: tenant, restarts and an upgrade in mid-turn, one user's services (needs qemu, root and mmdebstrap)
+	$(CARGO) build --locked --workspace --bins
+	@$(MAKE) --no-print-directory deb tarball PROGRAMS="$(TARGET_DIR)/debug" PACKAGES="$(TARGET_DIR)/install/packages"
+	@$(MAKE) --no-print-directory deb PROGRAMS="$(TARGET_DIR)/debug" PACKAGES="$(TARGET_DIR)/install/upgrade" VERSION=$(VERSION)+1
+	tests/vm/services.sh "$(TARGET_DIR)"
 
 # Before make deb, which packs them: the programs of `make test`, stripped, so that nothing is built twice.
 test-install: ## Follow the install page in a fresh Debian root: package, turn, file written, purge; and start the image (needs root and mmdebstrap)

@@ -3,7 +3,6 @@
 # are written, and checks what they promise. usage: run.sh DIRECTORY, with the packages in DIRECTORY/packages
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-page=$here/../../docs/manual/install.md
 dir=$(cd "${1:?usage: run.sh DIRECTORY}" && pwd)
 
 skip() {
@@ -13,15 +12,6 @@ skip() {
 }
 [ "$(id -u)" = 0 ] || skip "the root file system belongs to root"
 command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing: apt-get install mmdebstrap"
-
-# The commands below the marker NAME of the page.
-commands() {
-    awk -v marker="<!-- test-install: $1 -->" '
-        $0 == marker { found = 1; next }
-        found && /^```/ { if (inside) exit; inside = 1; next }
-        found && inside { print }
-    ' "$page" | grep . || { echo "run.sh: $page has no commands for $1" >&2; exit 1; }
-}
 
 # As few packages as a Debian can have, and those that let acp-host's own be installed without the network.
 base=$dir/base.tar
@@ -35,7 +25,7 @@ trap 'rm -rf --one-file-system "$root"' EXIT
 tar -xf "$base" -C "$root" --exclude='./dev/*'
 mkdir -p "$root/srv/target"
 cp -r "$dir/packages" "$root/srv/target/packages"
-for part in install up turn purge; do commands "$part" >"$root/srv/$part.sh"; done
+for part in install up turn purge; do "$here/commands.sh" "$part" >"$root/srv/$part.sh"; done
 cp "$here/suite.sh" "$root/srv/suite.sh"
 # A pid namespace of its own: nothing outlives this script.
 unshare --mount --pid --fork --kill-child --net --ipc --uts \

@@ -19,7 +19,7 @@ const SYSTEM_UNIT: &str = include_str!("../../../packaging/systemd/acp-gateway@.
 const USER_UNIT: &str = include_str!("../../../packaging/systemd/user/acp-gateway.service");
 
 /// Maximum time until a started gateway answers and its supervisor accepts it, in milliseconds.
-const ANSWER_MS: u64 = 10_000;
+const ANSWER_MS: u64 = 30_000;
 /// Polling interval during that time, in milliseconds.
 const ASK_MS: u64 = 100;
 
@@ -110,17 +110,23 @@ fn service(global: &GlobalArgs, args: &ServiceArgs) -> Result<(Service, PathBuf)
 async fn with_answer(mut report: ServiceReport, state_dir: &Path, args: &ServiceArgs) -> ServiceReport {
     let until = Instant::now() + Duration::from_millis(ANSWER_MS);
     let is_active = report.is_ok();
+    let mut answer = None;
     let answer = loop {
         let asked = GatewayClient::new(state_dir).until(Some(until)).get::<StatusView>("/v1/status").await;
-        let is_ready = asked.as_ref().is_ok_and(|status| status.supervisor.connected);
+        // An answer before the deadline says more than a request that the deadline cut off.
+        if asked.is_ok() || !matches!(answer, Some(Ok(_))) {
+            answer = Some(asked);
+        }
+        let is_ready = matches!(&answer, Some(Ok(status)) if status.supervisor.connected);
         if is_ready || !is_active || Instant::now() >= until {
-            break asked;
+            break answer;
         }
         tokio::time::sleep(Duration::from_millis(ASK_MS)).await;
     };
     match answer {
-        Err(failure) => report.checks.push(ServiceCheck::new("gateway", false, failure.message)),
-        Ok(status) => {
+        None => {}
+        Some(Err(failure)) => report.checks.push(ServiceCheck::new("gateway", false, failure.message)),
+        Some(Ok(status)) => {
             let detail = format!("pid {} answers in {}", status.pid, state_dir.display());
             report.checks.push(ServiceCheck::new("gateway", true, detail));
             let connected = status.supervisor.connected;
@@ -141,7 +147,7 @@ fn not_connected(status: &StatusView, args: &ServiceArgs) -> String {
         None => "install one: `acp-supervisor service install --user`".to_owned(),
         Some(name) => format!(
             "install one (`acp-supervisor service install`), and allow {name} in /etc/acp-host/supervisor.toml: a \
-             [[tenant]] with user = {name:?}, then `systemctl reload acp-supervisor`"
+             [[tenant]] with user = {name:?}, then `systemctl restart acp-supervisor`"
         ),
     };
     format!("{}: {}; {next}", status.supervisor.socket, status.supervisor.detail)

@@ -19,7 +19,7 @@ const SYSTEM_UNIT: &str = include_str!("../../../packaging/systemd/acp-superviso
 const USER_UNIT: &str = include_str!("../../../packaging/systemd/user/acp-supervisor.service");
 
 /// Maximum time until a started supervisor answers.
-const ANSWERS: Duration = Duration::from_secs(10);
+const ANSWERS: Duration = Duration::from_secs(30);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Args)]
