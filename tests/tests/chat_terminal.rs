@@ -197,7 +197,9 @@ fn screens_of_the_manual_are_real() {
         chat.screen_with("end of the second turn", |screen| screen.matches("\n─ ").count() == 2);
         chat.write("permission\r");
         chat.until("Answer with a number");
-        let screen = chat.screen_with("waiting", |screen| screen.contains("waiting for your answer · 0 s"));
+        let screen = chat.screen_with("waiting", |screen| {
+            screen.contains("waiting for your answer · 0 s") && !screen.contains("sending: ")
+        });
         let spinner = |c: char| if ('\u{2800}'..='\u{28ff}').contains(&c) { '⠋' } else { c };
         let screen: String = normalized(&screen, &key).chars().map(spinner).collect();
         if !manual.contains(&screen) {

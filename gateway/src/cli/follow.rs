@@ -1,8 +1,9 @@
 //! Event streams on a terminal and for programs.
 
-use crate::api::client::EventStream;
+use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::inside;
 use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, TextStyle, name};
+use acp_core::api::SessionView;
 use acp_core::elicitation::form_of_event;
 use acp_core::failure::Failure;
 use acp_core::render::{delta_text, form_lines, host_effect_text, subject, unreadable_text, whole_tool_call};
@@ -11,6 +12,7 @@ use acp_shared::codes::Code;
 use serde::Deserialize;
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::VecDeque;
 
 /// Fields of an event line that every reader needs; the rest is parsed when the event is shown.
 #[derive(Debug, Deserialize)]
@@ -21,6 +23,9 @@ pub(crate) struct EventHead<'a> {
     /// Id of the run.
     #[serde(borrow)]
     pub(crate) run_id: Option<Cow<'a, str>>,
+    /// Number of the event in its session.
+    #[serde(default)]
+    pub(crate) session_seq: u64,
 }
 
 impl<'a> EventHead<'a> {
@@ -187,6 +192,36 @@ pub(crate) fn exit_of(line: &str) -> u8 {
     let coded: Option<Coded<'_>> = serde_json::from_str(line).ok();
     let code = coded.and_then(|coded| Code::parse(coded.code?.as_ref()));
     code.unwrap_or(Code::Runtime).exit()
+}
+
+/// Prints the last events of a session, this many, and then new ones if the selection follows.
+pub(crate) async fn print_last(
+    client: &GatewayClient,
+    mut wanted: EventSelection,
+    limit: u64,
+    out: &mut Out,
+) -> CliResult {
+    let view: SessionView = client.get(&format!("/v1/sessions/{}", encode(wanted.session.as_str()))).await?;
+    let (last, mut rows) = (view.last_session_seq, limit);
+    loop {
+        // The selection may leave out rows, so that more of them are searched.
+        let after = last.saturating_sub(rows);
+        let mut events = client.events(EventSelection { after, follow: false, ..wanted.clone() });
+        let mut numbers = VecDeque::new();
+        while let Some(line) = events.next().await? {
+            numbers.push_back(EventHead::of(&line)?.session_seq);
+            if numbers.len() as u64 > limit {
+                numbers.pop_front();
+            }
+        }
+        if numbers.len() as u64 == limit || after == 0 {
+            wanted.after = numbers.front().map_or(last, |first| first.saturating_sub(1));
+            break;
+        }
+        rows = rows.saturating_mul(8).max(256);
+    }
+    let limit = if wanted.follow { u64::MAX } else { limit };
+    print_events(client.events(wanted), limit, out).await
 }
 
 /// Prints a stream until it ends or `limit` events are printed.

@@ -3,10 +3,10 @@
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
+use crate::cli::session_arg::SessionArg;
 use acp_core::api::LogPage;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
 use clap::Args;
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -30,8 +30,8 @@ lease of the session (retention_ms); its size is bounded (stderr_bytes_max).";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct LogsArgs {
-    /// The session
-    session: SessionKey,
+    #[command(flatten)]
+    session: SessionArg,
     /// Keep printing new lines until Ctrl-C
     #[arg(short, long)]
     follow: bool,
@@ -53,7 +53,8 @@ struct LogLine<'a> {
 /// `logs`
 pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> CliResult {
     let client = global.client()?;
-    let path = format!("/v1/sessions/{}/log", encode(args.session.as_str()));
+    let session = args.session.resolve(&client).await?;
+    let path = format!("/v1/sessions/{}/log", encode(session.as_str()));
     let page: LogPage = client.get(&format!("{path}?lines={}", args.lines)).await?;
     if page.next_offset == 0 && !args.follow {
         return out.note("The log is empty: no agent of this session was started, or its log was removed.");

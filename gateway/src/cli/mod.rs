@@ -21,6 +21,7 @@ pub(crate) mod prompt;
 pub(crate) mod questions;
 pub(crate) mod serve;
 mod service;
+mod session_arg;
 mod session_changes;
 pub(crate) mod sessions;
 pub(crate) mod store;
@@ -46,6 +47,9 @@ First steps:
   acp-gateway agents                               list the agents that can be used here
   acp-gateway sessions spawn --agent demo          start a session; prints its key
   acp-gateway prompt KEY 'help'                    send a prompt and stream the reply
+
+SESSION is a key, an id or its first characters, or a label; --last is the session used last, and without a
+name it is the open session of the current directory.
 
 With --json every verb prints JSON lines, failures included. Exit codes: 0 done or cancelled, 1 failed,
 2 usage, 3 timeout, 4 no such session, 5 permission denied.";
@@ -85,7 +89,7 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
-    /// Manage sessions: spawn, list, show, history, set, label, cancel, release, export, new, close, archive, delete, reset
+    /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply

@@ -115,7 +115,7 @@ impl Out {
 
     /// Sets the style of the following text on a terminal.
     pub(crate) fn style(&mut self, style: TextStyle) -> CliResult {
-        if self.terminal && !self.json { self.raw(style.escape()) } else { Ok(()) }
+        if self.terminal && self.is_coloured() { self.raw(style.escape()) } else { Ok(()) }
     }
 
     /// Prints streamed text without ending the line.
@@ -221,10 +221,14 @@ fn write_error(error: io::Error) -> CliError {
     inside("cannot write to standard output", &error).into()
 }
 
-/// Formats a table for people: no frames, minimal column widths, one line per row.
+/// Formats a table for people: no frames, minimal column widths, one line per row. On a terminal that is too narrow, cells
+/// are wrapped.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let mut table = comfy_table::Table::new();
     table.load_style(comfy_table::presets::NOTHING);
+    if io::stdout().is_terminal() {
+        table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    }
     table.set_header(head.iter().copied());
     for row in rows {
         table.add_row(row.iter().map(|cell| sanitize::line(cell, usize::MAX)));

@@ -2,6 +2,7 @@
 
 use crate::api::client::encode;
 use crate::cli::output::{CliResult, Out, age, name, table};
+use crate::cli::session_arg::{SessionArg, resolve_name};
 use crate::cli::{GlobalArgs, IdempotencyArgs};
 use acp_core::api::{AnswerBody, Done, OptionView, PermissionView};
 use acp_core::elicitation::parse_fields;
@@ -9,7 +10,6 @@ use acp_core::failure::Failure;
 use acp_core::permission::kind_words;
 use acp_core::render::form_lines;
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
 use clap::Subcommand;
 
 /// `permissions …`
@@ -17,13 +17,14 @@ use clap::Subcommand;
 pub(crate) enum PermissionsCommand {
     /// List the pending permission requests of a session
     List {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
     },
     /// Answer a permission request or a question with one of its options, or a form with values
     Answer {
-        /// The session
-        session: SessionKey,
+        /// Key, id or its first characters, or label
+        #[arg(value_name = "SESSION")]
+        session: String,
         /// Permission request, as shown by the list
         permission_id: String,
         /// Option to choose, or values of a form: FIELD=VALUE ...
@@ -39,11 +40,13 @@ pub(crate) async fn run(global: &GlobalArgs, verb: PermissionsCommand, out: &mut
     let client = global.client()?;
     match verb {
         PermissionsCommand::List { session } => {
+            let session = session.resolve(&client).await?;
             let path = format!("/v1/sessions/{}/permissions", encode(session.as_str()));
             let views: Vec<PermissionView> = client.get(&path).await?;
             out.show(&views, |views| list(views))
         }
         PermissionsCommand::Answer { session, permission_id, answer, once } => {
+            let session = resolve_name(&session, &client).await?;
             let list = format!("/v1/sessions/{}/permissions", encode(session.as_str()));
             let body = match answer.as_slice() {
                 [option] if !option.contains('=') => AnswerBody::of_option(option.clone()),

@@ -3,6 +3,7 @@
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
+use crate::cli::session_arg::{SessionArg, is_session_key};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
 use acp_core::api::{AnswerBody, CancelBody, Done, FileBody, OptionView, PromptBody, SessionView};
 use acp_core::command::tokenizer::ParsedArgs;
@@ -33,11 +34,12 @@ const INTERRUPTED: u8 = 130;
 /// `prompt` and `steer`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n  acp-gateway prompt KEY 'what is wrong here?' --file screen.png\n\nThe reply is streamed; the stream continues after a restart of the gateway. Ctrl-C cancels the turn."
+    allow_missing_positional = true,
+    after_help = "Examples:\n  acp-gateway prompt KEY 'what does this repository do?'\n  git diff | acp-gateway prompt KEY - --json\n  acp-gateway prompt --last 'and the tests?'\n  acp-gateway prompt KEY 'what is wrong here?' --file screen.png\n\nThe reply is streamed; the stream continues after a restart of the gateway. Ctrl-C cancels the turn."
 )]
 pub(crate) struct PromptArgs {
-    /// The session
-    session: SessionKey,
+    #[command(flatten)]
+    session: SessionArg,
     /// Text to send; `-` reads standard input
     #[arg(allow_hyphen_values = true)]
     text: String,
@@ -72,6 +74,9 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
             Some(Instant::now().checked_add(wait).ok_or_else(|| usage("--timeout is too long"))?)
         }
     };
+    if !args.session.is_given() && is_session_key(&args.text) {
+        return Err(usage(format!("the text for {} is missing", args.text)).into());
+    }
     let from_stdin = args.text == "-";
     let text = if from_stdin { read_stdin()? } else { args.text };
     if text.trim().is_empty() {
@@ -88,7 +93,8 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         files: args.file.iter().map(|path| attached_file(path)).collect::<Result<_, _>>()?,
     };
     let client = global.client()?.until(deadline);
-    let path = format!("/v1/sessions/{}/prompt", encode(args.session.as_str()));
+    let session = args.session.resolve(&client).await?;
+    let path = format!("/v1/sessions/{}/prompt", encode(session.as_str()));
     let accepted: PromptAccepted = client.post(&path, &body, &args.once.key()).await?;
     if args.no_wait {
         return out.show(&accepted, |accepted| accepted.run_id.to_string());
@@ -98,14 +104,14 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
     }
     let mut turn = TurnFollower {
         events: client.events(EventSelection {
-            session: args.session.clone(),
+            session: session.clone(),
             after: accepted.after_seq,
             // The reply to a steer is part of the running turn, so all runs are followed.
             run: (!accepted.steered).then_some(accepted.run_id),
             replay: false,
             follow: true,
         }),
-        session: args.session,
+        session,
         run: accepted.run_id,
         steered: accepted.steered,
         client,

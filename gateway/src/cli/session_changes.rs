@@ -1,9 +1,10 @@
-//! `sessions label | release`.
+//! `sessions label | rename | release | close | archive | delete | reset`.
 
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::IdempotencyArgs;
 use crate::cli::output::{CliResult, Out, name};
-use acp_core::api::{ReleaseBody, SessionPatch};
+use crate::cli::sessions::EndArgs;
+use acp_core::api::{CloseBody, ReleaseBody, SessionPatch};
 use acp_core::request::SessionStatus;
 use acp_shared::ids::SessionKey;
 
@@ -34,4 +35,22 @@ pub(crate) async fn release(
     let path = format!("/v1/sessions/{}/release", encode(session.as_str()));
     let now: SessionStatus = client.post(&path, &ReleaseBody {}, &once.key()).await?;
     out.show(&now, |now| format!("The next prompt to {} starts its agent again.", now.session_key))
+}
+
+/// `sessions close | archive | delete | reset`
+pub(crate) async fn end(client: &GatewayClient, verb: &str, args: EndArgs, out: &mut Out) -> CliResult {
+    let session = args.session.resolve(client).await?;
+    let path = format!("/v1/sessions/{}{verb}", encode(session.as_str()));
+    let body = CloseBody { reason: args.reason, discard: args.discard };
+    let now: SessionStatus = client.post(&path, &body, &args.once.key()).await?;
+    out.show(&now, |now| {
+        let forgets = match now.discarded {
+            Some(true) => " The agent was asked to delete the conversation.",
+            Some(false) => {
+                " The agent keeps its copy of the conversation: it is not running, or cannot delete it."
+            }
+            None => "",
+        };
+        format!("{} is {}.{forgets}", now.session_key, now.state.as_str())
+    })
 }

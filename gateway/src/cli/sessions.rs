@@ -1,14 +1,15 @@
-//! `sessions spawn | list | show | history | set | cancel | unbind | label | release | export | new | close | archive |
+//! `sessions spawn | list | show | history | set | cancel | unbind | label | rename | release | export | new | close | archive |
 //! delete | reset`.
 
-use crate::api::client::{EventSelection, encode};
-use crate::cli::follow::print_events;
+use crate::api::client::{EventSelection, GatewayClient, encode};
+use crate::cli::follow::{print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
+use crate::cli::session_arg::{SessionArg, resolve_name};
 use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, usage};
 use acp_core::api::{
-    BoundView, CancelBody, CloseBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView,
-    SessionView, SpawnBody, SpawnedView, UnbindBody,
+    BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView, SessionView,
+    SpawnBody, SpawnedView, UnbindBody,
 };
 use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::failure::Failure;
@@ -43,15 +44,15 @@ pub(crate) enum SessionsCommand {
     },
     /// Show everything about one session
     Show {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
     },
     /// Print the history of a session from its journal
     History(HistoryArgs),
     /// Stop the running turn, or else the next one in the queue; the agent's process keeps running
     Cancel {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
         /// Stop this run instead of the running one
         #[arg(long)]
         run: Option<RunId>,
@@ -63,19 +64,33 @@ pub(crate) enum SessionsCommand {
     Set(SetArgs),
     /// Unbind conversations from a session; the session stays open
     Unbind {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
         /// Unbind only the binding with this id [default: all of them]
         #[arg(long, value_name = "ID")]
         binding: Option<BindingId>,
         #[command(flatten)]
         once: IdempotencyArgs,
     },
+    /// Give a session another label
+    #[command(
+        after_help = "Example: acp-gateway sessions rename --last 'fix the build'",
+        allow_missing_positional = true
+    )]
+    Rename {
+        #[command(flatten)]
+        session: SessionArg,
+        /// New label
+        label: String,
+        #[command(flatten)]
+        once: IdempotencyArgs,
+    },
     /// Set the label of a session, or remove it
     #[command(after_help = "Example: acp-gateway sessions label KEY 'fix the build'")]
     Label {
-        /// The session
-        session: SessionKey,
+        /// Key, id or its first characters, or label
+        #[arg(value_name = "SESSION")]
+        session: String,
         /// New label
         #[arg(required_unless_present = "remove", conflicts_with = "remove")]
         label: Option<String>,
@@ -87,24 +102,30 @@ pub(crate) enum SessionsCommand {
     },
     /// End the agent's process; the session stays, and its next prompt starts the agent again
     Release {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
         #[command(flatten)]
         once: IdempotencyArgs,
     },
     /// Print the whole journal of a session
     #[command(after_help = "Example: acp-gateway sessions export KEY --format md >session.md")]
     Export {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
         /// Format: event lines, or text for people
         #[arg(long, default_value = "jsonl", value_parser = PossibleValuesParser::new(["jsonl", "md"]))]
         format: String,
+        /// Same as `--format md`
+        #[arg(long, conflicts_with_all = ["format", "jsonl"])]
+        md: bool,
+        /// Same as `--format jsonl`
+        #[arg(long, conflicts_with = "format")]
+        jsonl: bool,
     },
     /// Begin a new conversation with the next prompt; the session and its journal stay
     New {
-        /// The session
-        session: SessionKey,
+        #[command(flatten)]
+        session: SessionArg,
         #[command(flatten)]
         once: IdempotencyArgs,
     },
@@ -121,23 +142,23 @@ pub(crate) enum SessionsCommand {
 /// `sessions close | archive | delete | reset`
 #[derive(Debug, Args)]
 pub(crate) struct EndArgs {
-    /// The session
-    session: SessionKey,
+    #[command(flatten)]
+    pub(crate) session: SessionArg,
     /// Reason to record and to show in the conversation
     #[arg(long)]
-    reason: Option<String>,
+    pub(crate) reason: Option<String>,
     /// Ask the agent to delete the conversation as well, if it supports that
     #[arg(long)]
-    discard: bool,
+    pub(crate) discard: bool,
     #[command(flatten)]
-    once: IdempotencyArgs,
+    pub(crate) once: IdempotencyArgs,
 }
 
 /// `sessions set`
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
-    /// The session
-    session: SessionKey,
+    #[command(flatten)]
+    session: SessionArg,
     #[command(flatten)]
     one: SettingArgs,
     #[command(flatten)]
@@ -233,16 +254,16 @@ fn word_parser<T: DeserializeOwned + Clone + Send + Sync + 'static>(
 /// `sessions history`
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
-    /// The session
-    session: SessionKey,
+    #[command(flatten)]
+    session: SessionArg,
     /// Print only events after this number (`session_seq`)
-    #[arg(long, default_value_t = 0, value_name = "SEQ")]
-    after: u64,
+    #[arg(long, value_name = "SEQ")]
+    after: Option<u64>,
     /// Print only this run, up to its end
     #[arg(long)]
     run: Option<RunId>,
-    /// Print at most this many events
-    #[arg(long)]
+    /// Print only the last events, this many; with --after, the first ones after it
+    #[arg(long, value_name = "N")]
     limit: Option<u64>,
     /// Include old events replayed by agents
     #[arg(long)]
@@ -263,20 +284,40 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             out.show(&views, |views| list(views))
         }
         SessionsCommand::Show { session } => {
+            let session = session.resolve(&client).await?;
             let view: SessionView = client.get(&path(&session, "")).await?;
             out.show(&view, show)
         }
         SessionsCommand::History(args) => {
             let wanted = EventSelection {
-                session: args.session,
-                after: args.after,
+                session: args.session.resolve(&client).await?,
+                after: args.after.unwrap_or(0),
                 run: args.run,
                 replay: args.replay,
                 follow: args.follow,
             };
-            print_events(client.events(wanted), args.limit.unwrap_or(u64::MAX), out).await
+            match (args.after, args.limit) {
+                (None, Some(limit)) => print_last(&client, wanted, limit, out).await,
+                (_, limit) => print_events(client.events(wanted), limit.unwrap_or(u64::MAX), out).await,
+            }
         }
+        SessionsCommand::Export { session, format, md, jsonl: _ } => {
+            let session = session.resolve(&client).await?;
+            let format = if md { "md" } else { format.as_str() };
+            client
+                .download(&path(&session, &format!("/export?format={format}")), |piece| out.text(piece))
+                .await
+        }
+        other => change(&client, other, out).await,
+    }
+}
+
+/// Verbs that change a session.
+async fn change(client: &GatewayClient, verb: SessionsCommand, out: &mut Out) -> CliResult {
+    let path = |session: &SessionKey, verb: &str| format!("/v1/sessions/{}{verb}", encode(session.as_str()));
+    match verb {
         SessionsCommand::Cancel { session, run, once } => {
+            let session = session.resolve(client).await?;
             let body = CancelBody { run_id: run };
             let done: CancelResult = client.post(&path(&session, "/cancel"), &body, &once.key()).await?;
             out.show(&done, |done| match done.run_id {
@@ -285,7 +326,7 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             })
         }
         SessionsCommand::Set(SetArgs { session, one, once }) => {
-            let body = one.body()?;
+            let (session, body) = (session.resolve(client).await?, one.body()?);
             let now: SessionStatus = client.post(&path(&session, "/options"), &body, &once.key()).await?;
             out.show(&now, |now| match &now.setting {
                 Some(result) => format!("{}: {}", now.session_key, result.text),
@@ -295,6 +336,7 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             })
         }
         SessionsCommand::Unbind { session, binding, once } => {
+            let session = session.resolve(client).await?;
             let body = UnbindBody { binding_id: binding, reason: None };
             let ended: Vec<BoundView> = client.post(&path(&session, "/unbind"), &body, &once.key()).await?;
             out.show(&ended, |ended| {
@@ -303,41 +345,33 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             })
         }
         SessionsCommand::Label { session, label, once, .. } => {
-            session_changes::label(&client, &session, label, &once, out).await
+            let session = resolve_name(&session, client).await?;
+            session_changes::label(client, &session, label, &once, out).await
+        }
+        SessionsCommand::Rename { session, label, once } => {
+            let session = session.resolve(client).await?;
+            session_changes::label(client, &session, Some(label), &once, out).await
         }
         SessionsCommand::Release { session, once } => {
-            session_changes::release(&client, &session, &once, out).await
-        }
-        SessionsCommand::Export { session, format } => {
-            client
-                .download(&path(&session, &format!("/export?format={format}")), |piece| out.text(piece))
-                .await
+            let session = session.resolve(client).await?;
+            session_changes::release(client, &session, &once, out).await
         }
         SessionsCommand::New { session, once } => {
+            let session = session.resolve(client).await?;
             let now: SessionStatus = client.post(&path(&session, "/new"), &NewBody {}, &once.key()).await?;
             out.show(&now, |now| format!("The next prompt to {} starts a new conversation.", now.session_key))
         }
-        SessionsCommand::Close(args) => end(global, "/close", args, out).await,
-        SessionsCommand::Archive(args) => end(global, "/archive", args, out).await,
-        SessionsCommand::Delete(args) => end(global, "/delete", args, out).await,
-        SessionsCommand::Reset(args) => end(global, "/reset", args, out).await,
+        SessionsCommand::Close(args) => session_changes::end(client, "/close", args, out).await,
+        SessionsCommand::Archive(args) => session_changes::end(client, "/archive", args, out).await,
+        SessionsCommand::Delete(args) => session_changes::end(client, "/delete", args, out).await,
+        SessionsCommand::Reset(args) => session_changes::end(client, "/reset", args, out).await,
+        // Handled by `run`.
+        SessionsCommand::Spawn(_)
+        | SessionsCommand::List { .. }
+        | SessionsCommand::Show { .. }
+        | SessionsCommand::History(_)
+        | SessionsCommand::Export { .. } => Ok(()),
     }
-}
-
-async fn end(global: &GlobalArgs, verb: &str, args: EndArgs, out: &mut Out) -> CliResult {
-    let path = format!("/v1/sessions/{}{verb}", encode(args.session.as_str()));
-    let body = CloseBody { reason: args.reason, discard: args.discard };
-    let now: SessionStatus = global.client()?.post(&path, &body, &args.once.key()).await?;
-    out.show(&now, |now| {
-        let forgets = match now.discarded {
-            Some(true) => " The agent was asked to delete the conversation.",
-            Some(false) => {
-                " The agent keeps its copy of the conversation: it is not running, or cannot delete it."
-            }
-            None => "",
-        };
-        format!("{} is {}.{forgets}", now.session_key, now.state.as_str())
-    })
 }
 
 impl SettingArgs {
@@ -551,44 +585,5 @@ fn questions(view: &SessionView) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use super::*;
-    use crate::tests::session_row;
-    use acp_core::agent_settings::{AgentSettings, Choices, ConfigOption};
-
-    #[test]
-    fn modes_models_and_options_of_the_agent_have_a_row_each() {
-        let choices = |current: Option<&str>, values: &[&str]| Choices {
-            current: current.map(str::to_owned),
-            values: values.iter().map(|&value| value.to_owned()).collect(),
-        };
-        let option = |id: &str, category: &str, choices| ConfigOption {
-            id: id.to_owned(),
-            category: Some(category.to_owned()),
-            is_boolean: false,
-            choices,
-        };
-        let mut row = session_row(&SessionKey::parse("agent:demo:acp:1").unwrap());
-        row.options.agent = AgentSettings {
-            modes: Some(choices(Some("ask"), &["ask", "pl\nan"])),
-            models: Some(choices(None, &["big", "small"])),
-            options: vec![
-                option("effort", "thought_level", choices(Some("low"), &["low", "high"])),
-                option("web", "other", choices(Some("true"), &[])),
-            ],
-            ..AgentSettings::default()
-        };
-        let text = show(&SessionView::from(row));
-        let rows: Vec<&str> = text.lines().skip_while(|line| !line.starts_with("agent mode")).collect();
-        assert_eq!(
-            rows,
-            [
-                "agent mode     ask (of ask, pl an)",
-                "agent model    not reported (of big, small)",
-                "agent effort   low (of low, high)",
-                "agent web      true",
-            ]
-        );
-    }
-}
+#[path = "sessions_tests.rs"]
+mod tests;

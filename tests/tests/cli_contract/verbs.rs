@@ -50,6 +50,7 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
         vec!["sessions", "cancel", unknown],
         vec!["sessions", "close", unknown],
         vec!["permissions", "list", unknown],
+        vec!["sessions", "show", "no label at all"],
     ] {
         let _ = check_error(&house.cli(&verb), 4, "NO_SESSION");
     }
@@ -61,7 +62,7 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
         vec!["prompt", &key, "x", "--no-such-flag"],
         vec!["prompt", &key, ""],
         vec!["sessions", "spawn", "--permission", "perhaps"],
-        vec!["sessions", "show", "no key at all"],
+        vec!["prompt", &key],
         vec!["permissions", "answer", &key, "nothing", "allow_once"],
     ] {
         let _ = check_error(&house.cli(&verb), 2, "USAGE");
@@ -77,6 +78,31 @@ fn verbs_return_documented_exit_codes_and_error_lines() {
     let _ = house.verb(&["sessions", "close", &key]);
     let _ = check_error(&house.cli(&["prompt", &key, "hello"]), 1, "ACP_SESSION_CLOSED");
     assert_eq!(house.cli(&["sessions", "close", &key]).code, Some(0), "closing twice is no failure");
+    house.end();
+}
+
+/// Every verb takes a key, the start of an id, a label, `--last`, or the session of the current directory.
+#[test]
+fn sessions_are_named_in_every_way() {
+    let (house, key) = House::new(&[]).with_session();
+    let _ = house.verb(&["sessions", "rename", &key, "fix the build"]);
+    let id = key.rsplit(':').next().unwrap_or_default();
+    let shown = |args: &[&str]| house.verb(&[&["sessions", "show"], args].concat())["session_key"].clone();
+    for name in [&[key.as_str()][..], &[id], &["fix the build"], &["--last"]] {
+        assert_eq!(shown(name), key.as_str(), "{name:?}");
+    }
+    let mut here = house.plain(&["prompt", "say from here"]);
+    let answered = run(here.current_dir(house.cwd()), LONG).ok();
+    assert_eq!(answered.stdout.trim_end(), "from here");
+    let other = house.spawn();
+    let mut here = house.plain(&["sessions", "show"]);
+    let several = run(here.current_dir(house.cwd()), LONG);
+    assert_eq!(several.code, Some(4), "{several:#?}");
+    assert!(several.stderr.contains(&key) && several.stderr.contains(&other), "{}", several.stderr);
+    // The last events, in their order.
+    let all = house.world.history(GATEWAY, &key);
+    let last = house.cli(&["sessions", "history", "fix the build", "--limit", "2"]).ok().lines();
+    assert_eq!(last, all[all.len() - 2..]);
     house.end();
 }
 

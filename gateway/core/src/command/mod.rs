@@ -186,6 +186,9 @@ impl ChatCommand {
     }
 }
 
+/// Minimum similarity of a suggested word.
+const LIKENESS_MIN: f64 = 0.8;
+
 /// Parses a message; `None` if it is not a gateway command and goes to the agent.
 pub fn parse(text: &str) -> Option<ChatCommand> {
     let (head, rest) = cut(text);
@@ -201,16 +204,32 @@ pub fn parse(text: &str) -> Option<ChatCommand> {
         let verb = tokenizer::normalize_keyword(verb);
         let found = rows.find(|row| row.verb == verb || row.aliases.contains(&verb.as_str()));
         let Some(row) = found else {
-            let why = match verb.as_str() {
-                "" => format!("{head} requires a command."),
-                _ => format!("{head} has no command {}.", tokenizer::quote_word(&verb)),
-            };
-            return Some(ChatCommand::Misused { why, usage: None });
+            return Some(unknown_verb(&head, &verb));
         };
         (row, args)
     };
     let read = (row.read)(args);
     Some(read.unwrap_or_else(|why| ChatCommand::Misused { why, usage: Some(row) }))
+}
+
+/// Refuses an unknown verb, and suggests the one that is most similar.
+fn unknown_verb(head: &str, verb: &str) -> ChatCommand {
+    if verb.is_empty() {
+        return ChatCommand::Misused { why: format!("{head} requires a command."), usage: None };
+    }
+    let why = format!("{head} has no command {}.", tokenizer::quote_word(verb));
+    let rows = table::COMMANDS.iter().filter(|row| row.head == head);
+    let near = rows
+        .map(|row| (strsim::jaro_winkler(row.verb, verb), row))
+        .filter(|(likeness, _)| *likeness >= LIKENESS_MIN)
+        .max_by(|(a, _), (b, _)| a.total_cmp(b));
+    match near {
+        Some((_, row)) => {
+            let why = format!("{why} Did you mean {head} {}?", row.verb);
+            ChatCommand::Misused { why, usage: None }
+        }
+        None => ChatCommand::Misused { why, usage: None },
+    }
 }
 
 /// Splits off the first word and returns the rest as typed.

@@ -267,7 +267,7 @@ fn every_command_has_valid_and_invalid_examples() {
 fn unknown_command_gets_help() {
     for (text, why) in [
         ("/acp list", "/acp has no command \"list\"."),
-        ("/acp spwan demo", "/acp has no command \"spwan\"."),
+        ("/acp spwan demo", "/acp has no command \"spwan\". Did you mean /acp spawn?"),
         ("/acp \u{2014}discard", "/acp has no command \"-discard\"."),
         ("/session", "/session requires a command."),
         ("/session status", "/session has no command \"status\"."),

@@ -1,4 +1,4 @@
-//! Tasks of a chat at a terminal that talk to the gateway: one sends messages, one reads the session's events. Both go on
+//! Tasks of a chat at a terminal that talk to the gateway: one sends messages, one reads the session's events. Both retry
 //! until the gateway answers again.
 
 use crate::api::client::{EventSelection, GatewayClient, encode};
@@ -76,7 +76,7 @@ pub(crate) fn send_messages(
     sender
 }
 
-/// Starts a task that cancels the running turn. A failure is not reported: the turn goes on visibly.
+/// Starts a task that cancels the running turn. A failure is not reported: the turn stays visible.
 pub(crate) fn cancel_turn(client: &GatewayClient, session: &SessionKey) {
     let (client, path) = (client.clone(), format!("/v1/sessions/{}/cancel", encode(session.as_str())));
     tokio::spawn(async move {

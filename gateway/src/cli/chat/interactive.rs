@@ -93,7 +93,7 @@ fn farewell(state: &ChatState, session: Option<&SessionKey>) -> Vec<StyledLine> 
     });
     let mut lines: Vec<StyledLine> = kept.collect();
     let Some(key) = session else { return lines };
-    let goes_on = if state.transcript.running().is_some() { "The turn goes on. " } else { "" };
+    let goes_on = if state.transcript.running().is_some() { "The turn continues. " } else { "" };
     lines.push(StyledLine::new(&format!("{goes_on}Continue: acp-gateway chat {key}"), DIM));
     lines
 }
@@ -284,6 +284,9 @@ impl InteractiveChat {
                     Some(Err(error)) => return Err(terminal_failure(&error).into()),
                     None => return Ok(()),
                 },
+                _ = signals.interrupt.recv() => self.state.interrupt(),
+                _ = signals.terminate.recv() => Some(ChatEffect::Leave),
+                _ = signals.hang_up.recv() => Some(ChatEffect::Leave),
                 Some(report) = reports.recv() => {
                     self.on_report(report).await?;
                     for _ in 0..REPORTS_BURST {
@@ -293,9 +296,6 @@ impl InteractiveChat {
                     None
                 }
                 _ = frames.tick(), if self.is_animated() => None,
-                _ = signals.interrupt.recv() => self.state.interrupt(),
-                _ = signals.terminate.recv() => Some(ChatEffect::Leave),
-                _ = signals.hang_up.recv() => Some(ChatEffect::Leave),
             };
             match effect {
                 None => {}

@@ -310,7 +310,7 @@ impl Renderer {
         self.needs_gap = self.lists.is_empty();
     }
 
-    /// Returns the columns beside the prefixes.
+    /// Returns the columns after the prefixes.
     fn room(&self) -> usize {
         let taken: usize = self.prefixes.iter().map(|prefix| prefix.rest.width()).sum();
         self.width.saturating_sub(taken).max(8)

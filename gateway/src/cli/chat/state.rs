@@ -32,7 +32,7 @@ pub(crate) enum ChatEffect {
     Send(OutgoingMessage),
     /// Cancel the running turn.
     Cancel,
-    /// Draw the terminal anew.
+    /// Draw the terminal again.
     Redraw,
     /// Leave the chat.
     Leave,
@@ -212,6 +212,8 @@ impl ChatState {
     pub(crate) fn answered(&mut self, key: &IdempotencyKey, answer: Result<&Outcome, &Failure>) {
         let Some(at) = self.outgoing.iter().position(|message| message.key == *key) else { return };
         let Some(message) = self.outgoing.remove(at) else { return };
+        // Ctrl-C applied to this message, not to a later turn.
+        self.is_cancelling &= !self.transcript.turns.is_empty() || !self.outgoing.is_empty();
         match answer {
             Ok(Outcome::Prompted { text, .. }) if text.is_empty() => {}
             Ok(Outcome::Prompted { text, .. }) => self.transcript.note(text),

@@ -57,7 +57,7 @@ impl ChatTerminal {
         self.size
     }
 
-    /// Reads the size anew.
+    /// Reads the size again.
     pub(crate) fn measure(&mut self) {
         let (columns, rows) =
             size().ok().filter(|(columns, rows)| *columns > 0 && *rows > 0).unwrap_or(DEFAULT_SIZE);

@@ -1,5 +1,5 @@
 //! State of a followed session in the terminal: journal events become lines above the input, and what still changes (the
-//! open block of the answer, running tools, the plan, the queue, pending questions) stays beside it. Pure.
+//! open block of the answer, running tools, the plan, the queue, pending questions) stays in the state. Pure.
 
 use crate::cli::chat::markdown::{self, MarkdownStream};
 use crate::cli::chat::screen::{numbered_options, option_lines};
