@@ -247,8 +247,9 @@ async fn superseded_actor_is_not_rebuilt() {
 async fn full_mailbox_refuses_prompts_and_accepts_cancel() {
     let world = world().await;
     // The writer is busy until a prompt is refused, so that the actor waits for its commit and its mailbox fills.
-    let (release, busy) = std::sync::mpsc::channel::<()>();
-    let held = world.store.write("hold", move |_| Ok(drop(busy.recv())));
+    // Nothing is sent: the receiver returns when the sender is dropped.
+    let (release, busy) = std::sync::mpsc::sync_channel::<()>(0);
+    let held = world.store.write("hold", move |_| Ok(busy.recv().is_err()));
     let release = std::cell::RefCell::new(Some(release));
     let full = |failure: &Failure| failure.detail_code.as_deref() == Some("MAILBOX_FULL");
     let prompts = futures_util::future::join_all((0..100).map(|_| async {
@@ -260,7 +261,7 @@ async fn full_mailbox_refuses_prompts_and_accepts_cancel() {
     }));
     let cancel = world.manager.cancel(&world.key, None, IdempotencyKey::mint());
     let (held, answers, cancelled) = tokio::join!(held, prompts, cancel);
-    held.unwrap();
+    assert!(held.unwrap());
     let refused = answers.iter().filter(|is_refused| **is_refused).count();
     assert!(refused > 0 && refused < 100, "{refused} of 100 found the mailbox full");
     cancelled.unwrap();
