@@ -85,7 +85,7 @@ fn tool_call_is_printed_at_its_end_with_its_diff() {
     assert!(lines.iter().any(|line| line.trim() == "-one"), "{lines:#?}");
     assert!(lines.iter().any(|line| line.trim() == "+two"), "{lines:#?}");
     let failed = json!({"type": "tool_call_update", "tool_call_id": "u", "title": "Run", "status": "failed"});
-    assert_eq!(feed(&mut transcript, &[failed, done("r")]), ["✗ Run (failed)", "", "─ 12 s"]);
+    assert_eq!(feed(&mut transcript, &[failed, done("r")]), ["✗ Run (failed)", "", "─ 12 s · 1 tool"]);
 }
 
 #[test]
