@@ -83,7 +83,6 @@ fn usage_errors_exit_with_2_and_one_json_line() {
         &["--no-such-flag"][..],
         &["nonsense"],
         &["prompt"],
-        &["prompt", "bad key", "hi"],
         &["prompt", "k", ""],
         &["prompt", "k", "hi", "--timeout", "-1"],
         &["prompt", "k", "hi", "--timeout", "1e300"],

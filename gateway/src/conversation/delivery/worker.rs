@@ -22,7 +22,6 @@ use acp_store::render_settings;
 use acp_store::runs;
 use acp_store::sent_messages;
 use acp_store::{Store, StoreError};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -173,22 +172,22 @@ impl DeliveryWorker {
         RenderConfig { style, of_card, pace: is_live.then(|| UpdateRate::of(&stream).with_card_minimum()) }
     }
 
-    /// Returns the recorded styles of a conversation, after recording the effective one.
+    /// Records the effective style of a conversation, if it is not the last one of those `known`.
     async fn ensure_style_recorded(
         &self,
         binding: &BindingRow,
         channel: &dyn ChannelAdapter,
         known: StyleHistory,
-    ) -> Result<StyleHistory, StoreError> {
+    ) -> Result<(), StoreError> {
         let style = self.render_config(binding, channel).style;
         if known.last() == Some(&style) {
-            return Ok(known);
+            return Ok(());
         }
         let (id, key) = (binding.binding_id, binding.session_key.clone());
         let record = move |tx: &acp_store::Tx<'_>| {
             // A verbosity chosen meanwhile is recorded already and must not be overwritten.
             let chosen = rows::due_of_binding(tx, id)?.map_or(style.verbosity, |now| now.binding.verbosity);
-            render_settings::record(tx, id, &key, &style.with_verbosity(chosen))
+            render_settings::record(tx, id, &key, &style.with_verbosity(chosen)).map(drop)
         };
         self.store.write("delivery_style", record).await
     }
@@ -212,26 +211,27 @@ impl DeliveryWorker {
         if now.is_some_and(|now| now.binding.verbosity != verbosity) {
             return Ok(WorkerExit::Unknown);
         }
-        let styles = Arc::new(self.ensure_style_recorded(binding, channel, known).await?);
+        self.ensure_style_recorded(binding, channel, known).await?;
         let mut cursor = cursor.unwrap_or(saved).max(saved);
         let mut saved = saved;
         loop {
             if !self.send_unsettled(binding, channel).await? {
                 return Ok(WorkerExit::Unknown);
             }
-            let told = Arc::clone(&styles);
             let read = self.store.read("delivery_batch", move |db| {
                 let Some(due) = rows::due_of_binding(db, id)? else { return Ok(None) };
                 // Archived, or rendered differently from some row on that this task does not know of.
                 if due.binding.status == BindingStatus::Parked || due.binding.verbosity != verbosity {
                     return Ok(Some((due, None)));
                 }
-                let batch = rows::batch(db, &due.binding, &told, cursor, due.end)?;
-                Ok(Some((due, Some(batch))))
+                // Read each time: the verbosity may have been changed and changed back.
+                let styles = render_settings::of(db, id)?;
+                let batch = rows::batch(db, &due.binding, &styles, cursor, due.end)?;
+                Ok(Some((due, Some((batch, styles)))))
             });
             let Some((due, batch)) = read.await? else { return Ok(WorkerExit::Over) };
             // Delivery resumes here at once, or when a person unarchives the conversation.
-            let Some(batch) = batch else { return Ok(WorkerExit::Unknown) };
+            let Some((batch, styles)) = batch else { return Ok(WorkerExit::Unknown) };
             let (last, is_over) = delivery_range(&due, &batch);
             let parts = parts_of(&due.binding, &styles, &batch, last);
             cursor = batch.through;

@@ -109,6 +109,35 @@ async fn chosen_verbosity_applies_at_once_while_delivery_is_busy() {
     assert_eq!(parts, rendered_parts(&store, id).await);
 }
 
+/// Rows between two changes of the verbosity are shown as chosen then, although the task that delivers them knows the
+/// verbosity of before and after.
+#[tokio::test]
+async fn verbosity_changed_back_while_delivery_is_busy_applies_to_rows_between() {
+    let (_dir, store, binding, mut journal) = bound().await;
+    let channel = faulty_channel(&[Fault::HangBefore]);
+    let driver = drive(&store, &channel, "");
+    journal.turn("Before").await;
+    channel.hang_started.notified().await;
+    let choose = async |to| {
+        let binding = binding.clone();
+        store.write("choose", move |tx| bindings::set_verbosity(tx, &binding, to)).await.unwrap();
+    };
+    choose(Some(Verbosity::None)).await;
+    let notice = json!({"status": "new_conversation", "text": "The next prompt starts a new conversation."});
+    journal.event(EventKind::Status, notice).await;
+    choose(None).await;
+    journal.turn("After").await;
+    channel.release_hang.notify_one();
+    let parts = eventually("both", || async {
+        let parts = outbox(&store).await;
+        parts.iter().any(|part| part.1.starts_with("After")).then_some(parts)
+    })
+    .await;
+    driver.stop().await;
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    assert_eq!(parts, rendered_parts(&store, binding.binding_id).await);
+}
+
 #[tokio::test]
 async fn style_changes_without_rows_between_leave_one_record() {
     let (_dir, store, binding, mut journal) = bound().await;
