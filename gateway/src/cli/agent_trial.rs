@@ -1,10 +1,11 @@
 //! `agents install`, `agents login` and `agents test`: a session of its own that starts an agent, and is closed again.
 
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::cli::GlobalArgs;
 use crate::cli::follow::{EventHead, EventPrinter};
 use crate::cli::given::{absolute, current_dir};
 use crate::cli::output::{CliError, CliResult, Out};
-use crate::cli::{GlobalArgs, inside};
+use crate::cli::stop_signals::StopSignals;
 use acp_core::api::{CloseBody, SpawnBody, SpawnedView};
 use acp_core::config::SessionMode;
 use acp_core::failure::Failure;
@@ -16,7 +17,6 @@ use serde::Serialize;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after Ctrl-C, by shell convention.
 const INTERRUPTED: u8 = 130;
@@ -124,6 +124,7 @@ async fn try_agent(
         auth_method,
         ..SpawnBody::default()
     };
+    let mut stop = StopSignals::listen()?;
     let begun = Instant::now();
     let view: SpawnedView = client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
     let key = view.spawned.session_key;
@@ -136,8 +137,15 @@ async fn try_agent(
     });
     let mut trial =
         Trial { agent: args.agent.clone(), begun, opened: None, wants_answer: body.prompt.is_some() };
-    let outcome = trial.follow(events, out).await;
-    let closed = close(&client, &key).await;
+    let outcome = tokio::select! {
+        outcome = trial.follow(events, out) => outcome,
+        () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
+    };
+    // A second signal ends the wait for a gateway that does not answer.
+    let closed = tokio::select! {
+        closed = close(&client, &key) => closed,
+        () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
+    };
     let report = outcome?;
     closed?;
     Ok(report)
@@ -164,15 +172,12 @@ struct Trial {
 
 impl Trial {
     async fn follow(&mut self, mut events: EventStream, out: &mut Out) -> Result<TrialReport, CliError> {
-        let mut interrupt =
-            signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
         let mut show = EventPrinter::reply();
         let mut ticks = tokio::time::interval(REPORT);
         ticks.tick().await;
         loop {
             let line = tokio::select! {
                 line = events.next() => line?,
-                _ = interrupt.recv() => return Err(CliError::Code(INTERRUPTED)),
                 _ = ticks.tick(), if self.opened.is_none() => {
                     self.report_start(out)?;
                     continue;

@@ -92,7 +92,12 @@ pub(crate) async fn run(global: &GlobalArgs, verb: DiscordCommand, out: &mut Out
         None => store_token(&state_dir, &args.account, &token)?,
     };
     let section = account_text(&args, &token_file, &profile, &user);
-    append(&file, &section)?;
+    append(&file, &section).inspect_err(|_| {
+        if args.token_file.is_none() {
+            // Stored above for this account, which is not written.
+            drop(std::fs::remove_file(&token_file));
+        }
+    })?;
     let shown = SetupOutput {
         file,
         account: args.account,
@@ -100,10 +105,12 @@ pub(crate) async fn run(global: &GlobalArgs, verb: DiscordCommand, out: &mut Out
         user: user.id,
         invite_url: profile.invite_url,
     };
+    let flag =
+        global.state_dir.as_ref().map(|dir| format!(" --state-dir {}", dir.display())).unwrap_or_default();
     out.show(&shown, |shown| {
         format!(
             "Wrote the account {} to {}; the token is in {}.\n\nNext:\n  \
-             acp-gateway up\n    start, or restart, the gateway; a service is reloaded\n  \
+             acp-gateway{flag} up\n    start, or restart, the gateway; a service is reloaded\n  \
              /acp spawn\n    in a channel of Discord: starts a session in a new thread",
             shown.account,
             shown.file.display(),
@@ -131,7 +138,16 @@ fn check_account(state_dir: &Path, args: &SetupArgs) -> Result<PathBuf, Failure>
             args.account
         )));
     }
+    let token = token_path(state_dir, &args.account);
+    if args.token_file.is_none() && token.exists() {
+        let text = format!("{} exists: use it with --token-file, or delete it", token.display());
+        return Err(usage(text));
+    }
     Ok(file)
+}
+
+fn token_path(state_dir: &Path, account: &str) -> PathBuf {
+    state_dir.join(format!("discord-{account}.token"))
 }
 
 /// Asks Discord about the bot until the intent is on.
@@ -191,7 +207,7 @@ fn refused(why: String) -> Failure {
 
 /// Stores the token in a file of the state directory that only this user can read.
 fn store_token(state_dir: &Path, account: &str, token: &Secret) -> Result<PathBuf, Failure> {
-    let path = state_dir.join(format!("discord-{account}.token"));
+    let path = token_path(state_dir, account);
     let written = write_private(&path, &format!("{}\n", token.expose()));
     let written = written.map_err(|error| usage(format!("cannot write {}: {error}", path.display())));
     written.map(|()| path)

@@ -206,9 +206,15 @@ fn write(file: &Path, text: &str, force: bool) -> Result<(), Failure> {
     checked.map_err(|error| Failure::new(Code::ConfigInvalid, error.to_string()).origin("client"))?;
     let failed = |error: io::Error| usage(format!("cannot write {}: {error}", file.display()));
     if force && file.exists() {
-        let old = file.with_extension("toml.old");
-        std::fs::rename(file, &old).map_err(failed)?;
+        // Each old file is kept under a name of its own, and the name always has a whole file.
+        let names = (1..).map(|number| file.with_extension(format!("toml.old.{number}")));
+        let mut names = std::iter::once(file.with_extension("toml.old")).chain(names);
+        let old = names.find(|name| !name.exists()).unwrap_or_else(|| file.with_extension("toml.old"));
+        std::fs::copy(file, &old).map_err(failed)?;
         print_message(&format!("The old configuration is {}.", old.display()));
+        let new = file.with_extension("toml.next");
+        let _ = std::fs::remove_file(&new);
+        return write_private(&new, text).and_then(|()| std::fs::rename(&new, file)).map_err(failed);
     }
     write_private(file, text).map_err(failed)
 }
@@ -277,7 +283,11 @@ mod tests {
         assert_eq!(loaded.config.permission.mode, PermissionMode::ApproveReads);
         assert!(write(&file, "", false).unwrap_err().message.contains("gateway.toml"));
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
-        write(&file, "[acp]\n", true).unwrap();
+        for old in ["gateway.toml.old", "gateway.toml.old.1"] {
+            let before = std::fs::read_to_string(&file).unwrap();
+            write(&file, "[acp]\n", true).unwrap();
+            assert_eq!(std::fs::read_to_string(dir.path().join(old)).unwrap(), before);
+        }
         assert_eq!(std::fs::read_to_string(dir.path().join("gateway.toml.old")).unwrap(), text);
         assert!(write(&file, "nonsense = 1\n", true).is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "[acp]\n");

@@ -24,6 +24,7 @@ mod service;
 mod session_arg;
 mod session_changes;
 pub(crate) mod sessions;
+mod stop_signals;
 pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod up;

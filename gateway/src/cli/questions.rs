@@ -5,10 +5,10 @@
 mod hidden_input;
 
 use crate::cli::output::{CliError, print_message};
+use crate::cli::stop_signals::StopSignals;
 use crate::cli::{inside, usage};
 use acp_core::failure::Failure;
 use std::io::{self, BufRead as _, Write as _};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// Maximum number of wrong answers to one question.
@@ -23,7 +23,7 @@ pub(crate) struct Questions {
     takes_defaults: bool,
     /// Typed lines; the reading thread starts with the first question.
     lines: Option<mpsc::Receiver<io::Result<String>>>,
-    interrupt: Signal,
+    stop: StopSignals,
 }
 
 impl Questions {
@@ -32,9 +32,7 @@ impl Questions {
     /// # Errors
     /// `RUNTIME` if signals cannot be handled.
     pub(crate) fn new(takes_defaults: bool) -> Result<Self, Failure> {
-        let interrupt = signal(SignalKind::interrupt());
-        let interrupt = interrupt.map_err(|error| inside("cannot wait for Ctrl-C", &error))?;
-        Ok(Self { takes_defaults, lines: None, interrupt })
+        Ok(Self { takes_defaults, lines: None, stop: StopSignals::listen()? })
     }
 
     /// Prints an explanation before a question.
@@ -88,7 +86,7 @@ impl Questions {
     pub(crate) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Result<T, CliError> {
         tokio::select! {
             done = work => Ok(done),
-            _ = self.interrupt.recv() => Err(CliError::Code(INTERRUPTED)),
+            () = self.stop.recv() => Err(CliError::Code(INTERRUPTED)),
         }
     }
 
@@ -97,7 +95,7 @@ impl Questions {
         let lines = self.lines.get_or_insert_with(stdin_lines);
         let line = tokio::select! {
             line = lines.recv() => line,
-            _ = self.interrupt.recv() => return Err(CliError::Code(INTERRUPTED)),
+            () = self.stop.recv() => return Err(CliError::Code(INTERRUPTED)),
         };
         match line {
             Some(line) => Ok(line.map_err(|error| inside("cannot read the answer", &error))?),

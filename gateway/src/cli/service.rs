@@ -147,7 +147,8 @@ fn not_connected(status: &StatusView, args: &ServiceArgs) -> String {
         None => "install one: `acp-supervisor service install --user`".to_owned(),
         Some(name) => format!(
             "install one (`acp-supervisor service install`), and allow {name} in /etc/acp-host/supervisor.toml: a \
-             [[tenant]] with user = {name:?}, then `systemctl restart acp-supervisor`"
+             [[tenant]] with user = {name:?}, then `systemctl reload acp-supervisor`. Only if it allowed no other user before: \
+             `systemctl restart acp-supervisor`, which ends all agents"
         ),
     };
     format!("{}: {}; {next}", status.supervisor.socket, status.supervisor.detail)

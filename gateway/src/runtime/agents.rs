@@ -5,7 +5,7 @@
 use crate::config::LiveConfig;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
-use acp_core::actor::{ActorLimits, AgentProfile};
+use acp_core::actor::{ActorLimits, AgentProfile, PACKAGE_RUNNERS};
 use acp_core::api::AgentView;
 use acp_core::config::check::RESERVED_ENV;
 use acp_core::config::{AgentConfig, Config};
@@ -27,8 +27,6 @@ pub(crate) const DEMO: &str = "demo";
 /// not in the list; they pass only through the `env_allow` of `acp`, of the backend or of the agent.
 const ENV_ALLOWED: [&str; 11] =
     ["HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TERM", "TMPDIR", "TZ", "XDG_*"];
-/// Programs that download an agent before they start it.
-const FETCHERS: [&str; 2] = ["npx", "uvx"];
 
 /// Agents of this gateway.
 #[derive(Debug, Clone)]
@@ -170,7 +168,7 @@ impl Agents {
         let several = commands.len() > 1;
         commands.into_iter().find_map(|mut argv| {
             let program = argv.first_mut()?;
-            let fetched = several && FETCHERS.contains(&program.as_str());
+            let fetched = several && PACKAGE_RUNNERS.contains(&program.as_str());
             program.clone_from(found.programs.get(program)?);
             Some(ResolvedArgv { argv, fetched })
         })

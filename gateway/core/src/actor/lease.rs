@@ -130,6 +130,12 @@ impl Actor {
         if lease.row.usage == LeaseStatus::Intended {
             lease.row.usage = LeaseStatus::Open;
             out.writes.push(Write::LeaseStatus { lease_id: lease.row.lease_id, usage: LeaseStatus::Open });
+            out.effects.push(lease.attach());
+            // A download counts from the start of the process.
+            if self.timers.init_ms.is_some() && self.may_be_fetching() {
+                self.arm_opening_timer(out);
+            }
+            return;
         }
         out.effects.push(lease.attach());
     }

@@ -24,6 +24,7 @@ pub use input::{
     ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
     QuestionAnswer, StepContext, Ticket,
 };
+pub use opening::PACKAGE_RUNNERS;
 pub use output::{ActorEffect, StepOutput};
 
 use crate::backend::{BackendMachine, InputKind};

@@ -2,11 +2,14 @@
 //! opening.
 
 use super::{Actor, StepOutput};
+use crate::rows::LeaseStatus;
 use crate::timeouts::format_duration;
 use serde_json::json;
 
 /// Maximum time of a start that may download the agent's program or signs in, in milliseconds.
 const FETCH_MS: u64 = 600_000;
+/// Programs that download an agent before they start it.
+pub const PACKAGE_RUNNERS: [&str; 2] = ["npx", "uvx"];
 /// Time without a line of the agent after which the download is reported first, in milliseconds.
 const FIRST_REPORT_MS: u64 = 5_000;
 /// Time between the further reports, in milliseconds.
@@ -26,9 +29,14 @@ impl Actor {
         if signs_in || self.may_be_fetching() { init_ms.max(FETCH_MS) } else { init_ms }
     }
 
-    /// True if the agent's program may still be downloaded: it has not written a line.
-    fn may_be_fetching(&self) -> bool {
-        self.profile.may_fetch && self.lease.as_ref().is_none_or(|lease| lease.row.stdout_offset == 0)
+    /// True if the agent's program may still be downloaded: its process was started and has not written a line. The
+    /// command of the process tells, since a restarted gateway has not looked the program up.
+    pub(super) fn may_be_fetching(&self) -> bool {
+        let Some(lease) = &self.lease else { return false };
+        let runner = lease.row.spawn.argv.first().and_then(|program| program.rsplit('/').next());
+        lease.row.usage != LeaseStatus::Intended
+            && lease.row.stdout_offset == 0
+            && (self.profile.may_fetch || runner.is_some_and(|runner| PACKAGE_RUNNERS.contains(&runner)))
     }
 
     /// Ends the time for a download: the agent has written its first line.

@@ -31,8 +31,9 @@ const fn budget(is_idle: bool) -> QueueOptions {
 /// [`StateCache::should_attempt`]: crate::channel::discord::state_cache::StateCache::should_attempt
 pub(super) const CONCURRENT_MAX: usize = 4;
 
-/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds.
-const PROJECT_WINDOW_MS: u64 = 24 * 3_600_000;
+/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds. Short, because nothing records
+/// which messages were ignored there: a channel that becomes a project must not turn its past into sessions.
+const PROJECT_WINDOW_MS: u64 = 15 * 60_000;
 
 /// Result of a backfill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

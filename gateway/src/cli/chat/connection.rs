@@ -8,7 +8,7 @@ use acp_core::api::CancelBody;
 use acp_core::failure::Failure;
 use acp_core::request::CancelResult;
 use acp_shared::codes::Code;
-use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use acp_store::inbox::Outcome;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -76,11 +76,12 @@ pub(crate) fn send_messages(
     sender
 }
 
-/// Starts a task that cancels the running turn. A failure is not reported: the turn stays visible.
-pub(crate) fn cancel_turn(client: &GatewayClient, session: &SessionKey) {
+/// Starts a task that cancels the turn that the person sees; another one that runs by then is left alone. A failure is not
+/// reported: the turn stays visible.
+pub(crate) fn cancel_turn(client: &GatewayClient, session: &SessionKey, run_id: Option<RunId>) {
     let (client, path) = (client.clone(), format!("/v1/sessions/{}/cancel", encode(session.as_str())));
     tokio::spawn(async move {
-        let body = CancelBody { run_id: None };
+        let body = CancelBody { run_id };
         let _: Result<CancelResult, Failure> = client.post(&path, &body, &IdempotencyKey::mint()).await;
     });
 }

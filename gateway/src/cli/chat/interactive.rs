@@ -17,7 +17,7 @@ use acp_core::api::{AgentView, PermissionView, SessionView};
 use acp_core::failure::Failure;
 use acp_core::permission::short_id;
 use acp_core::session::SessionState;
-use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use acp_store::inbox::Outcome;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use serde_json::Value;
@@ -39,6 +39,8 @@ const REPORTS_QUEUED_MAX: usize = 64;
 const LONG_TURN_MS: u64 = 10_000;
 /// Maximum wait for an agent that is starting, before the chat begins.
 const START_WAIT: Duration = Duration::from_secs(5);
+/// Maximum wait for the beginning of a session that the chat turns to.
+const FOLLOW_WAIT: Duration = Duration::from_secs(10);
 /// Reports handled between two drawings.
 const REPORTS_BURST: usize = 512;
 
@@ -53,6 +55,8 @@ pub(super) async fn run(
     let (reports, queued) = mpsc::channel(REPORTS_QUEUED_MAX);
     let messages = send_messages(client.clone(), &conversation, reports.clone());
     let editor = Editor::new(history);
+    // Before raw mode, which their default action would leave behind.
+    let mut signals = ChatSignals::listen()?;
     let terminal = ChatTerminal::enter(out.is_coloured()).map_err(|error| terminal_failure(&error))?;
     let mut keys = keys();
     let transcript = Transcript::new(&conversation, terminal.size().0.saturating_sub(1));
@@ -67,8 +71,8 @@ pub(super) async fn run(
         readers: 0,
         has_bell: args.bell,
     };
-    let outcome = match chat.open_unless_interrupted(args, &mut keys).await {
-        Ok(Some(typed)) => chat.run_loop(typed, keys, queued).await,
+    let outcome = match chat.open_unless_interrupted(args, &mut keys, &mut signals).await {
+        Ok(Some(typed)) => chat.run_loop(typed, keys, queued, signals).await,
         Ok(None) => Ok(()),
         Err(stop) => Err(stop),
     };
@@ -135,6 +139,7 @@ impl InteractiveChat {
         &mut self,
         args: &ChatArgs,
         keys: &mut mpsc::Receiver<io::Result<Event>>,
+        signals: &mut ChatSignals,
     ) -> Result<Option<Vec<Event>>, CliError> {
         let mut typed = Vec::new();
         let opening = self.open(args);
@@ -142,6 +147,9 @@ impl InteractiveChat {
         loop {
             tokio::select! {
                 opened = &mut opening => return opened.map(|()| Some(typed)),
+                _ = signals.interrupt.recv() => return Ok(None),
+                _ = signals.terminate.recv() => return Ok(None),
+                _ = signals.hang_up.recv() => return Ok(None),
                 Some(Ok(event)) = keys.recv() => match event {
                     Event::Key(key) if key.code == KeyCode::Char('c') && key.modifiers == KeyModifiers::CONTROL => {
                         return Ok(None);
@@ -183,6 +191,7 @@ impl InteractiveChat {
         let view = self.started(&key).await?;
         let after = self.start_of_last_turns(&key, view.last_session_seq).await?;
         self.state.transcript.reset();
+        self.state.selected = None;
         let width = self.terminal.size().0.saturating_sub(1);
         self.state.transcript.width = width;
         self.state.transcript.print(header(&view, width));
@@ -269,9 +278,11 @@ impl InteractiveChat {
         typed: Vec<Event>,
         mut keys: mpsc::Receiver<io::Result<Event>>,
         mut reports: mpsc::Receiver<GatewayReport>,
+        mut signals: ChatSignals,
     ) -> CliResult {
-        let mut signals = ChatSignals::listen()?;
-        let mut typed = VecDeque::from(typed);
+        // Keys that were pressed before a request was visible are no answer to it.
+        let is_asked = !self.state.transcript.questions.is_empty();
+        let mut typed = if is_asked { VecDeque::new() } else { VecDeque::from(typed) };
         let mut frames = tokio::time::interval(Duration::from_millis(FRAME_MS));
         frames.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -305,7 +316,9 @@ impl InteractiveChat {
                 }
                 Some(ChatEffect::Cancel) => {
                     if let Some(reader) = &self.reader {
-                        cancel_turn(&self.client, &reader.key);
+                        let shown = self.state.transcript.running();
+                        let run_id = shown.and_then(|turn| RunId::parse(&turn.run_id).ok());
+                        cancel_turn(&self.client, &reader.key, run_id);
                     }
                 }
                 // The state limits the number of messages to the capacity.
@@ -352,10 +365,14 @@ impl InteractiveChat {
                     Ok(Outcome::Command { session_key, .. }) => session_key,
                     Ok(Outcome::Refused { .. } | Outcome::Ignored { .. }) | Err(_) => None,
                 };
-                if let Some(session) = session
-                    && let Err(failure) = self.follow(session).await
-                {
-                    self.state.transcript.note(&format!("[the session cannot be followed: {failure}]"));
+                if let Some(session) = session {
+                    let followed = tokio::time::timeout(FOLLOW_WAIT, self.follow(session)).await;
+                    let why = match followed {
+                        Ok(Ok(())) => return Ok(()),
+                        Ok(Err(failure)) => failure.to_string(),
+                        Err(_) => "the gateway does not answer".to_owned(),
+                    };
+                    self.state.transcript.note(&format!("[the session cannot be followed: {why}]"));
                 }
             }
             GatewayReport::Event(number, line) if self.is_current(number) => self.on_event(&line)?,
@@ -380,6 +397,7 @@ impl InteractiveChat {
         let event: Value = serde_json::from_str(line).unwrap_or_default();
         let started = self.state.transcript.running().map(|turn| turn.started_ms);
         let count = self.state.transcript.questions.len();
+        let asked = self.front_question();
         self.state.transcript.event(&event);
         let at_ms = event["created_at_ms"].as_u64().unwrap_or_default();
         let kind = event["type"].as_str().unwrap_or_default();
@@ -387,7 +405,8 @@ impl InteractiveChat {
         if is_end {
             self.state.is_cancelling = false;
         }
-        if count == 0 || self.state.transcript.questions.is_empty() {
+        // A selection is for the request that it was made in.
+        if asked != self.front_question() {
             self.state.selected = None;
         }
         let is_new = now_ms().saturating_sub(at_ms) < LONG_TURN_MS;
@@ -396,6 +415,10 @@ impl InteractiveChat {
             self.terminal.bell().map_err(|error| terminal_failure(&error))?;
         }
         Ok(())
+    }
+
+    fn front_question(&self) -> Option<String> {
+        self.state.transcript.questions.front().map(|question| question.id.clone())
     }
 
     fn draw(&mut self) -> CliResult {

@@ -70,6 +70,10 @@ impl MarkdownStream {
             is_after_blank = fence.is_none() && line.trim().is_empty();
             last_line = Some((at, fence.map(str::to_owned)));
         }
+        let unfinished = self.pending.len() - last_line.as_ref().map_or(0, |(end, _)| *end);
+        if last.is_none() && unfinished > PENDING_BYTES_MAX {
+            return Some((self.pending.len(), fence.map(str::to_owned)));
+        }
         match last {
             Some(end) => Some((end, None)),
             None if self.pending.len() > PENDING_BYTES_MAX => last_line.filter(|(end, _)| *end > 0),
@@ -426,6 +430,28 @@ mod tests {
             ("|a|b|\n|-|-:|\n|x|10|\n|y|2|", &["a │  b", "──┼───", "x │ 10", "y │  2"]),
         ] {
             assert_eq!(texts(text, 16), want, "{text:?}");
+        }
+    }
+
+    /// References and links are decoded after the text of the agent was sanitized.
+    #[test]
+    fn decoded_references_bring_no_control_characters() {
+        let text = "&#27;[2J &#x202e; [a](http://x/&#27;c) `&#27;`\n\n|&#7;|\n|-|\n|&#27;|";
+        let shown = texts(text, 40).join("\n");
+        assert!(!shown.chars().any(|c| c != '\n' && acp_core::sanitize::is_hidden(c)), "{shown:?}");
+        assert!(shown.contains("\\u{1b}[2J"), "{shown:?}");
+    }
+
+    #[test]
+    fn endless_line_is_shown_in_pieces() {
+        for start in ["", "```\n"] {
+            let mut stream = MarkdownStream::default();
+            let mut shown = stream.push(start).map_or(0, |done| done.len());
+            for _ in 0..100 {
+                shown += stream.push(&"x".repeat(1_000)).map_or(0, |done| done.len());
+                assert!(stream.pending().len() <= 2 * PENDING_BYTES_MAX, "{}", stream.pending().len());
+            }
+            assert!(shown > 90_000, "{shown}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Lines of styled text, and their wrapping at a width. Pure.
 
+use acp_core::sanitize::escape_hidden;
 use anstyle::{AnsiColor, Style};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
@@ -61,12 +62,13 @@ impl StyledLine {
         line
     }
 
-    /// Appends text.
+    /// Appends text. Control characters become visible escapes: parsers of Markdown decode `&#27;` after the text was
+    /// sanitized.
     pub(crate) fn push(&mut self, text: &str, style: Style) {
         if text.is_empty() {
             return;
         }
-        let text = text.replace('\t', TAB);
+        let text = escape_hidden(text).replace('\t', TAB);
         match self.spans.last_mut().filter(|last| last.style == style) {
             Some(last) => last.text.push_str(&text),
             None => self.spans.push(Span { text, style }),

@@ -454,9 +454,9 @@ impl Transcript {
         }
         match (text("type"), text("stop_reason")) {
             ("error", _) => {
-                let line = StyledLine::new(&format!("[failed: {} ({})]", text("message"), text("code")), BAD);
-                let line = StyledLine::new(&sanitize::text(&line.text()), BAD);
-                self.block(BlockKind::Note, line.wrap(self.width));
+                let text = format!("[failed: {} ({})]", text("message"), text("code"));
+                let lines = paragraphs(&sanitize::text(&text), BAD, self.width, "");
+                self.block(BlockKind::Note, lines);
             }
             (_, "end_turn") => {
                 if let Some(turn) = turn.filter(|turn| turn.is_started) {

@@ -6,14 +6,16 @@ use crate::api::client::GatewayClient;
 use crate::cli::agents::exe;
 use crate::cli::output::CliError;
 use crate::cli::questions::Questions;
+use crate::cli::serve::supervisor_dir;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 /// Text of the turn.
@@ -22,6 +24,8 @@ const PROMPT: &str = "Reply with the single word ready. Use no tools.";
 const TURN_S: &str = "180";
 /// Maximum length of the reply that is shown, in characters.
 const REPLY_CHARS_MAX: usize = 200;
+/// Maximum wait for the answer of a gateway that may be running.
+const STATUS_WAIT: Duration = Duration::from_secs(15);
 /// Deadline for the start, and for the end, of the gateway.
 const GATEWAY_WAIT: Duration = Duration::from_secs(60);
 
@@ -38,10 +42,16 @@ impl Proof<'_> {
     /// # Errors
     /// The failure of the turn; `RUNTIME` if the gateway could not be started.
     pub(super) async fn run(&self, questions: &mut Questions) -> Result<String, CliError> {
-        let running = GatewayClient::new(self.state_dir).get::<Value>("/v1/status").await;
+        let client = GatewayClient::new(self.state_dir).until(Some(Instant::now() + STATUS_WAIT));
+        let running = questions.wait(client.get::<Value>("/v1/status")).await?;
         match running {
             Ok(_) => Ok(questions.wait(self.turn()).await??),
             Err(failure) if failure.code == Code::GatewayUnavailable => {
+                // The end of `up` would end the agents of that supervisor.
+                if UnixStream::connect(supervisor_dir(self.state_dir).join("supervisor.sock")).await.is_ok() {
+                    let why = "its supervisor runs without a gateway: start the gateway, then run `acp-gateway agents test`";
+                    return Err(untested(why).into());
+                }
                 let mut gateway = self.start()?;
                 let turn = async {
                     wait_until_ready(&mut gateway).await?;

@@ -108,6 +108,28 @@ fn download_is_reported_and_does_not_count_against_opening() {
 }
 
 #[test]
+fn download_goes_on_over_a_restart_of_the_gateway() {
+    let (mut world, run_id) = fetching();
+    world.rows.lease.as_mut().unwrap().spawn.argv = vec!["/usr/bin/npx".to_owned()];
+    world.restart();
+    world.advance(120_000);
+    assert_eq!(run_state(&world, run_id), RunState::Queued, "the time limit is that of a download");
+    assert_eq!(count_status(&world, "agent_fetched"), 1);
+}
+
+#[test]
+fn download_counts_from_the_start_of_the_process() {
+    let (mut world, run_id) = awaiting_lookup();
+    world.refuse_spawn = Some((acp_shared::protocol::RefusalCode::Busy, None));
+    configure(&mut world, Ok(AgentProfile { is_looked_up: true, may_fetch: true, ..profile() }));
+    let begun = world.now_ms;
+    while run_state(&world, run_id) == RunState::Queued {
+        world.advance_to_deadline();
+    }
+    assert_eq!((world.now_ms - begun, count_status(&world, "agent_fetched")), (profile().init_ms, 0));
+}
+
+#[test]
 fn endless_download_fails() {
     let (mut world, run_id) = fetching();
     let begun = world.now_ms;
