@@ -381,7 +381,7 @@ impl Service {
         Ok(text)
     }
 
-    /// Writes the unit, unless somebody else wrote the one that is there.
+    /// Writes the unit; a unit written by hand stays as it is.
     fn write(&self, path: &Path) -> Result<(), ServiceError> {
         let text = self.render()?;
         match self.own(path)? {

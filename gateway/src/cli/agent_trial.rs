@@ -126,7 +126,13 @@ async fn try_agent(
     };
     let mut stop = StopSignals::listen()?;
     let begun = Instant::now();
-    let view: SpawnedView = client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+    let once = IdempotencyKey::mint();
+    let spawning = client.post::<_, SpawnedView>("/v1/sessions", &body, &once);
+    let view = tokio::select! {
+        view = spawning => view?,
+        // A gateway that hangs must not keep the person; a session that it starts later is in `sessions list`.
+        () = stop.recv() => return Err(CliError::Code(INTERRUPTED)),
+    };
     let key = view.spawned.session_key;
     let events = client.events(EventSelection {
         session: key.clone(),

@@ -106,7 +106,7 @@ fn service(global: &GlobalArgs, args: &ServiceArgs) -> Result<(Service, PathBuf)
     Ok((system, Path::new(SYSTEM_STATE_DIRS).join(name)))
 }
 
-/// Adds the checks whether the gateway answers, and whether its supervisor accepts it.
+/// Adds checks of the gateway's answer and of its connection to the supervisor.
 async fn with_answer(mut report: ServiceReport, state_dir: &Path, args: &ServiceArgs) -> ServiceReport {
     let until = Instant::now() + Duration::from_millis(ANSWER_MS);
     let is_active = report.is_ok();

@@ -8,7 +8,7 @@ use serde_json::json;
 
 /// Maximum time of a start that may download the agent's program or signs in, in milliseconds.
 const FETCH_MS: u64 = 600_000;
-/// Programs that download an agent before they start it.
+/// Package runners, which download an agent's program before its first start.
 pub const PACKAGE_RUNNERS: [&str; 2] = ["npx", "uvx"];
 /// Time without a line of the agent after which the download is reported first, in milliseconds.
 const FIRST_REPORT_MS: u64 = 5_000;

@@ -405,7 +405,7 @@ impl InteractiveChat {
         if is_end {
             self.state.is_cancelling = false;
         }
-        // A selection is for the request that it was made in.
+        // A selection is valid for one request only.
         if asked != self.front_question() {
             self.state.selected = None;
         }

@@ -17,7 +17,7 @@ use tokio::sync::mpsc;
 
 /// Capacity of the queue of keys; the reader waits while it is full.
 const KEYS_QUEUED_MAX: usize = 256;
-/// Size of a terminal that does not tell it.
+/// Assumed size of a terminal that reports none.
 const DEFAULT_SIZE: (u16, u16) = (80, 24);
 
 /// Terminal in raw mode.
