@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Builds the checked-out commit in two directories and with two home directories, twice in each, and compares the programs
-# and the files for debuggers.
+# Builds the checked-out commit in two directories and with two home directories, twice in each, and compares the programs,
+# the files for debuggers, the tarball and (where dpkg is there) the Debian package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 registry=${CARGO_HOME:-$HOME/.cargo}/registry
 config=${CARGO_HOME:-$HOME/.cargo}/config.toml
+archives=tarball
+! command -v dpkg-deb >/dev/null || archives="tarball deb"
 commit=$(git rev-parse HEAD)
 
 for number in 1 2; do
@@ -18,9 +20,10 @@ for number in 1 2; do
     git clone --quiet . "$place/source"
     git -C "$place/source" checkout --quiet "$commit"
     for build in first second; do
-        (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make build >"$place/log" 2>&1) ||
+        (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make $archives >"$place/log" 2>&1) ||
             { tail -n 30 "$place/log" >&2; exit 1; }
-        (cd "$place/source/target/release" && sha256sum acp-{gateway,supervisor,wrapper}{,.debug}) >"$scratch/sums-$number-$build"
+        (cd "$place/source/target" && sha256sum release/acp-{gateway,supervisor,wrapper}{,.debug} packages/acp-host*) \
+            >"$scratch/sums-$number-$build"
     done
     cat "$scratch/sums-$number-second"
     rm -rf "$place"

@@ -10,6 +10,7 @@ use crate::core::tree::Proc;
 use crate::core::verify::{SignalGuard, SpawnerState, spawner_state};
 use crate::lease::tree_kill::{self, TreeQuery, TreeScan};
 use crate::sys::blocking_io;
+use crate::sys::child::wait_for_ends;
 use crate::sys::{Signal, Sys};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{LeaseState, ReapLine};
@@ -18,7 +19,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval between two checks of signalled processes.
+/// Longest interval between two checks of signalled processes.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lease with the processes found and the resulting plan.
@@ -195,7 +196,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
     let mut ending = ReapState::default();
     loop {
         let kill = context.now_ms() >= term_until;
-        let RoundResult { plans, survivors, targets } =
+        let RoundResult { plans, survivors, targets, terminated } =
             reap_round(context, leases, kill, &mut ending).await?;
         lines.get_or_insert_with(|| {
             leases.iter().zip(&plans).map(|(lease, plan)| line(lease, plan)).collect()
@@ -208,7 +209,7 @@ pub async fn reap<S: Sys>(context: &Arc<Context<S>>, leases: &mut [Lease]) -> io
             name_survivors(context, leases, &plans, &survivors);
             return Ok(ReapResult::of(leases, lines, &plans));
         }
-        tokio::time::sleep(ROUND_PAUSE).await;
+        wait_for_ends(&terminated, ROUND_PAUSE).await;
     }
 }
 
@@ -222,13 +223,15 @@ struct ReapState {
 }
 
 /// Result of one round.
-struct RoundResult {
+struct RoundResult<H> {
     /// Decision about each lease.
     plans: Vec<ReapPlan>,
     /// Description of the processes found for each lease.
     survivors: Vec<String>,
     /// Number of leases that are not finished.
     targets: usize,
+    /// Processes of the trees to which SIGTERM was sent in this round.
+    terminated: Vec<Arc<H>>,
 }
 
 /// Checks every lease and signals verified processes: SIGTERM once to each process, SIGKILL after the grace.
@@ -237,7 +240,7 @@ async fn reap_round<S: Sys>(
     leases: &mut [Lease],
     kill: bool,
     ending: &mut ReapState,
-) -> io::Result<RoundResult> {
+) -> io::Result<RoundResult<S::Handle>> {
     let being_ended = ending.leases.clone();
     let (rows, watch) = (leases.to_vec(), ReaperContext { being_ended, ..ReaperContext::of(context) });
     let examined = context
@@ -257,6 +260,7 @@ async fn reap_round<S: Sys>(
         }
     }
     record_closing(context, leases, &examined).await;
+    let mut terminated = Vec::new();
     for (lease, one) in leases.iter().zip(&examined) {
         let ReapPlan::Signal(pids) = &one.plan else { continue };
         if kill {
@@ -279,10 +283,12 @@ async fn reap_round<S: Sys>(
             ending.sigterm_sent.extend(pids);
             drop(tree_kill::signal_all(context.sys.as_ref(), &one.found, Signal::Term));
             drop(tree_kill::signal_all(context.sys.as_ref(), &one.found, Signal::Cont));
+            terminated.extend(one.found.handles());
         }
     }
     let survivors = examined.iter().map(|one| one.found.survivors()).collect();
-    Ok(RoundResult { plans: examined.into_iter().map(|one| one.plan).collect(), survivors, targets })
+    let plans = examined.into_iter().map(|one| one.plan).collect();
+    Ok(RoundResult { plans, survivors, targets, terminated })
 }
 
 /// Records the closing before the first signal, for all leases in as few commits as possible.

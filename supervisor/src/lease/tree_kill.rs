@@ -148,6 +148,11 @@ impl<H> TreeScan<H> {
         self.members.iter().filter(move |m| !(spares_root && m.is_root))
     }
 
+    /// Returns the handles.
+    pub fn handles(&self) -> impl Iterator<Item = Arc<H>> {
+        self.members.iter().map(|m| Arc::clone(&m.handle))
+    }
+
     /// Returns the pids, children first.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {

@@ -94,6 +94,25 @@ impl<S: Sys> Child<S> {
     }
 }
 
+/// Waits until all these processes have ended, at most for `limit`. Waits that long if there are none, or if the
+/// kernel has no pidfds.
+pub async fn wait_for_ends<H: OpenProcess>(processes: &[Arc<H>], limit: Duration) {
+    let all_ended = async {
+        for process in processes {
+            let fd = process.pidfd().and_then(|fd| fd.try_clone_to_owned().ok());
+            let ready = fd.and_then(|fd| pipe::Receiver::from_owned_fd_unchecked(fd).ok());
+            match ready {
+                Some(ready) if ready.readable().await.is_ok() => {}
+                Some(_) | None => std::future::pending().await,
+            }
+        }
+        if processes.is_empty() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let _ = tokio::time::timeout(limit, all_ended).await;
+}
+
 /// Error of a wrapper's control socket.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
