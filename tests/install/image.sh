@@ -41,6 +41,20 @@ user=$(jq -r .config.User "$config")
 tar -xzf "$layer" -C "$work/tree" --exclude='./dev/*'
 echo "passed: the archive is consistent"
 
+# Tools of others: skopeo loads the archive, umoci makes the bundle that a runtime starts.
+if command -v skopeo >/dev/null && command -v umoci >/dev/null; then
+    skopeo copy --quiet "oci-archive:${image[0]}" "oci:$work/copy:latest" >"$work/log" 2>&1 || fail "skopeo"
+    umoci unpack --image "$work/copy:latest" "$work/bundle" >"$work/log" 2>&1 || fail "umoci"
+    [ "$(jq -r '.process.args[]' "$work/bundle/config.json")" = "$(printf '%s\n' "${command[@]}")" ] || fail "another command"
+    diff <(cd "$work/tree" && find . -path ./dev -prune -o -print | sort) \
+        <(cd "$work/bundle/rootfs" && find . -path ./dev -prune -o -print | sort) >"$work/log" || fail "other files"
+    rm -rf --one-file-system "$work/copy" "$work/bundle"
+    echo "passed: skopeo and umoci make a bundle of it"
+else
+    echo "not possible here: skopeo or umoci is missing"
+    [ -z "${CI:-}" ] || exit 1
+fi
+
 unshare --mount --pid --fork --kill-child --net --ipc --uts sh -ec '
     root=$1 user=$2; shift 2
     mount --make-rprivate / && mount --bind "$root" "$root" && mount -t proc proc "$root/proc"

@@ -33,7 +33,9 @@ pub struct AgentLine<'a> {
 impl<'a> AgentLine<'a> {
     /// Repairs a line. Invalid JSON stays invalid.
     pub fn repair(bytes: &'a [u8]) -> Self {
-        let source = String::from_utf8_lossy(bytes);
+        // The lossy conversion reads byte by byte, so that it is left to text that needs it.
+        let source =
+            std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let was_text = matches!(source, Cow::Borrowed(_));
         let mut scanner = Scanner::new(&source);
         scanner.run();

@@ -23,6 +23,10 @@ impl DirectMachine {
         raw: &str,
         line: &AgentLine<'_>,
     ) -> (Option<BackendStep>, String) {
+        // Nothing is held, and a trailing half would have been repaired: nearly every chunk.
+        if self.state.half.is_none() && !line.is_repaired() {
+            return (None, raw.to_owned());
+        }
         let thought = match variant {
             Some(MESSAGE) => Some(false),
             Some(THOUGHT) => Some(true),
