@@ -21,9 +21,9 @@ const READ_WAIT: Duration = Duration::from_secs(1);
 
 /// Standard output, one message a line. Clones write in turn.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Output(Arc<Mutex<()>>);
+pub(crate) struct MessageWriter(Arc<Mutex<()>>);
 
-impl Output {
+impl MessageWriter {
     /// Writes a message. A reader that is gone ends the lease, so errors have no other effect.
     pub(crate) fn send(&self, message: &Message) {
         let Ok(mut line) = serde_json::to_vec(message) else { return };
@@ -74,7 +74,7 @@ impl Slot {
 struct Shared {
     program: AcpxProgram,
     home: PrivateHome,
-    output: Output,
+    output: MessageWriter,
 }
 
 /// Commands of one session.
@@ -89,7 +89,7 @@ pub(crate) struct Commands {
 }
 
 impl Commands {
-    pub(crate) fn new(program: AcpxProgram, home: PrivateHome, output: Output) -> Self {
+    pub(crate) fn new(program: AcpxProgram, home: PrivateHome, output: MessageWriter) -> Self {
         let shared = Arc::new(Shared { program, home, output });
         let (queue, jobs) = mpsc::channel();
         let running = Slot::default();
@@ -229,7 +229,7 @@ fn pid_of(child: &Child) -> Pid {
 
 /// Reads the lines of one command.
 struct LineReader {
-    output: Output,
+    output: MessageWriter,
     count: Vec<String>,
     /// True once the end of the command was reported.
     is_over: Arc<Mutex<bool>>,

@@ -10,7 +10,7 @@ mod home;
 mod program;
 mod protocol;
 
-use commands::{Commands, Output};
+use commands::{Commands, MessageWriter};
 use home::PrivateHome;
 use program::AcpxProgram;
 use protocol::{Input, Message};
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(end) => return end.print(),
     };
-    let output = Output::default();
+    let output = MessageWriter::default();
     let ready =
         PrivateHome::open(&options.key).and_then(|home| Ok((AcpxProgram::find(&options.acpx)?, home)));
     let (program, home) = match ready {
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
 }
 
 /// Carries out the lines of standard input until its end, then ends what still runs.
-fn serve(mut commands: Commands, output: &Output) {
+fn serve(mut commands: Commands, output: &MessageWriter) {
     let mut input = std::io::stdin().lock();
     let mut line = Vec::new();
     loop {

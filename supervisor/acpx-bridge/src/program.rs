@@ -17,7 +17,7 @@ pub(crate) struct AcpxProgram {
     pub(crate) words: Vec<String>,
     /// Output of `--version`.
     pub(crate) version: String,
-    /// Version of Node; `None` if acpx is no script of Node.
+    /// Version of Node; `None` if acpx does not run on Node.
     pub(crate) node: Option<String>,
 }
 

@@ -70,7 +70,7 @@ pub(crate) enum Message {
     Hello {
         /// Output of `acpx --version`.
         acpx: String,
-        /// Version of Node; absent if acpx is no script of Node.
+        /// Version of Node; absent if acpx does not run on Node.
         #[serde(skip_serializing_if = "Option::is_none")]
         node: Option<String>,
         /// Home directory of the agent.

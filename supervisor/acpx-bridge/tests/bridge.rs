@@ -139,7 +139,7 @@ fn commands_run_in_order_one_at_a_time() {
 }
 
 #[test]
-fn watch_runs_beside_a_command_until_it_is_ended() {
+fn watch_runs_during_a_command_until_it_is_ended() {
     let (mut bridge, _) = Bridge::ready();
     bridge.send(&json!({ "op": "watch", "id": 1, "argv": ["watch"] }));
     assert_eq!(bridge.line(), json!({ "type": "watch", "id": 1, "line": "{\"watch\":1}" }));
