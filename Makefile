@@ -50,7 +50,7 @@ up: ## Build everything without optimisation and run it: supervisor, gateway, de
 	exec $(TARGET_DIR)/debug/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
 build: ## Build the three programs in release mode, their man pages and completions
-	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor
+	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor -p acp-acpx-bridge
 	@$(MAKE) --no-print-directory wrapper strip
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper
 	install -m 644 "$(WRAPPER).debug" $(TARGET_DIR)/release/acp-wrapper.debug
@@ -73,6 +73,7 @@ wrapper:
 strip:
 	$(call STRIP,$(TARGET_DIR)/release,acp-gateway)
 	$(call STRIP,$(TARGET_DIR)/release,acp-supervisor)
+	$(call STRIP,$(TARGET_DIR)/release,acp-acpx-bridge)
 
 # Not after `build`, so that root compiles nothing. The wrapper is found in ../lib/acp-host.
 install: ## Install the programs of `make build` with units, man pages, completions and manual (PREFIX=/usr/local, DESTDIR=)
@@ -123,6 +124,7 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --skip nightly_
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test northbound -- --ignored --test-threads=1 foreign::
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test acpx_backend -- --ignored --test-threads=1 foreign::
 	tests/foreign/install-prometheus.sh "$(TARGET_DIR)/foreign"
 	PATH="$(abspath $(TARGET_DIR)/foreign)/prometheus/usr/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"

@@ -16,7 +16,7 @@ case $prefix in
 esac
 root=${DESTDIR:-}
 to=$root$prefix
-for program in acp-gateway acp-supervisor acp-wrapper; do
+for program in acp-gateway acp-supervisor acp-wrapper acp-acpx-bridge; do
     if [ ! -x "$programs/$program" ]; then
         echo "install.sh: $programs/$program is missing; build it with \`make build\`" >&2
         exit 1
@@ -42,6 +42,7 @@ relocated() {
 put 755 "$programs/acp-gateway" "$to/bin/acp-gateway"
 put 755 "$programs/acp-supervisor" "$to/bin/acp-supervisor"
 put 755 "$programs/acp-wrapper" "$to/lib/acp-host/acp-wrapper"
+put 755 "$programs/acp-acpx-bridge" "$to/lib/acp-host/acp-acpx-bridge"
 for unit in acp-supervisor.service acp-supervisor.socket acp-gateway@.service acp-gateway-backup@.service \
     acp-gateway-backup@.timer; do
     relocated "$here/systemd/$unit" "$to/lib/systemd/system/$unit"

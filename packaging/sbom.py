@@ -7,7 +7,7 @@ The same dependencies give the same bytes: no time and no serial number.
 import json
 import sys
 
-PROGRAMS = ("acp-gateway", "acp-supervisor", "acp-wrapper")
+PROGRAMS = ("acp-gateway", "acp-supervisor", "acp-wrapper", "acp-acpx-bridge")
 
 metadata = json.load(sys.stdin)
 packages = {package["id"]: package for package in metadata["packages"]}

@@ -29,6 +29,7 @@ use crate::ops::notify;
 use crate::ops::orphaned_leases;
 use crate::ops::retention;
 use crate::ops::timeouts;
+use crate::runtime::acpx::AcpxProbe;
 use crate::runtime::agents::Agents;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
@@ -140,6 +141,7 @@ pub(crate) async fn serve(
     }
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
     service.registry.unregister(direct::ID);
+    service.registry.unregister(acp_core::runtime::acpx::ID);
     for channel in &channels {
         all.unregister(channel);
     }
@@ -361,6 +363,9 @@ fn start(
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
+    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe);
+    acpx.register(&registry);
+    tokio::spawn(acpx.run(Arc::clone(&registry), stop.clone()));
     let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());
     let deps = Deps {
         store: store.clone(),

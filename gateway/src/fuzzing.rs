@@ -11,11 +11,12 @@ use acp_core::api::{
     AnswerBody, CancelBody, CloseBody, NewBody, OptionBody, PromptBody, SpawnBody, UnbindBody,
 };
 use acp_core::backend::{AgentRequestKind, BackendMachine, BackendStep, StartSessionParams, SubmitParams};
+use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::event::{EventKind, EventRow, NewEvent};
 use acp_core::line_splitter::{LINE_BYTES_MAX, LineSplitter};
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::render::{ChannelFeatures, RenderData, RunDigest, Style, render_row};
-use acp_core::rows::RunMode;
+use acp_core::rows::{RunMode, SessionMode};
 use acp_core::runtime::direct::DirectMachine;
 use acp_shared::ids::{BindingId, LeaseId, RunId, SessionKey};
 use serde_json::{Value, json};
@@ -118,6 +119,10 @@ fn running() -> DirectMachine {
     let lease_id = LeaseId::parse(ID).expect("a lease id");
     let mut machine = DirectMachine::open(None).expect("a fresh machine");
     machine.start_session(&StartSessionParams {
+        session_key: "agent:fuzz:acp:1".to_owned(),
+        session_mode: SessionMode::Persistent,
+        permission: PermissionMode::Ask,
+        non_interactive: NonInteractive::Deny,
         lease_id,
         cwd: "/w".to_owned(),
         resume: None,

@@ -7,12 +7,13 @@
 //! offset. This makes the processing of output exactly-once.
 
 use crate::agent_settings::{OptionChange, SettingsReport};
-use crate::config::{ClientFs, McpServer};
+use crate::config::{ClientFs, McpServer, NonInteractive, PermissionMode};
 use crate::elicitation::Elicitation;
 use crate::event::NewEvent;
 use crate::failure::Failure;
 use crate::jsonrpc::RpcError;
 use crate::permission::Voters;
+use crate::rows::SessionMode;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -48,6 +49,10 @@ pub trait BackendMachine: Send {
     fn probe(&mut self) -> Vec<BackendStep>;
     /// True if the running turn can be steered.
     fn can_steer(&self) -> bool;
+    /// True if the process decides permissions itself, by the permission mode that it was started with.
+    fn decides_permissions(&self) -> bool {
+        false
+    }
     /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
 }
@@ -57,6 +62,14 @@ pub trait BackendMachine: Send {
 pub struct StartSessionParams {
     /// Lease of the new process.
     pub lease_id: LeaseId,
+    /// Key of the session.
+    pub session_key: String,
+    /// Lifetime of the session.
+    pub session_mode: SessionMode,
+    /// Permission mode of the session, for backends that decide permissions themselves.
+    pub permission: PermissionMode,
+    /// Outcome of permission requests without a person to decide, for the same.
+    pub non_interactive: NonInteractive,
     /// Absolute working directory.
     pub cwd: String,
     /// Agent's id of the conversation to continue; `None` starts a new one.
@@ -174,6 +187,11 @@ pub enum BackendStep {
     },
     /// Certainty that the agent asks in the present mode.
     AskGuarantee(AskGuarantee),
+    /// The process cannot be used further, but the session can: the next prompt starts another process.
+    EndProcess {
+        /// Reason, for the log of the supervisor.
+        reason: String,
+    },
     /// Answer to a probe.
     ProbeAnswered,
     /// The agent answered the message about the close, or none was sent. No further answer is expected.

@@ -57,6 +57,9 @@ pub struct SpawnRequest {
     /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
     #[serde(skip)]
     pub origin: Option<ConversationOrigin>,
+    /// Runtime backend; `None` uses the configured one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
     /// Further properties for a static binding; not available to other requesters.
     #[serde(skip)]
     pub configured: Option<StaticSessionParams>,

@@ -231,6 +231,7 @@ pub(crate) async fn spawn(
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         auth_method: body.auth_method,
+        backend: body.backend,
         ..SpawnRequest::default()
     };
     authorize_spawn(api.service.as_ref(), &caller, &request).await?;

@@ -6,6 +6,7 @@ use crate::config::LiveConfig;
 use crate::conversation::bindings::static_bindings::may_unbind;
 use crate::conversation::bindings::{SessionBindingService, UnbindTarget};
 use crate::metrics::{Metrics, STUCK};
+use crate::runtime::acpx::names_acpx;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::manager::{
@@ -25,7 +26,7 @@ use acp_core::permission::Voter;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
-use acp_core::runtime::Registry;
+use acp_core::runtime::{Registry, acpx};
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
@@ -370,7 +371,9 @@ impl GatewayService {
             let health = self.registry.get(id)?.health();
             Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
         };
-        self.registry.ids().into_iter().filter_map(view).collect()
+        let config = &self.live.now().config;
+        let is_used = |id: &&str| *id != acpx::ID || names_acpx(config);
+        self.registry.ids().into_iter().filter(is_used).filter_map(view).collect()
     }
 
     fn config_view(&self) -> ConfigView {

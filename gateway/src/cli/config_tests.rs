@@ -11,6 +11,7 @@ use crate::ops::retention;
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use crate::runtime::profiles::Profiles;
+use crate::tests::session_row;
 use acp_core::card::{Card, CardUpdateResult, UpdateRate};
 use acp_core::config::ignored_keys::{UNUSED, note};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
@@ -22,8 +23,9 @@ use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
 use acp_core::render::{RenderData, RunDigest, Style, render_row};
 use acp_core::rows::{ConversationRef, RunMode};
-use acp_core::runtime::Registry;
+use acp_core::runtime::acpx::AcpxRuntime;
 use acp_core::runtime::direct::DirectRuntime;
+use acp_core::runtime::{BackendHealth, Registry, Runtime as _};
 use acp_core::static_binding::{StaticSessionSpec, find_entry, first_key};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
@@ -186,6 +188,19 @@ fn backend(loaded: &LoadedConfig) -> String {
     format!("{found:?} {}", policy.explain_missing_backend(Failure::of(Code::BackendMissing)))
 }
 
+/// Profile of an agent behind acpx, if the backend is registered.
+fn acpx(loaded: &LoadedConfig) -> String {
+    let settings = loaded.config.backends.acpx.clone();
+    let (is_enabled, copy) = (settings.enabled, settings.clone());
+    let health = BackendHealth { ok: true, details: String::new() };
+    let runtime = AcpxRuntime::new("/bridge".to_owned(), move || copy.clone(), move || health.clone());
+    let found = runtime.programs().into_iter().map(|name| (name.clone(), format!("/found/{name}"))).collect();
+    let profile = agents(loaded).configured(&mine()).unwrap();
+    let key = SessionKey::parse("agent:mine:acp:1").unwrap();
+    let launched = runtime.launch(profile, &session_row(&key), &found);
+    format!("{is_enabled} {launched:?}")
+}
+
 fn configured(loaded: &LoadedConfig) -> String {
     let at = ConversationRef::new("console", "main", "c");
     let Some(found) = find_entry(&loaded.config.bindings, &at) else { return "nothing".to_owned() };
@@ -341,6 +356,10 @@ const ROWS: &[Row] = &[
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
     ("bindings.*.non_interactive_permissions", "\"fail\"", Seen(configured)),
     ("backends.direct.env_allow", "[\"SEC*\"]", Seen(profile)),
+    ("backends.acpx.enabled", "false", Seen(acpx)),
+    ("backends.acpx.command", "[\"node\", \"acpx.js\"]", Seen(acpx)),
+    ("backends.acpx.{init_ms,eof_ms}", "300000", Seen(acpx)),
+    ("agents.*.backend", "\"acpx\"", Seen(backend)),
     ("{backends.direct,agents.*}.{init_ms,eof_ms,term_ms,kill_ms}", "1234", Seen(profile)),
     ("{backends.direct,agents.*,limits}.queue_runs_max", "2", Seen(limits)),
     ("agents.*.command", "[\"/bin/true\"]", Seen(profile)),

@@ -203,6 +203,9 @@ pub(crate) struct SpawnArgs {
     /// Agent to start [default: acp.default_agent]
     #[arg(long)]
     agent: Option<AgentName>,
+    /// Runtime backend, direct or acpx [default: the agent's, or acp.backend]
+    #[arg(long, value_name = "NAME")]
+    backend: Option<String>,
     /// Working directory of the agent [default: the current one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
@@ -416,6 +419,7 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         mcp_servers,
         additional_directories,
         auth_method: None,
+        backend: args.backend,
     };
     let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;

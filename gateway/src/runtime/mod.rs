@@ -1,6 +1,7 @@
 //! Agents as programs: their commands, the look-up of programs where they run, and the host's side of their file
 //! and terminal requests.
 
+pub(crate) mod acpx;
 pub(crate) mod agent_host;
 pub(crate) mod agents;
 pub(crate) mod local_lookup;

@@ -75,7 +75,9 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfi
 /// Returns the programs and directories to look up before the session's agent is started.
 pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
-    deps.profiles.lookup(&session.agent, Some(&session.cwd), directories)
+    let mut lookup = deps.profiles.lookup(&session.agent, Some(&session.cwd), directories);
+    lookup.programs.extend(deps.registry.get(&session.backend).iter().flat_map(|it| it.programs()));
+    lookup
 }
 
 /// Returns the profile to start the session's agent now, in exactly the directory it was spawned in, which
@@ -104,7 +106,7 @@ pub(crate) fn profile(
             return Err(moved(why, "additional directory"));
         }
     }
-    Ok(profile)
+    deps.registry.require(&session.backend)?.launch(profile, session, &found.programs)
 }
 
 /// Builds the failure of a start in a directory that now lies elsewhere.

@@ -60,10 +60,11 @@ const NOT_IN_CORE: [&str; 12] = [
 const STD_NOT_IN_CORE: [&str; 7] = ["fs", "process", "net", "os", "env", "thread", "io"];
 
 /// Which packages of the workspace a package may name.
-const PACKAGES: [(&str, &[&str]); 8] = [
+const PACKAGES: [(&str, &[&str]); 9] = [
     ("shared", &[]),
     ("wrapper", &["acp_shared"]),
     ("supervisor", &["acp_shared"]),
+    ("supervisor/acpx-bridge", &["acp_shared"]),
     ("gateway/core", &["acp_shared"]),
     ("gateway/store", &["acp_shared", "acp_core"]),
     ("gateway/discord", &["acp_shared"]),

@@ -8,10 +8,11 @@ use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
 /// The packages whose code is the product.
-pub(crate) const PRODUCT: [&str; 8] = [
+pub(crate) const PRODUCT: [&str; 9] = [
     "shared",
     "wrapper",
     "supervisor",
+    "supervisor/acpx-bridge",
     "gateway",
     "gateway/core",
     "gateway/store",

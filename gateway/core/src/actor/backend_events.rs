@@ -93,6 +93,7 @@ impl Actor {
             BackendStep::Request(request) => self.on_agent_request(request, out),
             BackendStep::RequestWithdrawn { at } => self.on_request_withdrawn(at, out),
             BackendStep::AskGuarantee(asking) => self.on_ask_guarantee(asking, out),
+            BackendStep::EndProcess { reason } => self.close_lease(&reason, out),
             BackendStep::ProbeAnswered => self.timers.alive_ms = None,
             BackendStep::CloseAnswered => {}
             BackendStep::Log(text) => out.effects.push(ActorEffect::Log(text)),

@@ -60,6 +60,10 @@ impl Actor {
         let options = self.session.options.config_over(&self.profile.options);
         let steps = self.backend.start_session(&StartSessionParams {
             lease_id,
+            session_key: self.session.session_key.to_string(),
+            session_mode: self.session.mode,
+            permission: self.session.options.permission,
+            non_interactive: self.session.options.non_interactive,
             cwd: self.session.cwd.clone(),
             resume: self.session.agent_session_id.clone(),
             mode: self.session.options.mode_id.clone().or_else(|| self.profile.mode.clone()),

@@ -93,7 +93,14 @@ impl Actor {
         if let Some(text) = setting.option_change().and_then(|option| options.agent.refusal(&option)) {
             return Err(refused(text));
         }
-        if setting.requires_restart() { self.may_restart() } else { Ok(()) }
+        if self.restarts_agent(setting) { self.may_restart() } else { Ok(()) }
+    }
+
+    /// True if a setting takes effect with another process of the agent only.
+    fn restarts_agent(&self, setting: &Setting) -> bool {
+        let is_permission = matches!(setting, Setting::Permission(_) | Setting::NonInteractive(_));
+        setting.requires_restart()
+            || (is_permission && self.lease.is_some() && self.backend.decides_permissions())
     }
 
     /// Changes a setting of the gateway itself.
@@ -110,7 +117,7 @@ impl Actor {
             // A running turn gets the new time limit, counted from its start, as after a restart.
             self.arm_turn_timer();
         }
-        if setting.requires_restart() {
+        if self.restarts_agent(setting) {
             self.close_lease("restart with changed settings", out);
         }
         if matches!(setting, Setting::Permission(_)) {

@@ -54,6 +54,9 @@ pub struct SpawnBody {
     /// Sign-in method of the agent (`authenticate`), used each time its process opens the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Runtime backend; absent takes the configured one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.

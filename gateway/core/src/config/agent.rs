@@ -12,6 +12,28 @@ pub struct Backends {
     /// `backends.direct.*`: agents that speak ACP with the gateway directly. Their programs are
     /// `agents.NAME.command`.
     pub direct: Backend,
+    /// `backends.acpx.*`: agents that are run by the command line of acpx.
+    pub acpx: AcpxBackend,
+}
+
+/// `backends.acpx.*`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AcpxBackend {
+    /// True if sessions may use this backend. Default: true.
+    pub enabled: bool,
+    /// Program of acpx and its arguments, found in the gateway's `PATH`. Default: `["acpx"]`.
+    pub command: Vec<String>,
+    /// Minimum of the time for an agent to open a session. Default: none, 180000.
+    pub init_ms: Option<u64>,
+    /// Minimum of the time between end of file on standard input and SIGTERM. Default: none, 20000.
+    pub eof_ms: Option<u64>,
+}
+
+impl Default for AcpxBackend {
+    fn default() -> Self {
+        Self { enabled: true, command: vec!["acpx".to_owned()], init_ms: None, eof_ms: None }
+    }
 }
 
 impl Backends {
@@ -78,6 +100,8 @@ impl ClientFs {
 pub struct AgentConfig {
     /// Program and arguments; never a shell line. Default: none, the built-in agent of that name.
     pub command: Option<Vec<String>>,
+    /// Runtime backend of new sessions with the agent. Default: none, `acp.backend`. Ours.
+    pub backend: Option<String>,
     /// Additional environment variables of the agent. Default: none.
     pub env: BTreeMap<String, String>,
     /// Environment variables of the gateway passed to the agent in addition to the usual ones; `NAME*`

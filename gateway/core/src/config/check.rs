@@ -1,7 +1,7 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{FilesConfig, Project, ThreadBindings};
-use super::{AgentConfig, Backend, Channels, Config, bindings, mcp, northbound, notify};
+use super::{AcpxBackend, AgentConfig, Backend, Channels, Config, bindings, mcp, northbound, notify};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -192,6 +192,12 @@ fn check_backend(found: &mut KeyProblems, config: &Config) {
     allow_list(found, at("env_allow"), &direct.env_allow);
     let Backend { init_ms, eof_ms, term_ms, kill_ms, queue_runs_max, .. } = *direct;
     check_limits(found, at, [init_ms, eof_ms, term_ms, kill_ms, queue_runs_max]);
+    let AcpxBackend { command, init_ms, eof_ms, .. } = &config.backends.acpx;
+    let at = |name: &str| owned(&["backends", "acpx"], &[name]);
+    if command.iter().any(String::is_empty) || command.is_empty() {
+        found.push((at("command"), "must name a program; its words must not be empty".to_owned()));
+    }
+    check_limits(found, at, [*init_ms, *eof_ms, None, None, None]);
 }
 
 /// Checks the limits that agents and backends have in common.

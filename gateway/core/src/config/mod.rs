@@ -19,7 +19,7 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use agent::{AgentConfig, Backend, Backends, ClientFs};
+pub use agent::{AcpxBackend, AgentConfig, Backend, Backends, ClientFs};
 pub use bindings::{Binding, SessionMode};
 pub use channels::{Channels, DiscordAccount, SessionConfig};
 pub use mcp::{McpServer, McpTransport, Secret};

@@ -201,7 +201,7 @@ fn errors_name_line_and_nearest_key() {
         ),
         ("[acp.control_plane]\nstore = \"postgres\"\n", vec![":2: ", "sqlite"]),
         ("[acp.stream]\ntag_visibility = { \"Tool Call\" = true }\n", vec![":2: ", "agent_message_chunk"]),
-        ("[backends.acpx]\nterm_ms = 1\n", vec![":1: ", "unknown key `backends.acpx`"]),
+        ("[backends.acpx]\nterm_ms = 1\n", vec![":2: ", "unknown key `backends.acpx.term_ms`"]),
         ("[backends.direct]\nkill_ms = 1\n", vec![":2: ", "backends.direct.kill_ms: 1 is out of bounds"]),
         ("[agents.a]\nqueue_runs_max = 0\n", vec![":2: ", "agents.a.queue_runs_max"]),
         (

@@ -141,7 +141,8 @@ impl Resolver<'_> {
     }
 
     fn backend_section(&self) -> Option<(&str, &Backend)> {
-        let name = self.loaded.config.acp.backend.as_str();
+        let of_agent = self.agent_section().and_then(|(_, agent)| agent.backend.as_deref());
+        let name = of_agent.unwrap_or(self.loaded.config.acp.backend.as_str());
         Some((name, self.loaded.config.backends.get(name)?))
     }
 
@@ -295,7 +296,13 @@ pub fn effective_policy(loaded: &LoadedConfig, scope: &PolicyScope) -> Effective
     EffectivePolicy {
         enabled: it.plain("acp.enabled", acp.enabled),
         dispatch_enabled: it.plain("acp.dispatch.enabled", acp.dispatch.enabled),
-        backend: it.plain("acp.backend", acp.backend.clone()),
+        backend: it.pick(
+            vec![(
+                key(&["agents", agent, "backend"]),
+                it.agent_section().and_then(|(_, agent)| agent.backend.clone()),
+            )],
+            it.plain("acp.backend", acp.backend.clone()),
+        ),
         install_command: it.plain("acp.runtime.install_command", acp.runtime.install_command.clone()),
         default_agent: it.plain("acp.default_agent", acp.default_agent.clone()),
         allowed_agents: it.plain("acp.allowed_agents", acp.allowed_agents.clone()),

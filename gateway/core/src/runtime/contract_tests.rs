@@ -1,8 +1,10 @@
 //! Contract of every backend machine, independent of its protocol. A [`FakeAgent`] plays the agent.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
-use super::Runtime as _;
+use super::acpx::AcpxRuntime;
+use super::acpx::tests::FakeBridge;
 use super::direct::{self, DirectRuntime};
+use super::{BACKENDS, BackendHealth, Runtime};
 use crate::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
@@ -12,13 +14,85 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
 use serde_json::{Value, json};
 
+/// Program on the other side of a backend's machine.
+trait Peer {
+    /// Lines before the first message.
+    fn greeting(&self) -> Vec<String> {
+        Vec::new()
+    }
+    /// Id of a conversation to resume.
+    fn resume_id(&self) -> String;
+    /// Immediate responses to a message.
+    fn responses(&self, sent: &str) -> Vec<String>;
+    fn text_update(&self, text: &str) -> String;
+    /// Request for a permission; `None` if the backend asks nobody.
+    fn permission_request(&self, id: u64) -> Option<String>;
+    fn turn_end(&self, run_id: RunId, stop_reason: &str) -> String;
+    fn turn_failure(&self, run_id: RunId) -> String;
+    /// Runs of an update between turns: none for a backend without one.
+    fn late_runs(&self) -> Vec<Option<RunId>>;
+    /// True if a turn takes messages beside the prompt.
+    fn has_control_messages(&self) -> bool;
+}
+
 /// Agent of the direct backend that follows the protocol.
 #[derive(Default)]
 struct FakeAgent {
     cannot_load: bool,
 }
 
-impl FakeAgent {
+impl Peer for FakeBridge {
+    fn greeting(&self) -> Vec<String> {
+        vec![Self::hello("0.19.1")]
+    }
+
+    fn resume_id(&self) -> String {
+        Self::handle()
+    }
+
+    fn responses(&self, sent: &str) -> Vec<String> {
+        Self::responses(self, sent)
+    }
+
+    fn text_update(&self, text: &str) -> String {
+        Self::text_update(self, text)
+    }
+
+    fn permission_request(&self, _id: u64) -> Option<String> {
+        None
+    }
+
+    fn turn_end(&self, _run_id: RunId, stop_reason: &str) -> String {
+        let status = if stop_reason == "cancelled" { "cancelled" } else { "completed" };
+        self.turn_result(&json!({ "status": status, "stopReason": stop_reason }))
+    }
+
+    fn turn_failure(&self, _run_id: RunId) -> String {
+        self.turn_result(&json!({ "status": "failed", "error": { "message": "m", "code": "RUNTIME" } }))
+    }
+
+    fn late_runs(&self) -> Vec<Option<RunId>> {
+        Vec::new()
+    }
+
+    fn has_control_messages(&self) -> bool {
+        true
+    }
+}
+
+impl Peer for FakeAgent {
+    fn resume_id(&self) -> String {
+        "old".to_owned()
+    }
+
+    fn late_runs(&self) -> Vec<Option<RunId>> {
+        vec![None]
+    }
+
+    fn has_control_messages(&self) -> bool {
+        false
+    }
+
     /// Immediate responses of the agent: handshake, settings, probes.
     fn responses(&self, sent: &str) -> Vec<String> {
         let sent: Value = serde_json::from_str(sent).unwrap();
@@ -44,11 +118,11 @@ impl FakeAgent {
         .to_string()
     }
 
-    fn permission_request(&self, id: u64) -> String {
-        json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
+    fn permission_request(&self, id: u64) -> Option<String> {
+        let request = json!({ "jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": {
             "options": [{ "optionId": "yes", "name": "Yes", "kind": "allow_once" }],
-        }})
-        .to_string()
+        }});
+        Some(request.to_string())
     }
 
     fn turn_end(&self, run_id: RunId, stop_reason: &str) -> String {
@@ -65,8 +139,8 @@ impl FakeAgent {
 /// Backend machine with its agent. With `restarts`, the machine is restored from its saved state for each
 /// call.
 struct MachineFixture {
-    agent: FakeAgent,
-    runtime: DirectRuntime,
+    agent: Box<dyn Peer>,
+    runtime: Box<dyn Runtime>,
     machine: Box<dyn BackendMachine>,
     restarts: bool,
     at: u64,
@@ -74,8 +148,11 @@ struct MachineFixture {
 }
 
 impl MachineFixture {
-    fn new(agent: FakeAgent, restarts: bool) -> Self {
-        let runtime = DirectRuntime::default();
+    fn new(backend: &str, cannot_load: bool, restarts: bool) -> Self {
+        let (runtime, agent): (Box<dyn Runtime>, Box<dyn Peer>) = match backend {
+            direct::ID => (Box::new(DirectRuntime::default()), Box::new(FakeAgent { cannot_load })),
+            _ => (Box::new(acpx()), Box::new(FakeBridge::new(cannot_load))),
+        };
         let machine = runtime.machine(None).unwrap();
         Self { agent, runtime, machine, restarts, at: 0, log: Vec::new() }
     }
@@ -112,7 +189,20 @@ impl MachineFixture {
         self.at = 0;
         let (cwd, resume) = ("/work space".to_owned(), resume.map(str::to_owned));
         let input = StartSessionParams { lease_id, cwd, resume, asks: true, ..direct::tests::defaults() };
-        self.call(|machine| machine.start_session(&input))
+        let mut steps = self.call(|machine| machine.start_session(&input));
+        for line in self.agent.greeting() {
+            steps.extend(self.receive(&line));
+        }
+        steps
+    }
+
+    /// Kinds of the sent messages, without those that a backend needs beside a prompt.
+    fn effects(&self, steps: &[BackendStep]) -> Vec<InputKind> {
+        let mut kinds = sends(steps);
+        if self.agent.has_control_messages() {
+            kinds.retain(|kind| *kind != InputKind::Control);
+        }
+        kinds
     }
 
     fn submit(&mut self, run_id: RunId, steer: bool) -> Vec<BackendStep> {
@@ -125,6 +215,12 @@ impl MachineFixture {
         let outcome = Ok(permission::selected_result("yes"));
         self.call(|machine| machine.answer(&RequestReply { at, outcome, is_rejection: false }))
     }
+}
+
+/// Backend `acpx` without its programs.
+fn acpx() -> AcpxRuntime {
+    let health = BackendHealth { ok: true, details: String::new() };
+    AcpxRuntime::new("/bridge".to_owned(), Default::default, move || health.clone())
 }
 
 fn sends(steps: &[BackendStep]) -> Vec<InputKind> {
@@ -173,36 +269,30 @@ fn run_session(mut pair: MachineFixture, lease: LeaseId, runs: &[RunId; 4]) -> V
 
     // A turn is sent once, its text belongs to its run, and its end comes last.
     let [first, second, third, fourth] = *runs;
-    assert_eq!(sends(&pair.submit(first, false)), [InputKind::Prompt { run_id: first }]);
+    let submitted = pair.submit(first, false);
+    assert_eq!(pair.effects(&submitted), [InputKind::Prompt { run_id: first }]);
     assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("a"))), [Some(first)]);
     assert_eq!(turn_ends(&pair.submit(second, false)), [(second, "failed")], "one turn at a time");
     assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("b"))), [Some(first)]);
     let done = pair.receive(&pair.agent.turn_end(first, "end_turn"));
     assert_eq!(turn_ends(&done), [(first, "end_turn")]);
     assert!(turn_ends(&pair.receive(&pair.agent.turn_end(first, "end_turn"))).is_empty(), "a turn ends once");
-    assert_eq!(
-        text_runs(&pair.receive(&pair.agent.text_update("late"))),
-        [None],
-        "late text belongs to no turn"
-    );
+    let late = text_runs(&pair.receive(&pair.agent.text_update("late")));
+    assert_eq!(late, pair.agent.late_runs(), "late text belongs to no turn");
 
-    // Requests are identified by their offset and answered once.
     pair.submit(second, false);
-    let one = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
-    let two = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
-    assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
-    assert_eq!(sends(&pair.answer(two[0])), [InputKind::Answer { at: two[0] }]);
-    assert!(sends(&pair.answer(two[0])).is_empty(), "an answer is sent once");
-    assert!(sends(&pair.answer(u64::MAX)).is_empty(), "an unknown request gets no answer");
-
+    let asked = run_permissions(&mut pair);
     // A cancel affects the running turn only. The end of a turn withdraws its requests first.
     assert!(sends(&pair.call(|machine| machine.cancel(first))).is_empty());
-    assert_eq!(sends(&pair.call(|machine| machine.cancel(second))), [InputKind::Cancel { run_id: second }]);
+    let cancelled = pair.call(|machine| machine.cancel(second));
+    assert_eq!(pair.effects(&cancelled), [InputKind::Cancel { run_id: second }]);
     let end = pair.receive(&pair.agent.turn_end(second, "cancelled"));
     assert_eq!(turn_ends(&end), [(second, "cancelled")]);
     assert!(matches!(end.last(), Some(BackendStep::TurnDone { .. })), "{end:?}");
-    assert!(end.contains(&BackendStep::RequestWithdrawn { at: one[0] }), "{end:?}");
-    assert!(sends(&pair.answer(one[0])).is_empty(), "too late");
+    if let Some(open) = asked {
+        assert!(end.contains(&BackendStep::RequestWithdrawn { at: open }), "{end:?}");
+        assert!(sends(&pair.answer(open)).is_empty(), "too late");
+    }
 
     for line in ["", "Loading…", "{\"", "[]", "[{}]", "7", "null", "{}", "{\"id\":null}"] {
         let steps = pair.receive(line);
@@ -229,6 +319,19 @@ fn run_session(mut pair: MachineFixture, lease: LeaseId, runs: &[RunId; 4]) -> V
     pair.log
 }
 
+/// Checks that requests are identified by their offset and answered once. Returns an open one; `None` if the backend asks
+/// nobody.
+fn run_permissions(pair: &mut MachineFixture) -> Option<u64> {
+    let (first, second) = (pair.agent.permission_request(0)?, pair.agent.permission_request(0)?);
+    let one = request_offsets(&pair.receive(&first));
+    let two = request_offsets(&pair.receive(&second));
+    assert!(one.len() == 1 && two.len() == 1 && one != two, "two requests with one id are two");
+    assert_eq!(sends(&pair.answer(two[0])), [InputKind::Answer { at: two[0] }]);
+    assert!(sends(&pair.answer(two[0])).is_empty(), "an answer is sent once");
+    assert!(sends(&pair.answer(u64::MAX)).is_empty(), "an unknown request gets no answer");
+    Some(one[0])
+}
+
 #[test]
 fn restored_machine_behaves_like_the_original() {
     let (lease, runs) = (LeaseId::mint(), [(); 4].map(|()| RunId::mint()));
@@ -236,54 +339,69 @@ fn restored_machine_behaves_like_the_original() {
     let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
         log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
     };
-    let straight = comparable(run_session(MachineFixture::new(FakeAgent::default(), false), lease, &runs));
-    let restarted = comparable(run_session(MachineFixture::new(FakeAgent::default(), true), lease, &runs));
-    assert_eq!(straight, restarted, "a machine restored before every call behaves the same");
+    for backend in BACKENDS {
+        let straight = comparable(run_session(MachineFixture::new(backend, false, false), lease, &runs));
+        let restarted = comparable(run_session(MachineFixture::new(backend, false, true), lease, &runs));
+        assert_eq!(straight, restarted, "a machine restored before every call behaves the same");
+    }
 }
 
 #[test]
 fn failed_resume_starts_no_new_conversation() {
-    let mut pair = MachineFixture::new(FakeAgent { cannot_load: true }, true);
-    let steps = pair.open(LeaseId::mint(), Some("old"));
-    let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
-    assert!(steps.iter().any(refused), "{steps:?}");
-    for step in &steps {
-        assert!(!matches!(step, BackendStep::Ready { .. }));
-        if let BackendStep::Send { bytes, .. } = step {
-            assert!(!std::str::from_utf8(bytes).unwrap().contains("session/new"), "{step:?}");
+    for backend in BACKENDS {
+        let mut pair = MachineFixture::new(backend, true, true);
+        let resume = pair.agent.resume_id();
+        let steps = pair.open(LeaseId::mint(), Some(&resume));
+        let refused = |step: &BackendStep| matches!(step, BackendStep::Failed(failure) if failure.code == Code::ResumeUnavailable);
+        assert!(steps.iter().any(refused), "{steps:?}");
+        for step in &steps {
+            assert!(!matches!(step, BackendStep::Ready { .. }));
+            if let BackendStep::Send { bytes, .. } = step {
+                let text = std::str::from_utf8(bytes).unwrap();
+                assert!(!text.contains("session/new") && !text.contains("\"new\""), "{step:?}");
+            }
         }
     }
 }
 
 #[test]
 fn resumed_conversation_ignores_its_replay() {
-    let mut pair = MachineFixture::new(FakeAgent::default(), true);
-    let steps = pair.open(LeaseId::mint(), Some("old"));
-    let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if agent_session_id == "old");
-    assert!(steps.iter().any(ready), "{steps:?}");
-    let run_id = RunId::mint();
-    let replay = pair.receive(&pair.agent.text_update("old words"));
-    assert!(text_runs(&replay).is_empty(), "updates before the first prompt are a replay: {replay:?}");
-    pair.submit(run_id, false);
-    assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("new words"))), [Some(run_id)]);
+    for backend in BACKENDS {
+        let mut pair = MachineFixture::new(backend, false, true);
+        let resume = pair.agent.resume_id();
+        let steps = pair.open(LeaseId::mint(), Some(&resume));
+        let ready = |step: &BackendStep| matches!(step, BackendStep::Ready { agent_session_id, resumable: true, .. } if *agent_session_id == resume);
+        assert!(steps.iter().any(ready), "{steps:?}");
+        let run_id = RunId::mint();
+        let replay = pair.receive(&pair.agent.text_update("old words"));
+        assert!(text_runs(&replay).is_empty(), "updates before the first prompt are a replay: {replay:?}");
+        pair.submit(run_id, false);
+        assert_eq!(text_runs(&pair.receive(&pair.agent.text_update("new words"))), [Some(run_id)]);
+    }
 }
 
 #[test]
 fn new_process_resets_the_machine() {
-    let mut pair = MachineFixture::new(FakeAgent::default(), true);
-    pair.open(LeaseId::mint(), None);
-    let run_id = RunId::mint();
-    pair.submit(run_id, false);
-    let ask = request_offsets(&pair.receive(&pair.agent.permission_request(0)));
-    pair.open(LeaseId::mint(), None);
-    let end = pair.receive(&pair.agent.turn_end(run_id, "end_turn"));
-    assert!(turn_ends(&end).is_empty(), "the turn belonged to another process");
-    assert!(sends(&pair.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
+    for backend in BACKENDS {
+        let mut pair = MachineFixture::new(backend, false, true);
+        pair.open(LeaseId::mint(), None);
+        let run_id = RunId::mint();
+        pair.submit(run_id, false);
+        let request = pair.agent.permission_request(0);
+        let ask = request.map(|request| request_offsets(&pair.receive(&request)));
+        pair.open(LeaseId::mint(), None);
+        let end = pair.receive(&pair.agent.turn_end(run_id, "end_turn"));
+        assert!(turn_ends(&end).is_empty(), "the turn belonged to another process");
+        if let Some(ask) = ask {
+            assert!(sends(&pair.answer(ask[0])).is_empty(), "the request belonged to another process (H4)");
+        }
+    }
 }
 
 #[test]
 fn foreign_state_is_refused() {
     for text in ["{", "[1]", "7", "\"x\""] {
         assert!(DirectRuntime::default().machine(Some(text)).is_err(), "{text}");
+        assert!(acpx().machine(Some(text)).is_err(), "{text}");
     }
 }

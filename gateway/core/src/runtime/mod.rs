@@ -1,19 +1,23 @@
 //! The runtime port: backends by name, each with its pure state machine ([`BackendMachine`]).
 
+pub mod acpx;
 #[cfg(test)]
 mod contract_tests;
 pub mod direct;
 pub mod unavailable;
+mod updates;
 
+use crate::actor::AgentProfile;
 use crate::backend::BackendMachine;
 use crate::failure::Failure;
+use crate::rows::SessionRow;
 use acp_shared::codes::Code;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Names of the backends that this program can register.
-pub const BACKENDS: [&str; 1] = [direct::ID];
+pub const BACKENDS: [&str; 2] = [acpx::ID, direct::ID];
 
 /// A runtime backend. Its machine is [`BackendMachine`], with the methods of the source document's contract
 /// (`ensureSession`, `submit`, `stream`, `cancel`, `close`) but without I/O: the session task executes the
@@ -28,7 +32,26 @@ pub trait Runtime: Send + Sync + 'static {
     /// `saved` was not written by this backend.
     fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError>;
 
-    /// Returns if sessions can be started now, with details for people.
+    /// Returns the programs that the backend starts itself, to be looked up before a start.
+    fn programs(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the profile with which the agent's process is started. `found` has the paths of
+    /// [`Runtime::programs`].
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` if a program of the backend is missing.
+    fn launch(
+        &self,
+        profile: AgentProfile,
+        _session: &SessionRow,
+        _found: &BTreeMap<String, String>,
+    ) -> Result<AgentProfile, Failure> {
+        Ok(profile)
+    }
+
+    /// Returns if sessions can be started now, with details for people. Does not block: the result of the last probe.
     fn health(&self) -> BackendHealth;
 }
 

@@ -11,7 +11,7 @@ use acp_core::render::escape_name;
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_core::run::RunState;
-use acp_core::runtime::direct;
+use acp_core::runtime::{acpx, direct};
 use acp_core::time_format::format_utc;
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::SessionKey;
@@ -318,9 +318,19 @@ fn install_text(
     is_markdown: bool,
 ) -> String {
     let wanted = &policy.backend.value;
-    let is_there = status.backends.iter().any(|backend| backend.id == *wanted);
+    let backend = status.backends.iter().find(|backend| backend.id == *wanted);
+    let (is_there, lacks_acpx) = (backend.is_some(), backend.is_some_and(|it| it.id == acpx::ID && !it.ok));
     let mut steps = Vec::new();
     match (is_there, policy.usable_install_command()) {
+        (true, None) if lacks_acpx => {
+            steps.push(format!(
+                "The backend {wanted} does not work. On the gateway's machine: {}",
+                acpx::INSTALL
+            ));
+        }
+        (true, Some(command)) if lacks_acpx => {
+            steps.push(format!("On the gateway's machine run: {}", escape_name(command, is_markdown)))
+        }
         (true, _) => {
             steps.push(format!("The backend {wanted} is part of this gateway: there is nothing to install."))
         }

@@ -6,6 +6,7 @@ use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor}
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
+use acp_core::config::source::Source;
 use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
@@ -35,7 +36,14 @@ impl Manager {
         request: SpawnRequest,
         key: IdempotencyKey,
     ) -> Result<SpawnResult, Failure> {
-        let mut policy = (*self.deps.live.policy(&PolicyScope::of(request.bind.as_ref()))).clone();
+        let scope = PolicyScope::of(request.bind.as_ref());
+        let agent = request.agent.clone().or_else(|| self.deps.profiles.default_agent().ok());
+        let scope = agent.iter().fold(scope, |scope, agent| scope.with_agent(agent));
+        let mut policy = (*self.deps.live.policy(&scope)).clone();
+        if let Some(backend) = request.backend.clone() {
+            let key = "backend of the request".to_owned();
+            policy.backend = Effective { value: backend, key, source: Source::Default, note: None };
+        }
         if let Some(backend) = request.configured.as_ref().and_then(|it| it.backend.clone()) {
             let key = "backend of [[bindings]]".to_owned();
             let source = nearest_source(&["bindings".to_owned()], &self.deps.live.now().sources);

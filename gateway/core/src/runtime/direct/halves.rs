@@ -7,12 +7,8 @@ use super::state::HeldSurrogate;
 use crate::backend::BackendStep;
 use crate::intake::{AgentLine, rejoin_surrogates};
 use crate::jsonrpc::ObjectMembers;
+use crate::runtime::updates::{MESSAGE, THOUGHT};
 use serde_json::json;
-
-/// Update with a piece of the answer.
-pub(super) const MESSAGE: &str = "agent_message_chunk";
-/// Update with a piece of a thought.
-pub(super) const THOUGHT: &str = "agent_thought_chunk";
 
 impl DirectMachine {
     /// Returns the payload of an update, joined with the held half and without a trailing half, which is held now. A held

@@ -24,7 +24,7 @@ const ERROR_MEMBERS_MAX: usize = 3;
 /// Maximum size of an error that is stored as received, in bytes.
 const ERROR_BYTES_MAX: usize = 16 * 1024;
 /// Maximum length of a kept id or value, in characters.
-pub(super) const ID_CHARS_MAX: usize = 200;
+pub(in crate::runtime) const ID_CHARS_MAX: usize = 200;
 /// Maximum size of a kept list of modes, models or options, in characters.
 const SETTINGS_CHARS_MAX: usize = 16 * 1024;
 /// Maximum number of modes or options read from one list.
@@ -36,12 +36,12 @@ const PATH_BYTES_MAX: usize = 4_096;
 const COMMAND_BYTES_MAX: usize = 64 * 1024;
 
 /// Parses raw JSON; returns `Null` if it is too deeply nested.
-pub(super) fn value(raw: &str) -> Value {
+pub(in crate::runtime) fn value(raw: &str) -> Value {
     serde_json::from_str(raw).unwrap_or(Value::Null)
 }
 
 /// Returns the first `max` characters of a text.
-pub(super) fn truncate(text: &str, max: usize) -> String {
+pub(in crate::runtime) fn truncate(text: &str, max: usize) -> String {
     match text.char_indices().nth(max) {
         Some((end, _)) => format!("{}…", text.get(..end).unwrap_or_default()),
         None => text.to_owned(),
@@ -49,7 +49,7 @@ pub(super) fn truncate(text: &str, max: usize) -> String {
 }
 
 /// Reads a JSON-RPC error for people: the code (0 when absent), and message and data on one line.
-pub(super) fn error(raw: &str) -> (i64, String) {
+pub(in crate::runtime) fn error(raw: &str) -> (i64, String) {
     let error = value(raw);
     let code = error.get("code");
     let code = code.and_then(|code| code.as_i64().or_else(|| code.as_str()?.parse().ok())).unwrap_or(0);
@@ -85,7 +85,7 @@ fn details(data: &Value, depth: usize) -> String {
 }
 
 /// Returns a JSON-RPC error as received, for programs. Errors above [`ERROR_BYTES_MAX`] are stored without data.
-pub(super) fn raw_error(raw: &str) -> Box<Value> {
+pub(in crate::runtime) fn raw_error(raw: &str) -> Box<Value> {
     let mut error = value(raw);
     if raw.len() > ERROR_BYTES_MAX {
         let (code, message) = self::error(raw);
@@ -100,7 +100,7 @@ fn is_enabled(value: Option<&Value>) -> bool {
 }
 
 /// Reads the capabilities from the result of `initialize`.
-pub(super) fn abilities(result: &Value) -> AgentCapabilities {
+pub(in crate::runtime) fn abilities(result: &Value) -> AgentCapabilities {
     let agent = result.get("agentCapabilities");
     let session = agent.and_then(|agent| agent.get("sessionCapabilities"));
     let of = |name: &str| is_enabled(session.and_then(|session| session.get(name)));
@@ -275,14 +275,14 @@ pub(super) fn settings(result: &Value) -> AgentSettings {
 }
 
 /// Reads the list of config options in a result or an update.
-pub(super) fn options(holder: &Value) -> Option<Vec<ConfigOption>> {
+pub(in crate::runtime) fn options(holder: &Value) -> Option<Vec<ConfigOption>> {
     let list = holder.get("configOptions")?.as_array()?;
     let mut room = SETTINGS_CHARS_MAX;
     Some(list.iter().take(LIST_MAX).filter_map(|option| config_option(option, &mut room)).collect())
 }
 
 /// Reads the list of commands in an update.
-pub(super) fn commands(update: &Value) -> Option<Vec<AgentCommand>> {
+pub(in crate::runtime) fn commands(update: &Value) -> Option<Vec<AgentCommand>> {
     let list = update.get("availableCommands")?.as_array()?;
     let mut room = SETTINGS_CHARS_MAX;
     let command = |command: &Value| {

@@ -17,7 +17,7 @@
 mod calls;
 mod excerpt;
 mod halves;
-mod lens;
+pub(super) mod lens;
 mod open;
 mod requests;
 mod state;

@@ -192,9 +192,9 @@ pub(super) struct WantedSession {
 
 /// Capabilities that the agent reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(super) struct AgentCapabilities {
-    pub(super) load: bool,
-    pub(super) resume: bool,
+pub(in crate::runtime) struct AgentCapabilities {
+    pub(in crate::runtime) load: bool,
+    pub(in crate::runtime) resume: bool,
     pub(super) close: bool,
     #[serde(default)]
     pub(super) delete: bool,
@@ -206,7 +206,7 @@ pub(super) struct AgentCapabilities {
     #[serde(default)]
     pub(super) additional_directories: bool,
     #[serde(default)]
-    pub(super) takes: AcceptedContent,
+    pub(in crate::runtime) takes: AcceptedContent,
 }
 
 /// Session modes of the agent, as needed to know if the agent approves tool calls itself.

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::backend::{AgentRequest, AgentRequestKind as Kind, PermissionOption};
+use crate::config::{NonInteractive, PermissionMode};
 use crate::permission;
+use crate::rows::SessionMode;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use serde_json::{Value, json};
@@ -58,6 +60,10 @@ pub(super) fn open_with(initialize: Value, input: &StartSessionParams) -> Direct
 pub(in crate::runtime) fn defaults() -> StartSessionParams {
     StartSessionParams {
         lease_id: LeaseId::mint(),
+        session_key: "agent:qwen:acp:1".to_owned(),
+        session_mode: SessionMode::Persistent,
+        permission: PermissionMode::Ask,
+        non_interactive: NonInteractive::Deny,
         cwd: "/w".to_owned(),
         resume: None,
         mode: None,

@@ -1,14 +1,14 @@
 //! Updates of the agent: each one is journaled as received, with the kind that determines how to read it.
 
 use super::DirectMachine;
-use super::halves::{MESSAGE, THOUGHT};
 use super::lens;
 use super::state::booleans;
 use crate::agent_settings::SettingsReport;
 use crate::backend::BackendStep;
 use crate::event::{EventKind, NewEvent};
 use crate::intake::AgentLine;
-use crate::jsonrpc::{ObjectMembers, quoted};
+use crate::jsonrpc::ObjectMembers;
+use crate::runtime::updates::{event_kind, extra_of, settings_report};
 
 impl DirectMachine {
     pub(super) fn on_notification(
@@ -54,22 +54,16 @@ impl DirectMachine {
             let note = "too many open tool calls: a permission request for one may lack its description";
             steps.push(BackendStep::Log(note.to_owned()));
         }
-        let (mode, report) = match (variant.as_deref(), &update) {
-            (Some("current_mode_update"), Some(update)) => {
-                let mode = update.string("currentModeId");
-                let mode = mode.map(|mode| lens::truncate(&mode, lens::ID_CHARS_MAX));
-                (mode.clone(), mode.map(SettingsReport::Mode))
-            }
-            (Some("config_option_update"), Some(_)) => {
+        let report = update.as_ref().and_then(|_| settings_report(variant.as_deref()?, raw));
+        let mode = match &report {
+            Some(SettingsReport::Mode(mode)) => Some(mode.clone()),
+            _ if variant.as_deref() == Some("config_option_update") => {
                 let update = lens::value(raw);
-                let options = lens::options(&update);
-                self.state.wire.booleans = options.as_deref().map(booleans).unwrap_or_default();
-                (lens::mode_in_options(&update), options.map(SettingsReport::Options))
+                self.state.wire.booleans =
+                    lens::options(&update).as_deref().map(booleans).unwrap_or_default();
+                lens::mode_in_options(&update)
             }
-            (Some("available_commands_update"), Some(_)) => {
-                (None, lens::commands(&lens::value(raw)).map(SettingsReport::Commands))
-            }
-            _ => (None, None),
+            _ => None,
         };
         steps.extend(report.clone().map(BackendStep::SettingsReported));
         steps.extend(self.record_asking(mode, report.as_ref()));
@@ -79,35 +73,6 @@ impl DirectMachine {
     /// Returns the kind of an update. From the opening of an old conversation until its first prompt, every
     /// update except settings is a replay (H10), also from agents that should not replay.
     pub(super) fn kind_of(&self, variant: &str) -> EventKind {
-        let setting = matches!(
-            variant,
-            "available_commands_update"
-                | "current_mode_update"
-                | "config_option_update"
-                | "session_info_update"
-                | "usage_update"
-        );
-        if self.state.resumed && !self.state.prompted && !setting {
-            return EventKind::Replay;
-        }
-        match variant {
-            MESSAGE => EventKind::AgentMessage,
-            THOUGHT => EventKind::AgentThought,
-            "tool_call" => EventKind::ToolCall,
-            "tool_call_update" => EventKind::ToolCallUpdate,
-            "plan" => EventKind::Plan,
-            _ => EventKind::Update,
-        }
+        event_kind(variant, self.state.resumed && !self.state.prompted)
     }
-}
-
-/// Returns the members of `params` other than `sessionId` and `update` as an object, with the values as received. `None`
-/// if there are none.
-fn extra_of(params: &ObjectMembers<'_>) -> Option<String> {
-    let rest: Vec<String> = params
-        .iter()
-        .filter(|(name, _)| !matches!(*name, "sessionId" | "update"))
-        .map(|(name, raw)| format!("{}:{raw}", quoted(name)))
-        .collect();
-    if rest.is_empty() { None } else { Some(format!("{{{}}}", rest.join(","))) }
 }

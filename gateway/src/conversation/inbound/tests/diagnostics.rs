@@ -160,17 +160,17 @@ async fn diagnostics_are_stable_and_contain_no_secrets() {
 async fn missing_backend_names_the_setting() {
     let (_dir, store) = open();
     let fake = FakeService::new(&store);
-    let text = "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n";
+    let text = "[acp]\nbackend = \"other\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n";
     *fake.config.lock().unwrap() = Arc::new(loaded(text));
     *fake.status.lock().unwrap() = Some(status());
     let service = service(&store, &fake);
     let install = reply_to(&service, "/acp install").await;
     assert!(
-        install.starts_with("1. This gateway has no backend acpx: set acp.backend = \"direct\".\n"),
+        install.starts_with("1. This gateway has no backend other: set acp.backend = \"direct\".\n"),
         "{install}"
     );
     let doctor = reply_to(&service, "/acp doctor").await;
-    assert!(doctor.contains("- WRONG: backend acpx does not exist; this gateway has direct\n"), "{doctor}");
+    assert!(doctor.contains("- WRONG: backend other does not exist; this gateway has direct\n"), "{doctor}");
     assert!(!format!("{install}{doctor}").contains("npm"), "{install}{doctor}");
 }
 

@@ -1,0 +1,112 @@
+//! Backend `acpx`: its registration, and its health from look-ups of its programs where agents run. Versions are checked
+//! when a session starts, by the bridge.
+
+use crate::config::LiveConfig;
+use crate::runtime::lookup::{LookupError, LookupRequest, look_up};
+use crate::supervisor::SupervisorClient;
+use acp_core::config::Config;
+use acp_core::runtime::acpx::{AcpxRuntime, ID, INSTALL};
+use acp_core::runtime::{BackendHealth, Registry, Runtime};
+use acp_shared::service::wrapper_of;
+use parking_lot::Mutex;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// File name of the bridge, in the directory of the wrapper.
+const BRIDGE_FILE: &str = "acp-acpx-bridge";
+/// Interval of look-ups: a program may be installed or removed while the gateway runs.
+const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
+
+/// True if the configuration names the backend for new sessions.
+pub(crate) fn names_acpx(config: &Config) -> bool {
+    let of_agents = config.agents.values().map(|agent| agent.backend.as_deref());
+    let of_bindings = config.bindings.iter().map(|binding| binding.backend.as_deref());
+    let is_named = config.acp.backend == ID || of_agents.chain(of_bindings).flatten().any(|name| name == ID);
+    is_named && config.backends.acpx.enabled
+}
+
+/// Registers the backend and keeps its health up to date.
+pub(crate) struct AcpxProbe {
+    live: LiveConfig,
+    supervisor: SupervisorClient,
+    runtime: Arc<AcpxRuntime>,
+    health: Arc<Mutex<BackendHealth>>,
+}
+
+impl AcpxProbe {
+    /// Creates the backend; `exe` is the path of this program.
+    pub(crate) fn new(live: LiveConfig, supervisor: SupervisorClient, exe: &Path) -> Self {
+        let bridge = wrapper_of(exe).with_file_name(BRIDGE_FILE).to_string_lossy().into_owned();
+        let unknown = BackendHealth { ok: false, details: "acpx was not looked up yet".to_owned() };
+        let health = Arc::new(Mutex::new(unknown));
+        let (settings, starter, cached) = (live.clone(), supervisor.clone(), Arc::clone(&health));
+        let runtime = AcpxRuntime::new(
+            bridge,
+            move || settings.now().config.backends.acpx.clone(),
+            move || match starter.outage() {
+                Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
+                None => cached.lock().clone(),
+            },
+        );
+        Self { live, supervisor, runtime: Arc::new(runtime), health }
+    }
+
+    /// Registers the backend, or removes it if the configuration disables it.
+    pub(crate) fn register(&self, registry: &Registry) {
+        if self.live.now().config.backends.acpx.enabled {
+            registry.register(Arc::clone(&self.runtime) as _);
+        } else {
+            registry.unregister(ID);
+        }
+    }
+
+    /// Looks the programs up at start, after each reload and reconnect, and at intervals, until `stop`.
+    pub(crate) async fn run(self, registry: Arc<Registry>, stop: CancellationToken) {
+        let (mut changes, mut status) = (self.live.changes(), self.supervisor.status());
+        loop {
+            self.register(&registry);
+            if names_acpx(&self.live.now().config) {
+                self.look_up().await;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = changes.changed() => if changed.is_err() { return },
+                changed = status.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep(LOOK_UP_EVERY) => {}
+            }
+        }
+    }
+
+    async fn look_up(&self) {
+        let programs = self.runtime.programs();
+        let lookup = LookupRequest {
+            programs: programs.iter().cloned().collect(),
+            search: std::env::var("PATH").unwrap_or_default(),
+            ..LookupRequest::default()
+        };
+        let found = match look_up(&self.supervisor, &lookup).await {
+            Ok(found) => found.programs,
+            // The outage itself is reported while it lasts.
+            Err(LookupError::Away) => return,
+            Err(LookupError::Failed(failure)) => {
+                *self.health.lock() = BackendHealth { ok: false, details: failure.message };
+                return;
+            }
+        };
+        let missing: Vec<&str> =
+            programs.iter().filter(|name| !found.contains_key(*name)).map(String::as_str).collect();
+        let health = if missing.is_empty() {
+            let paths: Vec<&str> =
+                programs.iter().filter_map(|name| found.get(name)).map(String::as_str).collect();
+            BackendHealth { ok: true, details: format!("programs: {}", paths.join(", ")) }
+        } else {
+            BackendHealth {
+                ok: false,
+                details: format!("{} is not installed. {INSTALL}", missing.join(" and ")),
+            }
+        };
+        *self.health.lock() = health;
+    }
+}

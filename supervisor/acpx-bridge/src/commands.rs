@@ -1,0 +1,274 @@
+//! Commands of acpx: at most one watch and one other command run at a time.
+
+use crate::home::PrivateHome;
+use crate::program::AcpxProgram;
+use crate::protocol::{Command, Input, Message, WatchCommand};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{self, Child, Stdio};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Maximum length of a line of acpx, in bytes: acpx's own limit of a message, escaped.
+const LINE_BYTES_MAX: u64 = 80 * 1024 * 1024;
+
+/// Maximum time between the end of a command and that of its output.
+const READ_WAIT: Duration = Duration::from_secs(1);
+
+/// Standard output, one message a line. Clones write in turn.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MessageWriter(Arc<Mutex<()>>);
+
+impl MessageWriter {
+    /// Writes a message. A reader that is gone ends the lease, so errors have no other effect.
+    pub(crate) fn send(&self, message: &Message) {
+        let Ok(mut line) = serde_json::to_vec(message) else { return };
+        line.push(b'\n');
+        let _turn = lock(&self.0);
+        let mut stdout = std::io::stdout().lock();
+        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Process that other threads can end.
+#[derive(Debug, Clone, Default)]
+struct Slot(Arc<Mutex<SlotState>>);
+
+#[derive(Debug, Default)]
+struct SlotState {
+    running: Option<Running>,
+    /// True once the process was killed; nothing starts here any more, except what the end waits for.
+    is_killed: bool,
+}
+
+/// Running command.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    /// True if the end of standard input waits for the command.
+    finish: bool,
+}
+
+impl Slot {
+    /// Kills the process with its group, unless the end waits for it. The queue owner has a group of its own.
+    fn kill(&self) {
+        let mut slot = lock(&self.0);
+        slot.is_killed = true;
+        if let Some(running) = slot.running.as_ref().filter(|running| !running.finish) {
+            // The process is not reaped yet, so its number belongs to no other group.
+            let _ = kill_process_group(pid_of(&running.child), Signal::KILL);
+        }
+    }
+}
+
+/// Shared by the threads of the commands.
+#[derive(Debug)]
+struct Shared {
+    program: AcpxProgram,
+    home: PrivateHome,
+    output: MessageWriter,
+}
+
+/// Commands of one session.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    shared: Arc<Shared>,
+    queue: Option<Sender<Command>>,
+    running: Slot,
+    worker: Option<JoinHandle<()>>,
+    watch: Option<(Slot, JoinHandle<()>)>,
+    is_discarded: bool,
+}
+
+impl Commands {
+    pub(crate) fn new(program: AcpxProgram, home: PrivateHome, output: MessageWriter) -> Self {
+        let shared = Arc::new(Shared { program, home, output });
+        let (queue, jobs) = mpsc::channel();
+        let running = Slot::default();
+        let worker = thread::spawn({
+            let (shared, running) = (Arc::clone(&shared), running.clone());
+            move || shared.work(&jobs, &running)
+        });
+        Self { shared, queue: Some(queue), running, worker: Some(worker), watch: None, is_discarded: false }
+    }
+
+    /// Carries out a line of the gateway; does not wait for commands.
+    pub(crate) fn carry_out(&mut self, input: Input) {
+        match input {
+            Input::File { name, text } => {
+                if let Err(error) = self.shared.home.write(&name, &text) {
+                    self.shared
+                        .output
+                        .send(&Message::Fault { text: format!("cannot write {name}: {error}") });
+                }
+            }
+            Input::Run(mut command) => {
+                if let Some(WatchCommand { id, argv }) = command.watch.take() {
+                    self.start_watch(id, argv);
+                }
+                if let Some(queue) = &self.queue {
+                    let _ = queue.send(command);
+                }
+            }
+            Input::Watch(WatchCommand { id, argv }) => self.start_watch(id, argv),
+            Input::Unwatch => self.end_watch(),
+            Input::Timer { id, ms } => {
+                let output = self.shared.output.clone();
+                thread::spawn(move || {
+                    thread::sleep(Duration::from_millis(ms));
+                    output.send(&Message::Timer { id });
+                });
+            }
+            Input::Discard => self.is_discarded = true,
+        }
+    }
+
+    /// Starts the watch command; an earlier one is ended first.
+    fn start_watch(&mut self, id: u64, argv: Vec<String>) {
+        self.end_watch();
+        let (shared, slot) = (Arc::clone(&self.shared), Slot::default());
+        let command = Command { id, argv, stdin: None, count: Vec::new(), finish: false, watch: None };
+        let running = slot.clone();
+        let thread = thread::spawn(move || {
+            shared.run(&command, &running, move |line| Message::Watch { id, line });
+        });
+        self.watch = Some((slot, thread));
+    }
+
+    fn end_watch(&mut self) {
+        if let Some((slot, thread)) = self.watch.take() {
+            slot.kill();
+            let _ = thread.join();
+        }
+    }
+
+    /// Ends all commands but those that are to be finished, and removes the sockets.
+    pub(crate) fn end(mut self) {
+        self.queue = None;
+        self.end_watch();
+        self.running.kill();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
+        }
+        self.shared.home.remove_queues();
+        if self.is_discarded {
+            self.shared.home.discard();
+        }
+    }
+}
+
+impl Shared {
+    /// Runs commands in order.
+    fn work(&self, jobs: &Receiver<Command>, running: &Slot) {
+        while let Ok(command) = jobs.recv() {
+            let id = command.id;
+            self.run(&command, running, move |line| Message::Out { id, line });
+        }
+    }
+
+    /// Runs one command to its end and reports its lines and its end.
+    fn run(&self, command: &Command, slot: &Slot, message: impl Fn(String) -> Message + Send + 'static) {
+        let id = command.id;
+        let (pid, stdout) = match self.start(command, slot) {
+            Ok(started) => started,
+            Err(error) => {
+                self.output.send(&Message::Fault { text: format!("cannot start acpx: {error}") });
+                self.output.send(&Message::Exit { id, code: None, signal: None });
+                return;
+            }
+        };
+        let reader =
+            LineReader { output: self.output.clone(), count: command.count.clone(), is_over: Arc::default() };
+        let is_over = Arc::clone(&reader.is_over);
+        let (read, all_read) = mpsc::channel();
+        thread::spawn(move || {
+            reader.read(stdout, message);
+            let _ = read.send(());
+        });
+        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        // A descendant may hold the pipe open; nothing of it is read after the end.
+        let _ = all_read.recv_timeout(READ_WAIT);
+        *lock(&is_over) = true;
+        let status = lock(&slot.0).running.take().and_then(|mut running| running.child.wait().ok());
+        let (code, signal) = (status.and_then(|it| it.code()), status.and_then(|it| it.signal()));
+        self.output.send(&Message::Exit { id, code, signal });
+    }
+
+    fn start(&self, command: &Command, slot: &Slot) -> std::io::Result<(Pid, process::ChildStdout)> {
+        let words = &self.program.words;
+        let mut acpx = process::Command::new(words.first().map_or("acpx", String::as_str));
+        acpx.args(words.iter().skip(1)).args(&command.argv).env("HOME", &self.home.dir).process_group(0);
+        acpx.stdin(if command.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
+            .stdout(Stdio::piped());
+        let mut slot = lock(&slot.0);
+        if slot.is_killed && !command.finish {
+            return Err(std::io::Error::other("the command is no longer needed"));
+        }
+        let mut child = acpx.spawn()?;
+        if let (Some(text), Some(mut stdin)) = (command.stdin.clone(), child.stdin.take()) {
+            // A thread of its own: acpx may write before it has read everything.
+            thread::spawn(move || stdin.write_all(text.as_bytes()));
+        }
+        let (pid, stdout) = (pid_of(&child), child.stdout.take());
+        slot.running = Some(Running { child, finish: command.finish });
+        Ok((pid, stdout.ok_or_else(|| std::io::Error::other("no standard output"))?))
+    }
+}
+
+fn pid_of(child: &Child) -> Pid {
+    Pid::from_child(child)
+}
+
+/// Reads the lines of one command.
+struct LineReader {
+    output: MessageWriter,
+    count: Vec<String>,
+    /// True once the end of the command was reported.
+    is_over: Arc<Mutex<bool>>,
+}
+
+impl LineReader {
+    fn read(&self, stdout: process::ChildStdout, message: impl Fn(String) -> Message) {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match stdout.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
+            let is_over = lock(&self.is_over);
+            if !text.is_empty() && !*is_over {
+                self.output.send(&message(counted(text, &self.count)));
+            }
+        }
+    }
+}
+
+/// Replaces large members of a JSON object by their number of entries.
+fn counted(line: String, members: &[String]) -> String {
+    if members.is_empty() {
+        return line;
+    }
+    let Ok(Value::Object(mut object)) = serde_json::from_str(&line) else { return line };
+    for member in members {
+        if let Some(value) = object.get_mut(member) {
+            let count = match value {
+                Value::Array(entries) => entries.len(),
+                Value::Object(entries) => entries.len(),
+                _ => continue,
+            };
+            *value = count.into();
+        }
+    }
+    Value::Object(object).to_string()
+}
