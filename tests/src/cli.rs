@@ -265,3 +265,22 @@ pub fn stop_reason(events: &[Value]) -> Option<String> {
     let done = events.iter().rev().find(|e| e["type"] == "done")?;
     done["stop_reason"].as_str().map(str::to_owned)
 }
+
+/// True if a program is installed. In CI a missing one is a failure.
+///
+/// # Panics
+/// When it is missing in CI.
+#[must_use]
+pub fn has_program(name: &str) -> bool {
+    let is_there = Command::new(name)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success());
+    if !is_there {
+        assert!(std::env::var_os("CI").is_none(), "{name} is not installed");
+        println!("SKIPPED: {name} is not installed");
+    }
+    is_there
+}

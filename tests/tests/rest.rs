@@ -8,28 +8,14 @@ mod foreign;
 #[path = "rest/fuzz.rs"]
 mod fuzz;
 
+use acp_tests::cli::has_program;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::repository;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
-
-/// True if a program of the tests is there. A missing one fails in CI; elsewhere its test is skipped with a message.
-fn has_program(name: &str) -> bool {
-    let is_there = Command::new(name)
-        .arg("--version")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success());
-    if !is_there {
-        assert!(std::env::var_os("CI").is_none(), "{name} is not installed");
-        println!("SKIPPED: {name} is not installed");
-    }
-    is_there
-}
+use std::process::Command;
 
 /// Reads events of `GET /v1/stream` after `last` until one satisfies `is_last`, or the connection ends.
 fn read_stream(house: &House, last: Option<u64>, is_last: impl Fn(&Value) -> bool) -> Vec<(u64, Value)> {

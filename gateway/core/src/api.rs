@@ -16,8 +16,8 @@ pub use requests::{
     SessionPatch, SpawnBody, UnbindBody,
 };
 pub use session::{
-    BoundView, DiffView, FileView, FilesView, Opening, OptionView, PendingPermissionView, PermissionView,
-    RunView, SessionView, SpawnedView,
+    AcpxSessionView, BoundView, DiffView, FileView, FilesView, Opening, OptionView, PendingPermissionView,
+    PermissionView, RunView, SessionView, SpawnedView,
 };
 pub use tokens::{TokenBody, TokenCreatedView, TokenView};
 

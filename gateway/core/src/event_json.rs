@@ -59,6 +59,28 @@ pub fn write_event(row: &EventRow, out: &mut String) {
     }
 }
 
+/// Appends the row as it is in the journal, without a newline inside or at the end: kind and payload as stored, for
+/// clients that need what the agent sent.
+pub fn write_journal_row(row: &EventRow, out: &mut String) {
+    let start = out.len();
+    let run_id = row.run_id.map_or_else(|| "null".to_owned(), |id| format!("\"{id}\""));
+    // Writing into a String cannot fail.
+    let _ = write!(
+        out,
+        r#"{{"session_seq":{},"run_id":{run_id},"kind":"{}","created_at_ms":{}"#,
+        row.session_seq,
+        row.kind.as_str(),
+        row.created_at_ms
+    );
+    optional("extra", row.extra.as_deref(), out);
+    write_unreadable(&row.payload, out);
+    out.push('}');
+    if out.as_bytes().iter().skip(start).any(|b| matches!(b, b'\n' | b'\r')) {
+        let line = out.split_off(start).replace(['\n', '\r'], " ");
+        out.push_str(&line);
+    }
+}
+
 /// Returns the row's line.
 pub fn event_line(row: &EventRow) -> String {
     let mut out = String::new();

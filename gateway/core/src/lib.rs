@@ -2,6 +2,7 @@
 //! fresh ids come in as arguments, decisions go out as values.
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test"))]
 
+pub mod acpx_contract;
 pub mod actor;
 pub mod agent_settings;
 pub mod api;

@@ -1,10 +1,13 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
+use crate::acpx_contract::AcpxNaming;
 use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
 use crate::files::{self, PromptFile};
 use crate::permission::Voting;
-use crate::rows::{ConversationRef, NonInteractive, PermissionMode, RunMode, RunRow, SessionMode};
+use crate::rows::{
+    ConversationRef, NonInteractive, PermissionMode, RunMode, RunPermissions, RunRow, SessionMode,
+};
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -43,6 +46,9 @@ pub struct SpawnRequest {
     pub asked_by: String,
     /// True if a person can be asked for permissions in the first run.
     pub interactive: bool,
+    /// Name in the contract of acpx: an open session with it is returned, or replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acpx: Option<AcpxNaming>,
     /// Session that spawns and then owns this one; `None` for a request of a person.
     pub spawned_by: Option<SessionKey>,
     /// MCP servers of this session, which take precedence over configured ones.
@@ -103,6 +109,20 @@ pub struct SpawnResult {
     /// First run, if a prompt was given.
     #[schema(value_type = Option<String>)]
     pub run_id: Option<RunId>,
+    /// True if the session existed before, under the name of the request.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub existing: bool,
+    /// Closed session, replaced by the new one of the same name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub replaced: Option<SessionKey>,
+}
+
+impl SpawnResult {
+    /// Result for a session that did not exist before.
+    pub fn created(session_key: SessionKey, run_id: Option<RunId>) -> Self {
+        Self { session_key, run_id, existing: false, replaced: None }
+    }
 }
 
 /// Prompt or steer.
@@ -119,6 +139,9 @@ pub struct PromptRequest {
     pub asked_by: String,
     /// True if a person can be asked for permissions in this run.
     pub interactive: bool,
+    /// Permission settings of this run alone.
+    #[serde(default, skip_serializing_if = "RunPermissions::is_empty")]
+    pub permissions: RunPermissions,
     /// Attached files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PromptFile>,
@@ -150,6 +173,7 @@ impl PromptRequest {
             author: self.author,
             asked_by: self.asked_by,
             interactive: self.interactive,
+            permissions: self.permissions,
             requester_message_id: self.requester_message_id,
             idempotency_key,
             last_seq: 0,

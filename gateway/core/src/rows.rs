@@ -165,6 +165,24 @@ pub enum RunMode {
     Steer,
 }
 
+/// Permission settings of one run; `None` takes the session's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunPermissions {
+    /// Permission mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PermissionMode>,
+    /// Policy for permission requests if no person can be asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub non_interactive: Option<NonInteractive>,
+}
+
+impl RunPermissions {
+    /// True if the session's settings hold.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Row of `acp_runs`. The identifying columns never change; the text changes only while the run is queued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunRow {
@@ -186,6 +204,8 @@ pub struct RunRow {
     pub asked_by: String,
     /// True if a person can be asked for permissions in this run.
     pub interactive: bool,
+    /// Permission settings of this run alone.
+    pub permissions: RunPermissions,
     /// Id of the channel's message.
     pub requester_message_id: Option<String>,
     /// Idempotency key of the request.

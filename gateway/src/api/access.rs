@@ -10,7 +10,7 @@ use acp_core::options::Setting;
 use acp_core::policy::{PolicyScope, effective_policy};
 use acp_core::principal::{Principal, Scope};
 use acp_core::request::SpawnRequest;
-use acp_core::rows::{SessionOptions, SessionRow};
+use acp_core::rows::{RunPermissions, SessionOptions, SessionRow};
 use acp_core::visibility::principal_sees;
 use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
@@ -66,6 +66,7 @@ const ACCESS: &[Access] = &[
     access("GET", "/metrics", Scope::Read, Everything),
     access("GET", "/v1/agents", Scope::Read, Selected),
     access("GET", "/v1/sessions", Scope::Read, Selected),
+    access("GET", "/v1/acpx/sessions", Scope::Read, Selected),
     access("POST", "/v1/sessions", Scope::Prompt, Selected),
     access("GET", "/v1/sessions/{key}", Scope::Read, Session),
     access("PATCH", "/v1/sessions/{key}", Scope::Prompt, Session),
@@ -182,6 +183,20 @@ pub(crate) fn authorize_setting(
     now: &SessionOptions,
 ) -> Result<(), Failure> {
     require(principal, scope_of_setting(setting, now), "a setting that lets the agent do more")
+}
+
+/// Checks the scope that the permission settings of a run need.
+///
+/// # Errors
+/// `PERMISSION_DENIED`.
+pub(crate) fn authorize_run(
+    principal: &Principal,
+    permissions: RunPermissions,
+    now: &SessionOptions,
+) -> Result<(), Failure> {
+    let mode = permissions.mode.map(Setting::Permission);
+    let policy = permissions.non_interactive.map(Setting::NonInteractive);
+    mode.iter().chain(&policy).try_for_each(|setting| authorize_setting(principal, setting, now))
 }
 
 /// Returns a session that the principal may see.

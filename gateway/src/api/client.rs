@@ -271,12 +271,18 @@ impl GatewayClient {
         }
     }
 
+    /// Returns the rows of a session after `selection.after`, as they are in the journal.
+    pub(crate) fn journal(&self, selection: EventSelection) -> EventStream {
+        EventStream { is_raw: true, ..self.events(selection) }
+    }
+
     /// Returns the events of a session after `selection.after`.
     pub(crate) fn events(&self, selection: EventSelection) -> EventStream {
         EventStream {
             client: self.clone(),
             cursor: selection.after,
             selection,
+            is_raw: false,
             body: None,
             parser: SseParser::default(),
             retry: RetryBudget::new(false),
@@ -305,6 +311,8 @@ pub(crate) struct EventSelection {
 pub(crate) struct EventStream {
     client: GatewayClient,
     selection: EventSelection,
+    /// True for rows as they are in the journal.
+    is_raw: bool,
     cursor: u64,
     body: Option<Incoming>,
     parser: SseParser,
@@ -413,6 +421,9 @@ impl EventStream {
         if let Some(run) = self.selection.run {
             // Writing into a String cannot fail.
             let _ = write!(path, "&run={run}&until_done=true");
+        }
+        if self.is_raw {
+            path.push_str("&raw=true");
         }
         if self.selection.replay {
             path.push_str("&replay=true");

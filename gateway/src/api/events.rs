@@ -7,7 +7,7 @@ use crate::api::cursor::{self, Cursor};
 use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
 use acp_core::api::{EventsPage, STREAM_END, STREAM_START};
 use acp_core::event::{EventKind, EventRow};
-use acp_core::event_json::{wire_type, write_event};
+use acp_core::event_json::{wire_type, write_event, write_journal_row};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_shared::ids::{RunId, SessionKey};
@@ -50,6 +50,8 @@ pub(crate) struct EventsQuery {
     run: Option<RunId>,
     /// Includes history replayed by the agent while loading the conversation.
     replay: bool,
+    /// Returns rows as they are in the journal: kind and payload as stored, with what the agent sent.
+    raw: bool,
     /// Streams only: ends the stream after the run's `done` or `error`.
     until_done: bool,
     /// Streams only: `false` ends the stream after the current rows; default `true`.
@@ -73,6 +75,7 @@ pub(crate) async fn events(
     let reader = JournalReader {
         wake: api.service.watch(&key),
         filter: EventFilter { run: query.run, replay: query.replay, ..EventFilter::default() },
+        write: row_writer(query.raw),
         until_done: query.until_done,
         follow: query.follow.unwrap_or(true),
         cursor,
@@ -125,6 +128,7 @@ pub(crate) async fn stream_all(
     let reader = JournalReader {
         wake,
         filter: EventFilter { run: None, replay: query.replay, session: query.session, kinds },
+        write: write_event,
         until_done: false,
         follow: query.follow.unwrap_or(true),
         cursor: start,
@@ -171,6 +175,11 @@ impl EventFilter {
     }
 }
 
+/// Returns the function that writes the line of a row.
+fn row_writer(is_raw: bool) -> fn(&EventRow, &mut String) {
+    if is_raw { write_journal_row } else { write_event }
+}
+
 async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
@@ -188,7 +197,7 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
             page.next_after = row.session_seq;
             if filter.matches(&row) {
                 let mut line = String::with_capacity(row.payload.len() + 256);
-                write_event(&row, &mut line);
+                row_writer(query.raw)(&row, &mut line);
                 bytes += line.len();
                 let line = RawValue::from_string(line).map_err(|error| {
                     tracing::error!(
@@ -228,6 +237,7 @@ struct JournalReader {
     source: JournalSource,
     wake: watch::Receiver<u64>,
     filter: EventFilter,
+    write: fn(&EventRow, &mut String),
     until_done: bool,
     follow: bool,
     cursor: u64,
@@ -321,7 +331,7 @@ impl JournalReader {
         if is_visible && self.filter.matches(row) {
             // Writing into a String cannot fail.
             let _ = write!(out, "id: {number}\ndata: ");
-            write_event(row, out);
+            (self.write)(row, out);
             out.push_str("\n\n");
         }
         let of_run = self.filter.run.is_some() && row.run_id == self.filter.run;

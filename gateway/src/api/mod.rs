@@ -4,6 +4,7 @@
 
 pub(crate) mod access;
 pub(crate) mod acp;
+mod acpx;
 pub(crate) mod client;
 mod connection_io;
 pub(crate) mod connection_slots;
@@ -101,6 +102,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/status", get(sessions::status))
         .route("/v1/agents", get(sessions::agents))
         .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
+        .route("/v1/acpx/sessions", get(acpx::list))
         .route("/v1/sessions/{key}", get(sessions::show).patch(sessions::patch))
         .route("/v1/sessions/{key}/release", post(sessions::release))
         .route("/v1/sessions/{key}/export", get(export::export))

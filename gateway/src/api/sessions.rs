@@ -1,7 +1,8 @@
 //! Handlers of all routes except event streams: each parses a request, calls the service, and responds.
 
 use crate::api::Api;
-use crate::api::access::{VisibleSessions, authorize_setting, authorize_spawn};
+use crate::api::access::{VisibleSessions, authorize_run, authorize_setting, authorize_spawn};
+use crate::api::acpx;
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use crate::api::openapi::OPENAPI_PATH;
 use crate::session::service::Service;
@@ -21,7 +22,7 @@ use acp_core::principal::{Principal, Scope};
 use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, SessionStatus, SpawnRequest,
 };
-use acp_core::rows::{PermissionRow, RunMode, SessionMode, SessionQuery, SessionRow};
+use acp_core::rows::{PermissionRow, RunMode, RunPermissions, SessionMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_core::visibility::principal_sees;
@@ -232,19 +233,22 @@ pub(crate) async fn spawn(
         additional_directories: body.additional_directories,
         auth_method: body.auth_method,
         backend: body.backend,
+        acpx: body.acpx,
         ..SpawnRequest::default()
     };
     authorize_spawn(api.service.as_ref(), &caller, &request).await?;
+    let is_named = request.acpx.is_some();
     let spawned = api.service.spawn(request, once).await?;
     let (opening, error) = match wait {
         None => (None, None),
+        Some(wait) if is_named => acpx::opening(&api, &spawned, wait).await?,
         Some(wait) => opening(&api, &spawned.session_key, wait).await?,
     };
     Ok(Json(SpawnedView { spawned, opening, error }))
 }
 
 /// Waits until the agent has opened the session.
-async fn opening(
+pub(super) async fn opening(
     api: &Api,
     key: &SessionKey,
     wait: Duration,
@@ -319,7 +323,13 @@ pub(crate) async fn prompt(
     if body.text.is_empty() {
         return Err(ApiError::usage("the text is empty"));
     }
+    let permissions =
+        RunPermissions { mode: body.permission, non_interactive: body.non_interactive_permissions };
+    if !permissions.is_empty() && !caller.may(Scope::Admin) {
+        authorize_run(&caller, permissions, &api.service.session(&key).await?.options)?;
+    }
     let request = PromptRequest {
+        permissions,
         files: files::from_request(body.files).map_err(ApiError::usage)?,
         text: body.text,
         mode: body.mode.unwrap_or(RunMode::Prompt),

@@ -14,6 +14,7 @@ use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
 use crate::session::service::{Service, ServiceFuture};
 use crate::tests::{prompt_request, session_row};
+use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
 use acp_core::api::{
     AgentView, AnswerBody, Done, EventsPage, LogPage, PromptBody, SOCKET, SessionView, StatusView,
@@ -36,6 +37,7 @@ use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
+use acp_store::acpx_names::NamedSession;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -139,7 +141,7 @@ impl Fake {
 impl Service for Fake {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         self.record(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
-        ready(Ok(SpawnResult { session_key: self.key.clone(), run_id: None }))
+        ready(Ok(SpawnResult::created(self.key.clone(), None)))
     }
     fn prompt<'a>(
         &'a self,
@@ -306,6 +308,9 @@ impl Service for Fake {
         let sessions = (1..=3).rev().filter(|ord| query.before.is_none_or(|before| *ord < before));
         let limit = usize::try_from(query.limit).unwrap();
         ready(Ok(sessions.take(limit).map(|ord| (ord, self.row())).collect()))
+    }
+    fn acpx_sessions(&self, _: NameQuery) -> ServiceFuture<'_, Vec<NamedSession>> {
+        ready(Ok(vec![NamedSession { name: String::new(), cwd: "/w".to_owned(), session: self.row() }]))
     }
     fn all_pending_permissions(&self, _: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
         ready(Ok(self.pending.lock().unwrap().clone()))
@@ -507,14 +512,7 @@ async fn requests_reach_the_service_with_their_idempotency_key() {
     let key = IdempotencyKey::parse("k").unwrap();
     let path = |rest: &str| format!("{SESSION}{rest}");
     let _: SpawnResult = client.post("/v1/sessions", &json!({"cwd": "/w"}), &key).await.unwrap();
-    let body = PromptBody {
-        text: "hi".into(),
-        mode: None,
-        author: None,
-        interactive: false,
-        new_conversation: false,
-        files: Vec::new(),
-    };
+    let body = PromptBody::of_text("hi".into());
     let accepted: PromptAccepted = client.post(&path("/prompt"), &body, &key).await.unwrap();
     assert_eq!(accepted.run_id, fake.run);
     let _: CancelResult = client.post(&path("/cancel"), &json!({}), &key).await.unwrap();

@@ -15,6 +15,7 @@ use crate::session::manager::{
 };
 use crate::session::service::{Service, ServiceFuture};
 use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
 use acp_core::config::load::LoadedConfig;
@@ -33,6 +34,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScop
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
+use acp_store::acpx_names::NamedSession;
 use acp_store::gauges;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -261,6 +263,10 @@ impl Service for GatewayService {
 
     fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
         Box::pin(async move { Ok(self.store.find_sessions(query).await?) })
+    }
+
+    fn acpx_sessions(&self, query: NameQuery) -> ServiceFuture<'_, Vec<NamedSession>> {
+        Box::pin(async move { Ok(self.store.acpx_sessions(query).await?) })
     }
 
     fn all_pending_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {

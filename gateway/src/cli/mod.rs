@@ -1,6 +1,7 @@
 //! The command line: one file per verb. This file holds the shared parts: flags, paths, exit codes.
 
 pub(crate) mod acp;
+mod acpx;
 pub(crate) mod adopt;
 pub(crate) mod agent_trial;
 mod agents;
@@ -37,7 +38,7 @@ use acp_shared::ids::IdempotencyKey;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use output::{CliResult, Out};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -99,6 +100,13 @@ enum CliCommand {
     Steer(prompt::PromptArgs),
     /// Connect an editor that speaks ACP on standard input and output
     Acp(acp::AcpArgs),
+    /// Drive agents with the machine contract of acpx; also under the program name `acpx`
+    #[command(disable_help_flag = true)]
+    Acpx {
+        /// Arguments, as in `acp-gateway acpx --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        args: Vec<OsString>,
+    },
     /// Show the standard error of a session's agents
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
@@ -156,6 +164,10 @@ pub fn main() -> ExitCode {
 pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     crate::util::allocator::configure_allocator();
     let args: Vec<OsString> = std::env::args_os().collect();
+    let name = args.first().and_then(|name| Path::new(name).file_name());
+    if name.is_some_and(|name| name == acpx::PROGRAM) {
+        return acpx::main(args.into_iter().skip(1).collect(), None);
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => return parse_failure(&error, args.iter().any(|arg| arg == "--json")),
@@ -164,6 +176,7 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     match cli.verb {
         CliCommand::DemoAgent => acp_demo_agent::main(global.state_dir.as_deref()),
         CliCommand::Detached { command } => up::detached(&command),
+        CliCommand::Acpx { args } => acpx::main(args, global.state_dir),
         verb => {
             let mut out = Out::new(global.json);
             let outcome = run(&global, verb, channels, &mut out);
@@ -217,7 +230,7 @@ fn run(
         CliCommand::Completions { shell } => completions(shell, out),
         CliCommand::Generate(args) => generate::run(&args, &Cli::command()),
         // Handled by `main_with`.
-        CliCommand::DemoAgent | CliCommand::Detached { .. } => Ok(()),
+        CliCommand::DemoAgent | CliCommand::Detached { .. } | CliCommand::Acpx { .. } => Ok(()),
     }
 }
 

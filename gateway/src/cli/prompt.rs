@@ -89,6 +89,8 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         mode: Some(if steer { RunMode::Steer } else { RunMode::Prompt }),
         author: None,
         interactive: ask || args.interactive,
+        permission: None,
+        non_interactive_permissions: None,
         new_conversation: args.new_conversation,
         files: args.file.iter().map(|path| attached_file(path)).collect::<Result<_, _>>()?,
     };

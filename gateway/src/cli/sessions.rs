@@ -415,6 +415,7 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         author: None,
         interactive: args.interactive,
         spawned_by: args.spawned_by,
+        acpx: None,
         wait_s: (args.wait > 0).then_some(args.wait),
         mcp_servers,
         additional_directories,

@@ -1,6 +1,7 @@
 //! Interface between the local API and the gateway: commands go to the manager, queries to the store. A
 //! trait, so that the API can be tested over a real socket without both.
 
+use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AgentView, StatusView};
 use acp_core::config::load::LoadedConfig;
@@ -19,6 +20,7 @@ use acp_core::timeouts::Expiry;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
+use acp_store::acpx_names::NamedSession;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -134,6 +136,8 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn watch_all(&self) -> watch::Receiver<u64>;
     /// Returns the sessions that match, each with its number in the order of creation.
     fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>>;
+    /// Returns sessions with names in the contract of acpx, the newest first.
+    fn acpx_sessions(&self, query: NameQuery) -> ServiceFuture<'_, Vec<NamedSession>>;
     /// Returns at most `limit` pending permission requests of all sessions, oldest first.
     fn all_pending_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>>;
     /// See [`crate::session::manager::Manager::set_label`].

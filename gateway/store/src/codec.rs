@@ -7,8 +7,8 @@ use acp_core::bearer::TokenDigest;
 use acp_core::principal::Scope;
 use acp_core::render::PartKind;
 use acp_core::rows::{
-    AutoResolution, BindingStatus, ConversationRef, LeaseStatus, PermissionState, RequestState, RunMode,
-    SessionMode, TargetKind, Verbosity,
+    AutoResolution, BindingStatus, ConversationRef, LeaseStatus, NonInteractive, PermissionMode,
+    PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
 };
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
@@ -71,6 +71,8 @@ pub(crate) use {word_columns, words};
 
 words! {
     SessionMode { Persistent = "persistent", Oneshot = "oneshot" }
+    PermissionMode { ApproveAll = "approve-all", ApproveReads = "approve-reads", DenyAll = "deny-all", Ask = "ask" }
+    NonInteractive { Deny = "deny", Fail = "fail" }
     RunMode { Prompt = "prompt", Steer = "steer" }
     LeaseStatus { Intended = "intended", Open = "open", Ready = "ready", Closing = "closing", Ended = "ended" }
     RequestState { Received = "received", Started = "started", Answered = "answered" }

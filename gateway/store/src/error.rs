@@ -166,6 +166,12 @@ pub enum StoreError {
         /// Requested label.
         label: String,
     },
+    /// An open session has this name in the contract of acpx.
+    #[error("{session_key} has the name already")]
+    NameTaken {
+        /// That session.
+        session_key: SessionKey,
+    },
     /// A row is no longer in the expected state, e.g. a binding was used since it was found to be expired.
     #[error("the binding was used meanwhile")]
     UsedMeanwhile,

@@ -4,6 +4,7 @@
 //! Every change is a named transaction passed to [`Store::write`]; the value that it returns is durable. Each
 //! table has one file with its SQL and its row type; `tx/` holds the transactions over several tables.
 
+pub mod acpx_names;
 pub mod backup;
 pub mod bindings;
 pub mod cards;

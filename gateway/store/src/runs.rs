@@ -4,17 +4,17 @@ use crate::Store;
 use crate::codec::to_json_opt;
 use crate::db::{Db, Row, named_params, params};
 use crate::error::StoreError;
-use acp_core::rows::RunRow;
+use acp_core::rows::{RunPermissions, RunRow};
 use acp_shared::ids::{RunId, SessionKey};
 use std::sync::Arc;
 
 const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
-    requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
+    permission, non_interactive, requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
 
 const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
-    requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, \
+    permission, non_interactive, requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, \
     ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :asked_by, :interactive, \
-    :requester_message_id, :idempotency_key, 0, :stop_reason, :usage_json, :error_json, :created_at, :started_at, \
+    :permission, :non_interactive, :requester_message_id, :idempotency_key, 0, :stop_reason, :usage_json, :error_json, :created_at, :started_at, \
     :ended_at) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
     stop_reason = excluded.stop_reason, usage_json = excluded.usage_json, error_json = excluded.error_json, \
     started_at = excluded.started_at, ended_at = excluded.ended_at \
@@ -31,6 +31,10 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
         author: row.get("author")?,
         asked_by: row.get("asked_by")?,
         interactive: row.get("interactive")?,
+        permissions: RunPermissions {
+            mode: row.get("permission")?,
+            non_interactive: row.get("non_interactive")?,
+        },
         requester_message_id: row.get("requester_message_id")?,
         idempotency_key: row.get("idempotency_key")?,
         last_seq: row.get("last_seq")?,
@@ -61,6 +65,8 @@ pub fn put(db: &Db, row: &RunRow) -> Result<(), StoreError> {
             ":author": row.author,
             ":asked_by": row.asked_by,
             ":interactive": row.interactive,
+            ":permission": row.permissions.mode,
+            ":non_interactive": row.permissions.non_interactive,
             ":requester_message_id": row.requester_message_id,
             ":idempotency_key": row.idempotency_key,
             ":stop_reason": row.stop_reason,

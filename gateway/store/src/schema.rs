@@ -25,6 +25,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_tokens.sql"),
     include_str!("migrations/0005_notify.sql"),
     include_str!("migrations/0006_senders.sql"),
+    include_str!("migrations/0008_acpx_names.sql"),
 ];
 const BUSY_MS: u64 = 5_000;
 const STATEMENTS_CACHED: usize = 128;
@@ -257,7 +258,8 @@ mod tests {
     use crate::open::{open_with, open_writer};
     use acp_core::principal::Scope;
     use acp_core::rows::{
-        BindingStatus, LeaseStatus, PermissionState, RequestState, RunMode, SessionMode, TargetKind,
+        BindingStatus, LeaseStatus, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode,
+        SessionMode, TargetKind,
     };
     use acp_core::run::RunState;
     use acp_core::session::{Ending, SessionState};
@@ -311,6 +313,8 @@ mod tests {
         assert_words::<TargetKind>(&db, "acp_bindings", "target_kind");
         assert_words::<BindingStatus>(&db, "acp_bindings", "status");
         assert_words::<Scope>(&db, "acp_tokens", "scope");
+        assert_words::<PermissionMode>(&db, "acp_runs", "permission");
+        assert_words::<NonInteractive>(&db, "acp_runs", "non_interactive");
     }
 
     #[test]

@@ -5,9 +5,10 @@
 //! are reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a
 //! suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`; `plane` for
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`; `plane` for
 //! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
 
+mod acpx;
 mod api;
 mod cli;
 mod cost;
@@ -33,7 +34,8 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts other than those of the control plane ([`plane::PARTS`]).
-const PARTS: [&str; 7] = ["latency", "throughput", "cost", "supervisor", "wrapper", "discord", "northbound"];
+const PARTS: [&str; 8] =
+    ["latency", "throughput", "cost", "supervisor", "wrapper", "discord", "northbound", "acpx"];
 /// The parts that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
@@ -86,6 +88,9 @@ fn main() -> ExitCode {
     }
     if wanted.contains(&"northbound") {
         northbound::measure(&mut report);
+    }
+    if wanted.contains(&"acpx") {
+        acpx::measure(&mut report);
     }
     let missed = report.finish();
     if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }

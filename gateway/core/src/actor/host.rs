@@ -113,11 +113,12 @@ impl Actor {
         let is_granted =
             self.session.options.grants.covers(run_id, &row.request.what, found, &self.session.cwd);
         let run = run_id.and_then(|id| self.runs.iter().find(|run| run.run_id == id));
+        let (mode, non_interactive) = self.permission_settings(run);
         let decision = decide_effect(
             effect,
             EffectContext {
-                mode: self.session.options.permission,
-                non_interactive: self.session.options.non_interactive,
+                mode,
+                non_interactive,
                 turn: match run {
                     None => RequestTurn::None,
                     Some(run) if run.interactive => RequestTurn::Interactive,

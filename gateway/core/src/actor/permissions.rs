@@ -9,7 +9,10 @@ use crate::failure::Failure;
 use crate::host::{ANSWER_BYTES_MAX, too_long_answer};
 use crate::jsonrpc::REFUSED;
 use crate::permission::{self, NOT_A_VOTER, NOT_PENDING, PermissionDecision, Voter};
-use crate::rows::{AutoResolution, NonInteractive, PermissionRow, PermissionState, RequestState, ResolvedBy};
+use crate::rows::{
+    AutoResolution, NonInteractive, PermissionMode, PermissionRow, PermissionState, RequestState, ResolvedBy,
+    RunRow,
+};
 use crate::session::SessionState;
 use crate::writes::Write;
 use acp_shared::codes::Code;
@@ -110,9 +113,15 @@ impl Actor {
             }
             _ => return PermissionDecision::Cancel,
         };
-        let settings = &self.session.options;
-        let (mode, non_interactive) = (settings.permission, settings.non_interactive);
+        let (mode, non_interactive) = self.permission_settings(run);
         permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
+    }
+
+    /// Returns permission mode and non-interactive policy: those of the run, or else the session's.
+    pub(super) fn permission_settings(&self, run: Option<&RunRow>) -> (PermissionMode, NonInteractive) {
+        let own = run.map(|run| run.permissions).unwrap_or_default();
+        let settings = &self.session.options;
+        (own.mode.unwrap_or(settings.permission), own.non_interactive.unwrap_or(settings.non_interactive))
     }
 
     /// Resolves pending permission requests that a changed permission mode decides: those of the agent and

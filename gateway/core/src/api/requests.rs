@@ -1,5 +1,6 @@
 //! Bodies of modifying requests.
 
+use crate::acpx_contract::AcpxNaming;
 use crate::actor::QuestionAnswer;
 use crate::elicitation::ElicitationAnswer;
 use crate::failure::Failure;
@@ -38,6 +39,10 @@ pub struct SpawnBody {
     pub author: Option<String>,
     /// True if a person can answer permission requests in the first run.
     pub interactive: bool,
+    /// Name in the contract of acpx, unique among the open sessions of agent and directory: an open session with it is
+    /// returned, or replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub acpx: Option<AcpxNaming>,
     /// Session that spawns and owns this one; absent if a person does.
     #[schema(value_type = Option<String>)]
     pub spawned_by: Option<SessionKey>,
@@ -72,12 +77,34 @@ pub struct PromptBody {
     /// True if a person can answer permission requests in this run.
     #[serde(default)]
     pub interactive: bool,
+    /// Permission mode of this run alone; absent takes the session's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permission: Option<PermissionMode>,
+    /// Outcome of unattended permission requests in this run alone; absent takes the session's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub non_interactive_permissions: Option<NonInteractive>,
     /// Starts a new conversation with the agent if the old one cannot be resumed.
     #[serde(default)]
     pub new_conversation: bool,
     /// Files for the agent: at most 10, with 8 MiB together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileBody>,
+}
+
+impl PromptBody {
+    /// Body of an unattended turn.
+    pub fn of_text(text: String) -> Self {
+        Self {
+            text,
+            mode: None,
+            author: None,
+            interactive: false,
+            permission: None,
+            non_interactive_permissions: None,
+            new_conversation: false,
+            files: Vec::new(),
+        }
+    }
 }
 
 /// File of a prompt.

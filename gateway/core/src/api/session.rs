@@ -36,6 +36,17 @@ pub struct SpawnedView {
     pub error: Option<Failure>,
 }
 
+/// `GET /v1/acpx/sessions`: a session with its name in the contract of acpx.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AcpxSessionView {
+    /// Name; empty for the session without one.
+    pub name: String,
+    /// Directory in which the name holds.
+    pub cwd: String,
+    /// The session.
+    pub session: SessionView,
+}
+
 /// State of an agent's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

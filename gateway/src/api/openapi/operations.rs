@@ -1,6 +1,7 @@
 //! Table of the operations.
 
 use super::{Answer, Operation, SchemaOf, list, named, object};
+use crate::api::acpx::NameListQuery;
 use crate::api::console::{
     ConsoleMessageBody, ConsoleMessageResponse, ConversationView, MessagesPage, MessagesQuery,
 };
@@ -10,10 +11,10 @@ use crate::api::files::{ContentQuery, FilesQuery};
 use crate::api::session_log::LogQuery;
 use crate::api::sessions::ListQuery;
 use acp_core::api::{
-    AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, DiffView, Done, EventsPage,
-    FilesView, HealthView, LogPage, NewBody, OptionBody, PendingPermissionView, PermissionView, PromptBody,
-    ReleaseBody, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView, TokenBody, TokenCreatedView,
-    TokenView, UnbindBody,
+    AcpxSessionView, AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, DiffView,
+    Done, EventsPage, FilesView, HealthView, LogPage, NewBody, OptionBody, PendingPermissionView,
+    PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView,
+    TokenBody, TokenCreatedView, TokenView, UnbindBody,
 };
 use acp_core::request::{CancelResult, PromptAccepted, SessionStatus};
 use utoipa::IntoParams;
@@ -83,6 +84,13 @@ pub(super) const OPERATIONS: &[Operation] = &[
     ),
     get("/v1/sessions", "listSessions", "List sessions", Answer::JsonPage(list::<SessionView>))
         .with(query::<ListQuery>),
+    get(
+        "/v1/acpx/sessions",
+        "listAcpxSessions",
+        "List the sessions with names in the contract of acpx",
+        Answer::Json(list::<AcpxSessionView>),
+    )
+    .with(query::<NameListQuery>),
     post("/v1/sessions", "spawn", "Start a session", named::<SpawnBody>, named::<SpawnedView>)
         .failing(&[404]),
     get("/v1/sessions/{key}", "show", "Show a session", Answer::Json(named::<SessionView>)),

@@ -10,7 +10,7 @@ use acp_core::config::source::Source;
 use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
-use acp_core::request::{PromptRequest, SpawnRequest, SpawnResult};
+use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest, SpawnResult};
 use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
 use acp_core::runtime::Runtime;
 use acp_core::session::SessionState;
@@ -91,27 +91,70 @@ impl Manager {
         self.check_spawner(request.spawned_by.as_ref()).await?;
         self.deps.profiles.configured(&agent)?;
         mcp::check_directories(&request.additional_directories)?;
+        if let Some(named) = self.named_session(&agent, &request).await? {
+            return Ok(SpawnResult { existing: true, ..SpawnResult::created(named, None) });
+        }
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
-        let spawned = SpawnResult {
-            session_key: tx.session.session_key.clone(),
-            run_id: tx.run.as_ref().map(|run| run.run_id),
-        };
+        let run_id = tx.run.as_ref().map(|run| run.run_id);
+        let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
         let (session, run) = (tx.session.clone(), tx.run.clone());
         let thread_id = tx.binding.as_ref().map(|binding| binding.conversation.conversation_id.clone());
-        match self.deps.store.spawn_session(tx).await {
+        match self.insert_spawn(tx, &mut spawned).await {
             Ok(()) => transitions::spawned(&session, run.as_ref(), thread_id.as_deref()),
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.stored_spawn(&keyed).await?;
                 return before.ok_or_else(|| Failure::of(Code::IdempotencyConflict));
             }
+            // Another connection used the same name just now.
+            Err(StoreError::NameTaken { session_key }) => {
+                return Ok(SpawnResult { existing: true, ..SpawnResult::created(session_key, None) });
+            }
             Err(error) => return Err(at_cap(error.into(), policy)),
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
+    }
+
+    /// Returns the open session that has the name of the request, unless it is to be replaced.
+    async fn named_session(
+        &self,
+        agent: &AgentName,
+        request: &SpawnRequest,
+    ) -> Result<Option<SessionKey>, Failure> {
+        let Some(naming) = &request.acpx else { return Ok(None) };
+        naming.check().map_err(|why| Failure::new(Code::Usage, why).origin("client"))?;
+        if naming.replace {
+            return Ok(None);
+        }
+        Ok(self.deps.store.acpx_session(agent.clone(), naming.clone()).await?)
+    }
+
+    /// Inserts the rows of a session. One that is to be replaced is closed first, after all checks of the new one.
+    ///
+    /// # Errors
+    /// As [`acp_store::Store::spawn_session`].
+    async fn insert_spawn(&self, mut tx: SpawnTx, spawned: &mut SpawnResult) -> Result<(), StoreError> {
+        loop {
+            if let Some((_, _, _, result)) = &mut tx.idempotency {
+                *result = serde_json::to_string(spawned)
+                    .map_err(|_| StoreError::Refused("the result cannot be stored"))?;
+            }
+            let old = match self.deps.store.spawn_session(tx.clone()).await {
+                Err(StoreError::NameTaken { session_key }) if is_replacement(&tx) => session_key,
+                other => return other,
+            };
+            let why = format!("replaced by {}", spawned.session_key);
+            let closed = self.close(&old, CloseRequest::new(why), IdempotencyKey::mint()).await;
+            closed.map_err(|failure| {
+                tracing::warn!(session_key = %old, %failure, "session with a taken name cannot be closed");
+                StoreError::NameTaken { session_key: old.clone() }
+            })?;
+            spawned.replaced = Some(old);
+        }
     }
 
     /// Waits for a backend whose supervisor is being restarted.
@@ -220,10 +263,10 @@ impl Manager {
             .iter()
             .map(|run| (EventKind::Prompt, prompt_payload(&run.text, run.mode, &run.author, None)))
             .collect();
-        let spawned = SpawnResult { session_key, run_id: run.as_ref().map(|run| run.run_id) };
+        let spawned = SpawnResult::created(session_key, run.as_ref().map(|run| run.run_id));
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        Ok(SpawnTx { session, binding, run, events, idempotency, caps })
+        Ok(SpawnTx { session, naming: request.acpx, binding, run, events, idempotency, caps })
     }
 
     fn new_session(
@@ -265,4 +308,9 @@ impl Manager {
             last_activity_at_ms: now_ms,
         }
     }
+}
+
+/// True if an open session with the same name is to be closed.
+fn is_replacement(tx: &SpawnTx) -> bool {
+    tx.naming.as_ref().is_some_and(|naming| naming.replace)
 }

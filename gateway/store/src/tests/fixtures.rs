@@ -10,8 +10,8 @@ use acp_core::policy::BindingTimeouts;
 use acp_core::request::PromptRequest;
 use acp_core::rows::{
     AgentRequestRow, BindingRow, BindingStatus, ConversationRef, LeaseRow, NonInteractive, OutboxRow,
-    PermissionMode, PermissionRow, PermissionState, RequestState, RunRow, SessionMode, SessionOptions,
-    SessionRow,
+    PermissionMode, PermissionRow, PermissionState, RequestState, RunPermissions, RunRow, SessionMode,
+    SessionOptions, SessionRow,
 };
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
@@ -89,6 +89,10 @@ pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
         asked_by: "token:1".to_owned(),
         author: "ann".into(),
         interactive: true,
+        permissions: RunPermissions {
+            mode: Some(PermissionMode::ApproveReads),
+            non_interactive: Some(NonInteractive::Fail),
+        },
         requester_message_id: Some("m1".into()),
         ..PromptRequest::default()
     };
@@ -175,6 +179,7 @@ pub(super) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
 pub(super) fn spawn_tx(session: SessionRow) -> SpawnTx {
     SpawnTx {
         session,
+        naming: None,
         binding: None,
         run: None,
         events: Vec::new(),

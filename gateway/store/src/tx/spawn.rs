@@ -2,7 +2,8 @@
 
 use crate::error::StoreError;
 use crate::tx::commit::{apply, check_session};
-use crate::{Store, bindings, idempotency, runs, sessions};
+use crate::{Store, acpx_names, bindings, idempotency, runs, sessions};
+use acp_core::acpx_contract::AcpxNaming;
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingRow, RunRow, SessionRow};
 use acp_core::writes::{SessionLimits, Write};
@@ -13,6 +14,8 @@ use acp_shared::ids::IdempotencyKey;
 pub struct SpawnTx {
     /// The session.
     pub session: SessionRow,
+    /// Name of the session in the contract of acpx.
+    pub naming: Option<AcpxNaming>,
     /// Binding of the session.
     pub binding: Option<BindingRow>,
     /// First run.
@@ -29,16 +32,22 @@ impl Store {
     /// Inserts a session and its first rows, within the limits on sessions in use.
     ///
     /// # Errors
-    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
     /// [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
     pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
-            let SpawnTx { session, binding, run, events, idempotency, caps } = spawn;
+            let SpawnTx { session, naming, binding, run, events, idempotency, caps } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
                 idempotency::insert(tx, scope, key, fingerprint, result, tx.now_ms())?;
             }
+            if let Some(naming) = &naming {
+                acpx_names::check_free(tx, &session.agent, naming)?;
+            }
             sessions::check_caps(tx, &caps)?;
             sessions::insert(tx, &session)?;
+            if let Some(naming) = &naming {
+                acpx_names::insert(tx, &session, naming)?;
+            }
             if let Some(binding) = &binding {
                 if binding.session_key != session.session_key {
                     return Err(StoreError::Refused("the binding belongs to another session"));

@@ -7,7 +7,7 @@ use super::*;
 use crate::event::EventKind as K;
 use crate::permission::{Voter, Voting};
 use crate::request::PromptRequest;
-use crate::rows::{NonInteractive, PermissionMode};
+use crate::rows::{NonInteractive, PermissionMode, RunPermissions};
 use crate::session::SessionState;
 use acp_shared::codes::Code;
 use serde_json::json;
@@ -236,6 +236,30 @@ fn repeated_questions_without_approver_fail_the_run_once() {
     world.emit("D\n");
     assert_eq!(run_state(&world, run), RunState::Failed);
     assert_eq!(answers(&world), ["cancelled"; 3]);
+}
+
+#[test]
+fn settings_of_a_run_override_those_of_its_session() {
+    let permissions = |mode, non_interactive| RunPermissions { mode, non_interactive };
+    for (own, want, state) in [
+        (permissions(Some(PermissionMode::ApproveAll), None), "yes", RunState::Completed),
+        (permissions(Some(PermissionMode::DenyAll), None), "no", RunState::Completed),
+        (permissions(None, Some(NonInteractive::Fail)), "cancelled", RunState::Failed),
+        (permissions(None, None), "no", RunState::Completed),
+    ] {
+        let mut world = ready_with(|options| {
+            (options.permission, options.non_interactive) = (PermissionMode::Ask, NonInteractive::Deny);
+        });
+        world.ignores_input = true;
+        let request = PromptRequest { interactive: false, permissions: own, ..prompt_request("Thello") };
+        let run = submit(&mut world, request).unwrap().run_id;
+        // The settings are those of the run after a restart, too.
+        world.restart();
+        world.emit("P\n");
+        world.emit("D\n");
+        assert_eq!((answers(&world), run_state(&world, run)), (vec![want], state), "{own:?}");
+        assert_eq!(world.rows.session.options.permission, PermissionMode::Ask);
+    }
 }
 
 #[test]

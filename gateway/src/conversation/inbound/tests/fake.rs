@@ -80,7 +80,7 @@ impl Service for FakeService {
                 let session = SessionRow { mode: request.mode, ..session_row(&session_key) };
                 self.store.spawn_session(crate::tests::spawn_tx(session, binding)).await?;
             }
-            Ok(SpawnResult { session_key, run_id: None })
+            Ok(SpawnResult::created(session_key, None))
         })
     }
 
@@ -257,6 +257,13 @@ impl Service for FakeService {
     }
 
     fn find_sessions(&self, _: acp_core::rows::SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
+        unused()
+    }
+
+    fn acpx_sessions(
+        &self,
+        _: acp_core::acpx_contract::NameQuery,
+    ) -> ServiceFuture<'_, Vec<acp_store::acpx_names::NamedSession>> {
         unused()
     }
 

@@ -1,0 +1,84 @@
+//! `/v1/acpx/sessions`: sessions with names in the contract of acpx.
+
+use crate::api::Api;
+use crate::api::access::VisibleSessions;
+use crate::api::extract::{ApiError, Caller, Json};
+use crate::api::sessions;
+use acp_core::acpx_contract::{AcpxNaming, NameQuery};
+use acp_core::api::{AcpxSessionView, Opening, SessionView};
+use acp_core::failure::Failure;
+use acp_core::request::{CloseRequest, SpawnResult};
+use acp_core::session::SessionState;
+use acp_shared::ids::{AgentName, IdempotencyKey};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use serde::Deserialize;
+use std::time::Duration;
+use utoipa::IntoParams;
+
+/// Maximum number of sessions in a list.
+const SESSIONS_MAX: u64 = 1_000;
+
+/// Query of `GET /v1/acpx/sessions`.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct NameListQuery {
+    /// Returns only sessions of this agent; absent: of all agents, or with `cwd` of the configured default.
+    #[param(value_type = Option<String>)]
+    agent: Option<AgentName>,
+    /// Returns only the open session with the name `name` in this directory or the nearest parent.
+    cwd: Option<String>,
+    /// Uppermost parent directory of `cwd` in which the session is looked for.
+    root: Option<String>,
+    /// Name; absent: the session without one.
+    name: Option<String>,
+    /// True to include closed sessions.
+    #[serde(default)]
+    all: bool,
+}
+
+/// `GET /v1/acpx/sessions`.
+pub(crate) async fn list(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    query: Result<Query<NameListQuery>, QueryRejection>,
+) -> Result<Json<Vec<AcpxSessionView>>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let NameListQuery { agent, cwd, root, name, all } = query;
+    let naming = cwd.map(|cwd| AcpxNaming { name: name.unwrap_or_default(), cwd, root, replace: false });
+    if let Some(naming) = &naming {
+        naming.check().map_err(ApiError::usage)?;
+    }
+    let default = || api.service.config().config.acp.default_agent.clone();
+    let agent = agent.or_else(|| naming.as_ref().and_then(|_| default()));
+    let query = NameQuery { agent, naming, closed_too: all, limit: SESSIONS_MAX };
+    let mut visible = VisibleSessions::new(&api.service, caller);
+    let mut found = Vec::new();
+    for named in api.service.acpx_sessions(query).await? {
+        if visible.sees(&named.session.session_key).await? {
+            let session = SessionView::from(named.session);
+            found.push(AcpxSessionView { name: named.name, cwd: named.cwd, session });
+        }
+    }
+    Ok(Json(found))
+}
+
+/// Waits until the agent has opened a session with a name. A new session is closed if the agent cannot open it, so that the
+/// name is free.
+pub(super) async fn opening(
+    api: &Api,
+    spawned: &SpawnResult,
+    wait: Duration,
+) -> Result<(Option<Opening>, Option<Failure>), ApiError> {
+    let key = &spawned.session_key;
+    if spawned.existing && api.service.session(key).await?.state != SessionState::Creating {
+        return Ok((Some(Opening::Open), None));
+    }
+    let opened = sessions::opening(api, key, wait).await?;
+    if !spawned.existing && opened.0 == Some(Opening::Failed) {
+        let request = CloseRequest::new("the agent could not open the session");
+        api.service.close(key, request, IdempotencyKey::mint()).await?;
+    }
+    Ok(opened)
+}

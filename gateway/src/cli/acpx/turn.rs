@@ -1,0 +1,326 @@
+//! `prompt` and `exec`: one turn, from the acceptance to its result or error.
+
+use super::args::{Format, PromptArgs, TextArgs};
+use super::{AcpxEnd, AcpxResult, Command, ids, quiet_error};
+use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
+use crate::cli::inside;
+use crate::cli::output::{now_ms, print_message};
+use acp_core::acpx_contract::{AcpxCode, ContractError, JournalLine, TurnLines, TurnText};
+use acp_core::api::{CancelBody, PromptBody, SessionView, SpawnBody, SpawnedView};
+use acp_core::failure::Failure;
+use acp_core::request::{CancelResult, PromptAccepted};
+use acp_core::rows::{NonInteractive, PermissionMode, SessionMode};
+use acp_shared::codes::Code;
+use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
+use serde_json::{Value, json};
+use std::io::{self, IsTerminal, Read};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Maximum size of a prompt, in bytes.
+const TEXT_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// Permission settings of a turn.
+struct TurnPermissions {
+    mode: PermissionMode,
+    non_interactive: NonInteractive,
+}
+
+impl Command {
+    pub(super) async fn prompt(&mut self, args: PromptArgs) -> AcpxResult {
+        let deadline = self.deadline()?;
+        let text = self.text(args.text)?;
+        let found = self.require(args.name.session).await?;
+        let session = found.session;
+        let key = session.session_key.to_string();
+        let turn = self.prompt_session(&session, text, deadline, args.no_wait, &found.cwd).await;
+        turn.map_err(|end| end.of(&key))
+    }
+
+    async fn prompt_session(
+        &mut self,
+        session: &SessionView,
+        text: String,
+        deadline: Option<Instant>,
+        no_wait: bool,
+        directory: &str,
+    ) -> AcpxResult {
+        let key = session.session_key.as_str();
+        if let Some(model) = self.options.model.clone().filter(|model| session.model.as_ref() != Some(model))
+        {
+            self.set_model(key, &model).await?;
+        }
+        let permissions = self.permissions();
+        let body = PromptBody {
+            permission: Some(permissions.mode),
+            non_interactive_permissions: Some(permissions.non_interactive),
+            ..PromptBody::of_text(text)
+        };
+        let mut interrupt = interrupts()?;
+        let path = format!("/v1/sessions/{}/prompt", encode(key));
+        let accepted: PromptAccepted = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
+        if no_wait {
+            let request = accepted.run_id.to_string();
+            let mut members = ids(session);
+            members.insert("requestId".to_owned(), request.as_str().into());
+            return self.answer("prompt_queued", members.into(), Some(&format!("[queued] {request}")), None);
+        }
+        let label = key.rsplit(':').next().unwrap_or(key);
+        self.note(&format!("[acpx] session {label} ({key}) · {directory} · agent {}", session.agent))?;
+        self.follow(session, accepted.run_id, accepted.after_seq, deadline, &mut interrupt).await
+    }
+
+    pub(super) async fn exec(&mut self, args: TextArgs) -> AcpxResult {
+        let deadline = self.deadline()?;
+        let text = self.text(args)?;
+        let permissions = self.permissions();
+        // Options of the agent can only be set in an open session.
+        let prompt = self.options.model.is_none().then(|| text.clone());
+        let body = SpawnBody {
+            agent: self.agent.clone(),
+            cwd: Some(self.cwd.clone()),
+            mode: Some(SessionMode::Oneshot),
+            permission: Some(permissions.mode),
+            non_interactive_permissions: Some(permissions.non_interactive),
+            wait_s: Some(if prompt.is_some() { 0 } else { 120 }),
+            prompt,
+            ..SpawnBody::default()
+        };
+        let mut interrupt = interrupts()?;
+        let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+        let key = spawned.spawned.session_key.to_string();
+        let session = self.view(&key).await?;
+        let turn = match spawned.spawned.run_id {
+            Some(run) => self.follow(&session, run, 0, deadline, &mut interrupt).await,
+            None => self.prompt_session(&session, text, deadline, false, &session.cwd).await,
+        };
+        turn.map_err(|end| end.of(&key))
+    }
+
+    /// Returns the permission settings: flags, then the user's configuration, then acpx's own defaults.
+    fn permissions(&self) -> TurnPermissions {
+        let mode = self.options.permission().or(self.config.default_permissions);
+        let policy = self.options.non_interactive_permissions.or(self.config.non_interactive_permissions);
+        TurnPermissions {
+            mode: mode.unwrap_or(PermissionMode::ApproveReads),
+            non_interactive: policy.unwrap_or(NonInteractive::Deny),
+        }
+    }
+
+    fn deadline(&self) -> Result<Option<Instant>, AcpxEnd> {
+        let Some(seconds) = self.options.timeout else { return Ok(None) };
+        let invalid =
+            |why: String| ContractError::new(AcpxCode::Usage, format!("--timeout {seconds}: {why}"));
+        let wait = Duration::try_from_secs_f64(seconds).map_err(|error| invalid(error.to_string()))?;
+        let end = Instant::now().checked_add(wait).ok_or_else(|| invalid("too long".to_owned()))?;
+        Ok(Some(end))
+    }
+
+    /// Returns the text of the prompt: words, a file, or standard input.
+    fn text(&self, args: TextArgs) -> Result<String, AcpxEnd> {
+        let words = args.text.join(" ");
+        let source = match args.file.as_deref() {
+            Some("-") => Some(read(io::stdin().lock(), "standard input")?),
+            Some(path) => {
+                let path = std::path::Path::new(&self.cwd).join(path);
+                let name = path.display().to_string();
+                let file = std::fs::File::open(&path).map_err(|error| {
+                    ContractError::new(AcpxCode::Usage, format!("--file {name}: {error}"))
+                })?;
+                Some(read(file, &name)?)
+            }
+            None if words.is_empty() && !io::stdin().is_terminal() => {
+                Some(read(io::stdin().lock(), "standard input")?)
+            }
+            None => None,
+        };
+        let text = match source {
+            Some(text) if words.is_empty() => text,
+            Some(text) => format!("{text}\n\n{words}"),
+            None => words,
+        };
+        if text.trim().is_empty() {
+            let text = "the prompt is empty: give it as words, with --file, or on standard input";
+            return Err(ContractError::new(AcpxCode::Usage, text).into());
+        }
+        Ok(text)
+    }
+
+    async fn follow(
+        &mut self,
+        session: &SessionView,
+        run: RunId,
+        after: u64,
+        deadline: Option<Instant>,
+        interrupt: &mut Signal,
+    ) -> AcpxResult {
+        let key = session.session_key.clone();
+        let request = run.to_string();
+        let lines = TurnLines::new(key.as_str(), session.agent_session_id.as_deref(), &request);
+        let is_denying = self.permissions().mode == PermissionMode::DenyAll;
+        let selection =
+            EventSelection { session: key.clone(), after, run: Some(run), replay: false, follow: true };
+        let mut turn = FollowedTurn {
+            events: self.client.journal(selection),
+            client: self.client.clone(),
+            session: key,
+            run,
+            lines: if is_denying { lines } else { lines.failing_if_refused() },
+            text: match self.format {
+                Format::Json => None,
+                Format::Text => Some(TurnText::full()),
+                Format::Quiet => Some(TurnText::quiet()),
+            },
+            deadline,
+            is_cancelled: false,
+        };
+        let mut shown = String::new();
+        loop {
+            let next = match turn.events.ready() {
+                Some(ready) => ready?,
+                None => {
+                    self.write(&mut shown)?;
+                    match turn.wait(interrupt).await? {
+                        TurnEvent::Line(line) => line,
+                        TurnEvent::Settled => continue,
+                        TurnEvent::Aborted(error) => {
+                            turn.lines.abort(error, now_ms(), &mut shown);
+                            break;
+                        }
+                    }
+                }
+            };
+            let Some(line) = next else {
+                let error = ContractError::from(&Failure::of(Code::SessionClosed).origin("gateway"));
+                turn.lines.abort(error, now_ms(), &mut shown);
+                break;
+            };
+            let row = JournalLine::parse(&line).map_err(|error| inside("cannot parse a row", &error))?;
+            match &mut turn.text {
+                None => turn.lines.push(&row, &mut shown),
+                Some(text) => {
+                    turn.lines.push(&row, &mut String::new());
+                    text.push(&row, &mut shown);
+                }
+            }
+            if turn.lines.exit().is_some() {
+                break;
+            }
+        }
+        self.end(turn, shown)
+    }
+
+    fn end(&mut self, turn: FollowedTurn, mut shown: String) -> AcpxResult {
+        let error = turn.lines.error();
+        if let Some(mut text) = turn.text {
+            match error {
+                Some(error) if self.format == Format::Text => {
+                    text.error(error.code.as_str(), &error.message, &mut shown);
+                }
+                _ => text.flush(&mut shown),
+            }
+        }
+        self.write(&mut shown)?;
+        if let Some(error) = error.filter(|_| self.format == Format::Quiet) {
+            print_message(&quiet_error(error));
+        }
+        let interrupted = error.is_some_and(|error| error.detail.as_deref() == Some("INTERRUPTED"));
+        match turn.lines.exit() {
+            _ if interrupted => Err(AcpxEnd::Exit(super::INTERRUPTED)),
+            Some(0) | None => Ok(()),
+            Some(code) => Err(AcpxEnd::Exit(code)),
+        }
+    }
+
+    fn write(&mut self, shown: &mut String) -> AcpxResult {
+        if !shown.is_empty() {
+            self.out.text(shown)?;
+            shown.clear();
+        }
+        Ok(self.out.flush()?)
+    }
+}
+
+fn interrupts() -> Result<Signal, AcpxEnd> {
+    Ok(signal(SignalKind::interrupt()).map_err(|error| inside("cannot wait for Ctrl-C", &error))?)
+}
+
+/// State of following a turn.
+struct FollowedTurn {
+    client: GatewayClient,
+    events: EventStream,
+    session: SessionKey,
+    run: RunId,
+    lines: TurnLines,
+    /// Text for people; `None` for JSON.
+    text: Option<TurnText>,
+    deadline: Option<Instant>,
+    is_cancelled: bool,
+}
+
+enum TurnEvent {
+    /// Next line of the stream; `None` at the end.
+    Line(Option<String>),
+    /// An interrupt or the time limit was handled.
+    Settled,
+    /// Stop of the wait for the end of the turn.
+    Aborted(ContractError),
+}
+
+impl FollowedTurn {
+    async fn wait(&mut self, interrupt: &mut Signal) -> Result<TurnEvent, AcpxEnd> {
+        let deadline = self.deadline;
+        let limit = async move {
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            line = self.events.next() => return Ok(match line {
+                Ok(line) => TurnEvent::Line(line),
+                Err(failure) => TurnEvent::Aborted(ContractError::from(&failure)),
+            }),
+            _ = interrupt.recv() => {
+                if self.is_cancelled {
+                    let text = "interrupted; the turn is being cancelled";
+                    return Ok(TurnEvent::Aborted(ContractError::new(AcpxCode::Runtime, text).detail("INTERRUPTED")));
+                }
+            }
+            () = limit => {
+                self.deadline = None;
+                let text = "the turn has reached its time limit (--timeout) and was cancelled";
+                self.lines.fail_with(ContractError::new(AcpxCode::Timeout, text).origin("runtime"));
+            }
+        }
+        self.is_cancelled = true;
+        let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
+        let body = CancelBody { run_id: Some(self.run) };
+        let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
+        Ok(TurnEvent::Settled)
+    }
+}
+
+/// Reads the text of a prompt. An array of ACP content blocks is accepted if all of them are texts.
+fn read(source: impl Read, name: &str) -> Result<String, AcpxEnd> {
+    let usage = |why: String| ContractError::new(AcpxCode::Usage, format!("{name}: {why}"));
+    let mut bytes = Vec::new();
+    source.take(TEXT_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| usage(error.to_string()))?;
+    if bytes.len() as u64 > TEXT_BYTES_MAX {
+        return Err(usage(format!("more than {TEXT_BYTES_MAX} bytes")).into());
+    }
+    let text = String::from_utf8(bytes).map_err(|_| usage("not UTF-8 text".to_owned()))?;
+    let blocks = match serde_json::from_str::<Vec<Value>>(&text) {
+        Ok(blocks) if !blocks.is_empty() && blocks.iter().all(|block| block["type"].is_string()) => blocks,
+        _ => return Ok(text),
+    };
+    let texts: Option<Vec<&str>> = blocks
+        .iter()
+        .map(|block| block["text"].as_str().filter(|_| block["type"] == json!("text")))
+        .collect();
+    let texts = texts.ok_or_else(|| {
+        usage("only content blocks of the type `text` are offered".to_owned())
+            .detail("UNSUPPORTED_PROMPT_CONTENT")
+    })?;
+    Ok(texts.join("\n"))
+}

@@ -1,0 +1,12 @@
+//! The machine contract of acpx: every verb as a real process.
+
+#[path = "acpx/client.rs"]
+mod client;
+#[path = "acpx/errors.rs"]
+mod errors;
+#[path = "acpx/foreign.rs"]
+mod foreign;
+#[path = "acpx/sessions.rs"]
+mod sessions;
+#[path = "acpx/turns.rs"]
+mod turns;
