@@ -3,7 +3,11 @@
 use crate::home::PrivateHome;
 use crate::program::AcpxProgram;
 use crate::protocol::{Command, Input, Message, WatchCommand};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
+};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -75,6 +79,8 @@ struct Shared {
     program: AcpxProgram,
     home: PrivateHome,
     output: MessageWriter,
+    /// Queue owner whose end is awaited.
+    owner: Mutex<Option<Pid>>,
 }
 
 /// Commands of one session.
@@ -90,7 +96,7 @@ pub(crate) struct Commands {
 
 impl Commands {
     pub(crate) fn new(program: AcpxProgram, home: PrivateHome, output: MessageWriter) -> Self {
-        let shared = Arc::new(Shared { program, home, output });
+        let shared = Arc::new(Shared { program, home, output, owner: Mutex::default() });
         let (queue, jobs) = mpsc::channel();
         let running = Slot::default();
         let worker = thread::spawn({
@@ -135,7 +141,8 @@ impl Commands {
     fn start_watch(&mut self, id: u64, argv: Vec<String>) {
         self.end_watch();
         let (shared, slot) = (Arc::clone(&self.shared), Slot::default());
-        let command = Command { id, argv, stdin: None, count: Vec::new(), finish: false, watch: None };
+        let command =
+            Command { id, argv, stdin: None, count: Vec::new(), finish: false, watch: None, owner: false };
         let running = slot.clone();
         let thread = thread::spawn(move || {
             shared.run(&command, &running, move |line| Message::Watch { id, line });
@@ -167,7 +174,7 @@ impl Commands {
 
 impl Shared {
     /// Runs commands in order.
-    fn work(&self, jobs: &Receiver<Command>, running: &Slot) {
+    fn work(self: &Arc<Self>, jobs: &Receiver<Command>, running: &Slot) {
         while let Ok(command) = jobs.recv() {
             let id = command.id;
             self.run(&command, running, move |line| Message::Out { id, line });
@@ -175,7 +182,12 @@ impl Shared {
     }
 
     /// Runs one command to its end and reports its lines and its end.
-    fn run(&self, command: &Command, slot: &Slot, message: impl Fn(String) -> Message + Send + 'static) {
+    fn run(
+        self: &Arc<Self>,
+        command: &Command,
+        slot: &Slot,
+        message: impl Fn(String) -> Message + Send + 'static,
+    ) {
         let id = command.id;
         let (pid, stdout) = match self.start(command, slot) {
             Ok(started) => started,
@@ -197,9 +209,31 @@ impl Shared {
         // A descendant may hold the pipe open; nothing of it is read after the end.
         let _ = all_read.recv_timeout(READ_WAIT);
         *lock(&is_over) = true;
+        if command.owner {
+            self.await_owner();
+        }
         let status = lock(&slot.0).running.take().and_then(|mut running| running.child.wait().ok());
         let (code, signal) = (status.and_then(|it| it.code()), status.and_then(|it| it.signal()));
         self.output.send(&Message::Exit { id, code, signal });
+    }
+
+    /// Reports the end of the present queue owner, once for each.
+    fn await_owner(self: &Arc<Self>) {
+        let Some(pid) = self.home.queue_owner() else { return };
+        let mut awaited = lock(&self.owner);
+        if *awaited == Some(pid) {
+            return;
+        }
+        let Ok(owner) = pidfd_open(pid, PidfdFlags::empty()) else { return };
+        *awaited = Some(pid);
+        drop(awaited);
+        let shared = Arc::clone(self);
+        thread::spawn(move || {
+            let mut ended = [PollFd::new(&owner, PollFlags::IN)];
+            while poll(&mut ended, None) == Err(Errno::INTR) {}
+            *lock(&shared.owner) = None;
+            shared.output.send(&Message::OwnerEnded);
+        });
     }
 
     fn start(&self, command: &Command, slot: &Slot) -> std::io::Result<(Pid, process::ChildStdout)> {

@@ -2,6 +2,7 @@
 //! keeps its state below `$HOME/.acpx` and its sockets in `/tmp/acpx-HASH`, where HASH depends on `$HOME`.
 
 use acp_shared::launch::ENV_GATEWAY_INSTANCE_ID;
+use rustix::process::Pid;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
@@ -58,6 +59,15 @@ impl PrivateHome {
             fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
         file.write_all(text.as_bytes())?;
         fs::rename(&new, self.dir.join(name))
+    }
+
+    /// Returns the process of the queue owner from its lock.
+    pub(crate) fn queue_owner(&self) -> Option<Pid> {
+        let locks = fs::read_dir(self.dir.join(".acpx/queues")).ok()?.flatten();
+        let mut locks = locks.filter(|entry| entry.path().extension().is_some_and(|it| it == "lock"));
+        let lock = fs::read_to_string(locks.next()?.path()).ok()?;
+        let lock: serde_json::Value = serde_json::from_str(&lock).ok()?;
+        Pid::from_raw(i32::try_from(lock.get("pid")?.as_i64()?).ok()?)
     }
 
     /// Removes locks and sockets of queue owners. acpx never removes the directory of its sockets.

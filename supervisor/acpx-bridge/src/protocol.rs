@@ -51,6 +51,9 @@ pub(crate) struct Command {
     /// Watch command that starts before it.
     #[serde(default)]
     pub(crate) watch: Option<WatchCommand>,
+    /// True if the end of the queue owner that serves the command is to be reported.
+    #[serde(default)]
+    pub(crate) owner: bool,
 }
 
 /// Watch command of acpx.
@@ -110,6 +113,8 @@ pub(crate) enum Message {
         #[serde(skip_serializing_if = "Option::is_none")]
         signal: Option<i32>,
     },
+    /// The queue owner has ended.
+    OwnerEnded,
     /// A timer has passed.
     Timer {
         /// Number of the timer.

@@ -175,6 +175,25 @@ fn end_of_input_finishes_a_close_and_kills_the_rest() {
 }
 
 #[test]
+fn end_of_the_queue_owner_is_reported_once() {
+    let (mut bridge, dir) = Bridge::ready();
+    let mut owner = Command::new("sleep").arg("600").spawn().unwrap();
+    fs::create_dir_all(dir.join(".acpx/queues")).unwrap();
+    fs::write(dir.join(".acpx/queues/a.lock"), json!({ "pid": owner.id() }).to_string()).unwrap();
+    for id in 1..3 {
+        bridge.send(&json!({ "op": "run", "id": id, "argv": ["prompt"], "stdin": "x", "owner": true }));
+        let lines: Vec<Value> = (0..3).map(|_| bridge.line()).collect();
+        assert_eq!(lines[2], json!({ "type": "exit", "id": id, "code": 0 }));
+    }
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(bridge.line(), json!({ "type": "owner_ended" }));
+    bridge.send(&run(3, "fail"));
+    assert_eq!(bridge.line(), json!({ "type": "exit", "id": 3, "code": 4 }));
+    bridge.end();
+}
+
+#[test]
 fn discard_removes_the_private_directory() {
     let (mut bridge, dir) = Bridge::ready();
     bridge.send(&json!({ "op": "discard" }));

@@ -50,6 +50,9 @@ pub(super) struct BridgeCommand<'a> {
     /// Watch command that starts before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) watch: Option<WatchCommand>,
+    /// True if the end of the queue owner that serves the command is to be reported.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) owner: bool,
 }
 
 /// Watch command of acpx.
@@ -106,6 +109,8 @@ pub(super) enum BridgeOutput<'a> {
         #[serde(default)]
         code: Option<i32>,
     },
+    /// The queue owner has ended.
+    OwnerEnded,
     /// A timer has passed.
     Timer {
         /// Number of the timer.

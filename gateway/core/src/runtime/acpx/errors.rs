@@ -188,161 +188,49 @@ mod tests {
         }
     }
 
-    #[test]
-    fn errors_of_acpx_have_their_codes() {
+    #[rustfmt::skip]
+    fn rows() -> Vec<Row> {
         use FailedStage::{Opening, Prompt, Resuming, Turn};
-        let rows: Vec<Row> = vec![
-            (
-                Opening,
-                line(-32000, "RUNTIME", "AUTH_REQUIRED"),
-                "failed",
-                Code::AuthRequired,
-                Some("AUTH_REQUIRED"),
-            ),
-            (
-                Turn,
-                json!({ "code": -32000, "message": "m" }),
-                "failed",
-                Code::AuthRequired,
-                Some("AUTH_REQUIRED"),
-            ),
-            (
-                Prompt,
-                json!({ "message": "m", "data": { "authRequired": true } }),
-                "failed",
-                Code::AuthRequired,
-                Some("AUTH_REQUIRED"),
-            ),
-            (
-                Turn,
-                result("PERMISSION_PROMPT_UNAVAILABLE", ""),
-                "failed",
-                Code::PermissionPromptUnavailable,
-                Some("PERMISSION_PROMPT_UNAVAILABLE"),
-            ),
-            (
-                Turn,
-                result("PERMISSION_DENIED", ""),
-                "failed",
-                Code::PermissionDenied,
-                Some("PERMISSION_DENIED"),
-            ),
-            (
-                Turn,
-                result("TIMEOUT", "QUEUE_RUNTIME_PROMPT_FAILED"),
-                "failed",
-                Code::Timeout,
-                Some("QUEUE_RUNTIME_PROMPT_FAILED"),
-            ),
+        let auth = Some("AUTH_REQUIRED");
+        vec![
+            (Opening, line(-32000, "RUNTIME", "AUTH_REQUIRED"), "failed", Code::AuthRequired, auth),
+            (Turn, json!({ "code": -32000, "message": "m" }), "failed", Code::AuthRequired, auth),
+            (Prompt, json!({ "message": "m", "data": { "authRequired": true } }), "failed", Code::AuthRequired, auth),
+            (Turn, result("PERMISSION_PROMPT_UNAVAILABLE", ""), "failed", Code::PermissionPromptUnavailable, Some("PERMISSION_PROMPT_UNAVAILABLE")),
+            (Turn, result("PERMISSION_DENIED", ""), "failed", Code::PermissionDenied, Some("PERMISSION_DENIED")),
+            (Turn, result("TIMEOUT", "QUEUE_RUNTIME_PROMPT_FAILED"), "failed", Code::Timeout, Some("QUEUE_RUNTIME_PROMPT_FAILED")),
             (Opening, line(-32002, "NO_SESSION", ""), "failed", Code::SessionInitFailed, Some("NO_SESSION")),
             (Resuming, line(-32002, "NO_SESSION", ""), "failed", Code::ResumeUnavailable, Some("NO_SESSION")),
             (Prompt, line(-32002, "NO_SESSION", ""), "failed", Code::ResumeUnavailable, Some("NO_SESSION")),
             (Turn, result("NO_SESSION", ""), "failed", Code::TurnFailed, Some("AGENT_ERROR")),
-            (
-                Opening,
-                line(-32603, "RUNTIME", "AGENT_SPAWN_ENOENT"),
-                "failed",
-                Code::SessionInitFailed,
-                Some("AGENT_SPAWN_ENOENT"),
-            ),
-            (
-                Turn,
-                result("RUNTIME", "AGENT_STARTUP_FAILED"),
-                "failed",
-                Code::SessionInitFailed,
-                Some("AGENT_STARTUP_FAILED"),
-            ),
-            (
-                Turn,
-                result("RUNTIME", "GEMINI_ACP_STARTUP_TIMEOUT"),
-                "failed",
-                Code::SessionInitFailed,
-                Some("GEMINI_ACP_STARTUP_TIMEOUT"),
-            ),
-            (
-                Turn,
-                result("RUNTIME", "SESSION_RESUME_REQUIRED"),
-                "failed",
-                Code::ResumeUnavailable,
-                Some("SESSION_RESUME_REQUIRED"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_OWNER_OVERLOADED"),
-                "retry",
-                Code::LimitReached,
-                Some("QUEUE_OWNER_OVERLOADED"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_OWNER_CLOSED"),
-                "retry",
-                Code::BackendUnavailable,
-                Some("QUEUE_OWNER_CLOSED"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_OWNER_SHUTTING_DOWN"),
-                "retry",
-                Code::BackendUnavailable,
-                Some("QUEUE_OWNER_SHUTTING_DOWN"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_NOT_ACCEPTING_REQUESTS"),
-                "retry",
-                Code::BackendUnavailable,
-                Some("QUEUE_NOT_ACCEPTING_REQUESTS"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_DISCONNECTED_BEFORE_ACK"),
-                "uncertain",
-                Code::Uncertain,
-                Some("QUEUE_DISCONNECTED_BEFORE_ACK"),
-            ),
-            (
-                Turn,
-                result("RUNTIME", "QUEUE_DISCONNECTED_BEFORE_COMPLETION"),
-                "uncertain",
-                Code::Uncertain,
-                Some("QUEUE_DISCONNECTED_BEFORE_COMPLETION"),
-            ),
-            (
-                Turn,
-                result("RUNTIME", "WATCH_OUTCOME_UNKNOWN"),
-                "uncertain",
-                Code::Uncertain,
-                Some("WATCH_OUTCOME_UNKNOWN"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_OWNER_IDENTITY_UNVERIFIED"),
-                "unusable",
-                Code::ProtocolError,
-                Some("QUEUE_OWNER_IDENTITY_UNVERIFIED"),
-            ),
-            (
-                Prompt,
-                line(-32603, "RUNTIME", "QUEUE_PROTOCOL_INVALID_JSON"),
-                "unusable",
-                Code::ProtocolError,
-                Some("QUEUE_PROTOCOL_INVALID_JSON"),
-            ),
+            (Opening, line(-32603, "RUNTIME", "AGENT_SPAWN_ENOENT"), "failed", Code::SessionInitFailed, Some("AGENT_SPAWN_ENOENT")),
+            (Turn, result("RUNTIME", "AGENT_STARTUP_FAILED"), "failed", Code::SessionInitFailed, Some("AGENT_STARTUP_FAILED")),
+            (Turn, result("RUNTIME", "GEMINI_ACP_STARTUP_TIMEOUT"), "failed", Code::SessionInitFailed, Some("GEMINI_ACP_STARTUP_TIMEOUT")),
+            (Turn, result("RUNTIME", "SESSION_RESUME_REQUIRED"), "failed", Code::ResumeUnavailable, Some("SESSION_RESUME_REQUIRED")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_OWNER_OVERLOADED"), "retry", Code::LimitReached, Some("QUEUE_OWNER_OVERLOADED")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_OWNER_CLOSED"), "retry", Code::BackendUnavailable, Some("QUEUE_OWNER_CLOSED")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_OWNER_SHUTTING_DOWN"), "retry", Code::BackendUnavailable, Some("QUEUE_OWNER_SHUTTING_DOWN")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_NOT_ACCEPTING_REQUESTS"), "retry", Code::BackendUnavailable, Some("QUEUE_NOT_ACCEPTING_REQUESTS")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_DISCONNECTED_BEFORE_ACK"), "uncertain", Code::Uncertain, Some("QUEUE_DISCONNECTED_BEFORE_ACK")),
+            (Turn, result("RUNTIME", "QUEUE_DISCONNECTED_BEFORE_COMPLETION"), "uncertain", Code::Uncertain, Some("QUEUE_DISCONNECTED_BEFORE_COMPLETION")),
+            (Turn, result("RUNTIME", "WATCH_OUTCOME_UNKNOWN"), "uncertain", Code::Uncertain, Some("WATCH_OUTCOME_UNKNOWN")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_OWNER_IDENTITY_UNVERIFIED"), "unusable", Code::ProtocolError, Some("QUEUE_OWNER_IDENTITY_UNVERIFIED")),
+            (Prompt, line(-32603, "RUNTIME", "QUEUE_PROTOCOL_INVALID_JSON"), "unusable", Code::ProtocolError, Some("QUEUE_PROTOCOL_INVALID_JSON")),
             (Opening, line(-32602, "USAGE", ""), "unusable", Code::ProtocolError, Some("USAGE")),
             (Turn, result("RUNTIME", "AGENT_DISCONNECTED"), "failed", Code::TurnFailed, Some("AGENT_ERROR")),
             (Opening, line(-32603, "RUNTIME", ""), "failed", Code::SessionInitFailed, Some("RUNTIME")),
-        ];
-        for (stage, error, consequence, code, detail) in rows {
+        ]
+    }
+
+    #[test]
+    fn errors_of_acpx_have_their_codes() {
+        for (stage, error, consequence, code, detail) in rows() {
             let agent_error = json!({ "code": -32002, "message": "not found", "data": [1] });
-            let own = (stage == Turn).then_some(&agent_error);
+            let own = (stage == FailedStage::Turn).then_some(&agent_error);
             let verdict = classify(&AcpxError::read(&error), stage, own);
             let (what, failure) = name(&verdict);
-            assert_eq!(
-                (what, failure.code, failure.detail_code.as_deref()),
-                (consequence, code, detail),
-                "{error}"
-            );
+            let found = (what, failure.code, failure.detail_code.as_deref());
+            assert_eq!(found, (consequence, code, detail), "{error}");
             assert_eq!(failure.acp.as_deref(), own, "{error}");
         }
     }

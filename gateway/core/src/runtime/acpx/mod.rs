@@ -216,6 +216,7 @@ impl BackendMachine for AcpxMachine {
             Ok(BridgeOutput::Out { id, line }) => self.on_command_line(id, &line),
             Ok(BridgeOutput::Watch { id, line }) => self.on_watch_line(id, &line),
             Ok(BridgeOutput::Exit { id, code }) => self.on_exit(id, code),
+            Ok(BridgeOutput::OwnerEnded) => self.on_owner_end(),
             Ok(BridgeOutput::Timer { id }) => self.on_timer(id),
             Ok(BridgeOutput::Fault { text }) => vec![BackendStep::Log(format!("acpx bridge: {text}"))],
             Err(error) => vec![

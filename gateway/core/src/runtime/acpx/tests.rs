@@ -305,6 +305,21 @@ fn death_of_the_queue_owner_leaves_the_turn_uncertain() {
 }
 
 #[test]
+fn death_of_the_queue_owner_between_turns_ends_the_process() {
+    let ended = json!({ "type": "owner_ended" }).to_string();
+    let mut pair = Pair::open();
+    pair.prompt();
+    assert!(pair.receive(&ended).is_empty(), "the watch command ends the turn");
+    pair.receive(&pair.bridge.turn_result(&json!({ "status": "completed", "stopReason": "end_turn" })));
+    let steps = pair.receive(&ended);
+    assert_eq!(end_of(&steps), (None, true), "{steps:?}");
+    // A close ends the owner, too.
+    let mut pair = Pair::open();
+    let steps = pair.machine.close(CloseMode::Close);
+    assert!(pair.receive(&ended).is_empty(), "{steps:?}");
+}
+
+#[test]
 fn watch_that_cannot_run_leaves_the_turn_uncertain() {
     let mut pair = Pair::open();
     pair.prompt();

@@ -40,8 +40,14 @@ impl AcpxMachine {
         let name = &self.state.invocation.name;
         let argv = self.state.invocation.argv(&["prompt", "-s", name, "--no-wait", "--file", "-"]);
         let turn = self.state.turn.as_ref()?;
-        let command =
-            BridgeCommand { id, argv, stdin: turn.prompt.as_deref(), watch, ..BridgeCommand::default() };
+        let command = BridgeCommand {
+            id,
+            argv,
+            stdin: turn.prompt.as_deref(),
+            watch,
+            owner: true,
+            ..BridgeCommand::default()
+        };
         let bytes = BridgeInput::Run(command).line();
         Some(BackendStep::Send { bytes, kind: InputKind::Prompt { run_id: turn.run_id } })
     }
@@ -219,6 +225,23 @@ impl AcpxMachine {
             steps.extend(self.say_goodbye(goodbye));
         }
         steps
+    }
+
+    /// Handles the end of the queue owner. Its agent may still run, and acpx would start another one with the next
+    /// prompt: the process is ended. A running turn is ended by its watch command.
+    pub(super) fn on_owner_end(&mut self) -> Vec<BackendStep> {
+        if self.state.phase != AcpxPhase::Ready || self.state.turn.is_some() || self.is_closing() {
+            return Vec::new();
+        }
+        self.state.phase = AcpxPhase::Failed;
+        let text =
+            "The queue owner of acpx ended. Its agent is being stopped; the next prompt starts it again.";
+        let reason = "the queue owner of acpx ended".to_owned();
+        vec![self.status("acpx_owner_ended", text, &[]), BackendStep::EndProcess { reason }]
+    }
+
+    fn is_closing(&self) -> bool {
+        self.state.commands.values().any(|command| command.kind == CommandKind::Close)
     }
 
     /// Ends the running turn with an unknown outcome, and the process: two agents must not run at once.
