@@ -59,6 +59,11 @@ pub fn write_event(row: &EventRow, out: &mut String) {
     }
 }
 
+/// Text for people that the first rows of a session are gone.
+pub fn pruned_text(pruned_seq: u64) -> String {
+    format!("Events up to number {pruned_seq} were pruned by the retention of the journal.")
+}
+
 /// Returns the row's line.
 pub fn event_line(row: &EventRow) -> String {
     let mut out = String::new();

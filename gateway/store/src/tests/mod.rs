@@ -7,5 +7,6 @@ mod guards;
 mod interleaved;
 mod opening;
 mod queries;
+mod retention;
 mod round_trip;
 mod safety;
