@@ -259,6 +259,15 @@ pub(crate) fn spawn_background_tasks(
         ("watchdog", tokio::spawn(metrics_endpoint::watch(metrics.clone(), stop.clone()))),
         ("answers", tokio::spawn(retention::expire_results(store.clone(), live.clone(), stop.clone()))),
         ("said", tokio::spawn(retention::expire_sent_messages(store.clone(), stop.clone()))),
+        (
+            "journal",
+            tokio::spawn(retention::prune_journal(
+                store.clone(),
+                live.clone(),
+                metrics.clone(),
+                stop.clone(),
+            )),
+        ),
         ("windows", tokio::spawn(reaping)),
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),

@@ -115,6 +115,7 @@ pub(crate) fn session_row(key: &SessionKey) -> SessionRow {
         lease_id: None,
         options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
         last_session_seq: 0,
+        pruned_seq: 0,
         created_at_ms: 1,
         updated_at_ms: 1,
         last_activity_at_ms: 1,

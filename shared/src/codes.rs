@@ -100,6 +100,9 @@ codes! {
     /// An operation took too long.
     Timeout = "TIMEOUT", exit 3,
         "The operation took too long. The agent may still be working: check its history.";
+    /// Rows after the cursor were pruned by the retention of the journal.
+    CursorPruned = "CURSOR_PRUNED", exit 1,
+        "Rows after this cursor were pruned by the retention of the journal. Read again without a cursor.";
     /// There is no session with this key.
     NoSession = "NO_SESSION", exit 4, "There is no such session. List the sessions to see the existing ones.";
     /// The command line or the request is invalid.

@@ -51,7 +51,7 @@ const EFFECTS: [(&str, &str); 4] = [
         "commit",
         "bind binding_gone binding_park binding_touch binding_window caught_up claim command_meant commit \
          delivery_advance delivery_begin delivery_buttons delivery_plan delivery_settle delivery_style \
-         delivery_without_files expire_answers inbox_insert inbox_record inbox_settle remembered reply_begin \
+         delivery_without_files expire_answers inbox_insert inbox_record inbox_settle prune_delete prune_mark remembered reply_begin \
          reply_rejected spawn_session unbind verbosity_set",
     ),
     ("supervisor", "ack attach close files input list release spawn"),

@@ -88,7 +88,8 @@ fn told(db: &Connection) -> Vec<CompletedTurn> {
 }
 
 fn payloads(db: &Connection, run: &str, kind: &str) -> Vec<String> {
-    const SQL: &str = "SELECT payload_json FROM acp_events WHERE run_id = ?1 AND kind = ?2 ORDER BY seq";
+    const SQL: &str =
+        "SELECT payload_json FROM temp.whole_journal WHERE run_id = ?1 AND kind = ?2 ORDER BY seq";
     query(db, SQL, [run, kind], |row| row.get(0))
 }
 
@@ -149,14 +150,14 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Violation> {
     let owed = list(&ALWAYS_SHOWN_STATUSES);
     let more = format!(
         "SELECT p.nonce || ' ' || p.text FROM acp_delivery_part p JOIN acp_bindings b USING (binding_key) \
-         JOIN acp_events e ON e.session_key = b.session_key AND e.session_seq = p.session_seq \
+         JOIN temp.whole_journal e ON e.session_key = b.session_key AND e.session_seq = p.session_seq \
          WHERE p.kind = 'notice' AND e.kind = 'status' AND json_extract(e.payload_json, '$.status') NOT IN ({owed}) \
          AND {chosen} = 'none'"
     );
     broken("no notice exceeds the chosen verbosity", &texts(db, &more))?;
     let quiet = list(&HIDDEN_STATUSES);
     let less = format!(
-        "SELECT b.binding_key || ' ' || e.payload_json FROM acp_events e JOIN acp_bindings b USING (session_key) \
+        "SELECT b.binding_key || ' ' || e.payload_json FROM temp.whole_journal e JOIN acp_bindings b USING (session_key) \
          JOIN temp.bound t USING (binding_key) WHERE e.kind = 'status' AND e.session_seq > t.from_seq \
          AND e.session_seq <= coalesce(json_extract(b.metadata_json, '$.end_session_seq'), e.session_seq) \
          AND coalesce(json_extract(e.payload_json, '$.text'), '') <> '' \

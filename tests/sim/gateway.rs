@@ -5,6 +5,8 @@ use crate::app::service::GatewayService;
 use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
 use crate::conversation::inbound::InboundService;
+use crate::metrics::Metrics;
+use crate::ops::retention;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
@@ -19,19 +21,27 @@ use acp_core::actor::{ActorLimits, AgentProfile};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::failure::Failure;
 use acp_core::recovery;
+use acp_core::retention::RetentionPolicy;
 use acp_shared::clock::Clock;
 use acp_shared::ids::AgentName;
 use acp_store::Store;
+use acp_store::retention::PruneRule;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{Sender, channel};
+use tokio_util::sync::CancellationToken;
 
 /// Maximum length of a line of an agent, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4_000;
+
+/// Interval of the passes over the journal, and the age of rows that they prune, in milliseconds.
+const PRUNE_INTERVAL_MS: u64 = 5_000;
+const PRUNED_AGE_MS: u64 = 4_000;
 
 /// Short timeouts, so that they expire within a simulation.
 const CONFIG: &str = r#"
@@ -117,7 +127,7 @@ impl SimPorts {
         tokio::select! {
             biased;
             () = self.pause.told.notified() => {}
-            () = tokio::time::sleep(std::time::Duration::from_millis(ms)) => {}
+            () = tokio::time::sleep(Duration::from_millis(ms)) => {}
         }
         self.pause.sleeping.store(false, Ordering::SeqCst);
     }
@@ -218,6 +228,18 @@ pub(super) async fn leave_behind(
     recovery::recovery_plan(found, 0).now.into_iter().map(start).collect()
 }
 
+/// Prunes the journal often, since a simulation lasts minutes.
+async fn prune(store: Store, metrics: Metrics, stop: CancellationToken) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(PRUNE_INTERVAL_MS)).await;
+        let before_ms = store.clock().wall_ms().saturating_sub(PRUNED_AGE_MS);
+        let rule = PruneRule { policy: RetentionPolicy { before_ms, keep_turns: 1 }, webhooks: Vec::new() };
+        if let Err(error) = retention::prune_once(&store, rule, &metrics, &stop).await {
+            tracing::debug!(%error, "simulated pass of retention failed");
+        }
+    }
+}
+
 /// Starts everything, in the order of `app::serve`. Recovery uses the simulated interfaces too.
 pub(super) fn start(
     store: &Store,
@@ -246,7 +268,9 @@ pub(super) fn start(
         file_reads: tokio::sync::Semaphore::new(1),
         started_at_ms: clock.now_ms(),
     });
-    let inlet = InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics);
+    let inlet =
+        InboundService::new(store.clone(), channels.clone(), Arc::clone(&local) as _, metrics.clone());
+    tokio::spawn(prune(store.clone(), metrics, stop.clone()));
     let resumed = (Arc::clone(&manager), inlet.clone());
     tokio::spawn(async move {
         let (manager, first) = resumed;

@@ -306,7 +306,7 @@ const AT_REST: [(&str, &str); 7] = [
     (
         "I6: a finished turn of a bound session has its final message",
         "SELECT r.run_id || ' ' || r.state || ' in ' || b.binding_key FROM acp_runs r \
-         JOIN acp_events e ON e.run_id = r.run_id AND e.kind IN ('done','error') \
+         JOIN temp.whole_journal e ON e.run_id = r.run_id AND e.kind IN ('done','error') \
          JOIN acp_bindings b ON b.session_key = r.session_key \
          JOIN temp.bound t ON t.binding_key = b.binding_key \
          WHERE r.mode = 'prompt' AND r.started_at IS NOT NULL AND e.session_seq > t.from_seq \
@@ -364,6 +364,16 @@ pub(super) fn watch(db: &Connection) {
         CREATE TABLE IF NOT EXISTS temp.chosen (binding_key TEXT NOT NULL, verbosity TEXT, from_seq INTEGER NOT NULL);
         CREATE TABLE IF NOT EXISTS temp.moved (what TEXT PRIMARY KEY);
         CREATE TABLE IF NOT EXISTS temp.touched (name TEXT PRIMARY KEY);
+        CREATE TABLE IF NOT EXISTS temp.pruned (session_key TEXT NOT NULL, session_seq INTEGER NOT NULL, run_id TEXT,
+          seq INTEGER, kind TEXT NOT NULL, payload_json TEXT NOT NULL);
+        CREATE TEMP VIEW IF NOT EXISTS whole_journal AS SELECT session_key, session_seq, run_id, seq, kind, payload_json
+          FROM main.acp_events UNION ALL SELECT session_key, session_seq, run_id, seq, kind, payload_json FROM temp.pruned;
+        CREATE INDEX IF NOT EXISTS temp.pruned_by_run ON pruned (run_id, seq);
+        CREATE INDEX IF NOT EXISTS temp.pruned_by_session ON pruned (session_key, session_seq);
+        CREATE TEMP TRIGGER IF NOT EXISTS pruned_kept BEFORE DELETE ON main.acp_events BEGIN
+          INSERT INTO pruned VALUES (OLD.session_key, OLD.session_seq, OLD.run_id, OLD.seq, OLD.kind, OLD.payload_json);
+        END;
+        DELETE FROM temp.pruned;
         DELETE FROM temp.bound;
         DELETE FROM temp.chosen;
         DELETE FROM temp.moved;

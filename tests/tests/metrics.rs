@@ -31,8 +31,11 @@ const LISTENERS: &str = "gateway/src/api/tests/hostile.rs";
 const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
 const ADMIN: &str = "supervisor/tests/real/admin.rs";
 const CRASH: &str = "supervisor/tests/real/crash.rs";
-const METRICS: [(&str, &str); 70] = [
+const RETENTION: &str = "gateway/src/ops/retention.rs";
+const METRICS: [(&str, &str); 72] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
+    ("acp_journal_pruned_rows", RETENTION),
+    ("acp_journal_last_prune_timestamp_seconds", RETENTION),
     ("acp_api_connections", LISTENERS),
     ("acp_api_connections_open", LISTENERS),
     ("acp_api_refusals", "gateway/src/api/tests/network.rs"),

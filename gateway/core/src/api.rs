@@ -31,6 +31,9 @@ use utoipa::ToSchema;
 pub const SOCKET: &str = "gateway.sock";
 /// Header with the idempotency key of a modifying request.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+/// Header of an export or a stream of a session: the number of the last row that retention has pruned. Absent if all rows are
+/// there.
+pub const PRUNED_SEQ_HEADER: &str = "pruned-seq";
 /// Header with the cursor of the next page of sessions; absent after the last page.
 pub const NEXT_CURSOR_HEADER: &str = "next-cursor";
 /// Name of the first SSE event of `GET /v1/stream`: its id is the position at which the stream begins.
@@ -76,6 +79,15 @@ pub struct EventsPage {
     pub next_after: u64,
     /// True if more events exist already.
     pub more: bool,
+    /// Number of the last row that retention has pruned: earlier rows are gone. Absent if all rows are there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pruned_seq: u64,
+}
+
+/// True if a number is left out of a response.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde calls")]
+const fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// `GET /v1/sessions/{key}/log`.

@@ -99,6 +99,7 @@ const fn next_step_by_code(code: Code) -> &'static str {
         }
         Code::PermissionDenied => "to allow it, send the message again and use /acp allow.",
         Code::Timeout => "/acp status shows whether it is still running.",
+        Code::CursorPruned => "read again without a cursor.",
         Code::NoSession => "/acp sessions lists them.",
         Code::Usage => "/acp help lists the commands.",
         Code::ConfigInvalid => "ask the operator of this gateway to correct its configuration.",

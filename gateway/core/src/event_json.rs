@@ -81,6 +81,11 @@ pub fn write_journal_row(row: &EventRow, out: &mut String) {
     }
 }
 
+/// Text for people that the first rows of a session are gone.
+pub fn pruned_text(pruned_seq: u64) -> String {
+    format!("Events up to number {pruned_seq} were pruned by the retention of the journal.")
+}
+
 /// Returns the row's line.
 pub fn event_line(row: &EventRow) -> String {
     let mut out = String::new();

@@ -37,6 +37,7 @@ pub mod principal;
 pub mod recovery;
 pub mod render;
 pub mod request;
+pub mod retention;
 pub mod route;
 pub mod rows;
 pub mod run;

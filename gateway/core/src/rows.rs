@@ -126,6 +126,8 @@ pub struct SessionRow {
     pub options: SessionOptions,
     /// Number of the last journal row.
     pub last_session_seq: u64,
+    /// Number of the last journal row that retention has pruned; 0 if all rows are there.
+    pub pruned_seq: u64,
     /// Time of creation, milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Time of the last change, milliseconds since the Unix epoch.

@@ -152,6 +152,7 @@ mod tests {
             lease_id: None,
             options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
             last_session_seq: 0,
+            pruned_seq: 0,
             created_at_ms: 0,
             updated_at_ms: 0,
             last_activity_at_ms: 0,

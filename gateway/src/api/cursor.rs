@@ -1,8 +1,11 @@
 //! Streams of server-sent events, and the row numbers from which clients continue to read.
 
 use crate::api::extract::ApiError;
+use acp_core::api::PRUNED_SEQ_HEADER;
+use acp_core::failure::Failure;
+use acp_store::events;
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::Response;
 use futures_util::Stream;
 use serde::Deserialize;
@@ -42,6 +45,21 @@ pub(super) fn resume_optional(headers: &HeaderMap, after: Option<Cursor>) -> Res
     match number.map(Cursor::try_from) {
         Some(Ok(cursor)) => Ok(Some(cursor.0)),
         Some(Err(_)) | None => Err(ApiError::usage("Last-Event-ID must be a number below 2^63")),
+    }
+}
+
+/// Refuses a number whose next rows are pruned.
+///
+/// # Errors
+/// `CURSOR_PRUNED`.
+pub(super) fn check(after: u64, pruned: u64) -> Result<(), ApiError> {
+    Ok(events::check_cursor(after, pruned).map_err(Failure::from)?)
+}
+
+/// Names the last pruned row in a header of the response.
+pub(super) fn tell_pruned(response: &mut Response, pruned: u64) {
+    if pruned > 0 {
+        response.headers_mut().insert(HeaderName::from_static(PRUNED_SEQ_HEADER), pruned.into());
     }
 }
 

@@ -11,6 +11,7 @@ use acp_core::event_json::{wire_type, write_event, write_journal_row};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_shared::ids::{RunId, SessionKey};
+use acp_store::events::EventBounds;
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -66,11 +67,12 @@ pub(crate) async fn events(
     query: Result<Query<EventsQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
-    api.service.session(&key).await?;
+    let pruned = api.service.session(&key).await?.pruned_seq;
     if !cursor::accepts_stream(&headers) {
-        return Ok(Json(page(&api, &key, &query).await?).into_response());
+        return Ok(Json(page(&api, &key, &query, pruned).await?).into_response());
     }
     let cursor = cursor::resume(&headers, query.after)?;
+    cursor::check(cursor, pruned)?;
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
     let reader = JournalReader {
         wake: api.service.watch(&key),
@@ -84,7 +86,9 @@ pub(crate) async fn events(
         api,
         source: JournalSource::Session(key),
     };
-    Ok(cursor::event_stream(reader.pieces()))
+    let mut response = cursor::event_stream(reader.pieces());
+    cursor::tell_pruned(&mut response, pruned);
+    Ok(response)
 }
 
 /// Query of `GET /v1/stream`.
@@ -121,10 +125,9 @@ pub(crate) async fn stream_all(
     let kinds = query.kind.as_deref().map(parse_kinds).transpose()?;
     // Subscribed before the position is read, so that no wake-up is missed.
     let wake = api.service.watch_all();
-    let start = match cursor::resume_optional(&headers, query.after)? {
-        Some(start) => start,
-        None => api.service.last_event_id().await?,
-    };
+    let EventBounds { pruned, last } = api.service.event_bounds().await?;
+    let start = cursor::resume_optional(&headers, query.after)?.unwrap_or(last);
+    cursor::check(start, pruned)?;
     let reader = JournalReader {
         wake,
         filter: EventFilter { run: None, replay: query.replay, session: query.session, kinds },
@@ -134,10 +137,11 @@ pub(crate) async fn stream_all(
         cursor: start,
         keep_alive: Duration::from_millis(api.limits.keep_alive_ms),
         state: StreamPhase::Reading,
-        source: JournalSource::All(VisibleSessions::new(&api.service, caller)),
+        source: JournalSource::All(VisibleSessions::new(&api.service, caller), pruned),
         api,
     };
-    let first = Bytes::from(format!("id: {start}\nevent: {STREAM_START}\ndata: {{}}\n\n"));
+    let data = if start < pruned { format!("{{\"pruned_event_id\":{pruned}}}") } else { "{}".to_owned() };
+    let first = Bytes::from(format!("id: {start}\nevent: {STREAM_START}\ndata: {data}\n\n"));
     Ok(cursor::event_stream(stream::once(ready(Ok(first))).chain(reader.pieces())))
 }
 
@@ -180,11 +184,16 @@ fn row_writer(is_raw: bool) -> fn(&EventRow, &mut String) {
     if is_raw { write_journal_row } else { write_event }
 }
 
-async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
+async fn page(
+    api: &Api,
+    key: &SessionKey,
+    query: &EventsQuery,
+    pruned_seq: u64,
+) -> Result<EventsPage, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
     let filter = EventFilter { run: query.run, replay: query.replay, ..EventFilter::default() };
-    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true };
+    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true, pruned_seq };
     let mut bytes = 0;
     let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
     while room(&page) > 0 && bytes < PAGE_BYTES {
@@ -227,8 +236,8 @@ enum StreamPhase {
 enum JournalSource {
     /// Rows of one session, by `session_seq`. Ends with the session.
     Session(SessionKey),
-    /// Rows of all sessions that the client may see, by event id.
-    All(VisibleSessions),
+    /// Rows of all sessions that the client may see, by event id, and the highest id of a pruned row at the start.
+    All(VisibleSessions, u64),
 }
 
 /// Cursor over the journal.
@@ -262,7 +271,9 @@ impl JournalReader {
                 let rows = service.events_after(key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
                 Ok(rows.into_iter().map(|row| (row.session_seq, row)).collect())
             }
-            JournalSource::All(_) => service.all_events_after(self.cursor, BATCH_ROWS, BATCH_BYTES).await,
+            JournalSource::All(_, pruned) => {
+                service.all_events_after(self.cursor, *pruned, BATCH_ROWS, BATCH_BYTES).await
+            }
         }
     }
 
@@ -277,7 +288,7 @@ impl JournalReader {
                 // Breaks the connection, so that the client reconnects instead of taking this for the end.
                 let session_key = match &self.source {
                     JournalSource::Session(key) => key.as_str(),
-                    JournalSource::All(_) => "all",
+                    JournalSource::All(..) => "all",
                 };
                 tracing::warn!(session_key, %failure, "event stream failed");
                 self.state = StreamPhase::Ended;
@@ -296,7 +307,7 @@ impl JournalReader {
             for (number, row) in rows {
                 let is_visible = match &mut self.source {
                     JournalSource::Session(_) => true,
-                    JournalSource::All(visible) => visible.sees(&row.session_key).await?,
+                    JournalSource::All(visible, _) => visible.sees(&row.session_key).await?,
                 };
                 self.take(number, &row, is_visible, &mut out);
                 if self.state == StreamPhase::Ended {
@@ -351,7 +362,7 @@ impl JournalReader {
     fn keep_alive(&self) -> Bytes {
         match self.source {
             JournalSource::Session(_) => Bytes::from_static(b":\n\n"),
-            JournalSource::All(_) => Bytes::from(format!(":\nid: {}\n\n", self.cursor)),
+            JournalSource::All(..) => Bytes::from(format!(":\nid: {}\n\n", self.cursor)),
         }
     }
 

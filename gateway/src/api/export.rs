@@ -2,11 +2,12 @@
 //! bounded batches.
 
 use crate::api::Api;
+use crate::api::cursor;
 use crate::api::extract::{ApiError, Json, SessionKeyPath};
 use crate::session::service::Service;
 use acp_core::api::DiffView;
 use acp_core::event::{EventKind, EventRow};
-use acp_core::event_json::write_event;
+use acp_core::event_json::{pruned_text, write_event};
 use acp_core::failure::Failure;
 use acp_core::render::diff::FileChanges;
 use acp_core::transcript::Transcript;
@@ -17,8 +18,9 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use serde::Deserialize;
+use serde_json::json;
 use std::io;
 use utoipa::{IntoParams, ToSchema};
 
@@ -84,19 +86,30 @@ pub(crate) async fn export(
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let session = api.service.session(&key).await?;
-    let (kind, writer) = match query.format.unwrap_or_default() {
-        ExportFormat::Jsonl => ("application/x-ndjson", ExportWriter::Jsonl),
-        ExportFormat::Md => ("text/markdown; charset=utf-8", ExportWriter::Md(Transcript::default())),
+    let pruned = session.pruned_seq;
+    let (kind, note, writer) = match query.format.unwrap_or_default() {
+        ExportFormat::Jsonl => ("application/x-ndjson", pruned_line(&key, pruned), ExportWriter::Jsonl),
+        ExportFormat::Md => {
+            let note = format!("> {}\n\n", pruned_text(pruned));
+            ("text/markdown; charset=utf-8", note, ExportWriter::Md(Transcript::default()))
+        }
     };
+    let note = (pruned > 0).then(|| Ok(Bytes::from(note)));
     let reader = JournalExport { api, key, cursor: 0, end: session.last_session_seq, writer };
     let pieces = stream::unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
         Some((piece, reader))
     });
-    let mut response = Response::new(Body::from_stream(pieces));
+    let mut response = Response::new(Body::from_stream(stream::iter(note).chain(pieces)));
+    cursor::tell_pruned(&mut response, pruned);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
+}
+
+/// First line of an export whose earlier rows are pruned. Its type is none of an event.
+fn pruned_line(key: &SessionKey, pruned_seq: u64) -> String {
+    format!("{}\n", json!({ "type": "pruned", "session_key": key, "pruned_seq": pruned_seq }))
 }
 
 impl JournalExport {
@@ -155,7 +168,7 @@ pub(crate) async fn read_diff(
     key: &SessionKey,
     only: Option<RunId>,
 ) -> Result<DiffView, Failure> {
-    service.session(key).await?;
+    let pruned_seq = service.session(key).await?.pruned_seq;
     if let Some(run) = only
         && service.run(key, run).await?.is_none()
     {
@@ -181,5 +194,5 @@ pub(crate) async fn read_diff(
         tracing::error!(session_key = %key, %error, "comparison of changes failed");
         Failure::of(Code::Runtime).origin("gateway")
     })?;
-    Ok(DiffView { run_id: only, diff: text.unwrap_or_default(), source: SOURCE.to_owned() })
+    Ok(DiffView { run_id: only, diff: text.unwrap_or_default(), source: SOURCE.to_owned(), pruned_seq })
 }

@@ -84,6 +84,7 @@ fn status_of(code: Code) -> StatusCode {
         | Code::NotOwner
         | Code::Disabled
         | Code::DispatchDisabled => StatusCode::FORBIDDEN,
+        Code::CursorPruned => StatusCode::GONE,
         Code::LimitReached => StatusCode::TOO_MANY_REQUESTS,
         Code::SessionClosed
         | Code::IdempotencyConflict

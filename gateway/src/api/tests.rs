@@ -38,6 +38,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
+use acp_store::events::EventBounds;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
@@ -184,8 +185,7 @@ impl Service for Fake {
         request: CloseRequest,
         key: IdempotencyKey,
     ) -> ServiceFuture<'a, SessionStatus> {
-        let CloseRequest { reason, ending, discard } = request;
-        self.record(&format!("{} {reason} {discard}", ending.as_str()), &key);
+        self.record(&format!("{} {} {}", request.ending.as_str(), request.reason, request.discard), &key);
         ready(Ok(self.session_status()))
     }
     fn new_conversation<'a>(
@@ -287,18 +287,18 @@ impl Service for Fake {
     fn all_events_after(
         &self,
         after: u64,
+        _: u64,
         limit: u32,
         bytes_max: usize,
     ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
         // Event ids differ from the numbers within the session.
-        let after = after.saturating_sub(FIRST_EVENT_ID);
-        let rows = self.events_after(&self.key, after, limit, bytes_max);
+        let rows = self.events_after(&self.key, after.saturating_sub(FIRST_EVENT_ID), limit, bytes_max);
         Box::pin(async move {
             Ok(rows.await?.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
         })
     }
-    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
-        ready(Ok(FIRST_EVENT_ID + self.rows.lock().unwrap().len() as u64))
+    fn event_bounds(&self) -> ServiceFuture<'_, EventBounds> {
+        ready(Ok(EventBounds { pruned: 0, last: FIRST_EVENT_ID + self.rows.lock().unwrap().len() as u64 }))
     }
     fn watch_all(&self) -> watch::Receiver<u64> {
         self.wake.subscribe()

@@ -35,6 +35,7 @@ use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
+use acp_store::events::EventBounds;
 use acp_store::gauges;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -247,14 +248,17 @@ impl Service for GatewayService {
     fn all_events_after(
         &self,
         after: u64,
+        known: u64,
         limit: u32,
         bytes_max: usize,
     ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
-        Box::pin(async move { Ok(self.store.all_events_after(after, u64::from(limit), bytes_max).await?) })
+        Box::pin(
+            async move { Ok(self.store.all_events_after(after, known, u64::from(limit), bytes_max).await?) },
+        )
     }
 
-    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
-        Box::pin(async move { Ok(self.store.last_event_id().await?) })
+    fn event_bounds(&self) -> ServiceFuture<'_, EventBounds> {
+        Box::pin(async move { Ok(self.store.event_bounds().await?) })
     }
 
     fn watch_all(&self) -> watch::Receiver<u64> {

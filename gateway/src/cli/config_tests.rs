@@ -126,6 +126,15 @@ fn answers(loaded: &LoadedConfig) -> String {
     retention::results_expire_before(&LiveConfig::new(loaded.clone()), 1 << 40).to_string()
 }
 
+fn pruned(loaded: &LoadedConfig) -> String {
+    // Turns are kept only while rows are pruned.
+    let mut config = loaded.config.clone();
+    let days = format!("{:?}", retention::prune_rule(&config, 1 << 40).map(|rule| rule.policy.before_ms));
+    config.journal.retention_days = 1;
+    let turns = retention::prune_rule(&config, 1 << 40).map(|rule| rule.policy.keep_turns);
+    format!("{days} {turns:?}")
+}
+
 fn supervisor(loaded: &LoadedConfig) -> String {
     format!("{:?}", supervisor_of(&loaded.config, Path::new("/state")))
 }
@@ -310,6 +319,7 @@ const ROWS: &[Row] = &[
     ("acp.control_plane.recovery.reconcile_running_after_ms", "1000", Seen(limits)),
     ("acp.control_plane.checkpoint.flush_every_{events,ms}", "1", Seen(commits)),
     ("acp.idempotency.ttl_hours", "1", Seen(answers)),
+    ("journal.{retention_days,keep_turns}", "1", Seen(pruned)),
     ("session.ttl_minutes", "1", Seen(windows)),
     (
         "{session,channels.console,channels.console.accounts.*}.thread_bindings.enabled",

@@ -5,6 +5,7 @@ use crate::cli::inside;
 use crate::cli::output::{CliResult, NAME_CHARS_MAX, Out, TextStyle, name};
 use acp_core::api::SessionView;
 use acp_core::elicitation::form_of_event;
+use acp_core::event_json::pruned_text;
 use acp_core::failure::Failure;
 use acp_core::render::{delta_text, form_lines, host_effect_text, subject, unreadable_text, whole_tool_call};
 use acp_core::sanitize;
@@ -194,6 +195,11 @@ pub(crate) fn exit_of(line: &str) -> u8 {
     code.unwrap_or(Code::Runtime).exit()
 }
 
+/// Tells people that the first events of a history are gone. Programs find it in the session.
+pub(crate) fn note_pruned(view: &SessionView, out: &mut Out) -> CliResult {
+    if view.pruned_seq == 0 || out.json { Ok(()) } else { out.note(&pruned_text(view.pruned_seq)) }
+}
+
 /// Prints the last events of a session, this many, and then new ones if the selection follows.
 pub(crate) async fn print_last(
     client: &GatewayClient,
@@ -205,7 +211,7 @@ pub(crate) async fn print_last(
     let (last, mut rows) = (view.last_session_seq, limit);
     loop {
         // The selection may leave out rows, so that more of them are searched.
-        let after = last.saturating_sub(rows);
+        let after = last.saturating_sub(rows).max(view.pruned_seq);
         let mut events = client.events(EventSelection { after, follow: false, ..wanted.clone() });
         let mut numbers = VecDeque::new();
         while let Some(line) = events.next().await? {
@@ -214,7 +220,10 @@ pub(crate) async fn print_last(
                 numbers.pop_front();
             }
         }
-        if numbers.len() as u64 == limit || after == 0 {
+        if numbers.len() as u64 == limit || after <= view.pruned_seq {
+            if (numbers.len() as u64) < limit {
+                note_pruned(&view, out)?;
+            }
             wanted.after = numbers.front().map_or(last, |first| first.saturating_sub(1));
             break;
         }

@@ -129,7 +129,7 @@ enum CliCommand {
     /// Show or check the configuration
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// Check, read, back up or restore the control plane's database
+    /// Check, read, back up, restore or compact the control plane's database
     #[command(subcommand)]
     Store(store::StoreCommand),
     /// Give a copied state directory a new identity

@@ -2,7 +2,7 @@
 //! delete | reset`.
 
 use crate::api::client::{EventSelection, GatewayClient, encode};
-use crate::cli::follow::{print_events, print_last};
+use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::session_arg::{SessionArg, resolve_name};
@@ -301,7 +301,12 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
             };
             match (args.after, args.limit) {
                 (None, Some(limit)) => print_last(&client, wanted, limit, out).await,
-                (_, limit) => print_events(client.events(wanted), limit.unwrap_or(u64::MAX), out).await,
+                (after, limit) => {
+                    if after.is_none() && !out.json {
+                        note_pruned(&client.get(&path(&wanted.session, "")).await?, out)?;
+                    }
+                    print_events(client.events(wanted), limit.unwrap_or(u64::MAX), out).await
+                }
             }
         }
         SessionsCommand::Export { session, format, md, jsonl: _ } => {

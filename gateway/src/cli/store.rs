@@ -2,13 +2,17 @@
 //! gateway, and stops none.
 
 use crate::cli::GlobalArgs;
+use crate::cli::config::{self, ConfigArgs};
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
+use crate::ops::retention;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::check::{self, CheckReport};
+use acp_store::compact::{self, CompactReport};
+use acp_store::retention::PruneRule;
 use acp_store::salvage::{self, Salvage};
 use acp_store::{StoreError, backup, offline, restore};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -44,9 +48,40 @@ pub(crate) enum StoreCommand {
         /// File written by `store backup`
         file: PathBuf,
     },
+    /// Prune the journal by its retention, and give free pages back to the disk; the gateway must be stopped
+    Compact(CompactArgs),
     /// Continue with a database that was rolled back to an older state, and accept the loss of newer data;
     /// the gateway must be stopped
     AcceptLoss,
+}
+
+/// `store compact`
+#[derive(Debug, Args)]
+pub(crate) struct CompactArgs {
+    /// Show only the rows that would be pruned and the space that would be needed; may run while the gateway runs
+    #[arg(long)]
+    dry_run: bool,
+    /// Prune rows older than this, instead of `journal.retention_days`; 0 prunes rows of any age
+    #[arg(long, value_name = "DAYS")]
+    retention_days: Option<u64>,
+    /// Keep this number of turns of each session, instead of `journal.keep_turns`
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    keep_turns: Option<u64>,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+impl CompactArgs {
+    /// Returns the rule of these flags and of the configuration; `None` prunes nothing.
+    fn rule(&self, dir: &Path) -> Result<Option<PruneRule>, Failure> {
+        let (loaded, _) = config::read(dir, &self.config, None)?;
+        let (mut config, now_ms) = (loaded.config, now_ms());
+        config.journal.keep_turns = self.keep_turns.unwrap_or(config.journal.keep_turns);
+        let Some(days) = self.retention_days else { return Ok(retention::prune_rule(&config, now_ms)) };
+        let policy = config.journal.policy_of_days(days, now_ms);
+        let webhooks = config.notify.into_iter().map(|target| target.name).collect();
+        Ok(Some(PruneRule { policy, webhooks }))
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -76,6 +111,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> Cl
         StoreCommand::Sessions { all } => listed(&dir, *all, out),
         StoreCommand::Backup { file, replace } => run_backup(&dir, file, *replace, out),
         StoreCommand::Restore { file } => run_restore(&dir, file, out),
+        StoreCommand::Compact(args) => run_compact(&dir, args, out),
         StoreCommand::AcceptLoss => run_accept_loss(&dir, out),
     }
 }
@@ -181,6 +217,40 @@ fn run_restore(dir: &Path, file: &Path, out: &mut Out) -> CliResult {
         }
         text
     })
+}
+
+fn run_compact(dir: &Path, args: &CompactArgs, out: &mut Out) -> CliResult {
+    let rule = args.rule(dir)?;
+    let report = if args.dry_run {
+        compact::preview(dir, rule.as_ref()).map_err(failed)?
+    } else {
+        with_progress(out, |progress| compact::compact(dir, rule.as_ref(), now_ms(), progress))?
+    };
+    out.show(&report, |report| format_compact(report, rule.is_some()))
+}
+
+fn format_compact(report: &CompactReport, prunes: bool) -> String {
+    let CompactReport { sessions, rows, row_bytes, needed_bytes, free_bytes, .. } = report;
+    let pruned = match (prunes, report.dry_run) {
+        (false, _) => "Nothing is pruned: journal.retention_days is 0.".to_owned(),
+        (true, true) => format!("{rows} rows of {sessions} sessions would be pruned, {row_bytes} bytes."),
+        (true, false) => format!("{rows} rows of {sessions} sessions pruned, {row_bytes} bytes."),
+    };
+    let space = if report.dry_run {
+        format!(
+            "The database has {} bytes. The compacted copy needs at most {needed_bytes} bytes of free space; \
+             {free_bytes} are free.",
+            report.bytes_before
+        )
+    } else if report.compacted {
+        format!("The database had {} bytes and has {}.", report.bytes_before, report.bytes_after)
+    } else {
+        format!(
+            "The database was not compacted: the copy needs {needed_bytes} bytes of free space, {free_bytes} are \
+             free. Free some space and repeat this; new rows use the free pages meanwhile."
+        )
+    };
+    format!("{pruned} {space}")
 }
 
 fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {

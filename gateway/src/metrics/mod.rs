@@ -74,6 +74,8 @@ struct Inner {
     rate_limits: CounterFamily,
     rejections: CounterFamily,
     line_faults: CounterFamily,
+    journal_pruned: Counter,
+    journal_last_prune: Gauge,
     levels: ScrapedGauges,
     listeners: listeners::ListenerFamilies,
     clients: clients::ClientFamilies,
@@ -175,6 +177,12 @@ impl Metrics {
                 "agent_line_faults",
                 "Output lines of agents that were repaired or are not messages",
             ),
+            journal_pruned: add(all, "journal_pruned_rows", "Rows of the journal that retention deleted"),
+            journal_last_prune: add_seconds(
+                all,
+                "journal_last_prune_timestamp",
+                "Time of the last pass of retention over the journal",
+            ),
             levels: ScrapedGauges::register(all),
             listeners: listeners::ListenerFamilies::register(all),
             clients: clients::ClientFamilies::register(all),
@@ -265,6 +273,12 @@ impl Metrics {
         count(&self.inner.line_faults, [("backend", backend), ("outcome", outcome)]);
     }
 
+    /// Counts rows that a pass of retention deleted from the journal, and records the time of the pass.
+    pub(crate) fn journal_pruned(&self, rows: u64, now_ms: u64) {
+        self.inner.journal_pruned.inc_by(rows);
+        self.inner.journal_last_prune.set(i64::try_from(now_ms / 1_000).unwrap_or(i64::MAX));
+    }
+
     /// Counts the restart of an actor, by reason.
     pub(crate) fn actor_restarted(&self, reason: &str) {
         count(&self.inner.restarts, [("reason", reason)]);
@@ -350,6 +364,12 @@ fn add_times(all: &mut Registry, name: &str, help: &str) -> HistogramFamily {
 fn add_bytes(all: &mut Registry, name: &str, help: &str) -> Gauge {
     let metric = Gauge::default();
     all.register_with_unit(name, help, Unit::Bytes, metric.clone());
+    metric
+}
+
+fn add_seconds(all: &mut Registry, name: &str, help: &str) -> Gauge {
+    let metric = Gauge::default();
+    all.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
 }
 

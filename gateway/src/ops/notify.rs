@@ -11,7 +11,8 @@ use acp_core::config::load::LoadedConfig;
 use acp_core::event::{EventKind, EventRow};
 use acp_shared::backoff::Backoff;
 use acp_shared::clock::Clock;
-use acp_store::{Store, StoreError};
+use acp_shared::codes::Code;
+use acp_store::{Store, StoreError, events};
 use request::WebhookSender;
 use std::future::Future;
 use std::sync::Arc;
@@ -94,6 +95,7 @@ impl TargetTask {
     async fn follow(&self) -> Result<std::convert::Infallible, Stopped> {
         let mut committed = self.store.committed();
         let mut saved = self.retry("position", || self.store.webhook_cursor(self.name.clone())).await?;
+        self.report_pruned(saved).await?;
         let mut cursor = saved;
         loop {
             // Between two events, and not before the position of the last one is saved.
@@ -121,6 +123,17 @@ impl TargetTask {
                 }
             }
         }
+    }
+
+    /// Reports a position whose next rows are pruned: the target was not in the configuration for longer than rows are
+    /// kept. It gets the events that are left.
+    async fn report_pruned(&self, position: u64) -> Result<(), Stopped> {
+        let pruned = self.retry("position", || self.store.event_bounds()).await?.pruned;
+        if let Err(error) = events::check_cursor(position, pruned) {
+            let code = Code::CursorPruned.as_str();
+            tracing::error!(webhook = %self.name, code, %error, "webhook misses pruned events");
+        }
+        Ok(())
     }
 
     /// Sends an event until the target has it.

@@ -1,8 +1,11 @@
-//! Retention: deletes stored responses to commands, and records of the gateway's own messages in channels
-//! that echo them.
+//! Retention: deletes stored responses to commands, records of the gateway's own messages in channels that echo
+//! them, and old rows of the journal if that is configured.
 
 use crate::config::LiveConfig;
+use crate::metrics::Metrics;
+use acp_core::config::Config;
 use acp_core::policy::PolicyScope;
+use acp_store::retention::PruneRule;
 use acp_store::{Store, StoreError};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +20,8 @@ const SENT_MESSAGES_INTERVAL_MS: u64 = 24 * 3_600_000;
 /// reconnect. A backfill after a longer outage begins after the last message that the channel delivered, so it
 /// returns no older ones.
 const SENT_MESSAGES_RETENTION_MS: u64 = 30 * SENT_MESSAGES_INTERVAL_MS;
+/// Interval of the passes over the journal, in milliseconds. The first one is one interval after the start.
+const JOURNAL_INTERVAL_MS: u64 = 3_600_000;
 /// Maximum number of rows deleted in one transaction, so that no other write waits for long.
 const ROWS_AT_ONCE: u64 = 1_000;
 
@@ -43,6 +48,49 @@ pub(crate) fn results_expire_before(live: &LiveConfig, now_ms: u64) -> u64 {
     now_ms.saturating_sub(live.policy(&PolicyScope::default()).idempotency_ttl_ms.value)
 }
 
+/// Returns the rule of the journal's retention; `None` if the journal is kept for ever.
+pub(crate) fn prune_rule(config: &Config, now_ms: u64) -> Option<PruneRule> {
+    let policy = config.journal.policy(now_ms)?;
+    Some(PruneRule { policy, webhooks: config.notify.iter().map(|target| target.name.clone()).collect() })
+}
+
+/// Prunes the journal until `stop`. The configuration is read before each pass.
+pub(crate) async fn prune_journal(store: Store, live: LiveConfig, metrics: Metrics, stop: CancellationToken) {
+    let mut before_ms = store.clock().wall_ms();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(Duration::from_millis(JOURNAL_INTERVAL_MS)) => {}
+        }
+        let now_ms = store.clock().wall_ms();
+        let is_plausible = is_clock_plausible(before_ms, now_ms, JOURNAL_INTERVAL_MS);
+        before_ms = now_ms;
+        let Some(rule) = prune_rule(&live.now().config, now_ms) else { continue };
+        if !is_plausible {
+            tracing::warn!("clock changed; journal not pruned for another hour");
+            continue;
+        }
+        match prune_once(&store, rule, &metrics, &stop).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::info!(rows, "journal pruned"),
+            Err(error) => tracing::warn!(%error, "pruning the journal failed"),
+        }
+    }
+}
+
+/// Prunes the journal once. Returns the number of deleted rows.
+pub(crate) async fn prune_once(
+    store: &Store,
+    rule: PruneRule,
+    metrics: &Metrics,
+    stop: &CancellationToken,
+) -> Result<u64, StoreError> {
+    let rows = store.prune_journals(rule, || !stop.is_cancelled()).await?;
+    metrics.journal_pruned(rows, store.clock().wall_ms());
+    Ok(rows)
+}
+
 /// Deletes records of own messages until `stop`.
 pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) {
     let mut before_ms = store.clock().wall_ms();
@@ -53,7 +101,7 @@ pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) 
             () = tokio::time::sleep(Duration::from_millis(SENT_MESSAGES_INTERVAL_MS)) => {}
         }
         let now_ms = store.clock().wall_ms();
-        let looked = match is_clock_plausible(before_ms, now_ms) {
+        let looked = match is_clock_plausible(before_ms, now_ms, SENT_MESSAGES_INTERVAL_MS) {
             true => delete_sent_messages(&store, now_ms, ROWS_AT_ONCE).await,
             false => {
                 tracing::warn!("clock changed; records of own messages kept for another day");
@@ -71,8 +119,8 @@ pub(crate) async fn expire_sent_messages(store: Store, stop: CancellationToken) 
 
 /// True if the wall clock advanced about one interval since the last run. After a clock change, a recent
 /// record could look a year old.
-const fn is_clock_plausible(before_ms: u64, now_ms: u64) -> bool {
-    now_ms >= before_ms && now_ms - before_ms <= 2 * SENT_MESSAGES_INTERVAL_MS
+const fn is_clock_plausible(before_ms: u64, now_ms: u64, interval_ms: u64) -> bool {
+    now_ms >= before_ms && now_ms - before_ms <= 2 * interval_ms
 }
 
 /// Deletes all expired records, `rows` per transaction. Returns their number.
@@ -92,7 +140,8 @@ async fn delete_sent_messages(store: &Store, now_ms: u64, rows: u64) -> Result<u
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::tests::{column, conversation, open};
+    use crate::tests::{JournalWriter, column, conversation, open, session_row, spawn};
+    use acp_shared::ids::SessionKey;
     use acp_store::sent_messages;
 
     const DAY_MS: u64 = 24 * 3_600_000;
@@ -136,6 +185,36 @@ mod tests {
         assert_eq!(delete_sent_messages(&store, now_ms, 7).await.unwrap(), 0);
     }
 
+    /// A bound session whose turns are delivered, and a webhook that is configured.
+    #[tokio::test]
+    async fn pass_prunes_old_turns_and_is_counted() {
+        let (_dir, store) = open();
+        let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+        spawn(&store, session_row(&key), None).await;
+        let mut journal = JournalWriter::claim(&store, &key).await;
+        for text in ["one", "two", "three"] {
+            journal.turn(text).await;
+        }
+        let (metrics, stop) = (Metrics::default(), CancellationToken::new());
+        let mut config = Config::default();
+        assert_eq!(prune_rule(&config, 1 << 41), None, "off by default");
+        config.journal.retention_days = 1;
+        config.journal.keep_turns = 1;
+        let now_ms = store.clock().wall_ms();
+        let rule = |now_ms| prune_rule(&config, now_ms).unwrap();
+        assert_eq!(prune_once(&store, rule(now_ms), &metrics, &stop).await.unwrap(), 0, "too young");
+        assert_eq!(prune_once(&store, rule(now_ms + 2 * DAY_MS), &metrics, &stop).await.unwrap(), 6);
+        let text = metrics.render();
+        assert!(text.contains("acp_journal_pruned_rows_total 6"), "{text}");
+        let last =
+            text.lines().find_map(|line| line.strip_prefix("acp_journal_last_prune_timestamp_seconds "));
+        assert!(last.is_some_and(|seconds| seconds.parse::<u64>().unwrap() >= now_ms / 1_000), "{text}");
+        let ended = CancellationToken::new();
+        ended.cancel();
+        journal.turn("four").await;
+        assert_eq!(prune_once(&store, rule(now_ms + 2 * DAY_MS), &metrics, &ended).await.unwrap(), 0);
+    }
+
     #[tokio::test]
     async fn old_records_are_found_by_index() {
         let (_dir, store) = open();
@@ -151,8 +230,8 @@ mod tests {
     fn clock_jump_deletes_nothing() {
         for (moved_ms, plausible) in [(0, true), (DAY_MS, true), (2 * DAY_MS, true), (2 * DAY_MS + 1, false)]
         {
-            assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms), plausible, "{moved_ms}");
+            assert_eq!(is_clock_plausible(DAY_MS, DAY_MS + moved_ms, DAY_MS), plausible, "{moved_ms}");
         }
-        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1), "the clock was set back");
+        assert!(!is_clock_plausible(DAY_MS, DAY_MS - 1, DAY_MS), "the clock was set back");
     }
 }

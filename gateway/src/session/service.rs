@@ -21,6 +21,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
+use acp_store::events::EventBounds;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -112,7 +113,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Returns pending permission requests of the session, oldest first.
     fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>>;
     /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
-    /// of payload, but at least one row if there is one.
+    /// of payload, but at least one row if there is one. `CURSOR_PRUNED` if the next row after a number above 0 is pruned.
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
@@ -123,15 +124,16 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Returns a piece of the standard error of the session's agents.
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
     /// Returns journal rows of all sessions after event id `after`, in order, each with its event id. Bounds as of
-    /// [`Service::events_after`].
+    /// [`Service::events_after`]. `known` is the highest event id of a pruned row when the reader began.
     fn all_events_after(
         &self,
         after: u64,
+        known: u64,
         limit: u32,
         bytes_max: usize,
     ) -> ServiceFuture<'_, Vec<(u64, EventRow)>>;
-    /// Returns the highest event id.
-    fn last_event_id(&self) -> ServiceFuture<'_, u64>;
+    /// Returns the highest event ids.
+    fn event_bounds(&self) -> ServiceFuture<'_, EventBounds>;
     /// Notifies about committed rows of all sessions. A hint; closed when the gateway stops.
     fn watch_all(&self) -> watch::Receiver<u64>;
     /// Returns the sessions that match, each with its number in the order of creation.

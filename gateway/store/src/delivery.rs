@@ -160,6 +160,9 @@ fn read_batch(
         events::COLUMNS,
         listed(&render::RENDERED_KINDS)
     );
+    if after < end {
+        events::check_cursor(after, events::pruned_seq(db, key)?)?;
+    }
     let rows =
         if after < end { db.all(&sql, params![key, after, rows_max], events::from_row)? } else { Vec::new() };
     let is_full = u64::try_from(rows.len()).is_ok_and(|count| count == rows_max);

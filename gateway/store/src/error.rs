@@ -131,6 +131,17 @@ pub enum StoreError {
         /// Requested session key.
         session_key: SessionKey,
     },
+    /// Rows after a cursor were pruned.
+    #[error(
+        "the rows after {after} were pruned up to {pruned} by the retention of the journal: read again without a cursor, or \
+         from {pruned}"
+    )]
+    CursorPruned {
+        /// Cursor of the reader.
+        after: u64,
+        /// Number of the last pruned row.
+        pruned: u64,
+    },
     /// A sequence number or offset does not follow the last one.
     #[error("{what} is {got}, but {want} is expected")]
     Numbering {
@@ -316,6 +327,7 @@ impl From<StoreError> for Failure {
         }
         let failure = match &error {
             StoreError::NoSession { .. } => Failure::of(Code::NoSession),
+            StoreError::CursorPruned { .. } => Failure::new(Code::CursorPruned, error.to_string()),
             StoreError::KeyTaken { .. } => Failure::of(Code::IdempotencyConflict),
             StoreError::LimitReached { account, .. } => {
                 let detail = if *account { ACCOUNT_SESSIONS_MAX } else { SESSIONS_MAX };

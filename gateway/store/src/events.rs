@@ -1,8 +1,9 @@
-//! `acp_events`, the journal. Append-only: triggers refuse everything else.
+//! `acp_events`, the journal. Append-only: triggers refuse everything else but the deletion of pruned rows.
 
 use crate::Store;
 use crate::db::{Db, Row, RowAppender, params};
 use crate::error::StoreError;
+use crate::meta;
 use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_shared::ids::{RunId, SessionKey};
@@ -10,6 +11,9 @@ use std::ops::ControlFlow;
 
 const INSERT: &str = "INSERT INTO acp_events (session_key, session_seq, run_id, seq, kind, payload_json, created_at, \
     extra_json) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+
+/// Key of [`pruned_event_id`] in `acp_meta`.
+const PRUNED_EVENT_ID: &str = "pruned_event_id";
 
 /// Columns read by [`from_row`].
 pub const COLUMNS: &str = "session_key, session_seq, run_id, seq, kind, payload_json, created_at, extra_json";
@@ -90,11 +94,60 @@ pub fn last_id(db: &Db) -> Result<u64, StoreError> {
     Ok(db.first(SQL, &[], |row| row.get("event_id"))?.unwrap_or(0))
 }
 
+/// Highest event ids of the journal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct EventBounds {
+    /// Event id of the last pruned row; 0 if none is.
+    pub pruned: u64,
+    /// Event id of the last row.
+    pub last: u64,
+}
+
+/// Number of the last row of a session that is pruned; 0 if none is.
+///
+/// # Errors
+/// SQLite errors.
+pub fn pruned_seq(db: &Db, key: &SessionKey) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT pruned_seq FROM acp_sessions WHERE session_key = ?1";
+    Ok(db.first(SQL, params![key], |row| row.get("pruned_seq"))?.unwrap_or(0))
+}
+
+/// Refuses a cursor whose next rows are pruned. A reader without a cursor, 0, begins with the rows that are there.
+///
+/// # Errors
+/// [`StoreError::CursorPruned`].
+pub const fn check_cursor(after: u64, pruned: u64) -> Result<(), StoreError> {
+    if after > 0 && after < pruned { Err(StoreError::CursorPruned { after, pruned }) } else { Ok(()) }
+}
+
+/// Highest event id of a row that is pruned; 0 if none is.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn pruned_event_id(db: &Db) -> Result<u64, StoreError> {
+    let Some(text) = meta::get(db, PRUNED_EVENT_ID)? else { return Ok(0) };
+    text.parse().map_err(|error: std::num::ParseIntError| StoreError::Unreadable {
+        column: PRUNED_EVENT_ID,
+        why: error.to_string(),
+    })
+}
+
+/// Notes that rows up to an event id are pruned.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub(crate) fn note_pruned(db: &Db, event_id: u64) -> Result<(), StoreError> {
+    if event_id > pruned_event_id(db)? {
+        meta::set(db, PRUNED_EVENT_ID, &event_id.to_string())?;
+    }
+    Ok(())
+}
+
 /// Journal rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of
 /// payload (the first row is returned whatever its size).
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
+/// [`StoreError::CursorPruned`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn after(
     db: &Db,
     key: &SessionKey,
@@ -105,9 +158,12 @@ pub fn after(
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3"
     );
+    let pruned = pruned_seq(db, key)?;
+    check_cursor(after_seq, pruned)?;
     let mut found = Vec::new();
     let mut bytes = 0;
-    db.visit(&sql, params![key, after_seq, rows_max], |row| {
+    // Pruned rows may not be deleted yet.
+    db.visit(&sql, params![key, after_seq.max(pruned), rows_max], |row| {
         let event = from_row(row)?;
         bytes += event.payload.len() + event.extra.as_ref().map_or(0, String::len);
         found.push(event);
@@ -116,16 +172,22 @@ pub fn after(
     Ok(found)
 }
 
-/// Journal rows of all sessions after an event id, in order, each with its event id. Bounds as of [`after`].
+/// Journal rows of all sessions after an event id, in order, each with its event id. Bounds as of [`after`]. `known` is
+/// [`pruned_event_id`] when the reader began: rows that were pruned before are no loss to it.
 ///
 /// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
+/// [`StoreError::CursorPruned`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn all_after(
     db: &Db,
     after_id: u64,
+    known: u64,
     rows_max: u64,
     bytes_max: usize,
 ) -> Result<Vec<(u64, EventRow)>, StoreError> {
+    let pruned = pruned_event_id(db)?;
+    if pruned > known {
+        check_cursor(after_id, pruned)?;
+    }
     let sql =
         format!("SELECT event_id, {COLUMNS} FROM acp_events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2");
     let mut found = Vec::new();
@@ -147,18 +209,20 @@ impl Store {
     pub async fn all_events_after(
         &self,
         after_id: u64,
+        known: u64,
         rows_max: u64,
         bytes_max: usize,
     ) -> Result<Vec<(u64, EventRow)>, StoreError> {
-        self.read("all_events_after", move |db| all_after(db, after_id, rows_max, bytes_max)).await
+        self.read("all_events_after", move |db| all_after(db, after_id, known, rows_max, bytes_max)).await
     }
 
-    /// Highest event id.
+    /// Highest event ids.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn last_event_id(&self) -> Result<u64, StoreError> {
-        self.read("last_event_id", last_id).await
+    pub async fn event_bounds(&self) -> Result<EventBounds, StoreError> {
+        let bounds = |db: &Db| Ok(EventBounds { pruned: pruned_event_id(db)?, last: last_id(db)? });
+        self.read("event_bounds", bounds).await
     }
 
     /// Journal rows after a number: see [`after`].

@@ -23,13 +23,21 @@ SELECT session_key FROM acp_sessions s WHERE state IN ('running','cancelling') A
 SELECT r.run_id FROM acp_runs r JOIN acp_sessions s USING (session_key) WHERE r.state IN ('queued','running')
 AND s.state = 'closed';
 
--- I3: the numbers of a session's journal have no gap
-SELECT session_key || ': ' || count(*) || ' rows up to ' || max(session_seq) FROM acp_events GROUP BY
-session_key HAVING count(*) <> max(session_seq) OR min(session_seq) <> 1;
+-- I3: the numbers of a session's journal have no gap behind the pruned rows
+SELECT e.session_key || ': ' || count(*) || ' rows up to ' || max(e.session_seq) FROM acp_events e JOIN acp_sessions s
+USING (session_key) WHERE e.session_seq > s.pruned_seq GROUP BY e.session_key HAVING count(*) <> max(e.session_seq) -
+s.pruned_seq OR min(e.session_seq) <> s.pruned_seq + 1;
 
 -- I3: the numbers of a run's journal have no gap
-SELECT run_id || ': ' || count(*) || ' rows up to ' || max(seq) FROM acp_events WHERE run_id IS NOT NULL GROUP
-BY run_id HAVING count(*) <> max(seq) OR min(seq) <> 1;
+SELECT e.run_id || ': ' || count(*) || ' rows up to ' || max(e.seq) FROM acp_events e JOIN acp_runs r USING (run_id)
+WHERE r.pruned = 0 GROUP BY e.run_id HAVING count(*) <> max(e.seq) OR min(e.seq) <> 1;
+
+-- I3: a run is pruned as a whole
+SELECT DISTINCT r.run_id FROM acp_events e JOIN acp_runs r USING (run_id) JOIN acp_sessions s ON s.session_key =
+e.session_key WHERE (e.session_seq > s.pruned_seq) = r.pruned;
+
+-- I3: a run that has not ended is not pruned
+SELECT run_id FROM acp_runs WHERE pruned = 1 AND state IN ('queued','running');
 
 -- I3: a run's rows are in the order of the session's
 SELECT a.run_id FROM acp_events a JOIN acp_events b ON b.run_id = a.run_id AND b.seq = a.seq + 1 WHERE
@@ -40,29 +48,33 @@ SELECT session_key FROM acp_sessions s WHERE last_session_seq <> (SELECT coalesc
 acp_events e WHERE e.session_key = s.session_key);
 
 -- I3: a run records the number of its last row
-SELECT run_id FROM acp_runs r WHERE last_seq <> (SELECT coalesce(max(seq), 0) FROM acp_events e WHERE e.run_id
-= r.run_id);
+SELECT run_id FROM acp_runs r WHERE pruned = 0 AND last_seq <> (SELECT coalesce(max(seq), 0) FROM acp_events e WHERE
+e.run_id = r.run_id);
 
 -- I4: no run is delivered further than its journal goes
-SELECT run_id FROM acp_delivery_checkpoint c WHERE last_event_seq > (SELECT coalesce(max(seq), 0) FROM
-acp_events e WHERE e.run_id = c.run_id);
+SELECT run_id FROM acp_delivery_checkpoint c JOIN acp_runs r USING (run_id) WHERE c.last_event_seq > r.last_seq;
 
 -- I4: no conversation is delivered further than its session's journal goes
 SELECT c.binding_key FROM acp_binding_checkpoint c JOIN acp_bindings b USING (binding_key) WHERE
 c.last_session_seq > (SELECT coalesce(max(session_seq), 0) FROM acp_events e WHERE e.session_key =
 b.session_key);
 
+-- I4: no row is pruned that a conversation has not got
+SELECT b.binding_key FROM acp_bindings b JOIN acp_sessions s USING (session_key) LEFT JOIN acp_binding_checkpoint c
+USING (binding_key) WHERE b.status <> 'ended' AND s.pruned_seq > coalesce(c.last_session_seq, 0);
+
 -- I5: an idempotency key has at most one run of a session
 SELECT session_key || ' ' || idempotency_key FROM acp_runs GROUP BY session_key, idempotency_key HAVING
 count(*) > 1;
 
 -- I6: an ended run has one end in the journal, and a run that has not ended has none
-SELECT r.run_id || ' ' || r.state FROM acp_runs r WHERE (SELECT count(*) FROM acp_events e WHERE e.run_id =
+SELECT r.run_id || ' ' || r.state FROM acp_runs r WHERE r.pruned = 0 AND (SELECT count(*) FROM acp_events e WHERE e.run_id =
 r.run_id AND e.kind IN ('done','error')) <> (r.state IN ('completed','failed','cancelled'));
 
--- I7: every planned part of a conversation has a row in its session's journal
-SELECT nonce FROM acp_delivery_part p WHERE NOT EXISTS (SELECT 1 FROM acp_events e WHERE e.session_key =
-p.session_key AND e.session_seq = p.session_seq);
+-- I7: every planned part of a conversation has a row in its session's journal, until it is settled and the row pruned
+SELECT p.nonce FROM acp_delivery_part p JOIN acp_sessions s USING (session_key) WHERE (p.session_seq > s.pruned_seq OR
+p.state IN ('planned','sending')) AND NOT EXISTS (SELECT 1 FROM acp_events e WHERE e.session_key = p.session_key AND
+e.session_seq = p.session_seq AND e.session_seq > s.pruned_seq);
 
 -- I7: no part before a conversation's checkpoint is pending, except notices of earlier versions about messages
 SELECT p.nonce FROM acp_delivery_part p JOIN acp_binding_checkpoint c USING (binding_key) WHERE p.state IN

@@ -25,6 +25,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0004_tokens.sql"),
     include_str!("migrations/0005_notify.sql"),
     include_str!("migrations/0006_senders.sql"),
+    include_str!("migrations/0007_retention.sql"),
     include_str!("migrations/0008_acpx_names.sql"),
 ];
 const BUSY_MS: u64 = 5_000;

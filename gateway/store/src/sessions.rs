@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 /// Columns read by [`from_row`].
 pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
     asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
-    options_json, last_session_seq, created_at, updated_at, last_activity_at";
+    options_json, last_session_seq, pruned_seq, created_at, updated_at, last_activity_at";
 
 const INSERT: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, label, state, last_error, \
     owner_session_key, asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, \
@@ -56,6 +56,7 @@ pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
         lease_id: row.get("lease_id")?,
         options: row.json("options_json")?,
         last_session_seq: row.get("last_session_seq")?,
+        pruned_seq: row.get("pruned_seq")?,
         created_at_ms: row.get("created_at")?,
         updated_at_ms: row.get("updated_at")?,
         last_activity_at_ms: row.get("last_activity_at")?,

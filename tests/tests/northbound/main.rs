@@ -8,6 +8,7 @@ mod lifecycle;
 mod permissions;
 mod questions;
 mod resume;
+mod retention;
 mod turns;
 mod websocket;
 

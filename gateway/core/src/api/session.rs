@@ -1,6 +1,7 @@
 //! Responses about sessions, with their runs, bindings and permission requests.
 
 use crate::agent_settings::AgentSettings;
+use crate::api::is_zero;
 use crate::api::requests::ConfigChoice;
 use crate::backend::{AgentRequestKind, AskGuarantee, PermissionOption};
 use crate::elicitation::Elicitation;
@@ -130,6 +131,9 @@ pub struct SessionView {
     pub additional_directories: Vec<String>,
     /// Number of the last journal row.
     pub last_session_seq: u64,
+    /// Number of the last journal row that retention has pruned: earlier rows are gone. Absent if all rows are there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pruned_seq: u64,
     /// Milliseconds since the Unix epoch.
     pub created_at_ms: u64,
     /// Milliseconds since the Unix epoch.
@@ -192,6 +196,7 @@ impl From<SessionRow> for SessionView {
             mcp_servers: row.options.mcp_servers.iter().map(McpServerView::from).collect(),
             additional_directories: row.options.additional_directories,
             last_session_seq: row.last_session_seq,
+            pruned_seq: row.pruned_seq,
             created_at_ms: row.created_at_ms,
             updated_at_ms: row.updated_at_ms,
             last_activity_at_ms: row.last_activity_at_ms,
@@ -374,6 +379,10 @@ pub struct DiffView {
     /// Source of the changes, always `tool_calls`: the diffs that the agent reported with completed tool calls. Changes that
     /// it made otherwise, such as by a command, are not among them.
     pub source: String,
+    /// Number of the last row of the session that retention has pruned: changes in earlier rows are not among them. Absent if
+    /// all rows are there.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pruned_seq: u64,
 }
 
 /// Option of a permission request, named as in event lines.

@@ -220,7 +220,7 @@ fn allow_list(found: &mut KeyProblems, key: Vec<String>, patterns: &[String]) {
     }
 }
 
-fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 24] {
+fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 26] {
     let (acp, plane, limits) = (&config.acp, &config.acp.control_plane, &config.limits);
     let bindings = &config.session.thread_bindings;
     [
@@ -245,6 +245,8 @@ fn numbers(config: &Config) -> [(&'static str, u64, u64, u64); 24] {
         ("acp.control_plane.checkpoint.flush_every_events", plane.checkpoint.flush_every_events, 1, 10_000),
         ("acp.control_plane.checkpoint.flush_every_ms", plane.checkpoint.flush_every_ms, 1, 60_000),
         ("acp.idempotency.ttl_hours", acp.idempotency.ttl_hours, 1, 24 * 365),
+        ("journal.retention_days", config.journal.retention_days, 0, 36_500),
+        ("journal.keep_turns", config.journal.keep_turns, 1, 10_000),
         ("permission.timeout_ms", config.permission.timeout_ms, 0, LONG_MS),
         ("limits.queue_runs_max", limits.queue_runs_max, 1, 1_000),
         ("limits.prompt_bytes_max", limits.prompt_bytes_max, 1_024, 16 * 1024 * 1024),

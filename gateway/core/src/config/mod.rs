@@ -27,12 +27,16 @@ pub use northbound::{NorthboundConfig, ProxyConfig};
 pub use notify::{NotifyEvent, NotifyTarget};
 pub use stream::{DeliveryMode, Separator, Stream};
 
+use crate::retention::RetentionPolicy;
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use utoipa::ToSchema;
+
+/// Length of a day, in milliseconds.
+const DAY_MS: u64 = 24 * 3_600_000;
 
 /// Handling of an agent's permission requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -66,6 +70,8 @@ pub struct Config {
     pub acp: Acp,
     /// `session.*`: timeouts of sessions and their bindings.
     pub session: SessionConfig,
+    /// `journal.*`: retention of the journal (ours).
+    pub journal: JournalConfig,
     /// `channels.*`: channels and their accounts.
     pub channels: Channels,
     /// `[[bindings]]`: static bindings of conversations to sessions. Default: none.
@@ -286,6 +292,35 @@ pub struct Idempotency {
 impl Default for Idempotency {
     fn default() -> Self {
         Self { ttl_hours: 72 }
+    }
+}
+
+/// `journal.*`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, expecting = "struct Journal")]
+pub struct JournalConfig {
+    /// Age in days after which delivered journal rows of ended runs are pruned. 0: never. Default: 0. Ours.
+    pub retention_days: u64,
+    /// Number of turns that each session keeps, whatever their age. Default: 20. Ours.
+    pub keep_turns: u64,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { retention_days: 0, keep_turns: 20 }
+    }
+}
+
+impl JournalConfig {
+    /// Returns the limits at a time; `None` if the journal is kept for ever.
+    pub fn policy(&self, now_ms: u64) -> Option<RetentionPolicy> {
+        (self.retention_days > 0).then(|| self.policy_of_days(self.retention_days, now_ms))
+    }
+
+    /// Returns the limits at a time for rows of this age; 0 days are rows of any age.
+    pub const fn policy_of_days(&self, days: u64, now_ms: u64) -> RetentionPolicy {
+        let before_ms = now_ms.saturating_sub(days.saturating_mul(DAY_MS));
+        RetentionPolicy { before_ms, keep_turns: self.keep_turns }
     }
 }
 

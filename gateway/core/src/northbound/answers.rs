@@ -98,17 +98,17 @@ pub fn opened_session(row: &SessionRow, facts: &SessionFacts, is_new: bool) -> V
     if is_new {
         put(&mut result, "sessionId", json!(row.session_key));
     }
-    put(
-        &mut result,
-        "_meta",
-        json!({ "acphost": {
+    let mut ours = json!({
         "lastSeq": facts.last_seq,
         "epoch": facts.epoch,
         "activeRunId": facts.active_run,
         "queued": facts.queued,
         "pendingPermissions": facts.pending_permissions,
-    } }),
-    );
+    });
+    if row.pruned_seq > 0 {
+        put(&mut ours, "prunedSeq", json!(row.pruned_seq));
+    }
+    put(&mut result, "_meta", json!({ "acphost": ours }));
     result
 }
 

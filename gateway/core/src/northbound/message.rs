@@ -62,6 +62,7 @@ impl From<&Failure> for ReplyError {
             Code::NoSession => NOT_FOUND,
             Code::AuthRequired => AUTH_REQUIRED,
             Code::Runtime => INTERNAL_ERROR,
+            Code::CursorPruned => INVALID_PARAMS,
             _ => REFUSED,
         };
         let mut data = json!({

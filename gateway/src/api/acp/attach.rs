@@ -15,6 +15,7 @@ use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_store::events;
 use serde_json::json;
 use std::time::Duration;
 
@@ -151,6 +152,7 @@ impl Caller {
             error.data = Some(json!({ "code": "CURSOR_EPOCH", "message": text, "retryable": false }));
             return Err(error);
         }
+        events::check_cursor(call.after.unwrap_or(0), row.pruned_seq).map_err(Failure::from)?;
         if call.after.is_some() {
             self.server.metrics.client_resumed("session");
         }

@@ -388,7 +388,7 @@ impl Caller {
     }
 
     async fn history(&self, session: &SessionKey, after: u64, limit: u32) -> Replied {
-        self.server.service.session(session).await?;
+        let pruned_seq = self.server.service.session(session).await?.pruned_seq;
         let rows = self.server.service.events_after(session, after, limit, ROWS_BYTES).await?;
         let next = rows.last().map_or(after, |row| row.session_seq);
         let events: Vec<Value> = rows
@@ -396,7 +396,11 @@ impl Caller {
             .filter(|row| row.kind != EventKind::Replay)
             .filter_map(|row| serde_json::from_str(&acp_core::event_json::event_line(row)).ok())
             .collect();
-        Ok(Some(json!({ "events": events, "nextAfter": next, "more": !rows.is_empty() })))
+        let mut result = json!({ "events": events, "nextAfter": next, "more": !rows.is_empty() });
+        if pruned_seq > 0 {
+            put(&mut result, "prunedSeq", json!(pruned_seq));
+        }
+        Ok(Some(result))
     }
 
     async fn permissions(&self, session: Option<SessionKey>) -> Replied {

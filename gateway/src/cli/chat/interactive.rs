@@ -189,7 +189,7 @@ impl InteractiveChat {
             return Ok(());
         }
         let view = self.started(&key).await?;
-        let after = self.start_of_last_turns(&key, view.last_session_seq).await?;
+        let after = self.start_of_last_turns(&view).await?;
         self.state.transcript.reset();
         self.state.selected = None;
         let width = self.terminal.size().0.saturating_sub(1);
@@ -236,11 +236,11 @@ impl InteractiveChat {
     }
 
     /// Returns the number of the row before the last turns.
-    async fn start_of_last_turns(&self, key: &SessionKey, last: u64) -> Result<u64, Failure> {
+    async fn start_of_last_turns(&self, view: &SessionView) -> Result<u64, Failure> {
+        let (last, pruned) = (view.last_session_seq, view.pruned_seq);
         for rows in ROWS_SEARCHED {
-            let after = last.saturating_sub(rows);
-            let selection =
-                EventSelection { session: key.clone(), after, run: None, replay: false, follow: false };
+            let (session, after) = (view.session_key.clone(), last.saturating_sub(rows).max(pruned));
+            let selection = EventSelection { session, after, run: None, replay: false, follow: false };
             let (mut events, mut prompts) = (self.client.events(selection), Vec::new());
             while let Some(line) = events.next().await? {
                 let event: Value = serde_json::from_str(&line).unwrap_or_default();
@@ -248,7 +248,7 @@ impl InteractiveChat {
                 prompts.extend(event["session_seq"].as_u64().filter(|_| is_turn));
             }
             let first = prompts.len().checked_sub(TURNS_SHOWN).and_then(|at| prompts.get(at));
-            if let Some(first) = first.or_else(|| prompts.first().filter(|_| after == 0)) {
+            if let Some(first) = first.or_else(|| prompts.first().filter(|_| after <= pruned)) {
                 return Ok(first - 1);
             }
         }

@@ -303,6 +303,7 @@ impl Manager {
             lease_id: None,
             options,
             last_session_seq: 0,
+            pruned_seq: 0,
             created_at_ms: now_ms,
             updated_at_ms: now_ms,
             last_activity_at_ms: now_ms,

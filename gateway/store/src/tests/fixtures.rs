@@ -77,6 +77,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             asking: None,
         },
         last_session_seq: 0,
+        pruned_seq: 0,
         created_at_ms: 10,
         updated_at_ms: 11,
         last_activity_at_ms: 12,

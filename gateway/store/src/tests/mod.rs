@@ -8,5 +8,6 @@ mod interleaved;
 mod names;
 mod opening;
 mod queries;
+mod retention;
 mod round_trip;
 mod safety;

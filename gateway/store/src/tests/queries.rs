@@ -82,10 +82,10 @@ async fn events_of_all_sessions_are_in_commit_order() {
             .collect::<Vec<_>>()
     };
     let row = |id: u64, key: &str, seq: u64| (id, key.to_owned(), seq);
-    let found = order(store.all_events_after(1, 10, usize::MAX).await.unwrap());
+    let found = order(store.all_events_after(1, 0, 10, usize::MAX).await.unwrap());
     assert_eq!(found, [row(2, "b", 1), row(3, "a", 2), row(4, "b", 2)]);
-    assert_eq!(order(store.all_events_after(0, 10, 1).await.unwrap()), [row(1, "a", 1)]);
-    assert_eq!(store.last_event_id().await.unwrap(), 4);
+    assert_eq!(order(store.all_events_after(0, 0, 10, 1).await.unwrap()), [row(1, "a", 1)]);
+    assert_eq!(store.event_bounds().await.unwrap().last, 4);
     let kinds = vec![EventKind::Done, EventKind::Permission];
     for (after, rows_max, read_to, want) in
         [(0, 10, 2, Some("b")), (2, 10, 4, Some("b")), (2, 1, 3, None), (4, 10, 4, None)]

@@ -244,11 +244,11 @@ impl Service for FakeService {
         unused()
     }
 
-    fn all_events_after(&self, _: u64, _: u32, _: usize) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
+    fn all_events_after(&self, _: u64, _: u64, _: u32, _: usize) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
         unused()
     }
 
-    fn last_event_id(&self) -> ServiceFuture<'_, u64> {
+    fn event_bounds(&self) -> ServiceFuture<'_, acp_store::events::EventBounds> {
         unused()
     }
 
