@@ -104,7 +104,7 @@ fn session_names(view: &SessionView, views: &[SessionView], is_one_enough: bool)
     names.take(if is_one_enough { 1 } else { 3 }).map(|name| (name.to_owned(), note.clone())).collect()
 }
 
-/// Values of a setting that an agent reports by itself, or as an option of this category.
+/// Values of a setting: those that an agent reports for it, else those of the option of this category.
 fn setting(category: &str, own: impl Fn(&AgentSettings) -> Option<&Choices>) -> Vec<(String, String)> {
     let Some(settings) = settings() else { return Vec::new() };
     let option = settings.options.iter().find(|option| option.category.as_deref() == Some(category));
