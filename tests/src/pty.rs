@@ -1,5 +1,6 @@
 //! A program in a pseudo-terminal, with the screen that a person sees.
 
+use crate::processes::ProcessHandle;
 use crate::wait::{LONG, eventually};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -128,6 +129,27 @@ impl Pty {
     pub fn is_cooked(&self) -> bool {
         let settings = tcgetattr(&self.slave).unwrap_or_else(|e| panic!("no settings: {e}"));
         settings.local_modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    /// True if the program is stopped.
+    ///
+    /// # Panics
+    /// When it does not exist.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    }
+
+    /// Continues the stopped program, as `fg` of a shell does.
+    ///
+    /// # Panics
+    /// When it does not exist.
+    pub fn resume(&self) {
+        let pid = i32::try_from(self.child.id()).unwrap_or_else(|e| panic!("{e}"));
+        let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("the program does not exist"));
+        assert!(held.signal(rustix::process::Signal::CONT), "the program cannot be continued");
     }
 
     /// Waits for the end of the program, and returns its exit code.

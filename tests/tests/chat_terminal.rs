@@ -64,7 +64,8 @@ fn keys_that_arrive_together_are_handled_at_once() {
         prompts(&house, &key).last().is_some_and(|text| text == "first line\nsecond line")
     });
     // Commands work while a turn runs, another prompt is queued, and Ctrl-C cancels.
-    chat.write("stream 1000000 pace 20\r");
+    // Slow, so that the reply is on the screen for some time.
+    chat.write("stream 1000000 pace 200\r");
     chat.until("chunk 5");
     chat.write("/acp sta\t\r");
     chat.until("state: running");
@@ -210,5 +211,50 @@ fn screens_of_the_manual_are_real() {
         leave(chat);
     }
     assert!(differing.is_empty(), "{MANUAL} does not have these screens:\n{}", differing.join("\n"));
+    house.end();
+}
+
+#[test]
+fn chat_is_suspended_with_control_z_and_redrawn() {
+    let house = House::new(&[]);
+    let mut chat = chat_of(&house, &["--agent", "demo"], 80, 24);
+    chat.write("half a line");
+    chat.until("> half a line");
+    chat.write("\u{1a}");
+    until(LONG, "the chat is stopped, the terminal restored", || chat.is_stopped() && chat.is_cooked());
+    chat.resume();
+    until(LONG, "raw mode again", || !chat.is_cooked());
+    chat.write(" and the rest\r");
+    chat.until("> half a line and the rest");
+    let key = newest(&house);
+    until(LONG, "the whole line is sent", || {
+        prompts(&house, &key).last().is_some_and(|text| text == "half a line and the rest")
+    });
+    leave(chat);
+    house.end();
+}
+
+#[test]
+fn question_notifies_on_the_desktop_without_the_agents_control_sequences() {
+    let house = House::new(&[]);
+    let mut chat = chat_of(&house, &["--agent", AGENT, "--notify", "desktop"], 80, 24);
+    chat.write("permission now \\u001b\\\\ \\u0007 then\r");
+    chat.until("Answer with a number");
+    until(LONG, "a notification", || chat.written().contains("\u{1b}]9;acp-gateway: the agent asks: now"));
+    let written = chat.written();
+    let (_, rest) = written.split_once("\u{1b}]9;").unwrap_or_default();
+    let text = rest.split('\u{1b}').next().unwrap_or_default();
+    assert!(text.contains("then") && !text.contains('\u{7}'), "{text:?}");
+    chat.write("1");
+    chat.until("permission: selected");
+    leave(chat);
+    // Off is the default.
+    let mut chat = chat_of(&house, &["--agent", AGENT], 80, 24);
+    chat.write("permission quiet\r");
+    chat.until("Answer with a number");
+    chat.write("1");
+    chat.until("permission: selected");
+    assert!(!chat.written().contains("\u{1b}]") && !chat.written().contains('\u{7}'));
+    leave(chat);
     house.end();
 }

@@ -3,7 +3,7 @@
 
 use crate::api::client::encode;
 use crate::cli::output::CliResult;
-use crate::cli::{GlobalArgs, inside, usage};
+use crate::cli::{GlobalArgs, inside, shell_completion, usage};
 use acp_core::api::SOCKET;
 use acp_core::failure::Failure;
 use acp_core::northbound::bridge::{Bridge, BridgeOptions, BridgeOutput};
@@ -39,10 +39,10 @@ const SILENT_MS: u64 = 45_000;
 )]
 pub(crate) struct AcpArgs {
     /// Agent of new sessions [default: acp.default_agent]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = shell_completion::agents())]
     agent: Option<AgentName>,
     /// Open this session instead of a new one
-    #[arg(long, value_name = "KEY", conflicts_with = "agent")]
+    #[arg(long, value_name = "KEY", conflicts_with = "agent", add = shell_completion::sessions())]
     session: Option<SessionKey>,
     /// Working directory of new sessions [default: the editor's]
     #[arg(long, value_name = "DIR")]

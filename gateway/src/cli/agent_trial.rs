@@ -5,6 +5,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::follow::{EventHead, EventPrinter};
 use crate::cli::given::{absolute, current_dir};
 use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::shell_completion;
 use crate::cli::stop_signals::StopSignals;
 use acp_core::api::{CloseBody, SpawnBody, SpawnedView};
 use acp_core::config::SessionMode;
@@ -31,6 +32,7 @@ program into that user's cache. A start may take ten minutes for this."
 )]
 pub(crate) struct TrialArgs {
     /// Agent, as in `acp-gateway agents --all`
+    #[arg(add = shell_completion::agents())]
     agent: AgentName,
     /// Working directory of the agent; the current one by default
     #[arg(long, value_name = "DIR")]

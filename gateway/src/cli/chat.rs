@@ -11,6 +11,7 @@ mod input;
 mod interactive;
 mod live_area;
 mod markdown;
+mod notification;
 pub(super) mod screen;
 mod script;
 mod state;
@@ -22,12 +23,13 @@ use crate::api::client::{GatewayClient, encode};
 use crate::api::console::ConversationView;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out};
-use crate::cli::{GlobalArgs, usage};
+use crate::cli::{GlobalArgs, shell_completion, usage};
 use acp_core::api::SpawnBody;
 use acp_core::failure::Failure;
 use acp_core::request::SpawnResult;
 use acp_shared::ids::{AgentName, IdempotencyKey, SessionKey};
 use clap::Args;
+use notification::NotificationKind;
 use std::io::{self, IsTerminal};
 
 /// Conversation if none is named.
@@ -49,25 +51,30 @@ Input is sent to the agent; /acp help lists the commands. Keys at a terminal:
   Ctrl-S                send into the running turn (steer)
   Ctrl-C                cancel the running turn; twice, or without a turn and without text, leave
   Ctrl-T                show or hide the agent's thoughts
+  Ctrl-R                search the history for the text typed so far; again: an older entry
+  Ctrl-Z                suspend the chat; `fg` continues it
   Ctrl-D, /exit         leave; the session and a running turn go on";
 
 /// `chat`
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ChatArgs {
-    /// Continue this session, by key or label
-    #[arg(value_name = "KEY")]
+    /// Continue this session, by key, id or label
+    #[arg(value_name = "KEY", add = shell_completion::sessions())]
     session: Option<String>,
     /// Name of the conversation [default: chat; a new one if standard input is not a terminal]
     #[arg(long, value_name = "NAME")]
     conversation: Option<String>,
     /// Start a session of this agent
-    #[arg(long, value_name = "AGENT", conflicts_with = "session")]
+    #[arg(long, value_name = "AGENT", conflicts_with = "session", add = shell_completion::agents())]
     agent: Option<AgentName>,
     /// Working directory of the session [default: the current one]
     #[arg(long, value_name = "DIR", conflicts_with = "session")]
     cwd: Option<std::path::PathBuf>,
-    /// Ring the terminal's bell when the agent waits for an answer or a turn has ended
+    /// Notify when the agent waits for an answer, or a turn of more than 10 s has ended
+    #[arg(long, value_name = "HOW", value_enum, default_value_t, env = "ACP_GATEWAY_NOTIFY")]
+    notify: NotificationKind,
+    /// Same as `--notify bell`
     #[arg(long)]
     bell: bool,
     #[command(flatten)]

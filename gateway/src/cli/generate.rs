@@ -2,8 +2,9 @@
 
 use crate::cli::inside;
 use crate::cli::output::CliResult;
+use crate::cli::shell_completion;
 use clap::{Args, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::{Generator as _, Shell};
 use std::path::PathBuf;
 
 /// Kind of files to write.
@@ -31,9 +32,8 @@ pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> CliResult {
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| match args.what {
         GenerateKind::Man => clap_mangen::generate_to(command.clone(), &args.dir),
         GenerateKind::Completions => Shell::value_variants().iter().try_for_each(|shell| {
-            let path =
-                clap_complete::generate_to(*shell, &mut command.clone(), command.get_name(), &args.dir);
-            path.map(|_| ())
+            let path = args.dir.join(shell.file_name(command.get_name()));
+            std::fs::write(path, shell_completion::script(*shell)?)
         }),
     });
     written.map_err(|error| inside(&format!("cannot write {}", args.dir.display()), &error).into())

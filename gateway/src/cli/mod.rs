@@ -25,6 +25,7 @@ mod service;
 mod session_arg;
 mod session_changes;
 pub(crate) mod sessions;
+mod shell_completion;
 mod stop_signals;
 pub(crate) mod store;
 pub(crate) mod token;
@@ -35,7 +36,7 @@ use crate::channel::ChannelAdapter;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
 use output::{CliResult, Out};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -56,6 +57,14 @@ name it is the open session of the current directory.
 With --json every verb prints JSON lines, failures included. Exit codes: 0 done or cancelled, 1 failed,
 2 usage, 3 timeout, 4 no such session, 5 permission denied.";
 
+const COMPLETION_EXAMPLES: &str = "\
+Examples:
+  source <(acp-gateway completions bash)           in ~/.bashrc
+  source <(acp-gateway completions zsh)            in ~/.zshrc, after compinit
+  acp-gateway completions fish | source            in ~/.config/fish/config.fish
+
+The packages install these scripts. They run `acp-gateway`, which asks the gateway for at most 300 ms.";
+
 #[derive(Debug, Parser)]
 #[command(
     name = "acp-gateway",
@@ -71,7 +80,7 @@ struct Cli {
 }
 
 /// Flags of every verb.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct GlobalArgs {
     /// State directory of the gateway [default: $XDG_STATE_HOME/acp-host or ~/.local/state/acp-host]
     #[arg(long, global = true, value_name = "DIR", env = "ACP_GATEWAY_STATE_DIR")]
@@ -79,6 +88,9 @@ pub(crate) struct GlobalArgs {
     /// Print JSON lines for programs
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// Use of colours; auto follows NO_COLOR, CLICOLOR, CLICOLOR_FORCE and the terminal
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "WHEN")]
+    pub(crate) color: ColorChoice,
 }
 
 #[derive(Debug, Subcommand)]
@@ -136,7 +148,8 @@ enum CliCommand {
     Adopt,
     /// Run a deterministic agent that needs no credentials: speaks ACP on standard input and output
     DemoAgent,
-    /// Print a completion script
+    /// Print a completion script; it completes agents, sessions and settings too
+    #[command(after_help = COMPLETION_EXAMPLES)]
     Completions {
         /// Shell of the script
         shell: clap_complete::Shell,
@@ -168,11 +181,18 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     if name.is_some_and(|name| name == acpx::PROGRAM) {
         return acpx::main(args.into_iter().skip(1).collect(), None);
     }
+    if let Some(code) = shell_completion::answer_script(&args, Cli::command()) {
+        return code;
+    }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
-        Err(error) => return parse_failure(&error, args.iter().any(|arg| arg == "--json")),
+        Err(error) => {
+            output::choose_colours_of(&args);
+            return parse_failure(&error, args.iter().any(|arg| arg == "--json"));
+        }
     };
     let global = cli.global;
+    output::choose_colours(global.color);
     match cli.verb {
         CliCommand::DemoAgent => acp_demo_agent::main(global.state_dir.as_deref()),
         CliCommand::Detached { command } => up::detached(&command),
@@ -189,7 +209,7 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
 fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     let mut out = Out::new(json);
     if !error.use_stderr() {
-        let printed = out.text(&error.render().to_string());
+        let printed = out.help(&error.render());
         return out.finish(printed);
     }
     if json {
@@ -235,9 +255,8 @@ fn run(
 }
 
 fn completions(shell: clap_complete::Shell, out: &mut Out) -> CliResult {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "acp-gateway", &mut script);
-    out.text(&String::from_utf8_lossy(&script))
+    let script = shell_completion::script(shell).map_err(|error| inside("cannot make the script", &error))?;
+    out.text(&script)
 }
 
 /// Creates the runtime of a service.

@@ -6,8 +6,11 @@ use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
 use acp_shared::clock::Clock;
+use clap::builder::StyledStr;
+use clap::{ColorChoice, ValueEnum as _};
 use serde::Serialize;
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -63,6 +66,32 @@ pub(crate) fn unless_closed(printed: CliResult) -> CliResult {
     }
 }
 
+/// Sets the use of colours in this process. Everything that is coloured, help and errors of clap too, asks `anstream`.
+pub(crate) fn choose_colours(choice: ColorChoice) {
+    match choice {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// Sets the use of colours by the flag of a command line that cannot be parsed, or asks for help.
+pub(crate) fn choose_colours_of(args: &[OsString]) {
+    let texts = || args.iter().map(|arg| arg.to_str().unwrap_or_default());
+    let next = texts().zip(texts().skip(1)).filter(|(flag, _)| *flag == "--color").map(|(_, value)| value);
+    let joined = texts().filter_map(|arg| arg.strip_prefix("--color="));
+    if let Some(choice) = next.chain(joined).find_map(|value| ColorChoice::from_str(value, false).ok()) {
+        choose_colours(choice);
+    }
+}
+
+/// True if standard output may have colours: considers `--color`, NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM=dumb, and
+/// whether it is a terminal.
+fn has_colours() -> bool {
+    anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
+}
+
 /// Standard output.
 pub(crate) struct Out {
     stdout: BufWriter<Box<dyn Write + Send>>,
@@ -70,6 +99,8 @@ pub(crate) struct Out {
     pub(crate) json: bool,
     /// True if standard output is a terminal.
     pub(crate) terminal: bool,
+    /// True if text may have colours.
+    has_colours: bool,
     /// True if the last text ended in the middle of a line.
     open_line: bool,
 }
@@ -84,16 +115,17 @@ impl Out {
 
     /// Writes to another output.
     pub(crate) fn writing_to(output: Box<dyn Write + Send>, json: bool, terminal: bool) -> Self {
-        Self { stdout: BufWriter::with_capacity(64 * 1024, output), json, terminal, open_line: false }
+        let stdout = BufWriter::with_capacity(64 * 1024, output);
+        Self { stdout, json, terminal, has_colours: !json && has_colours(), open_line: false }
     }
 
     fn raw(&mut self, bytes: &[u8]) -> CliResult {
         self.stdout.write_all(bytes).map_err(write_error)
     }
 
-    /// Sanitizes text for standard output if standard output is a terminal.
+    /// Sanitizes text for standard output if it is shown on a terminal: coloured text in a pipe is meant for one.
     fn safe<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        match (self.terminal, self.json) {
+        match (self.terminal || self.has_colours, self.json) {
             (false, _) => Cow::Borrowed(text),
             (true, false) => sanitize::text(text),
             (true, true) => sanitize::json(text),
@@ -108,14 +140,14 @@ impl Out {
         self.raw(b"\n")
     }
 
-    /// True if text may have colours. Considers NO_COLOR, CLICOLOR, TERM=dumb, and whether standard output is a terminal.
-    pub(crate) fn is_coloured(&self) -> bool {
-        !self.json && anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
+    /// True if text may have colours.
+    pub(crate) const fn is_coloured(&self) -> bool {
+        self.has_colours
     }
 
-    /// Sets the style of the following text on a terminal.
+    /// Sets the style of the following text.
     pub(crate) fn style(&mut self, style: TextStyle) -> CliResult {
-        if self.terminal && self.is_coloured() { self.raw(style.escape()) } else { Ok(()) }
+        if self.has_colours { self.raw(style.escape()) } else { Ok(()) }
     }
 
     /// Prints streamed text without ending the line.
@@ -124,6 +156,12 @@ impl Out {
         if let Some(last) = text.as_bytes().last() {
             self.open_line = *last != b'\n';
         }
+        self.raw(text.as_bytes())
+    }
+
+    /// Prints help or version.
+    pub(crate) fn help(&mut self, help: &StyledStr) -> CliResult {
+        let text = if self.has_colours { help.ansi().to_string() } else { help.to_string() };
         self.raw(text.as_bytes())
     }
 

@@ -3,7 +3,7 @@
 use crate::api::client::encode;
 use crate::cli::output::{CliResult, Out, age, name, table};
 use crate::cli::session_arg::{SessionArg, resolve_name};
-use crate::cli::{GlobalArgs, IdempotencyArgs};
+use crate::cli::{GlobalArgs, IdempotencyArgs, shell_completion};
 use acp_core::api::{AnswerBody, Done, OptionView, PermissionView};
 use acp_core::elicitation::parse_fields;
 use acp_core::failure::Failure;
@@ -23,9 +23,10 @@ pub(crate) enum PermissionsCommand {
     /// Answer a permission request or a question with one of its options, or a form with values
     Answer {
         /// Key, id or its first characters, or label
-        #[arg(value_name = "SESSION")]
+        #[arg(value_name = "SESSION", add = shell_completion::sessions())]
         session: String,
         /// Permission request, as shown by the list
+        #[arg(add = shell_completion::permissions())]
         permission_id: String,
         /// Option to choose, or values of a form: FIELD=VALUE ...
         #[arg(required = true, value_name = "OPTION|FIELD=VALUE")]

@@ -4,6 +4,7 @@
 use crate::api::client::GatewayClient;
 use crate::cli::given::current_dir;
 use crate::cli::output::{age, name};
+use crate::cli::shell_completion;
 use acp_core::api::SessionView;
 use acp_core::command::session_ref::{SessionCandidate, find_session};
 use acp_core::failure::Failure;
@@ -22,7 +23,7 @@ const KEY_START: &str = "agent:";
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SessionArg {
     /// Key, id or its first characters, or label [default: the open session of the current directory]
-    #[arg(value_name = "SESSION")]
+    #[arg(value_name = "SESSION", add = shell_completion::sessions())]
     session: Option<String>,
     /// Use the open session that was active last
     #[arg(long, conflicts_with = "session")]
@@ -65,6 +66,14 @@ pub(crate) async fn resolve_name(name: &str, client: &GatewayClient) -> Result<S
     }
     let views: Vec<SessionView> = client.get("/v1/sessions?all=true").await?;
     find_named(name, &views)
+}
+
+/// Finds the session that a command line is about: the first word that names one, or that of the current directory.
+pub(super) fn session_of_words(words: &[String], views: &[SessionView]) -> Option<SessionKey> {
+    let named = words.iter().skip(1).find_map(|word| find_named(word, views).ok());
+    let is_last = words.iter().any(|word| word == "--last");
+    let unnamed = || if is_last { last_session(views) } else { session_of_directory(views, &current_dir()?) };
+    named.or_else(|| unnamed().ok())
 }
 
 /// Finds a session by name: open sessions first, so that a label can be used again after its session was closed.

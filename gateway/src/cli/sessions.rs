@@ -6,7 +6,7 @@ use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
 use crate::cli::session_arg::{SessionArg, resolve_name};
-use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, usage};
+use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, shell_completion, usage};
 use acp_core::api::{
     BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView, SessionView,
     SpawnBody, SpawnedView, UnbindBody,
@@ -89,7 +89,7 @@ pub(crate) enum SessionsCommand {
     #[command(after_help = "Example: acp-gateway sessions label KEY 'fix the build'")]
     Label {
         /// Key, id or its first characters, or label
-        #[arg(value_name = "SESSION")]
+        #[arg(value_name = "SESSION", add = shell_completion::sessions())]
         session: String,
         /// New label
         #[arg(required_unless_present = "remove", conflicts_with = "remove")]
@@ -169,10 +169,10 @@ pub(crate) struct SetArgs {
 #[group(required = true, multiple = false)]
 struct SettingArgs {
     /// The agent's mode
-    #[arg(long)]
+    #[arg(long, add = shell_completion::session_modes())]
     mode: Option<String>,
     /// The agent's model
-    #[arg(long)]
+    #[arg(long, add = shell_completion::session_models())]
     model: Option<String>,
     /// Change the working directory; restarts the agent in it
     #[arg(long, value_name = "DIR")]
@@ -190,7 +190,7 @@ struct SettingArgs {
     #[arg(long, value_name = "SECONDS")]
     timeout: Option<u64>,
     /// Set one of the agent's config options
-    #[arg(long, value_name = "ID=VALUE")]
+    #[arg(long, value_name = "ID=VALUE", add = shell_completion::session_options())]
     option: Option<String>,
     /// Reset all settings to the configuration; restarts the agent
     #[arg(long)]
@@ -201,7 +201,7 @@ struct SettingArgs {
 #[derive(Debug, Args)]
 pub(crate) struct SpawnArgs {
     /// Agent to start [default: acp.default_agent]
-    #[arg(long)]
+    #[arg(long, add = shell_completion::agents())]
     agent: Option<AgentName>,
     /// Runtime backend, direct or acpx [default: the agent's, or acp.backend]
     #[arg(long, value_name = "NAME")]
@@ -228,7 +228,7 @@ pub(crate) struct SpawnArgs {
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Parent session, which then owns the new one
-    #[arg(long, value_name = "SESSION")]
+    #[arg(long, value_name = "SESSION", add = shell_completion::sessions())]
     spawned_by: Option<SessionKey>,
     #[command(flatten)]
     given: GivenArgs,

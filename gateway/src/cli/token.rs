@@ -2,13 +2,14 @@
 
 use crate::api::client::encode;
 use crate::cli::output::{CliResult, Out, age, now_ms, table};
-use crate::cli::{GlobalArgs, IdempotencyArgs, usage};
+use crate::cli::{GlobalArgs, IdempotencyArgs, shell_completion, usage};
 use acp_core::api::{TokenBody, TokenCreatedView, TokenView};
 use acp_core::command::duration;
 use acp_core::failure::Failure;
 use acp_core::principal::Scope;
 use acp_core::timeouts::format_duration;
 use clap::Subcommand;
+use clap_complete::engine::{ArgValueCandidates, CompletionCandidate};
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -32,7 +33,7 @@ pub(crate) enum TokenCommand {
         /// Name of the token: a person, a device or a program
         name: String,
         /// What its holder may do: read, prompt, approve or admin
-        #[arg(long)]
+        #[arg(long, add = ArgValueCandidates::new(scopes))]
         scope: Scope,
         /// Agents that it may use, with * as wildcard [default: all agents]
         #[arg(long, value_name = "AGENTS", value_delimiter = ',')]
@@ -52,8 +53,14 @@ pub(crate) enum TokenCommand {
     /// Revoke a token; its requests and streams end at once
     Revoke {
         /// Name or id of the token
+        #[arg(add = shell_completion::tokens())]
         token: String,
     },
+}
+
+/// Scopes for completion.
+fn scopes() -> Vec<CompletionCandidate> {
+    ["read", "prompt", "approve", "admin"].map(CompletionCandidate::new).into()
 }
 
 /// `token …`

@@ -21,9 +21,9 @@ use crate::owner::handover::{Handover, ResumeError, exec_previous};
 use acp_shared::conn::Client;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
 use error::CliError;
-use output::{Colour, Output};
+use output::{Output, choose_colours};
 use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ Examples:
   acp-supervisor upgrade                           after installing a new version; agents keep running
 
 With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}.
-Text is coloured on a terminal only, unless NO_COLOR is set; COLUMNS sets the width.
+Text is coloured on a terminal only, unless NO_COLOR or --color says otherwise; COLUMNS sets the width.
 
 Exit codes: 0 done, 1 failed or a negative verdict (verify, doctor), 2 usage or configuration,
 3 no supervisor can be reached (serve: its lease store is damaged), 130 interrupted.";
@@ -74,9 +74,9 @@ struct GlobalArgs {
     /// Print JSON for programs
     #[arg(long, global = true, help_heading = COMMON)]
     json: bool,
-    /// Use of colours
-    #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = Colour::Auto, value_name = "WHEN")]
-    color: Colour,
+    /// Use of colours; auto follows NO_COLOR, CLICOLOR, CLICOLOR_FORCE and the terminal
+    #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t, value_name = "WHEN")]
+    color: ColorChoice,
     /// Format of the log on standard error; RUST_LOG sets its level
     #[arg(long, global = true, help_heading = COMMON, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
@@ -180,10 +180,15 @@ enum SupervisorCommand {
     Generate(generate::GenerateArgs),
 }
 
-/// Reads `--json` and `--color` before the command line is parsed, to format parse errors.
-fn early_output_options(args: &[OsString]) -> (bool, Colour) {
-    let is = |text: &str| args.iter().any(|arg| arg == text);
-    (is("--json"), if is("--color=never") { Colour::Never } else { Colour::Auto })
+/// Reads `--json` before the command line is parsed, and sets the colours, to format help and parse errors.
+fn early_output_options(args: &[OsString]) -> bool {
+    let texts = || args.iter().map(|arg| arg.to_str().unwrap_or_default());
+    let next = texts().zip(texts().skip(1)).filter(|(flag, _)| *flag == "--color").map(|(_, value)| value);
+    let joined = texts().filter_map(|arg| arg.strip_prefix("--color="));
+    if let Some(choice) = next.chain(joined).find_map(|value| ColorChoice::from_str(value, false).ok()) {
+        choose_colours(choice);
+    }
+    texts().any(|arg| arg == "--json")
 }
 
 /// Entry point of the binary. After an upgrade, an earlier program of this process has left a handover: until
@@ -195,9 +200,9 @@ pub(crate) fn main() -> ExitCode {
     let mut handover = match resumed {
         Ok(handover) => handover,
         Err(error) => {
-            let (json, colour) = early_output_options(&args);
+            let json = early_output_options(&args);
             let error = CliError::App(error.into());
-            Output::new(json, colour).error(error.code(), &error.message());
+            Output::new(json).error(error.code(), &error.message());
             return ExitCode::from(error.exit());
         }
     };
@@ -221,18 +226,16 @@ pub(crate) fn main() -> ExitCode {
 
 /// Runs the command line. Returns the exit code and, after a failure, its error.
 fn run_command_line(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
-    let (json, colour) = early_output_options(&args);
-    let command =
-        if colour == Colour::Never { Cli::command().color(clap::ColorChoice::Never) } else { Cli::command() };
-    let parsed = command.try_get_matches_from(args).and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
+    let json = early_output_options(&args);
+    let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
         Err(error) => {
-            let code = ExitCode::from(Output::new(json, colour).usage(&error));
+            let code = ExitCode::from(Output::new(json).usage(&error));
             return (code, Some(CliError::Handover(error.to_string())));
         }
     };
-    let mut out = Output::new(cli.global.json, cli.global.color);
+    choose_colours(cli.global.color);
+    let mut out = Output::new(cli.global.json);
     match run(cli, &mut out, handover) {
         Ok(()) => (ExitCode::SUCCESS, None),
         Err(error) if error.is_unread() => (ExitCode::SUCCESS, None),

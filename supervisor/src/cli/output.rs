@@ -3,7 +3,7 @@
 use super::table::TableFormat;
 use super::text;
 use acp_shared::sanitize;
-use clap::ValueEnum;
+use clap::ColorChoice;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 
@@ -11,15 +11,14 @@ use std::io::{self, IsTerminal, Write};
 /// is removed or changes its meaning; fields may be added without a new version.
 pub(super) const SCHEMA: u32 = 1;
 
-/// Use of colours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Colour {
-    /// On a terminal, unless NO_COLOR is set
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
+/// Sets the use of colours in this process. Everything that is coloured, help and errors of clap too, asks `anstream`.
+pub(super) fn choose_colours(choice: ColorChoice) {
+    match choice {
+        ColorChoice::Auto => anstream::ColorChoice::Auto,
+        ColorChoice::Always => anstream::ColorChoice::Always,
+        ColorChoice::Never => anstream::ColorChoice::Never,
+    }
+    .write_global();
 }
 
 /// Output of a command, as JSON or text.
@@ -31,8 +30,8 @@ pub(super) struct Output {
 }
 
 impl Output {
-    pub(super) fn new(json: bool, colour: Colour) -> Self {
-        Self { json, colour: is_coloured(colour), width: terminal_width() }
+    pub(super) fn new(json: bool) -> Self {
+        Self { json, colour: is_coloured(), width: terminal_width() }
     }
 
     /// True if the output is JSON.
@@ -106,13 +105,10 @@ impl Output {
     }
 }
 
-fn is_coloured(colour: Colour) -> bool {
-    match colour {
-        Colour::Always => true,
-        Colour::Never => false,
-        // Considers NO_COLOR, CLICOLOR, TERM=dumb, and whether stdout is a terminal.
-        Colour::Auto => anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never,
-    }
+/// True if standard output may have colours: considers `--color`, NO_COLOR, CLICOLOR, CLICOLOR_FORCE, TERM=dumb, and
+/// whether it is a terminal.
+fn is_coloured() -> bool {
+    anstream::AutoStream::choice(&io::stdout()) != anstream::ColorChoice::Never
 }
 
 /// Returns the width of the terminal, or the value of COLUMNS; `None` if output must not be cut.

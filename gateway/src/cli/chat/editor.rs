@@ -55,6 +55,8 @@ pub(crate) struct Editor {
     path: PathBuf,
     /// Entry of the history that is shown, and the text before it was.
     recalled: Option<(usize, String)>,
+    /// Text that Ctrl-R searches, and the entry found last.
+    search: Option<(String, usize)>,
     killed: String,
     menu: Option<Menu>,
 }
@@ -71,6 +73,7 @@ impl Editor {
             history,
             path: path.to_owned(),
             recalled: None,
+            search: None,
             killed: String::new(),
             menu: None,
         }
@@ -123,6 +126,7 @@ impl Editor {
             return EditorOutcome::Edited;
         }
         let had_menu = self.menu.take().is_some();
+        let search = self.search.take();
         let (alt, control) =
             (key.modifiers.contains(KeyModifiers::ALT), key.modifiers.contains(KeyModifiers::CONTROL));
         let is_newline = alt || key.modifiers.contains(KeyModifiers::SHIFT);
@@ -132,6 +136,12 @@ impl Editor {
             // A line that was typed before the terminal was in raw mode ends so.
             KeyCode::Char('j') if control => return self.enter(),
             KeyCode::Esc if had_menu => {}
+            KeyCode::Esc => {
+                if let Some((text, _)) = search {
+                    self.set(&text);
+                }
+            }
+            KeyCode::Char('r') if control => self.search_back(search),
             KeyCode::Char(c) if control || alt => self.chord(c.to_ascii_lowercase(), control),
             KeyCode::Char(c) => self.paste(c.encode_utf8(&mut [0; 4])),
             code => self.motion(code, alt || control),
@@ -274,6 +284,27 @@ impl Editor {
             self.set(&text);
         }
         self.recalled = Some((at, draft));
+    }
+
+    /// Shows the newest entry of the history that contains the text, or the next older one than the one found last.
+    fn search_back(&mut self, last: Option<(String, usize)>) {
+        if last.is_none() && self.is_empty() {
+            return self.recall(true);
+        }
+        let (text, before) = last.unwrap_or_else(|| (self.text().to_owned(), self.history.len()));
+        let found = before
+            .checked_sub(1)
+            .and_then(|start| self.history.search(&text, start, SearchDirection::Reverse).ok().flatten());
+        let at = match found {
+            Some(found) => {
+                let (entry, at) = (found.entry.into_owned(), found.idx);
+                self.set(&entry);
+                at
+            }
+            // The oldest one stays.
+            None => before,
+        };
+        self.search = Some((text, at));
     }
 
     fn tab(&mut self, is_back: bool, data: &CompletionData) {

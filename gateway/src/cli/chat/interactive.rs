@@ -6,6 +6,7 @@ use crate::cli::chat::completion::CompletionData;
 use crate::cli::chat::connection::{GatewayReport, SessionReader, cancel_turn, send_messages};
 use crate::cli::chat::editor::Editor;
 use crate::cli::chat::live_area::{FRAME_MS, live_area};
+use crate::cli::chat::notification::{self, NotificationKind};
 use crate::cli::chat::state::{ChatEffect, ChatState, OutgoingMessage};
 use crate::cli::chat::styled::{BOLD, DIM, PLAIN, StyledLine, wrap_with};
 use crate::cli::chat::terminal::{ChatTerminal, keys};
@@ -35,7 +36,7 @@ const TURNS_SHOWN: usize = 2;
 const ROWS_SEARCHED: [u64; 2] = [200, 2_000];
 /// Capacity of the queue of reports.
 const REPORTS_QUEUED_MAX: usize = 64;
-/// Duration of a turn from which on its end rings the bell, in milliseconds.
+/// Duration of a turn from which on its end is notified, in milliseconds.
 const LONG_TURN_MS: u64 = 10_000;
 /// Maximum wait for an agent that is starting, before the chat begins.
 const START_WAIT: Duration = Duration::from_secs(5);
@@ -69,7 +70,10 @@ pub(super) async fn run(
         messages,
         reader: None,
         readers: 0,
-        has_bell: args.bell,
+        notify: (
+            if args.bell { NotificationKind::Bell } else { args.notify },
+            std::env::var("TERM").unwrap_or_default(),
+        ),
     };
     let outcome = match chat.open_unless_interrupted(args, &mut keys, &mut signals).await {
         Ok(Some(typed)) => chat.run_loop(typed, keys, queued, signals).await,
@@ -112,7 +116,8 @@ struct InteractiveChat {
     reader: Option<SessionReader>,
     /// Number of readers started.
     readers: u64,
-    has_bell: bool,
+    /// Kind of notifications, and the type of the terminal.
+    notify: (NotificationKind, String),
 }
 
 /// Signals that end the chat, or count as Ctrl-C.
@@ -120,6 +125,7 @@ struct ChatSignals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
+    resume: Signal,
 }
 
 impl ChatSignals {
@@ -129,6 +135,7 @@ impl ChatSignals {
             interrupt: wait(SignalKind::interrupt())?,
             terminate: wait(SignalKind::terminate())?,
             hang_up: wait(SignalKind::hangup())?,
+            resume: wait(SignalKind::from_raw(rustix::process::Signal::CONT.as_raw()))?,
         })
     }
 }
@@ -298,6 +305,7 @@ impl InteractiveChat {
                 _ = signals.interrupt.recv() => self.state.interrupt(),
                 _ = signals.terminate.recv() => Some(ChatEffect::Leave),
                 _ = signals.hang_up.recv() => Some(ChatEffect::Leave),
+                _ = signals.resume.recv() => Some(ChatEffect::Resume),
                 Some(report) = reports.recv() => {
                     self.on_report(report).await?;
                     for _ in 0..REPORTS_BURST {
@@ -313,6 +321,12 @@ impl InteractiveChat {
                 Some(ChatEffect::Leave) => return Ok(()),
                 Some(ChatEffect::Redraw) => {
                     self.terminal.clear().map_err(|error| terminal_failure(&error))?
+                }
+                Some(ChatEffect::Suspend) => {
+                    self.terminal.suspend().map_err(|error| terminal_failure(&error))?
+                }
+                Some(ChatEffect::Resume) => {
+                    self.terminal.resume().map_err(|error| terminal_failure(&error))?
                 }
                 Some(ChatEffect::Cancel) => {
                     if let Some(reader) = &self.reader {
@@ -411,8 +425,14 @@ impl InteractiveChat {
         }
         let is_new = now_ms().saturating_sub(at_ms) < LONG_TURN_MS;
         let was_long = is_end && started.is_some_and(|started| at_ms.saturating_sub(started) >= LONG_TURN_MS);
-        if self.has_bell && is_new && (was_long || self.state.transcript.questions.len() > count) {
-            self.terminal.bell().map_err(|error| terminal_failure(&error))?;
+        let is_question = self.state.transcript.questions.len() > count;
+        if is_new && (was_long || is_question) {
+            let text = match is_question {
+                true => format!("the agent asks: {}", name(event["title"].as_str().unwrap_or_default())),
+                false => "the turn has ended".to_owned(),
+            };
+            let sequence = notification::sequence(self.notify.0, &self.notify.1, &text);
+            self.terminal.notify(&sequence).map_err(|error| terminal_failure(&error))?;
         }
         Ok(())
     }

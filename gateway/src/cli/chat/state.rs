@@ -34,6 +34,10 @@ pub(crate) enum ChatEffect {
     Cancel,
     /// Draw the terminal again.
     Redraw,
+    /// Stop this process, as Ctrl-Z does.
+    Suspend,
+    /// Take the terminal again: this process was stopped.
+    Resume,
     /// Leave the chat.
     Leave,
 }
@@ -84,6 +88,7 @@ impl ChatState {
             KeyCode::Char('c') if is_control => return self.interrupt(),
             KeyCode::Char('d') if is_control && self.editor.is_empty() => return Some(ChatEffect::Leave),
             KeyCode::Char('l') if is_control => return Some(ChatEffect::Redraw),
+            KeyCode::Char('z') if is_control => return Some(ChatEffect::Suspend),
             KeyCode::Char('t') if is_control => {
                 self.transcript.toggle_thoughts();
                 return None;

@@ -119,12 +119,40 @@ impl ChatTerminal {
         execute!(self.output, Clear(ClearType::All), crossterm::cursor::MoveTo(0, 0))
     }
 
-    /// Rings the bell.
+    /// Writes the sequence of a notification.
     ///
     /// # Errors
     /// The terminal is gone.
-    pub(crate) fn bell(&mut self) -> io::Result<()> {
-        execute!(self.output, Print("\u{7}"))
+    pub(crate) fn notify(&mut self, sequence: &str) -> io::Result<()> {
+        execute!(self.output, Print(sequence))
+    }
+
+    /// Restores the terminal, stops this process as Ctrl-Z does, and draws again when it continues. The kernel does not stop
+    /// a process that no shell could continue.
+    ///
+    /// # Errors
+    /// The terminal is gone.
+    pub(crate) fn suspend(&mut self) -> io::Result<()> {
+        self.erase()?;
+        self.output.flush()?;
+        restore();
+        // To this process itself.
+        nix::sys::signal::raise(nix::sys::signal::Signal::SIGTSTP)?;
+        self.resume()
+    }
+
+    /// Enters raw mode again, and draws the live area below everything else: after a stop, the screen is a shell's.
+    ///
+    /// # Errors
+    /// The terminal does not allow it.
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
+        // The modes that crossterm believes to be set may be those of the shell.
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        self.measure();
+        self.drawn = (Vec::new(), 0);
+        self.area = LiveArea::default();
+        execute!(self.output, EnableBracketedPaste, MoveToColumn(0), Clear(ClearType::FromCursorDown))
     }
 
     /// Removes the live area, prints the last lines, and leaves raw mode.

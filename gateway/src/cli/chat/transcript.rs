@@ -17,6 +17,11 @@ use acp_core::sanitize;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
+/// Maximum size of the thoughts that are kept for Ctrl-T, in bytes.
+const THOUGHT_BYTES_MAX: usize = 256 * 1024;
+/// Mark of thoughts whose beginning is not kept.
+const CUT_MARK: &str = "[earlier thoughts are not kept]\n";
+
 /// Kind of the lines printed last; an empty line separates two kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BlockKind {
@@ -107,7 +112,7 @@ pub(crate) struct Transcript {
     pub(crate) questions: VecDeque<Question>,
     /// True if thoughts are printed.
     pub(crate) shows_thoughts: bool,
-    /// Thoughts of the last turn that are not printed.
+    /// Thoughts of the last turn that are not printed; long ones without their beginning.
     thoughts: String,
 }
 
@@ -334,6 +339,7 @@ impl Transcript {
                 turn.is_thinking = true;
             }
             self.thoughts.push_str(&text);
+            keep_end(&mut self.thoughts, THOUGHT_BYTES_MAX);
             if self.shows_thoughts && self.thoughts.ends_with('\n') {
                 self.flush_thoughts();
             }
@@ -522,6 +528,15 @@ pub(crate) fn plan_lines(entries: &Value, max: usize) -> Vec<StyledLine> {
         }
     };
     entries.iter().skip(first).take(max).map(line).collect()
+}
+
+/// Removes the beginning of a text that is longer than this. Removes more than needed, so that it is not done for each piece.
+fn keep_end(text: &mut String, bytes_max: usize) {
+    if text.len() > bytes_max {
+        let from = text.len() - bytes_max / 2;
+        let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(text.len());
+        text.replace_range(..from, CUT_MARK);
+    }
 }
 
 #[cfg(test)]

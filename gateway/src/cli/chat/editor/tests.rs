@@ -113,3 +113,26 @@ fn layout_shows_the_row_of_the_cursor() {
     press(&mut editor, "Up Home");
     assert_eq!(texts(&editor, 8, 2), (rows(&["> abcde", "  fgh"]), (0, 2)));
 }
+
+#[test]
+fn control_r_searches_the_history_for_the_text() {
+    let (_dir, mut editor) = editor();
+    for line in ["make test", "git status", "make lint"] {
+        editor.set(line);
+        let _ = editor.take();
+    }
+    for (keys, want) in [
+        ("mak C-r", "make lint"),
+        ("C-r", "make test"),
+        // The oldest entry stays.
+        ("C-r", "make test"),
+        ("Esc", "mak"),
+        ("C-u C-r", "make lint"),
+        ("C-u tus C-r", "git status"),
+        // Another key ends the search; the entry can be edited.
+        ("! C-r", "git status!"),
+    ] {
+        press(&mut editor, keys);
+        assert_eq!(editor.text(), want, "{keys}");
+    }
+}

@@ -150,3 +150,19 @@ fn durations_have_two_units() {
         assert_eq!(elapsed(ms), want);
     }
 }
+
+#[test]
+fn long_thoughts_are_kept_without_their_beginning() {
+    let mut transcript = transcript();
+    feed(&mut transcript, &[prompt("r", "go")]);
+    let piece = "é".repeat(10_000) + "\n";
+    let thought = json!({"type": "text_delta", "stream": "thought", "text": piece, "run_id": "r"});
+    for _ in 0..100 {
+        transcript.event(&thought);
+        assert!(transcript.thoughts.len() <= THOUGHT_BYTES_MAX);
+    }
+    transcript.toggle_thoughts();
+    let lines = transcript.take_printed();
+    let first = lines.iter().map(StyledLine::text).find(|line| !line.is_empty()).unwrap_or_default();
+    assert_eq!(first.trim(), CUT_MARK.trim());
+}
