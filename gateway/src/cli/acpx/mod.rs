@@ -216,7 +216,9 @@ impl Command {
             cwd.into_os_string().into_string().map_err(|_| usage("the working directory is not UTF-8"))?;
         options.timeout = options.timeout.or(config.timeout);
         options.state_dir = options.state_dir.or(state_dir);
-        let global = GlobalArgs { state_dir: options.state_dir.clone(), json: format == Format::Json };
+        let json = format == Format::Json;
+        let global =
+            GlobalArgs { state_dir: options.state_dir.clone(), json, color: clap::ColorChoice::Never };
         let client = global.client().map_err(|failure| ContractError::from(&failure))?;
         let agent = agent.or_else(|| config.default_agent.clone());
         Ok(Self { options, config, format, agent, client, cwd, out: Out::new(format == Format::Json) })
