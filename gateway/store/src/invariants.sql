@@ -33,11 +33,12 @@ SELECT e.run_id || ': ' || count(*) || ' rows up to ' || max(e.seq) FROM acp_eve
 WHERE r.pruned = 0 GROUP BY e.run_id HAVING count(*) <> max(e.seq) OR min(e.seq) <> 1;
 
 -- I3: a run is pruned as a whole
-SELECT DISTINCT r.run_id FROM acp_events e JOIN acp_runs r USING (run_id) JOIN acp_sessions s ON s.session_key =
-e.session_key WHERE (e.session_seq > s.pruned_seq) = r.pruned;
+SELECT DISTINCT r.run_id FROM acp_sessions s CROSS JOIN acp_events e ON e.session_key = s.session_key CROSS JOIN acp_runs
+r ON r.run_id = e.run_id WHERE s.pruned_seq > 0 AND (e.session_seq > s.pruned_seq) = r.pruned;
 
--- I3: a run that has not ended is not pruned
-SELECT run_id FROM acp_runs WHERE pruned = 1 AND state IN ('queued','running');
+-- I3: only an ended run of a session with pruned rows is pruned
+SELECT r.run_id FROM acp_runs r JOIN acp_sessions s USING (session_key) WHERE r.pruned = 1 AND (s.pruned_seq = 0 OR
+r.state IN ('queued','running'));
 
 -- I3: a run's rows are in the order of the session's
 SELECT a.run_id FROM acp_events a JOIN acp_events b ON b.run_id = a.run_id AND b.seq = a.seq + 1 WHERE
