@@ -1,6 +1,7 @@
 //! `agents install`, `agents login` and `agents test`.
 
-use acp_tests::house::{AGENT, House, Plan, scripted};
+use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
+use acp_tests::wait::{LONG, until};
 use acp_tests::world::World;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -62,5 +63,26 @@ fn configured_method_signs_in_at_each_start() {
     let _ = house.prompt(&key, "say one");
     let _ = house.verb(&["agents", "install", AGENT]);
     assert_eq!(house.received("authenticate").len(), 2, "one for each process");
+    house.end();
+}
+
+#[test]
+fn sign_in_in_a_conversation_opens_its_session() {
+    let house = House::new(&["--auth-required"]);
+    let login = house.say("room", "1", &format!("/acp login {AGENT} fake-key"));
+    assert_eq!(login["outcome"], "command", "{login}");
+    until(LONG, "signed in", || house.received("authenticate").len() == 1);
+    let said = house.say("room", "2", "say hello");
+    assert_eq!(said["outcome"], "prompted", "{said}");
+    until(LONG, "the session takes prompts", || house.prompts_received("say hello") == 1);
+    // Without a method, the failure names the command for this place.
+    let _ = house.say("other", "1", &format!("/acp login {AGENT}"));
+    let next = format!("/acp login {AGENT} fake-key");
+    until(LONG, "methods are named", || {
+        let keys: Vec<String> =
+            sessions(&house).iter().filter_map(|it| it["session_key"].as_str().map(str::to_owned)).collect();
+        keys.iter()
+            .any(|key| house.world.history(GATEWAY, key).iter().any(|row| row.to_string().contains(&next)))
+    });
     house.end();
 }

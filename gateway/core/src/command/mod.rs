@@ -123,6 +123,8 @@ pub struct SpawnArgs {
     pub permission: Option<PermissionMode>,
     /// Conversation to bind.
     pub place: SpawnPlacement,
+    /// Sign-in method of the agent, by its id (`/acp login`).
+    pub auth_method: Option<String>,
 }
 
 /// Conversation to bind to a new session.

@@ -350,7 +350,24 @@ pub(super) fn spawn(args: &str) -> ParseResult {
         };
     let own = |name: &str| given.value(name).map(str::to_owned);
     let place = place(&given)?;
-    Ok(ChatCommand::Spawn(SpawnArgs { agent, cwd: own("cwd"), label: own("label"), mode, permission, place }))
+    let (cwd, label) = (own("cwd"), own("label"));
+    Ok(ChatCommand::Spawn(SpawnArgs { agent, cwd, label, mode, permission, place, auth_method: None }))
+}
+
+/// `/acp login`: a spawn, whose session shows what the agent needs.
+pub(super) fn login(args: &str) -> ParseResult {
+    let given = ParsedArgs::parse(args, &[])?;
+    let (agent, auth_method) = match given.words.as_slice() {
+        [] => (None, None),
+        [agent] => (Some(agent), None),
+        [agent, method] => (Some(agent), Some(method.clone())),
+        [_, _, extra, ..] => {
+            return Err(format!("Unexpected argument {}: give an agent and a method.", quote_word(extra)));
+        }
+    };
+    let agent = agent
+        .map(|agent| AgentName::parse(agent).map_err(|error| format!("{}: {error}.", quote_word(agent))));
+    Ok(ChatCommand::Spawn(SpawnArgs { agent: agent.transpose()?, auth_method, ..SpawnArgs::default() }))
 }
 
 fn place(given: &ParsedArgs) -> Result<SpawnPlacement, String> {

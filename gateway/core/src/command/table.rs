@@ -69,7 +69,7 @@ const fn acp(
 }
 
 /// All commands, in the order of the help.
-pub const COMMANDS: [CommandSpec; 31] = [
+pub const COMMANDS: [CommandSpec; 32] = [
     acp(
         "spawn",
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -197,6 +197,14 @@ pub const COMMANDS: [CommandSpec; 31] = [
          value, show it",
     ),
     acp("doctor", "", Anyone, parser::doctor, "show the health of the gateway, and how to fix problems"),
+    acp(
+        "login",
+        "[AGENT [METHOD]]",
+        Anyone,
+        parser::login,
+        "sign an agent in with one of its methods, in a new session bound to this conversation; without a method, show the \
+         methods if the agent needs one",
+    ),
     acp("install", "", Anyone, parser::install, "explain the setup of backend and agents"),
     CommandSpec { aliases: &["", "--help", "-h"], ..acp("help", "", Anyone, parser::help, "show this help") },
     row(["/focus", "", "SESSION"], Focus, parser::focus, "bind this conversation to a session"),

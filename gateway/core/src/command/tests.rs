@@ -144,6 +144,14 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
         ("/acp verbosity default", ChatCommand::Verbosity { change: Some(None) }),
         ("/acp doctor", ChatCommand::Doctor),
         ("/acp install", ChatCommand::Install),
+        ("/acp login", spawn(|_| {})),
+        (
+            "/acp login demo key",
+            spawn(|args| {
+                args.agent = AgentName::parse("demo").ok();
+                args.auth_method = Some("key".to_owned());
+            }),
+        ),
         ("/acp", ChatCommand::Help),
         ("  /acp help ", ChatCommand::Help),
         ("/acp --help", ChatCommand::Help),
@@ -162,9 +170,10 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
 
 const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-const INVALID_INPUTS: [(&str, &str); 56] = [
+const INVALID_INPUTS: [(&str, &str); 57] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
+    ("/acp login a b c", "Unexpected argument \"c\": give an agent and a method."),
     ("/acp spawn a b", "Unexpected argument \"b\": the command takes one agent."),
     ("/acp spawn a!", "\"a!\": agent name may contain only letters, digits and -_.:/@."),
     ("/acp spawn --cwd", "--cwd requires a value."),

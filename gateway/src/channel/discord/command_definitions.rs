@@ -178,7 +178,7 @@ fn other_commands() -> Vec<SlashCommandSpec> {
             )],
         ),
         subcommand("doctor", "Check the gateway", vec![]),
-        // Discord has room for 25 subcommands: /acp install is typed.
+        // Discord has room for 25 subcommands: /acp install and /acp login are typed.
         subcommand(
             "usage",
             "Show turns and tokens by day, session and person",

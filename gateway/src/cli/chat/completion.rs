@@ -100,7 +100,7 @@ fn values(spec: &CommandSpec, args: &[&str], data: &CompletionData) -> Vec<Candi
     }
     let option = |id: &str| data.settings.options.iter().find(|option| option.id == id);
     match (spec.verb, args) {
-        ("spawn", []) => list(&data.agents),
+        ("spawn" | "login", []) => list(&data.agents),
         ("set-mode", []) => choices(data.settings.modes.as_ref()),
         ("model", []) => choices(data.settings.models.as_ref()),
         ("set", []) => data.settings.options.iter().map(|option| candidate(&option.id, "")).collect(),

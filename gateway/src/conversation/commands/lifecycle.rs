@@ -42,6 +42,7 @@ impl Commands {
             placement: placement.unwrap_or_default(),
             author: context.by.name.to_owned(),
             interactive: true,
+            auth_method: args.auth_method,
             ..SpawnRequest::default()
         };
         let spawned = match self.service.spawn(request, message_idempotency_key(context.inbound)?).await {

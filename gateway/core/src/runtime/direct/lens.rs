@@ -161,7 +161,9 @@ pub(super) fn sign_in(result: &Value, agent: &str) -> String {
         } else if text("type") == "env_var" {
             out.push_str(&variables(method, agent));
         } else if is_plain_id(&text("id")) && !agent.is_empty() {
-            out.push_str(&format!(" (run: acp-gateway agents login {agent} --method {})", text("id")));
+            let id = text("id");
+            let here = format!("in a conversation: /acp login {agent} {id}");
+            out.push_str(&format!(" (run: acp-gateway agents login {agent} --method {id}; {here})"));
         }
         out.push('\n');
     }

@@ -46,7 +46,8 @@ fn oversized_error_is_stored_without_its_data() {
 fn sign_in_methods_are_one_line_each() {
     let result =
         json!({"authMethods": [{"id": "k", "name": "Key\u{1b}[2J", "description": "a\n- Other: b"}]});
-    let line = "- Key [2J: a - Other: b (run: acp-gateway agents login qwen --method k)";
+    let line = "- Key [2J: a - Other: b (run: acp-gateway agents login qwen --method k; in a conversation: /acp login \
+                qwen k)";
     assert_eq!(sign_in(&result, "qwen"), line);
     // An id that a shell would take apart is not part of a command, and a name that is no variable not of TOML.
     for (method, want) in [
