@@ -4,12 +4,15 @@ use crate::client::{Client, check_turn};
 use acp_tests::house::House;
 use serde_json::{Value, json};
 
+/// Global flags, arguments, exit code, code and detail.
+type Case = (&'static [&'static str], &'static [&'static str], i32, &'static str, Value);
+
 /// Each failure prints one structured error, has its exit code, and nothing on standard error.
 #[test]
 fn failures_are_structured_errors_with_exit_codes() {
     let house = House::new(&[]);
     let client = Client::new(&house);
-    let cases: [(&[&str], &[&str], i32, &str, Value); 11] = [
+    let cases: [Case; 11] = [
         (&[], &["prompt", "hi"], 4, "NO_SESSION", Value::Null),
         (&[], &["set-mode", "x"], 4, "NO_SESSION", Value::Null),
         (&[], &["sessions", "show", "nothing"], 4, "NO_SESSION", Value::Null),

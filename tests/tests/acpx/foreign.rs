@@ -8,7 +8,7 @@ use acp_tests::wait::LONG;
 use acp_tests::world::{bin, repository};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Members of the envelope, and those that this program puts beside a message.
@@ -84,7 +84,7 @@ fn listed() -> BTreeSet<String> {
 }
 
 /// npm's acpx on the agent of the house, with a home of its own.
-fn theirs(house: &House, dir: &PathBuf, flags: &[&str], args: &[&str]) -> Output {
+fn theirs(house: &House, dir: &Path, flags: &[&str], args: &[&str]) -> Output {
     let foreign = std::env::var_os("ACP_FOREIGN_DIR").map(PathBuf::from);
     let foreign = foreign.unwrap_or_else(|| panic!("ACP_FOREIGN_DIR is not set; run make test-foreign"));
     let program = foreign.join("clients/acpx/bin/acpx");

@@ -261,8 +261,8 @@ impl ContractError {
         if self.code != AcpxCode::Runtime {
             return self;
         }
-        let needs_sign_in =
-            acp["code"].as_i64() == Some(AUTH_REQUIRED) || acp["data"]["authRequired"] == json!(true);
+        let needs_sign_in = acp["code"].as_i64() == Some(AUTH_REQUIRED)
+            || acp.pointer("/data/authRequired") == Some(&json!(true));
         if needs_sign_in {
             self.detail = Some("AUTH_REQUIRED".to_owned());
         } else if is_not_found(acp) {

@@ -24,7 +24,7 @@ impl PermissionCounts {
         if kind == EventKind::Permission {
             let params: Value =
                 row.member("params").and_then(|raw| serde_json::from_str(raw).ok()).unwrap_or_default();
-            let options = params["options"].as_array().into_iter().flatten();
+            let options = params.get("options").and_then(Value::as_array).into_iter().flatten();
             let granting = options
                 .filter(|option| option["kind"].as_str().is_some_and(|kind| kind.starts_with("allow")));
             let granting =

@@ -84,7 +84,7 @@ impl TurnText {
                 let plan: Value = serde_json::from_str(row.payload()).unwrap_or_default();
                 self.section(out);
                 self.line("[plan]", out);
-                for entry in plan["entries"].as_array().into_iter().flatten() {
+                for entry in plan.get("entries").and_then(Value::as_array).into_iter().flatten() {
                     let text = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
                     self.line(&format!("  - [{}] {}", text("status"), text("content")), out);
                 }
@@ -168,7 +168,7 @@ impl TurnText {
 
     fn tool(&mut self, row: &JournalLine<'_>, out: &mut String) {
         let update: Value = serde_json::from_str(row.payload()).unwrap_or_default();
-        let id = update["toolCallId"].as_str().unwrap_or_default().to_owned();
+        let id = update.get("toolCallId").and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut state = self.tools.remove(&id).unwrap_or_default();
         for (name, value) in update.as_object().into_iter().flatten() {
             let is_blank = name == "title" && value.as_str().is_none_or(|title| title.trim().is_empty());
@@ -318,8 +318,9 @@ fn block_text(block: &Value) -> Option<String> {
     match block["type"].as_str()? {
         "text" => text(&block["text"]),
         "resource_link" => ["title", "name", "uri"].iter().find_map(|name| text(&block[*name])),
-        "resource" => text(&block["resource"]["text"])
-            .or_else(|| Some(format!("[resource] {}", text(&block["resource"]["uri"]).unwrap_or_default()))),
+        "resource" => block.pointer("/resource/text").and_then(text).or_else(|| {
+            Some(format!("[resource] {}", block.pointer("/resource/uri").and_then(text).unwrap_or_default()))
+        }),
         kind @ ("image" | "audio") => {
             Some(format!("[{kind}] {}", text(&block["mimeType"]).unwrap_or_default()))
         }

@@ -32,7 +32,7 @@ const INTERRUPTED: u8 = 130;
 #[derive(Debug)]
 enum AcpxEnd {
     /// The command failed; the error is not printed yet.
-    Error { error: ContractError, session: Option<String> },
+    Error { error: Box<ContractError>, session: Option<String> },
     /// The command ended with this exit code and has printed everything.
     Exit(u8),
     /// Standard output was closed by the reader.
@@ -43,7 +43,7 @@ type AcpxResult = Result<(), AcpxEnd>;
 
 impl From<ContractError> for AcpxEnd {
     fn from(error: ContractError) -> Self {
-        Self::Error { error, session: None }
+        Self::Error { error: Box::new(error), session: None }
     }
 }
 
