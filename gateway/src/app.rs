@@ -62,8 +62,8 @@ pub(crate) struct StartOptions {
     pub(crate) state_dir: PathBuf,
     /// Configuration.
     pub(crate) loaded: LoadedConfig,
-    /// Reload of the configuration on SIGHUP; with `None`, SIGHUP ends the service.
-    pub(crate) reload: Option<Reload>,
+    /// Reload of the configuration.
+    pub(crate) reload: Reload,
     /// Socket of the supervisor.
     pub(crate) supervisor_socket: PathBuf,
     /// File with the supervisor's shared secret.
@@ -126,8 +126,8 @@ pub(crate) async fn serve(
         let bounds = metrics_endpoint::ScrapeLimits::default();
         tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
     }
-    if let (Some(how), Some(asked)) = (settings.reload, signals.reload.take()) {
-        tokio::spawn(reload_on_signal(how, asked, live.clone(), stop.clone()));
+    if let Some(asked) = signals.reload.take() {
+        tokio::spawn(reload_on_signal(settings.reload, asked, live.clone(), stop.clone()));
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ended = serve_until_signal(&service, signals, || on_ready(&socket)).await;

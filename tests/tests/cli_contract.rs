@@ -1,5 +1,7 @@
 //! Command-line interface that scripts rely on. A change here breaks scripts.
 
+#[path = "cli_contract/background.rs"]
+mod background;
 #[path = "cli_contract/failures.rs"]
 mod failures;
 #[path = "cli_contract/services.rs"]

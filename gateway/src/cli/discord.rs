@@ -105,12 +105,11 @@ pub(crate) async fn run(global: &GlobalArgs, verb: DiscordCommand, out: &mut Out
         user: user.id,
         invite_url: profile.invite_url,
     };
-    let flag =
-        global.state_dir.as_ref().map(|dir| format!(" --state-dir {}", dir.display())).unwrap_or_default();
+    let up = global.advise("up", args.config.config.as_deref());
     out.show(&shown, |shown| {
         format!(
             "Wrote the account {} to {}; the token is in {}.\n\nNext:\n  \
-             acp-gateway{flag} up\n    start, or restart, the gateway; a service is reloaded\n  \
+             {up}\n    start, or restart, the gateway; a service is reloaded\n  \
              /acp spawn\n    in a channel of Discord: starts a session in a new thread",
             shown.account,
             shown.file.display(),

@@ -89,8 +89,9 @@ pub(crate) async fn run(global: &GlobalArgs, args: &InitArgs, out: &mut Out) -> 
     let file = file_of(&state_dir, args.config.config.as_deref());
     if !args.force && file.exists() {
         let text = format!(
-            "{} exists: edit it and run `acp-gateway config check`, or replace it with --force",
-            file.display()
+            "{} exists: edit it and run `{}`, or replace it with --force",
+            file.display(),
+            global.advise("config check", args.config.config.as_deref())
         );
         return Err(usage(text).into());
     }
@@ -110,7 +111,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &InitArgs, out: &mut Out) -> 
     };
     let shown =
         InitOutput { file, agent: answers.agent, cwd: answers.cwd, permission: answers.permission, reply };
-    out.show(&shown, |shown| next_steps(shown, global.state_dir.as_deref()))
+    out.show(&shown, |shown| next_steps(shown, global, args.config.config.as_deref()))
 }
 
 async fn ask(args: &InitArgs, views: &[AgentView], questions: &mut Questions) -> Result<Answers, CliError> {
@@ -232,21 +233,21 @@ pub(crate) fn write_private(file: &Path, text: &str) -> io::Result<()> {
     linked
 }
 
-fn next_steps(shown: &InitOutput, state_dir: Option<&Path>) -> String {
-    let flag = state_dir.map(|dir| format!(" --state-dir {}", dir.display())).unwrap_or_default();
+fn next_steps(shown: &InitOutput, global: &GlobalArgs, config: Option<&Path>) -> String {
     let tested = match &shown.reply {
         Some(reply) => format!("{} answered: {}\n\n", shown.agent, reply.trim()),
         None => String::new(),
     };
     let discord = match cfg!(feature = "discord") {
-        true => format!("\n  acp-gateway{flag} discord setup\n    connect a Discord bot"),
+        true => format!("\n  {}\n    connect a Discord bot", global.advise("discord setup", config)),
         false => String::new(),
     };
     format!(
         "{tested}Next:\n  \
-         acp-gateway{flag} up\n    start gateway and supervisor on this machine\n  \
-         acp-gateway{flag} chat --agent {}\n    in another terminal: start a conversation{discord}",
-        shown.agent
+         {}\n    start gateway and supervisor on this machine\n  \
+         {}\n    in another terminal: start a conversation{discord}",
+        global.advise("up", config),
+        global.advise(&format!("chat --agent {}", shown.agent), None)
     )
 }
 

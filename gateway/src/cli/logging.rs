@@ -14,21 +14,21 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt as fmt_layer;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormattedFields};
-use tracing_subscriber::layer::{Layer, SubscriberExt as _};
+use tracing_subscriber::layer::{Filter, Layer, SubscriberExt as _};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
 
-/// Replaces the filter of the running log.
-type ReplaceFilterFn = Arc<dyn Fn(EnvFilter) -> Result<(), String> + Send + Sync>;
+/// Applies a log level to the running log.
+type SetLevelFn = Arc<dyn Fn(&str) -> Result<(), Failure> + Send + Sync>;
 
 /// Handle to change the log level of this process.
 #[derive(Clone, Default)]
 pub(crate) struct LogHandle {
-    change: Option<ReplaceFilterFn>,
+    change: Option<SetLevelFn>,
 }
 
 impl LogHandle {
@@ -37,9 +37,8 @@ impl LogHandle {
     /// # Errors
     /// `CONFIG_INVALID` for invalid directives; `RUNTIME` if the log cannot be changed.
     pub(crate) fn set(&self, level: &str) -> Result<(), Failure> {
-        let filter = filter(level)?;
-        let Some(change) = &self.change else { return Ok(()) };
-        change(filter).map_err(|error| Failure::new(Code::Runtime, format!("log.level: {error}")))
+        let Some(change) = &self.change else { return filter(level).map(drop) };
+        change(level)
     }
 }
 
@@ -53,15 +52,18 @@ fn filter(level: &str) -> Result<EnvFilter, Failure> {
     EnvFilter::try_new(level).map(|filter| filter.add_directive(silenced)).map_err(|error| invalid(&error))
 }
 
+fn cannot_change(error: &dyn fmt::Display) -> Failure {
+    Failure::new(Code::Runtime, format!("log.level: {error}"))
+}
+
 /// Starts logging. Does nothing if the process logs already.
 ///
 /// # Errors
 /// `CONFIG_INVALID` for invalid directives.
 pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
-    let filter = filter(&log.level)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter(&log.level)?).with_writer(io::stderr);
     // Starting fails only if logging is already active; then there is nothing to change either.
-    let change: ReplaceFilterFn = match log.format {
+    let change: SetLevelFn = match log.format {
         LogFormat::Text => {
             let terminal = io::IsTerminal::is_terminal(&io::stderr());
             let builder = builder.with_ansi(terminal).with_filter_reloading();
@@ -69,7 +71,7 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
             if builder.try_init().is_err() {
                 return Ok(LogHandle { change: None });
             }
-            Arc::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+            Arc::new(move |level| handle.reload(filter(level)?).map_err(|error| cannot_change(&error)))
         }
         LogFormat::Json => {
             let builder =
@@ -78,14 +80,14 @@ pub(crate) fn start(log: &Log) -> Result<LogHandle, Failure> {
             if builder.try_init().is_err() {
                 return Ok(LogHandle { change: None });
             }
-            Arc::new(move |filter| handle.reload(filter).map_err(|error| error.to_string()))
+            Arc::new(move |level| handle.reload(filter(level)?).map_err(|error| cannot_change(&error)))
         }
     };
     Ok(LogHandle { change: Some(change) })
 }
 
 /// Creates the layer of standard error for people.
-fn terminal_layer<S>(filter: EnvFilter) -> impl Layer<S>
+fn terminal_layer<S>(filter: impl Filter<S> + 'static) -> impl Layer<S>
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
@@ -97,34 +99,41 @@ where
         .with_filter(filter)
 }
 
-/// Starts logging to a file, and what people need to standard error: records of the level `shown`, without time and origin.
+/// Starts logging to a file, and what people need to standard error, without time and origin: records of the level that
+/// `shown` makes of the log's level.
 ///
 /// # Errors
 /// `CONFIG_INVALID` for invalid directives; `RUNTIME` if the file cannot be written.
-pub(crate) fn start_with_file(log: &Log, shown: &str, file: &Path) -> Result<(), Failure> {
+pub(crate) fn start_with_file(log: &Log, shown: fn(&str) -> &str, file: &Path) -> Result<LogHandle, Failure> {
     let opened = LogFile::open(file).map_err(|error| {
         Failure::new(Code::Runtime, format!("cannot open the log {}: {error}", file.display()))
     })?;
-    let (in_file, on_terminal) = (filter(&log.level)?, filter(shown)?);
     let writer = Mutex::new(opened);
+    let (in_file, file_filter) = reload::Layer::new(filter(&log.level)?);
+    let (on_terminal, terminal_filter) = reload::Layer::new(filter(shown(&log.level))?);
     // The file's layer comes first: layers share the formatted fields of spans, and the file has no colours.
-    let started = match log.format {
+    let layer = match log.format {
         LogFormat::Text => {
-            let layer = fmt_layer::layer().with_writer(writer).with_ansi(false).with_filter(in_file);
-            tracing_subscriber::registry().with(layer).with(terminal_layer(on_terminal)).try_init()
+            fmt_layer::layer().with_writer(writer).with_ansi(false).with_filter(in_file).boxed()
         }
-        LogFormat::Json => {
-            let layer = fmt_layer::layer()
-                .with_writer(writer)
-                .fmt_fields(JsonFields::new())
-                .event_format(FlatJsonFormat)
-                .with_filter(in_file);
-            tracing_subscriber::registry().with(layer).with(terminal_layer(on_terminal)).try_init()
-        }
+        LogFormat::Json => fmt_layer::layer()
+            .with_writer(writer)
+            .fmt_fields(JsonFields::new())
+            .event_format(FlatJsonFormat)
+            .with_filter(in_file)
+            .boxed(),
     };
-    // Fails only if logging is already active.
-    drop(started);
-    Ok(())
+    let started = tracing_subscriber::registry().with(layer).with(terminal_layer(on_terminal)).try_init();
+    // Fails only if logging is already active; then there is nothing to change either.
+    if started.is_err() {
+        return Ok(LogHandle::default());
+    }
+    let change: SetLevelFn = Arc::new(move |level| {
+        let (in_file, on_terminal) = (filter(level)?, filter(shown(level))?);
+        let changed = file_filter.reload(in_file).and_then(|()| terminal_filter.reload(on_terminal));
+        changed.map_err(|error| cannot_change(&error))
+    });
+    Ok(LogHandle { change: Some(change) })
 }
 
 /// Formats each event as one flat JSON object.

@@ -1,8 +1,9 @@
-//! `logs`: standard error of the agents of a session.
+//! `logs`: standard error of the agents of a session; with `--service` the logs of gateway and supervisor.
 
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out};
+use crate::cli::service_logs::{self, LoggedService};
 use crate::cli::session_arg::SessionArg;
 use acp_core::api::LogPage;
 use acp_core::failure::Failure;
@@ -21,6 +22,8 @@ Examples:
   acp-gateway logs KEY                    the last 100 lines
   acp-gateway logs KEY -f                 keep printing new lines until Ctrl-C
   acp-gateway logs KEY --lines 5 --json   one JSON object for each line
+  acp-gateway logs --service -f           gateway and supervisor of `up`
+  acp-gateway logs --service=gateway      only the gateway
 
 Lines of the agent begin with `|`, notes of the supervisor (starts, ends) with `*`. Values of the agent's environment
 variables are replaced by [redacted:NAME]. The log is kept as long as the supervisor has a record of a
@@ -32,6 +35,17 @@ lease of the session (retention_ms); its size is bounded (stderr_bytes_max).";
 pub(crate) struct LogsArgs {
     #[command(flatten)]
     session: SessionArg,
+    /// Show the log of gateway and supervisor instead, or of one of them
+    #[arg(
+        long,
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all",
+        value_name = "WHICH",
+        conflicts_with_all = ["session", "last"]
+    )]
+    service: Option<LoggedService>,
     /// Keep printing new lines until Ctrl-C
     #[arg(short, long)]
     follow: bool,
@@ -52,8 +66,11 @@ struct LogLine<'a> {
 
 /// `logs`
 pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> CliResult {
+    if let Some(which) = args.service {
+        return service_logs::run(global, which, args.follow, args.lines as usize, out).await;
+    }
     let client = global.client()?;
-    let session = args.session.resolve(&client).await?;
+    let session = args.session.resolve(&client).await.map_err(|failure| with_hint(failure, global, &args))?;
     let path = format!("/v1/sessions/{}/log", encode(session.as_str()));
     let page: LogPage = client.get(&format!("{path}?lines={}", args.lines)).await?;
     if page.next_offset == 0 && !args.follow {
@@ -69,6 +86,15 @@ pub(crate) async fn run(global: &GlobalArgs, args: LogsArgs, out: &mut Out) -> C
             interrupted.map_err(|error| super::inside("cannot wait for Ctrl-C", &error).into())
         }
     }
+}
+
+/// Names the logs of the services to a person who named no session.
+fn with_hint(mut failure: Failure, global: &GlobalArgs, args: &LogsArgs) -> Failure {
+    if !args.session.is_given() {
+        let command = global.advise("logs --service", None);
+        failure.message = format!("{} `{command}` shows the log of gateway and supervisor.", failure.message);
+    }
+    failure
 }
 
 async fn follow(client: &GatewayClient, path: &str, from: u64, out: &mut Out) -> CliResult {

@@ -10,6 +10,7 @@ pub(crate) mod config;
 #[cfg(feature = "discord")]
 pub(crate) mod discord;
 pub(crate) mod doctor;
+pub(crate) mod down;
 pub(crate) mod follow;
 mod generate;
 mod given;
@@ -22,10 +23,12 @@ pub(crate) mod prompt;
 pub(crate) mod questions;
 pub(crate) mod serve;
 mod service;
+mod service_logs;
 mod session_arg;
 mod session_changes;
 pub(crate) mod sessions;
 mod shell_completion;
+pub(crate) mod status;
 mod stop_signals;
 pub(crate) mod store;
 pub(crate) mod token;
@@ -46,7 +49,7 @@ use std::sync::Arc;
 const EXAMPLES: &str = "\
 First steps:
   acp-gateway init                                 write a configuration and test an agent
-  acp-gateway up                                   start gateway and supervisor on this machine
+  acp-gateway up -d                                start gateway and supervisor on this machine; `down` ends them
   acp-gateway agents                               list the agents that can be used here
   acp-gateway sessions spawn --agent demo          start a session; prints its key
   acp-gateway prompt KEY 'help'                    send a prompt and stream the reply
@@ -97,8 +100,14 @@ pub(crate) struct GlobalArgs {
 enum CliCommand {
     /// Ask for the first settings, write the configuration and test an agent with one turn
     Init(init::InitArgs),
-    /// Run the gateway, and start a supervisor if none answers; Ctrl-C ends both
-    Up(serve::ServeArgs),
+    /// Run the gateway, and start a supervisor if none answers; Ctrl-C ends both. With -d, in the background
+    Up(up::UpArgs),
+    /// End the gateway and the supervisor that `up` started, and all agents
+    #[command(after_help = down::EXAMPLES)]
+    Down,
+    /// Show what runs: gateway, supervisor, sessions, channels and logs
+    #[command(after_help = status::EXAMPLES)]
+    Status,
     /// Run the gateway in the foreground; the supervisor is managed separately
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
@@ -119,7 +128,7 @@ enum CliCommand {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
         args: Vec<OsString>,
     },
-    /// Show the standard error of a session's agents
+    /// Show the standard error of a session's agents, or with --service the log of gateway and supervisor
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
     #[command(subcommand)]
@@ -230,6 +239,8 @@ fn run(
     match verb {
         CliCommand::Init(args) => command()?.block_on(init::run(global, &args, out)),
         CliCommand::Up(args) => service()?.block_on(up::run(global, &args, channels, out)),
+        CliCommand::Down => command()?.block_on(down::run(global, out)),
+        CliCommand::Status => command()?.block_on(status::run(global, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
         CliCommand::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
@@ -294,6 +305,14 @@ impl GlobalArgs {
         std::path::absolute(&dir).map_err(|error| usage(format!("{}: {error}", dir.display())))
     }
 
+    /// Formats a command of this program for people, with the state directory and configuration file that were given.
+    pub(crate) fn advise(&self, verb: &str, config: Option<&Path>) -> String {
+        let dir = self.state_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.map(|dir| format!(" --state-dir {}", shell_word(dir))).unwrap_or_default();
+        let config = config.map(|file| format!(" --config {}", shell_word(file))).unwrap_or_default();
+        format!("acp-gateway{dir} {verb}{config}")
+    }
+
     /// Creates a client of the gateway.
     ///
     /// # Errors
@@ -301,6 +320,16 @@ impl GlobalArgs {
     pub(crate) fn client(&self) -> Result<GatewayClient, Failure> {
         Ok(GatewayClient::new(&self.state_dir()?))
     }
+}
+
+/// Quotes a path for a shell, if necessary.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:@%,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Returns the default state directory, from `XDG_STATE_HOME` or `HOME`.
@@ -335,5 +364,19 @@ mod tests {
     #[test]
     fn command_line_grammar_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn advised_command_repeats_given_paths() {
+        let global = |dir: Option<&str>| GlobalArgs { state_dir: dir.map(PathBuf::from), json: false };
+        assert_eq!(global(None).advise("up", None), "acp-gateway up");
+        assert_eq!(
+            global(Some("/a")).advise("up -d", Some(Path::new("/b.toml"))),
+            "acp-gateway --state-dir /a up -d --config /b.toml"
+        );
+        assert_eq!(
+            global(Some("/it's a")).advise("down", None),
+            "acp-gateway --state-dir '/it'\\''s a' down"
+        );
     }
 }

@@ -29,10 +29,21 @@ pub(crate) const LOG_FILE: &str = "gateway.log";
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    pub(crate) config: ConfigArgs,
     /// Socket of the supervisor [default: supervisor/supervisor.sock in the state directory]
     #[arg(long, value_name = "SOCKET")]
-    supervisor_socket: Option<PathBuf>,
+    pub(crate) supervisor_socket: Option<PathBuf>,
+}
+
+/// Surroundings of a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ServeMode {
+    /// `serve`: a service manager keeps the log and restarts the gateway.
+    Managed,
+    /// `up`: a person watches.
+    Terminal,
+    /// `up --detach`.
+    Background,
 }
 
 /// Returns the state directory of a supervisor that the gateway starts itself.
@@ -40,15 +51,14 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("supervisor")
 }
 
-/// Reads the configuration, creates the state directory and starts the log. `attended` means that a person
-/// watches, see [`start_log`].
+/// Reads the configuration, creates the state directory and starts the log.
 ///
 /// # Errors
 /// `CONFIG_INVALID`, `USAGE`.
 pub(crate) fn prepare(
     global: &GlobalArgs,
     args: &ServeArgs,
-    attended: bool,
+    mode: ServeMode,
 ) -> Result<StartOptions, Failure> {
     let state_dir = global.state_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, args.supervisor_socket.as_deref())?;
@@ -56,7 +66,7 @@ pub(crate) fn prepare(
     // Canonical, independent of symbolic links: the supervisor identifies copies by this path.
     let state_dir = std::fs::canonicalize(&state_dir)
         .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
-    let log_handle = start_log(&loaded.config.log, attended.then(|| state_dir.join(LOG_FILE)), global.json)?;
+    let log_handle = start_log(&loaded.config.log, mode, &state_dir.join(LOG_FILE), global.json)?;
     for note in ignored_keys::set(&loaded.sources) {
         tracing::warn!(note, "configuration key has no effect");
     }
@@ -66,28 +76,31 @@ pub(crate) fn prepare(
     fits(&state_dir.join(acp_core::api::SOCKET).with_extension("sock.new"))?;
     let (config_args, socket_flag, dir) =
         (args.config.clone(), args.supervisor_socket.clone(), global.state_dir()?);
-    let reload = (!attended).then(|| Reload {
+    let reload = Reload {
         read: Box::new(move || read(&dir, &config_args, socket_flag.as_deref()).map(|(loaded, _)| loaded)),
         log_level: Box::new(move |level| log_handle.set(level)),
-    });
+    };
     Ok(StartOptions {
         state_dir,
         loaded,
         reload,
         supervisor_socket,
         supervisor_secret,
-        stays_refused: !attended,
+        stays_refused: mode == ServeMode::Managed,
     })
 }
 
-/// Starts the log. With a file, for a service that a person watches, the log is written there, and the person sees
-/// warnings; a program, or a person who set a level, also gets the log of that level.
-fn start_log(log: &Log, file: Option<PathBuf>, is_json: bool) -> Result<LogHandle, Failure> {
-    let Some(file) = file else { return logging::start(log) };
-    let is_default = log.level == Log::default().level;
-    let shown = if is_default && !is_json { "warn" } else { &log.level };
-    logging::start_with_file(log, shown, &file)?;
-    Ok(LogHandle::default())
+/// Starts the log. `up` writes it to a file and shows warnings; a program, or a person who set a level, also gets the log of
+/// that level.
+fn start_log(log: &Log, mode: ServeMode, file: &Path, is_json: bool) -> Result<LogHandle, Failure> {
+    let shown: fn(&str) -> &str = match (mode, is_json) {
+        (ServeMode::Managed, _) => return logging::start(log),
+        // Standard error is the same file.
+        (ServeMode::Background, _) => |_| "off",
+        (ServeMode::Terminal, true) => |level| level,
+        (ServeMode::Terminal, false) => |level| if level == Log::default().level { "warn" } else { level },
+    };
+    logging::start_with_file(log, shown, file)
 }
 
 /// Returns the supervisor's socket, and the file with its shared secret.
@@ -139,7 +152,7 @@ pub(crate) async fn run(
     channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> CliResult {
-    let settings = prepare(global, args, false)?;
+    let settings = prepare(global, args, ServeMode::Managed)?;
     let supervisor = settings.supervisor_socket.clone();
     if !settings.supervisor_socket.exists() {
         tracing::warn!(socket = %supervisor.display(), "waiting for the supervisor");

@@ -45,6 +45,44 @@ pub(crate) enum ServiceCommand {
     Remove(ServiceArgs),
 }
 
+/// Service of systemd that a process belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServiceUnit {
+    pub(crate) name: String,
+    /// True for a service of one user.
+    is_user: bool,
+}
+
+impl ServiceUnit {
+    /// Finds the unit of acp-host in the text of `/proc/PID/cgroup`.
+    fn parse(cgroups: &str) -> Option<Self> {
+        let is_unit = |part: &&str| part.starts_with("acp-") && part.ends_with(".service");
+        let path = cgroups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+        path.flat_map(|path| path.split('/').map(move |part| (path, part)))
+            .find(|(_, part)| is_unit(part))
+            .map(|(path, part)| Self { name: part.to_owned(), is_user: path.contains("/user@") })
+    }
+
+    const fn user_flag(&self) -> &'static str {
+        if self.is_user { " --user" } else { "" }
+    }
+
+    /// Returns the command that stops the service.
+    pub(crate) fn stop(&self) -> String {
+        format!("systemctl{} stop {}", self.user_flag(), self.name)
+    }
+
+    /// Returns the command that shows the log.
+    pub(crate) fn journal(&self) -> String {
+        format!("journalctl{} -u {}", self.user_flag(), self.name)
+    }
+}
+
+/// Returns the service of acp-host that a process belongs to.
+pub(crate) fn unit_of(pid: i32) -> Option<ServiceUnit> {
+    ServiceUnit::parse(&std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?)
+}
+
 /// `service …`
 pub(crate) async fn run(global: &GlobalArgs, verb: &ServiceCommand, out: &mut Out) -> CliResult {
     let (ServiceCommand::Install(args) | ServiceCommand::Check(args) | ServiceCommand::Remove(args)) = verb;
@@ -152,4 +190,30 @@ fn not_connected(status: &StatusView, args: &ServiceArgs) -> String {
         ),
     };
     format!("{}: {}; {next}", status.supervisor.socket, status.supervisor.detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unit_of_a_process_is_read_from_its_control_group() {
+        let unit = |cgroups: &str| ServiceUnit::parse(cgroups).map(|unit| (unit.stop(), unit.journal()));
+        let commands = |stop: &str, journal: &str| Some((stop.to_owned(), journal.to_owned()));
+        assert_eq!(
+            unit("0::/system.slice/system-acp\\x2dgateway.slice/acp-gateway@alice.service\n"),
+            commands("systemctl stop acp-gateway@alice.service", "journalctl -u acp-gateway@alice.service")
+        );
+        assert_eq!(
+            unit(
+                "1:name=systemd:/\n0::/user.slice/user-1.slice/user@1.service/app.slice/acp-supervisor.service/leases\n"
+            ),
+            commands(
+                "systemctl --user stop acp-supervisor.service",
+                "journalctl --user -u acp-supervisor.service"
+            )
+        );
+        assert_eq!(unit("0::/user.slice/user-1.slice/session-3.scope\n"), None);
+        assert_eq!(unit("0::/system.slice/cron.service\n"), None);
+    }
 }

@@ -1,6 +1,10 @@
 //! `up`: everything on one machine. Finds or starts the supervisor of the state directory, serves, and at the
 //! end stops both in order. The supervisor runs in a separate Unix session: Ctrl-C does not reach it, and if
-//! the gateway is killed, the supervisor keeps running and the next `up` finds it.
+//! the gateway is killed, the supervisor keeps running and the next `up` finds it; `down` ends it.
+
+pub(crate) mod child;
+mod detached;
+pub(crate) mod lock;
 
 use crate::api::peer_ancestry;
 use crate::app;
@@ -8,16 +12,20 @@ use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::agents::{agents_found_here, agents_of, exe};
 use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
-use crate::cli::serve::{ServeArgs, make_private, prepare, sibling, supervisor_dir};
+use crate::cli::serve::{ServeArgs, ServeMode, make_private, prepare, sibling, supervisor_dir};
+use crate::cli::service::unit_of;
 use crate::cli::{GlobalArgs, inside};
 use crate::runtime::agents::Agents;
 use crate::supervisor::{gateway_role, hello_at};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
-use acp_shared::protocol::{Hello, Marks, Refusal, Reply, Request, Role};
+use acp_shared::protocol::{Hello, Marks, Reply, Request, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, Store, StoreError};
+use clap::Args;
+use lock::{RunningUp, UpLock};
+use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::OpenOptions;
@@ -41,10 +49,36 @@ const END_MS: u64 = 60_000;
 /// Number of log lines shown if the supervisor does not start.
 const LOG_LINES: usize = 5;
 
+const EXAMPLES: &str = "\
+Examples:
+  acp-gateway up                    in the foreground; Ctrl-C ends everything
+  acp-gateway up -d                 in the background, until `acp-gateway down`
+  acp-gateway status                show what runs
+
+Exit codes of `up -d`: 0 if it is up, also if it was up before; 1 if it could not be started, and then nothing of it is left.
+`up` in the foreground exits with 1 if another gateway runs on the state directory.";
+
+/// `up`
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+    /// Run in the background, and return when gateway and supervisor are ready
+    #[arg(short, long)]
+    detach: bool,
+    /// Run as started by `up --detach` (internal)
+    #[arg(long, hide = true, conflicts_with = "detach")]
+    background: bool,
+    /// End when this parent process ends (internal)
+    #[arg(long, hide = true, value_name = "PID", conflicts_with = "detach")]
+    parent: Option<i32>,
+}
+
 /// Supervisor that answers.
 #[derive(Debug)]
-struct RunningSupervisor {
-    pid: i32,
+pub(crate) struct RunningSupervisor {
+    pub(crate) pid: i32,
     socket: PathBuf,
     /// Child process, if this `up` started the supervisor.
     child: Option<Child>,
@@ -54,7 +88,7 @@ struct RunningSupervisor {
 
 impl RunningSupervisor {
     /// Creates the handle of a running supervisor that another process started.
-    fn found(pid: i32, socket: &Path) -> Self {
+    pub(crate) fn found(pid: i32, socket: &Path) -> Self {
         let process = rustix::process::Pid::from_raw(pid);
         let process = process
             .and_then(|pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok());
@@ -74,14 +108,26 @@ struct UpReadyLine<'a> {
 /// `up`
 pub(crate) async fn run(
     global: &GlobalArgs,
-    args: &ServeArgs,
+    args: &UpArgs,
     channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> CliResult {
-    let settings = prepare(global, args, true)?;
+    if args.detach {
+        return detached::run(global, args, out).await;
+    }
+    let (mode, hangup) = match args.background {
+        true => (ServeMode::Background, SighupAction::Reloads),
+        false => (ServeMode::Terminal, SighupAction::Ends),
+    };
+    let settings = prepare(global, &args.serve, mode)?;
     let agents = agents_of(settings.loaded.clone(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
-    let mut signals = ServiceSignals::listen(SighupAction::Ends)?;
+    let mut signals = ServiceSignals::listen(hangup)?;
+    if args.parent.is_some_and(|parent| !ends_with(parent)) {
+        return Ok(());
+    }
+    let mut lock = UpLock::take(&state_dir)?.ok_or_else(|| running_already(global, &state_dir))?;
+    lock.record(&settings.supervisor_socket)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C during the start: there is nothing to serve.
     if signals.is_raised() {
@@ -100,11 +146,16 @@ pub(crate) async fn run(
             socket,
             supervisor_socket: &supervisor.socket,
         };
-        printed = out.show(&line, |line| welcome(line, &agents, &state_dir, global.state_dir.is_some()));
+        printed = out.show(&line, |line| {
+            let pids = (line.gateway_pid.into(), Some(line.supervisor_pid.into()));
+            let end = "Logs: gateway.log and supervisor/supervisor.log in the state directory.\n\
+                       Ctrl-C ends everything, agents included.";
+            welcome("is up", pids, &agents, global, &state_dir, end)
+        });
     })
     .await;
     let ended = match &served {
-        Ok(()) => end(&mut supervisor, &state_dir, out).await,
+        Ok(()) => note_end(end(&mut supervisor, &state_dir).await, &supervisor, out),
         // A supervisor started by this command is ended; one that was running before is left running.
         Err(_) if supervisor.child.is_some() => stop_unused_supervisor(&mut supervisor, &state_dir).await,
         Err(_) => Ok(()),
@@ -114,9 +165,40 @@ pub(crate) async fn run(
     unless_closed(printed)
 }
 
+/// Lets the kernel send SIGTERM to this process when its parent ends. Returns false if the parent has ended already.
+fn ends_with(parent: i32) -> bool {
+    let is_set = rustix::process::set_parent_process_death_signal(Some(Signal::TERM)).is_ok();
+    is_set && rustix::process::getppid() == Pid::from_raw(parent)
+}
+
+/// Builds the failure for a state directory in which `up` runs already.
+fn running_already(global: &GlobalArgs, state_dir: &Path) -> Failure {
+    let pid =
+        RunningUp::find(state_dir).ok().flatten().map(|up| format!(", pid {}", up.pid)).unwrap_or_default();
+    let text = format!(
+        "`up` runs already in {}{pid}. `{}` shows it, `{}` ends it.",
+        state_dir.display(),
+        global.advise("status", None),
+        global.advise("down", None)
+    );
+    Failure::new(Code::StoreUnavailable, text).detail("STORE_LOCKED").origin("client")
+}
+
 /// Builds the welcome text.
-fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: bool) -> String {
-    let flag = if named { format!(" --state-dir {}", state_dir.display()) } else { String::new() };
+fn welcome(
+    state: &str,
+    (gateway_pid, supervisor_pid): (i64, Option<i64>),
+    agents: &Agents,
+    global: &GlobalArgs,
+    state_dir: &Path,
+    end: &str,
+) -> String {
+    let flag = if global.state_dir.is_some() {
+        format!(" --state-dir {}", state_dir.display())
+    } else {
+        String::new()
+    };
+    let supervisor = supervisor_pid.map_or("not connected".to_owned(), |pid| format!("pid {pid}"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let here = std::env::current_dir().unwrap_or_default();
     let program = command_to_type(&exe(), &std::env::split_paths(&path).collect::<Vec<_>>(), &here);
@@ -139,7 +221,7 @@ fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: boo
         }
     };
     format!(
-        "acp-host is up. gateway pid {}, supervisor pid {}, state in {}\n\
+        "acp-host {state}. gateway pid {gateway_pid}, supervisor {supervisor}, state in {}\n\
          {found}\n\n\
          In another terminal:\n  \
          {program}{flag} chat --agent demo\n    \
@@ -147,10 +229,7 @@ fn welcome(line: &UpReadyLine<'_>, agents: &Agents, state_dir: &Path, named: boo
          {program}{flag} sessions spawn --agent demo\n    start a session and print its key, for scripts\n  \
          {program}{flag} prompt KEY 'help'\n    send it a prompt and print the reply\n  \
          {program}{flag} agents --all\n    list all known agents and how to install them\n\n\
-         Logs: gateway.log and supervisor/supervisor.log in the state directory.\n\
-         Ctrl-C ends everything, agents included.",
-        line.gateway_pid,
-        line.supervisor_pid,
+         {end}",
         state_dir.display(),
     )
 }
@@ -191,7 +270,7 @@ async fn ask(socket: &Path, body: Request) -> Result<Reply, ConnError> {
 }
 
 /// Returns the pid of the supervisor at this socket, if one answers.
-async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
+pub(crate) async fn running_supervisor_pid(socket: &Path) -> Result<Option<i32>, Failure> {
     match ask(socket, Request::Status).await {
         Ok(Reply::Status(status)) => Ok(Some(status.pid)),
         Ok(_) | Err(ConnError::OutOfTurn | ConnError::RolledBack(_)) => {
@@ -294,15 +373,21 @@ fn last_lines(log: &Path, before: u64) -> String {
     lines.get(lines.len().saturating_sub(LOG_LINES)..).unwrap_or_default().join(" | ")
 }
 
-/// Ends the supervisor of this state directory, unless other gateways use it (H17). Connects as the gateway
-/// that has just ended, so that this gateway's own leases do not prevent the shutdown.
-async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out) -> Result<(), CliError> {
+/// Ends the supervisor of this state directory, unless other gateways use it (H17) or systemd runs it. Returns the reason if
+/// it keeps running. Connects as the gateway that has just ended, so that this gateway's own leases do not prevent the
+/// shutdown.
+pub(crate) async fn end(
+    supervisor: &mut RunningSupervisor,
+    state_dir: &Path,
+) -> Result<Option<String>, CliError> {
+    if let Some(unit) = unit_of(supervisor.pid) {
+        return Ok(Some(format!("it is the service {}; `{}` stops it", unit.name, unit.stop())));
+    }
     let (hello, marks) = own_hello(&supervisor.socket, state_dir).await?;
-    let keeps = |why: &Refusal| format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid);
     match request_shutdown(supervisor, state_dir, hello, Some(marks)).await {
         Ok(_) | Err(ConnError::Closed) => {}
-        Err(ConnError::Refused(refusal)) => return out.note(&keeps(&refusal)),
-        Err(ConnError::RolledBack(rollback)) => return out.note(&keeps(&rollback.refusal)),
+        Err(ConnError::Refused(refusal)) => return Ok(Some(refusal.to_string())),
+        Err(ConnError::RolledBack(rollback)) => return Ok(Some(rollback.refusal.to_string())),
         Err(ConnError::Io(error)) => {
             tracing::info!(%error, "supervisor already stopped");
         }
@@ -310,7 +395,19 @@ async fn end(supervisor: &mut RunningSupervisor, state_dir: &Path, out: &mut Out
             return Err(supervisor_failure(&supervisor.socket, &error.to_string()).into());
         }
     }
-    wait_for_exit(supervisor).await
+    wait_for_exit(supervisor).await.map(|()| None)
+}
+
+/// Notes a supervisor that keeps running.
+fn note_end(
+    ended: Result<Option<String>, CliError>,
+    supervisor: &RunningSupervisor,
+    out: &mut Out,
+) -> CliResult {
+    match ended? {
+        Some(why) => out.note(&format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid)),
+        None => Ok(()),
+    }
 }
 
 /// Ends the supervisor that was started for a gateway that failed to start. Open leases of an earlier gateway

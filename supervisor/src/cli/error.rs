@@ -88,7 +88,7 @@ fn unreachable(socket: &Path, error: &ConnError) -> String {
         ),
         ConnError::Io(_) => format!(
             "no supervisor answers at {at}; start one with `acp-supervisor serve`, or name another with --socket or \
-             --state-dir"
+             --state-dir. `acp-gateway up --state-dir DIR` starts one with --state-dir DIR/supervisor"
         ),
         ConnError::Refused(_) => format!("the supervisor at {at} refused the connection"),
         ConnError::Timeout(_) => format!("the supervisor at {at} does not answer; see its log"),

@@ -87,8 +87,14 @@ impl GlobalArgs {
         self.state_dir.clone().or_else(default_state_dir).ok_or(CliError::NoHome)
     }
 
+    /// Returns the socket. Without a flag it is that of the system's supervisor or, if it has none, that of the user's, which
+    /// `acp-gateway up` starts in the default state directory.
     fn address(&self) -> Result<Address, CliError> {
-        let own = self.state_dir().map(|dir| dir.join(crate::app::SOCKET_FILE));
+        let socket_in = |dir: PathBuf| dir.join(crate::app::SOCKET_FILE);
+        let mut own = self.state_dir().map(socket_in);
+        if self.state_dir.is_none() && own.as_ref().is_ok_and(|own| !own.exists()) {
+            own = user_state_dir().map(socket_in).filter(|user| user.exists()).map_or(own, Ok);
+        }
         match &self.socket {
             Some(socket) => Ok(Address { socket: socket.clone(), own: own.ok() }),
             None => own.map(|socket| Address { socket, own: None }),
@@ -320,6 +326,11 @@ fn default_state_dir() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() && system.is_dir() {
         return Some(system.to_owned());
     }
+    user_state_dir()
+}
+
+/// Returns the state directory of the user.
+fn user_state_dir() -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let base = set("XDG_STATE_HOME").or_else(|| set("HOME").map(|home| home.join(".local/state")))?;
     Some(base.join("acp-host/supervisor"))

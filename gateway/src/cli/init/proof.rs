@@ -7,16 +7,15 @@ use crate::cli::agents::exe;
 use crate::cli::output::CliError;
 use crate::cli::questions::Questions;
 use crate::cli::serve::supervisor_dir;
+use crate::cli::up::child::UpChild;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 /// Text of the turn.
 const PROMPT: &str = "Reply with the single word ready. Use no tools.";
@@ -26,8 +25,6 @@ const TURN_S: &str = "180";
 const REPLY_CHARS_MAX: usize = 200;
 /// Maximum wait for the answer of a gateway that may be running.
 const STATUS_WAIT: Duration = Duration::from_secs(15);
-/// Deadline for the start, and for the end, of the gateway.
-const GATEWAY_WAIT: Duration = Duration::from_secs(60);
 
 /// A turn to make.
 pub(super) struct Proof<'a> {
@@ -52,14 +49,15 @@ impl Proof<'_> {
                     let why = "its supervisor runs without a gateway: start the gateway, then run `acp-gateway agents test`";
                     return Err(untested(why).into());
                 }
-                let mut gateway = self.start()?;
+                let mut gateway =
+                    UpChild::start(&mut self.up()).map_err(|failure| untested(&failure.message))?;
                 let turn = async {
-                    wait_until_ready(&mut gateway).await?;
+                    gateway.wait_until_ready().await.map_err(|failure| untested(&failure.message))?;
                     self.turn().await
                 };
                 let replied = questions.wait(turn).await;
                 // After Ctrl-C too: the gateway ends its supervisor and the agent.
-                let ended = stop(&mut gateway).await;
+                let ended = gateway.end().await.map_err(|failure| untested(&failure.message));
                 let reply = replied??;
                 ended?;
                 Ok(reply)
@@ -75,12 +73,13 @@ impl Proof<'_> {
         command
     }
 
-    /// Starts gateway and supervisor.
-    fn start(&self) -> Result<Child, Failure> {
+    /// Builds the command that starts gateway and supervisor, and ends both if this process is killed.
+    fn up(&self) -> Command {
         let mut up = self.verb(&["up"]);
+        up.arg("--config").arg(self.config).arg("--parent").arg(std::process::id().to_string());
         // A group of its own: Ctrl-C reaches this process, which then ends the gateway in order.
-        let spawned = up.arg("--config").arg(self.config).process_group(0).spawn();
-        spawned.map_err(|error| untested(&error.to_string()))
+        up.process_group(0).kill_on_drop(false);
+        up
     }
 
     async fn turn(&self) -> Result<String, Failure> {
@@ -114,44 +113,10 @@ impl Proof<'_> {
     }
 }
 
-/// Waits for the ready line of a gateway.
-async fn wait_until_ready(gateway: &mut Child) -> Result<(), Failure> {
-    let stdout = gateway.stdout.take().ok_or_else(|| untested("the gateway has no output"))?;
-    let mut lines = BufReader::new(stdout).lines();
-    let line = match tokio::time::timeout(GATEWAY_WAIT, lines.next_line()).await {
-        Ok(Ok(Some(line))) => line,
-        Ok(_) => return Err(untested("the gateway ended during its start: try `acp-gateway up`")),
-        Err(_) => return Err(untested("the gateway did not start within a minute")),
-    };
-    let line: Value = serde_json::from_str(&line).unwrap_or_default();
-    if line["event"] != "ready" {
-        return Err(untested(line["message"].as_str().unwrap_or("the gateway did not start")));
-    }
-    // Further output must not block the gateway.
-    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    Ok(())
-}
-
 /// Returns the text of a line with a part of the reply.
 fn message_text(line: &Value) -> Option<&str> {
     if line["type"] != "text_delta" || line["stream"] != "output" {
         return None;
     }
     line["text"].as_str()
-}
-
-/// Ends a started gateway, which ends its supervisor.
-async fn stop(gateway: &mut Child) -> Result<(), Failure> {
-    let pid = gateway.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-    // The child is not reaped yet, so the pid is its own.
-    if let Some(pid) = pid {
-        let signalled =
-            pidfd_open(pid, PidfdFlags::empty()).and_then(|it| pidfd_send_signal(it, Signal::INT));
-        signalled.map_err(|error| untested(&error.to_string()))?;
-    }
-    match tokio::time::timeout(GATEWAY_WAIT, gateway.wait()).await {
-        Ok(Ok(_)) => Ok(()),
-        Ok(Err(error)) => Err(untested(&error.to_string())),
-        Err(_) => Err(untested("the gateway did not end within a minute")),
-    }
 }
