@@ -1,5 +1,6 @@
 //! The runtime port: backends by name, each with its pure state machine ([`BackendMachine`]).
 
+pub mod acpx;
 #[cfg(test)]
 mod contract_tests;
 pub mod direct;

@@ -1,0 +1,3 @@
+//! Sessions of acpx.
+
+pub mod handle;
