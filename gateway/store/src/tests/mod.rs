@@ -5,6 +5,7 @@ mod fixtures;
 mod groups;
 mod guards;
 mod interleaved;
+mod openclaw;
 mod opening;
 mod queries;
 mod round_trip;
