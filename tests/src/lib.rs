@@ -14,6 +14,7 @@ pub mod invariants;
 pub mod lease;
 pub mod locked;
 pub mod northbound;
+pub mod openclaw_home;
 pub mod processes;
 pub mod pty;
 pub mod runbook;

@@ -26,6 +26,7 @@ pub mod jsonrpc;
 pub mod line_splitter;
 pub mod mcp;
 pub mod message_split;
+pub mod migrate;
 pub mod nonce;
 pub mod northbound;
 pub mod options;

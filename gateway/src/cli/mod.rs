@@ -17,6 +17,7 @@ mod given;
 pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod logs;
+mod migrate;
 pub(crate) mod output;
 pub(crate) mod permissions;
 pub(crate) mod prompt;
@@ -153,6 +154,9 @@ enum CliCommand {
     /// Check, read, back up, restore or compact the control plane's database
     #[command(subcommand)]
     Store(store::StoreCommand),
+    /// Import sessions and bindings of another program
+    #[command(subcommand)]
+    Migrate(migrate::MigrateCommand),
     /// Give a copied state directory a new identity
     Adopt,
     /// Run a deterministic agent that needs no credentials: speaks ACP on standard input and output
@@ -257,6 +261,7 @@ fn run(
         CliCommand::Service(verb) => command()?.block_on(service::run(global, &verb, out)),
         CliCommand::Config(verb) => config::run(global, &verb, out),
         CliCommand::Store(verb) => store::run(global, &verb, out),
+        CliCommand::Migrate(verb) => migrate::run(global, &verb, out),
         CliCommand::Adopt => adopt::run(global, out),
         CliCommand::Completions { shell } => completions(shell, out),
         CliCommand::Generate(args) => generate::run(&args, &Cli::command()),

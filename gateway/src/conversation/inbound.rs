@@ -25,6 +25,7 @@ use acp_core::command;
 use acp_core::command::authorization::RequesterRole;
 use acp_core::failure::Failure;
 use acp_core::files::PromptFile;
+use acp_core::migrate;
 use acp_core::nonce::nonce_of;
 use acp_core::render::buttons::queued_buttons;
 use acp_core::route::{Route, UnboundDestination};
@@ -33,6 +34,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_store::command_queries;
 use acp_store::inbox::{self, Inbound, InboxRow, MessageOwner, Outcome, ReplyRoute};
+use acp_store::openclaw_import::imported_source;
 use acp_store::sent_messages;
 use acp_store::{Store, console};
 use std::collections::HashMap;
@@ -347,10 +349,19 @@ impl Inner {
             Err(failure) => {
                 let reason = failure.detail_code.clone().unwrap_or_else(|| failure.code.as_str().to_owned());
                 tracing::info!(message_id = inbound.message_id, reason, "message refused");
-                Ok(Outcome::Refused { failure, reason })
+                Ok(self.name_import(Outcome::Refused { failure, reason }).await)
             }
-            Ok(outcome) => Ok(outcome),
+            Ok(outcome) => Ok(self.name_import(outcome).await),
         }
+    }
+
+    /// Names the import in a refusal for an unknown conversation or session, where sessions were imported before.
+    async fn name_import(&self, outcome: Outcome) -> Outcome {
+        let Outcome::Refused { failure, reason } = outcome else { return outcome };
+        let was_imported = migrate::may_need_import(&failure)
+            && matches!(self.store.read("openclaw_source", imported_source).await, Ok(Some(_)));
+        let failure = if was_imported { migrate::with_import_hint(failure) } else { failure };
+        Outcome::Refused { failure, reason }
     }
 
     /// Returns the author's role, as the channel reports it.

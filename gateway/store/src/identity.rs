@@ -126,6 +126,14 @@ pub fn establish(db: &Db, dir: &Path) -> Result<GatewayIdentity, StoreError> {
     db.transaction(|| settle(db, &here, rollback::read(dir).and_then(|note| note.start_id)))
 }
 
+/// Returns the instance id of this gateway; `None` before its first start.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn instance_id(db: &Db) -> Result<Option<GatewayInstanceId>, StoreError> {
+    meta::get(db, INSTANCE_ID)?.map(|text| parse(INSTANCE_ID, &text, GatewayInstanceId::parse)).transpose()
+}
+
 /// Returns the reason why the database was created in another location than `dir`; `None` if it was created
 /// here, or has no recorded location yet.
 ///

@@ -32,6 +32,8 @@ pub mod meta;
 pub mod notify;
 pub mod offline;
 pub mod open;
+pub mod openclaw_import;
+pub mod openclaw_source;
 pub mod permissions;
 pub mod readers;
 pub mod render_settings;

@@ -3,6 +3,7 @@
 use crate::db::Db;
 use crate::error::StoreError;
 use acp_core::config::Durability;
+use rusqlite::limits::Limit;
 use rusqlite::{Connection, OpenFlags, ToSql};
 use rusqlite_migration::{M, Migrations};
 use std::collections::BTreeMap;
@@ -29,6 +30,8 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_acpx_names.sql"),
 ];
 const BUSY_MS: u64 = 5_000;
+/// Maximum length of a value in a database of another program, in bytes.
+const FOREIGN_VALUE_BYTES_MAX: i32 = 8 * 1024 * 1024;
 const STATEMENTS_CACHED: usize = 128;
 /// Page cache of the writer, in KiB. Changes of a transaction beyond this size are written to the WAL before
 /// the commit, and again if a page changes again.
@@ -113,6 +116,23 @@ pub fn open_reader(dir: &Path) -> Result<Db, StoreError> {
 pub fn open_to_read(path: &Path) -> Result<Db, StoreError> {
     let db = connect(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     settle(&db)?;
+    set(&db, "query_only", true)?;
+    Ok(db)
+}
+
+/// Opens a copy of another program's database, whose content is not trusted, and reads its log. No shared memory is
+/// created, so that the copy may be removed once it is open.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if the file is not a database; [`StoreError::Sqlite`].
+pub fn open_foreign_copy(path: &Path) -> Result<Db, StoreError> {
+    let db = connect(path, READ_WRITE)?;
+    set(&db, "locking_mode", "EXCLUSIVE")?;
+    settle(&db)?;
+    set(&db, "cell_size_check", true)?;
+    db.sqlite().set_limit(Limit::SQLITE_LIMIT_LENGTH, FOREIGN_VALUE_BYTES_MAX)?;
+    // Opens the log.
+    db.first("SELECT count(*) FROM sqlite_master", &[], |_| Ok(()))?;
     set(&db, "query_only", true)?;
     Ok(db)
 }

@@ -6,6 +6,7 @@ mod groups;
 mod guards;
 mod interleaved;
 mod names;
+mod openclaw;
 mod opening;
 mod queries;
 mod retention;
