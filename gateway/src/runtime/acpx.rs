@@ -67,7 +67,7 @@ impl AcpxProbe {
         let (mut changes, mut status) = (self.live.changes(), self.supervisor.status());
         loop {
             self.register(&registry);
-            if names_acpx(&self.live.now().config) {
+            if self.live.now().config.backends.acpx.enabled {
                 self.look_up().await;
             }
             tokio::select! {

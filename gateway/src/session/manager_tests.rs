@@ -297,11 +297,11 @@ async fn each_reason_for_no_agent_has_code_and_next_step() {
     let world = world("");
     let table: [(&str, Code, &[&str]); 6] = [
         (
-            "[acp]\nbackend = \"acpx\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n",
+            "[acp]\nbackend = \"none\"\n[acp.runtime]\ninstall_command = \"npm i acpx\"\n",
             Code::BackendMissing,
             // The command of the configuration installs nothing that this gateway could use.
             &[
-                "acp.backend = acpx (/g.toml:2). This gateway has only the backend direct: set acp.backend = \"direct\".",
+                "acp.backend = none (/g.toml:2). This gateway has only the backend acpx, direct: set acp.backend = \"direct\".",
             ],
         ),
         ("", Code::BackendUnavailable, &["currently unavailable", "Try again in a moment", "acp.backend"]),

@@ -49,7 +49,7 @@ struct Slot(Arc<Mutex<SlotState>>);
 #[derive(Debug, Default)]
 struct SlotState {
     running: Option<Running>,
-    /// True once the process was killed; nothing starts here any more, except what the end waits for.
+    /// True once the process was killed; only commands that the end waits for start now.
     is_killed: bool,
 }
 

@@ -287,7 +287,6 @@ fn real_agent(name: &'static str) {
     let lease = house.lease(&key);
     let _ = house.verb(&["sessions", "close", &key]);
     until(LONG, "nothing is left of the session", || lease.processes().is_empty());
-    house.end();
 }
 
 #[test]

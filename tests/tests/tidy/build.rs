@@ -4,7 +4,7 @@ use acp_tests::world::repository;
 use std::path::Path;
 use std::process::Command;
 
-const PROGRAMS: [&str; 2] = ["acp-gateway", "acp-supervisor"];
+const PROGRAMS: [&str; 3] = ["acp-gateway", "acp-supervisor", "acp-acpx-bridge"];
 
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));

@@ -31,7 +31,7 @@ trait Peer {
     fn turn_failure(&self, run_id: RunId) -> String;
     /// Runs of an update between turns: none for a backend without one.
     fn late_runs(&self) -> Vec<Option<RunId>>;
-    /// True if a turn takes messages beside the prompt.
+    /// True if a turn takes messages in addition to the prompt.
     fn has_control_messages(&self) -> bool;
 }
 
@@ -196,7 +196,7 @@ impl MachineFixture {
         steps
     }
 
-    /// Kinds of the sent messages, without those that a backend needs beside a prompt.
+    /// Kinds of the sent messages, without those that a backend needs in addition to a prompt.
     fn effects(&self, steps: &[BackendStep]) -> Vec<InputKind> {
         let mut kinds = sends(steps);
         if self.agent.has_control_messages() {

@@ -12,7 +12,7 @@ use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest, SpawnResult};
 use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
-use acp_core::runtime::Runtime;
+use acp_core::runtime::{BackendHealth, Runtime, acpx};
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
 use acp_shared::codes::Code;
@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// Maximum wait of a spawn for an unavailable backend.
 const BACKEND_WAIT: Duration = Duration::from_secs(5);
+/// Interval of its checks.
+const HEALTH_EVERY: Duration = Duration::from_millis(100);
 
 impl Manager {
     /// Creates a session (with binding and first run, all or nothing) and starts its agent.
@@ -165,7 +167,9 @@ impl Manager {
         let mut status = self.deps.supervisor.status();
         let is_well = async {
             while !backend.health().ok {
-                if status.changed().await.is_err() {
+                // Programs are looked up without a change of the supervisor's status.
+                let changed = tokio::time::timeout(HEALTH_EVERY, status.changed()).await;
+                if matches!(changed, Ok(Err(_))) {
                     std::future::pending::<()>().await;
                 }
             }
@@ -173,8 +177,13 @@ impl Manager {
         if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
             return Ok(());
         }
-        let details = backend.health().details;
+        let BackendHealth { details, .. } = backend.health();
         tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
+        if self.deps.supervisor.outage().is_none() && backend.id() == acpx::ID {
+            let text = format!("{} {details}", Code::BackendUnavailable.text());
+            let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_INSTALLED");
+            return Err(policy.explain_missing_backend(failure.origin("gateway")));
+        }
         Err(policy.explain_missing_backend(no_supervisor("starts agents")))
     }
 
