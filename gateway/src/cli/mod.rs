@@ -373,7 +373,11 @@ mod tests {
 
     #[test]
     fn advised_command_repeats_given_paths() {
-        let global = |dir: Option<&str>| GlobalArgs { state_dir: dir.map(PathBuf::from), json: false };
+        let global = |dir: Option<&str>| GlobalArgs {
+            state_dir: dir.map(PathBuf::from),
+            json: false,
+            color: ColorChoice::Never,
+        };
         assert_eq!(global(None).advise("up", None), "acp-gateway up");
         assert_eq!(
             global(Some("/a")).advise("up -d", Some(Path::new("/b.toml"))),

@@ -337,6 +337,7 @@ fn session_row(
         lease_id: None,
         options,
         last_session_seq: 0,
+        pruned_seq: 0,
         created_at_ms: at_ms,
         updated_at_ms: settings.now_ms,
         last_activity_at_ms: at_ms,
