@@ -211,7 +211,7 @@ fn completions_agents_and_doctor_need_no_gateway() {
     let state = tempfile::tempdir().unwrap();
     for shell in ["bash", "zsh", "fish"] {
         let output = run(state.path(), &["completions", shell]);
-        assert!(output.status.success() && text(&output.stdout).contains("demo-agent"), "{shell}");
+        assert!(output.status.success() && text(&output.stdout).contains("ACP_COMPLETE"), "{shell}");
     }
     let views = one_line(&run(state.path(), &["agents", "--json"]));
     let demo = views.as_array().unwrap().iter().find(|view| view["name"] == "demo").unwrap().clone();

@@ -22,7 +22,7 @@ and all agents. After a kill of the gateway it ends the supervisor and the agent
 
 Services of systemd, and supervisors that other gateways use, are named and left alone.
 
-Exit codes: 0 if nothing of `up` runs any more, 1 otherwise.";
+Exit codes: 0 if nothing of `up` is left, 1 otherwise.";
 
 #[derive(Debug, Default, Serialize)]
 struct DownOutput {

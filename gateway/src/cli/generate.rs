@@ -5,7 +5,9 @@ use crate::cli::output::CliResult;
 use crate::cli::shell_completion;
 use clap::{Args, ValueEnum};
 use clap_complete::{Generator as _, Shell};
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Kind of files to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -29,12 +31,23 @@ pub(crate) struct GenerateArgs {
 
 /// `generate`
 pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> CliResult {
-    let written = std::fs::create_dir_all(&args.dir).and_then(|()| match args.what {
-        GenerateKind::Man => clap_mangen::generate_to(command.clone(), &args.dir),
+    let written = fs::create_dir_all(&args.dir).and_then(|()| match args.what {
+        GenerateKind::Man => write_man_pages(command, &args.dir),
         GenerateKind::Completions => Shell::value_variants().iter().try_for_each(|shell| {
             let path = args.dir.join(shell.file_name(command.get_name()));
-            std::fs::write(path, shell_completion::script(*shell)?)
+            fs::write(path, shell_completion::script(*shell)?)
         }),
     });
     written.map_err(|error| inside(&format!("cannot write {}", args.dir.display()), &error).into())
+}
+
+/// Writes the man pages. A line may end between alternatives; else a long group of them fits on none.
+fn write_man_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
+    clap_mangen::generate_to(command.clone(), dir)?;
+    for page in fs::read_dir(dir)? {
+        let path = page?.path();
+        let text = fs::read_to_string(&path)?;
+        fs::write(&path, text.replace("|\\fB", "|\\:\\fB"))?;
+    }
+    Ok(())
 }

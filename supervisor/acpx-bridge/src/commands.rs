@@ -12,13 +12,16 @@ use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{self, Child, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Maximum length of a line of acpx, in bytes: acpx's own limit of a message, escaped.
 const LINE_BYTES_MAX: u64 = 80 * 1024 * 1024;
+
+/// Maximum number of commands that wait for their turn.
+const QUEUE_MAX: usize = 64;
 
 /// Maximum time between the end of a command and that of its output.
 const READ_WAIT: Duration = Duration::from_secs(1);
@@ -63,11 +66,12 @@ struct Running {
 
 impl Slot {
     /// Kills the process with its group, unless the end waits for it. The queue owner has a group of its own.
+    #[expect(clippy::disallowed_methods, reason = "the leader is not reaped, so its number is nobody else's")]
     fn kill(&self) {
         let mut slot = lock(&self.0);
         slot.is_killed = true;
         if let Some(running) = slot.running.as_ref().filter(|running| !running.finish) {
-            // The process is not reaped yet, so its number belongs to no other group.
+            // It is reaped under this lock, after it was taken out of the slot.
             let _ = kill_process_group(pid_of(&running.child), Signal::KILL);
         }
     }
@@ -87,7 +91,7 @@ struct Shared {
 #[derive(Debug)]
 pub(crate) struct Commands {
     shared: Arc<Shared>,
-    queue: Option<Sender<Command>>,
+    queue: Option<SyncSender<Command>>,
     running: Slot,
     worker: Option<JoinHandle<()>>,
     watch: Option<(Slot, JoinHandle<()>)>,
@@ -97,7 +101,7 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(program: AcpxProgram, home: PrivateHome, output: MessageWriter) -> Self {
         let shared = Arc::new(Shared { program, home, output, owner: Mutex::default() });
-        let (queue, jobs) = mpsc::channel();
+        let (queue, jobs) = mpsc::sync_channel(QUEUE_MAX);
         let running = Slot::default();
         let worker = thread::spawn({
             let (shared, running) = (Arc::clone(&shared), running.clone());
@@ -120,8 +124,11 @@ impl Commands {
                 if let Some(WatchCommand { id, argv }) = command.watch.take() {
                     self.start_watch(id, argv);
                 }
-                if let Some(queue) = &self.queue {
-                    let _ = queue.send(command);
+                let id = command.id;
+                if self.queue.as_ref().is_none_or(|queue| queue.try_send(command).is_err()) {
+                    let text = format!("more than {QUEUE_MAX} commands wait");
+                    self.shared.output.send(&Message::Fault { text });
+                    self.shared.output.send(&Message::Exit { id, code: None, signal: None });
                 }
             }
             Input::Watch(WatchCommand { id, argv }) => self.start_watch(id, argv),
@@ -200,7 +207,7 @@ impl Shared {
         let reader =
             LineReader { output: self.output.clone(), count: command.count.clone(), is_over: Arc::default() };
         let is_over = Arc::clone(&reader.is_over);
-        let (read, all_read) = mpsc::channel();
+        let (read, all_read) = mpsc::sync_channel(1);
         thread::spawn(move || {
             reader.read(stdout, message);
             let _ = read.send(());

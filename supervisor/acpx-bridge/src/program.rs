@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// Oldest major version of Node that runs the supported versions of acpx.
@@ -90,7 +90,7 @@ fn node_version(node: &Path) -> Result<String, String> {
     Err(format!("{} is Node.js {version}, and acpx needs {NODE_MAJOR_MIN} or later", node.display()))
 }
 
-fn is_executable(path: &PathBuf) -> bool {
+fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 

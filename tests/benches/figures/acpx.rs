@@ -135,7 +135,7 @@ pub(crate) fn measure(report: &mut Report) {
     let house =
         House::configured(&format!("[agents.scripted]\ncommand = [{agent:?}]\ncwd_roots = [\"/\"]\n"));
     let sides = [Side::Own, Side::Acpx(program)];
-    let each = |pairs: usize, mut run: Box<dyn FnMut(&Side, usize) -> f64 + '_>| -> [f64; 2] {
+    let each = |pairs: usize, run: &dyn Fn(&Side, usize) -> f64| -> [f64; 2] {
         let mut samples = [Sample::default(), Sample::default()];
         for pair in 0..pairs {
             for (side, sample) in sides.iter().zip(&mut samples) {
@@ -144,28 +144,22 @@ pub(crate) fn measure(report: &mut Report) {
         }
         samples.map(|sample| sample.median())
     };
-    let cold = each(
-        PAIRS,
-        Box::new(|side, pair| {
-            side.run(&house, &["sessions", "ensure", "--name", &format!("cold{pair}")]).whole_ms
-        }),
-    );
+    let cold = each(PAIRS, &|side, pair| {
+        side.run(&house, &["sessions", "ensure", "--name", &format!("cold{pair}")]).whole_ms
+    });
     for side in &sides {
         let _ = side.run(&house, &["sessions", "ensure", "--name", "warm"]);
         let _ = side.run(&house, &["prompt", "-s", "warm", "say warm"]);
     }
     let hello = ["prompt", "-s", "warm", "say hello"];
-    let first = each(PAIRS, Box::new(|side, _| side.run(&house, &hello).first_ms));
-    let warm = each(PAIRS, Box::new(|side, _| side.run(&house, &hello).whole_ms));
+    let first = each(PAIRS, &|side, _| side.run(&house, &hello).first_ms);
+    let warm = each(PAIRS, &|side, _| side.run(&house, &hello).whole_ms);
     let text = format!("chunks {CHUNKS}");
-    let chunks = each(
-        LONG_PAIRS,
-        Box::new(|side, _| {
-            let times = side.run(&house, &["prompt", "-s", "warm", &text]);
-            assert_eq!(times.chunks, CHUNKS, "all chunks arrive");
-            times.whole_ms
-        }),
-    );
+    let chunks = each(LONG_PAIRS, &|side, _| {
+        let times = side.run(&house, &["prompt", "-s", "warm", &text]);
+        assert_eq!(times.chunks, CHUNKS, "all chunks arrive");
+        times.whole_ms
+    });
     for (name, [own, acpx], least) in [
         ("cold session", cold, 80.0),
         ("first chunk of a warm turn", first, 40.0),

@@ -1,5 +1,5 @@
 //! The machine with a scripted bridge: what is known when something dies, retries, and what a repository cannot change.
-#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed unwrap is a failed test")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::handle::AcpxHandle;
 use super::*;

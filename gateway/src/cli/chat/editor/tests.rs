@@ -20,6 +20,7 @@ fn press(editor: &mut Editor, keys: &str) -> Option<String> {
         let code = match name {
             "Enter" => KeyCode::Enter,
             "Tab" => KeyCode::Tab,
+            "Esc" => KeyCode::Esc,
             "Up" => KeyCode::Up,
             "Down" => KeyCode::Down,
             "Left" => KeyCode::Left,
