@@ -1,20 +1,27 @@
 //! `down`: ends the gateway and the supervisor that `up` started in this state directory, and nothing else.
 
-use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out};
 use crate::cli::serve::supervisor_dir;
 use crate::cli::service::unit_of;
 use crate::cli::up::lock::{RunningUp, UpLock};
 use crate::cli::up::{RunningSupervisor, end, running_supervisor_pid};
+use crate::cli::{GlobalArgs, inside};
 use acp_core::api::StatusView;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
+use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
+use std::fs::File;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Maximum wait for the answer of a gateway that `up` did not start.
 const STATUS_WAIT: Duration = Duration::from_secs(5);
+/// Maximum wait for the lock of a supervisor that ends.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// Polling interval during that time.
+const LOCK_POLL: Duration = Duration::from_millis(20);
 
 pub(crate) const EXAMPLES: &str = "\
 Ends the gateway that holds the lock of `up` in the state directory, in the foreground or in the background, then its supervisor
@@ -66,7 +73,34 @@ pub(crate) async fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
             }
         }
     }
-    out.show(&ended, |ended| text(ended, &state_dir))
+    if ended.kept.is_none() {
+        verify_supervisor_ended(&state_dir).await?;
+    }
+    out.show(&ended, |ended| text(ended, &state_dir))?;
+    if ended.kept.is_some() { Err(CliError::Code(Code::Runtime.exit())) } else { Ok(()) }
+}
+
+/// Checks that no supervisor holds the lock of its state directory: one that does not answer may still run.
+async fn verify_supervisor_ended(state_dir: &Path) -> Result<(), Failure> {
+    let path = supervisor_dir(state_dir).join("lock");
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(inside(&format!("cannot open {}", path.display()), &error)),
+    };
+    let until = Instant::now() + LOCK_WAIT;
+    while flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+        if Instant::now() >= until {
+            let text = format!(
+                "a supervisor still holds {} and does not answer: look at {}, then call `acp-gateway down` again",
+                path.display(),
+                supervisor_dir(state_dir).join("supervisor.log").display()
+            );
+            return Err(Failure::new(Code::Runtime, text).origin("client"));
+        }
+        tokio::time::sleep(LOCK_POLL).await;
+    }
+    Ok(())
 }
 
 /// Returns the pid of the supervisor that the gateway is connected to.

@@ -41,13 +41,15 @@ pub(crate) fn run(args: &GenerateArgs, command: &clap::Command) -> CliResult {
     written.map_err(|error| inside(&format!("cannot write {}", args.dir.display()), &error).into())
 }
 
-/// Writes the man pages. A line may end between alternatives; else a long group of them fits on none.
+/// Writes the man pages. A long group of alternatives fits on no line: lines may end between two of them, and the right
+/// margin is ragged.
 fn write_man_pages(command: &clap::Command, dir: &Path) -> io::Result<()> {
     clap_mangen::generate_to(command.clone(), dir)?;
     for page in fs::read_dir(dir)? {
         let path = page?.path();
         let text = fs::read_to_string(&path)?;
-        fs::write(&path, text.replace("|\\fB", "|\\:\\fB"))?;
+        let text = text.replace("|\\fB", "|\\:\\fB").replace(".SH SYNOPSIS\n", ".SH SYNOPSIS\n.ad l\n");
+        fs::write(&path, text)?;
     }
     Ok(())
 }

@@ -126,7 +126,7 @@ pub(crate) async fn run(
     if args.parent.is_some_and(|parent| !ends_with(parent)) {
         return Ok(());
     }
-    let mut lock = UpLock::take(&state_dir)?.ok_or_else(|| running_already(global, &state_dir))?;
+    let lock = UpLock::take(&state_dir)?.ok_or_else(|| running_already(global, &state_dir))?;
     lock.record(&settings.supervisor_socket)?;
     let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
     // Ctrl-C during the start: there is nothing to serve.
@@ -311,6 +311,10 @@ async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervi
         }
         let gone = child.try_wait().map_err(|error| inside("cannot wait for the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
+            if gone.is_none() {
+                // Not waited for yet, so this is still the process that was started. The next start ends what it left.
+                let _ = child.kill().and_then(|()| child.wait());
+            }
             let state = gone
                 .map_or("does not answer".to_owned(), |status| format!("exited during its start ({status})"));
             let what =

@@ -11,9 +11,10 @@ use rustix::process::{
     Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,
 };
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -53,9 +54,10 @@ impl UpLock {
     ///
     /// # Errors
     /// `RUNTIME` if it cannot be written.
-    pub(crate) fn record(&mut self, supervisor_socket: &Path) -> Result<(), Failure> {
-        let written =
-            self.file.set_len(0).and_then(|()| self.file.write_all(supervisor_socket.as_os_str().as_bytes()));
+    pub(crate) fn record(&self, supervisor_socket: &Path) -> Result<(), Failure> {
+        // Written before the rest of an old path is cut off, so that a kill leaves no empty file.
+        let path = supervisor_socket.as_os_str().as_bytes();
+        let written = self.file.write_all_at(path, 0).and_then(|()| self.file.set_len(path.len() as u64));
         written.map_err(|error| cannot_lock(&error))
     }
 
