@@ -99,6 +99,23 @@ fn down_ends_what_a_killed_gateway_left() {
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
+/// `down` does not take a supervisor that does not answer for one that has ended.
+#[test]
+fn down_reports_a_supervisor_that_does_not_answer() {
+    let world = with_agent();
+    let ready = up(&world);
+    assert!(ProcessHandle::open(pid(&ready["gateway_pid"])).unwrap().kill());
+    let supervisor = ProcessHandle::open(pid(&ready["supervisor_pid"])).unwrap();
+    assert!(supervisor.signal(Signal::STOP));
+    let down = world.cli("home", &["down"]);
+    assert_eq!(down.code, Some(1), "{down:?}");
+    let message = down.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("a supervisor still holds"), "{message}");
+    assert!(supervisor.signal(Signal::CONT));
+    let _ = world.cli("home", &["down"]).ok();
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
 /// `down` leaves a gateway alone that `up` did not start.
 #[test]
 fn down_refuses_a_gateway_of_serve() {
