@@ -151,7 +151,7 @@ mod tests {
     fn free_lock_has_no_holder_and_keeps_the_recorded_socket() {
         let dir = tempfile::tempdir().unwrap();
         assert!(RunningUp::find(dir.path()).unwrap().is_none(), "no file");
-        let mut lock = UpLock::take(dir.path()).unwrap().unwrap();
+        let lock = UpLock::take(dir.path()).unwrap().unwrap();
         assert_eq!(lock.recorded(), None);
         lock.record(Path::new("/run/a.sock")).unwrap();
         drop(lock);
