@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::jsonrpc::RpcError;
 use crate::permission::Voters;
 use crate::rows::SessionMode;
+use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -49,12 +50,26 @@ pub trait BackendMachine: Send {
     fn probe(&mut self) -> Vec<BackendStep>;
     /// True if the running turn can be steered.
     fn can_steer(&self) -> bool;
-    /// True if the process decides permissions itself, by the permission mode that it was started with.
-    fn decides_permissions(&self) -> bool {
-        false
+    /// Returns the mode that the process applies itself for a permission mode with which it is started; `None` if it
+    /// asks the gateway for each permission.
+    fn own_permission_mode(&self, _mode: PermissionMode) -> Option<PermissionMode> {
+        None
     }
     /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
+}
+
+/// Maximum length of a message to an agent, in bytes, so that it fits into a frame to the supervisor: each attempt to
+/// send a larger frame would break the connection.
+pub const INPUT_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
+
+/// Returns the failure of a prompt whose message would be longer than `bytes_max`.
+pub fn prompt_too_long(bytes_max: usize) -> Failure {
+    let max = bytes_max / (1024 * 1024);
+    let text = format!(
+        "As JSON this prompt with its files is longer than one message, {max} MiB. Send less at once."
+    );
+    Failure::new(Code::LimitReached, text).detail("PROMPT_TOO_LONG").origin("gateway")
 }
 
 /// Parameters of [`BackendMachine::start_session`].

@@ -33,7 +33,7 @@ pub struct AgentLine<'a> {
 impl<'a> AgentLine<'a> {
     /// Repairs a line. Invalid JSON stays invalid.
     pub fn repair(bytes: &'a [u8]) -> Self {
-        // The lossy conversion reads byte by byte, so that it is left to text that needs it.
+        // Valid UTF-8 is checked faster than `from_utf8_lossy` does.
         let source =
             std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let was_text = matches!(source, Cow::Borrowed(_));

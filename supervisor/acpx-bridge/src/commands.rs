@@ -20,6 +20,12 @@ use std::time::Duration;
 /// Maximum length of a line of acpx, in bytes: acpx's own limit of a message, escaped.
 const LINE_BYTES_MAX: u64 = 80 * 1024 * 1024;
 
+/// Maximum length of a line of acpx as a JSON string, in bytes: the gateway ends an agent that writes a line of 12 MiB.
+const SENT_BYTES_MAX: usize = 11 * 1024 * 1024 + 512 * 1024;
+
+/// Maximum length of the members that stay of a longer line, in bytes.
+const MEMBER_BYTES_MAX: usize = 4 * 1024;
+
 /// Maximum number of commands that wait for their turn.
 const QUEUE_MAX: usize = 64;
 
@@ -188,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Runs one command to its end and reports its lines and its end.
+    /// Runs one command; reports its output lines and its exit status.
     fn run(
         self: &Arc<Self>,
         command: &Command,
@@ -289,10 +295,24 @@ impl LineReader {
             let text = String::from_utf8_lossy(line.trim_ascii_end()).into_owned();
             let is_over = lock(&self.is_over);
             if !text.is_empty() && !*is_over {
-                self.output.send(&message(counted(text, &self.count)));
+                self.output.send(&message(shortened(counted(text, &self.count))));
             }
         }
     }
+}
+
+/// Removes the large members of a JSON object that is too long for the gateway.
+fn shortened(line: String) -> String {
+    // An escape has six bytes at most.
+    let is_long = line.len() > SENT_BYTES_MAX / 6
+        && serde_json::to_string(&line).is_ok_and(|escaped| escaped.len() > SENT_BYTES_MAX);
+    if !is_long {
+        return line;
+    }
+    let Ok(Value::Object(mut object)) = serde_json::from_str(&line) else { return line };
+    object.retain(|_, value| value.to_string().len() <= MEMBER_BYTES_MAX);
+    object.insert("left_out_bytes".to_owned(), line.len().into());
+    Value::Object(object).to_string()
 }
 
 /// Replaces large members of a JSON object by their number of entries.

@@ -99,7 +99,7 @@ pub(crate) enum Message {
     Watch {
         /// Number of the command.
         id: u64,
-        /// The line, unchanged.
+        /// The line; without its large members and with `left_out_bytes` if it is too long for the gateway.
         line: String,
     },
     /// End of a command.

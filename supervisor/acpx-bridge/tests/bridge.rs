@@ -20,6 +20,7 @@ case $1 in
     prompt) cat; echo; echo "$HOME" ;;
     show) echo '{"name":"s","messages":[{"a":1},{"b":2}],"lastSeq":3}' ;;
     mcp) cat "$HOME/mcp.json" ;;
+    long) printf '{"cursor":"c","type":"message","message":"'; head -c 6000000 /dev/zero | tr '\0' '\1' | sed 's/./\\u0001/g'; echo '"}' ;;
     slow) sleep 0.3; echo '{"slow":true}' ;;
     close) sleep 0.5; echo closed >"$(dirname "$0")/closed" ;;
     hang) echo '{"hang":true}'; sleep 600 ;;
@@ -135,6 +136,16 @@ fn commands_run_in_order_one_at_a_time() {
         exit(5, 4),
     ];
     assert_eq!(lines, want);
+    bridge.end();
+}
+
+#[test]
+fn large_members_of_a_line_that_is_too_long_are_left_out() {
+    let (mut bridge, _) = Bridge::ready();
+    bridge.send(&run(1, "long"));
+    let line: Value = serde_json::from_str(bridge.line()["line"].as_str().unwrap()).unwrap();
+    assert_eq!(line, json!({ "cursor": "c", "type": "message", "left_out_bytes": 36_000_043 }));
+    assert_eq!(bridge.line()["type"], "exit");
     bridge.end();
 }
 

@@ -11,17 +11,13 @@ use crate::jsonrpc::REFUSED;
 use crate::permission::{self, NOT_A_VOTER, NOT_PENDING, PermissionDecision, Voter};
 use crate::rows::{
     AutoResolution, NonInteractive, PermissionMode, PermissionRow, PermissionState, RequestState, ResolvedBy,
-    RunRow,
+    RunPermissions, RunRow,
 };
 use crate::session::SessionState;
 use crate::writes::Write;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::json;
-
-/// Maximum length of a text in a message to an agent, in bytes, so that the message fits into a frame to the
-/// supervisor: each attempt to send a larger frame would break the connection.
-pub(super) const MESSAGE_BYTES_MAX: usize = acp_shared::protocol::FRAME_BYTES_MAX - 64 * 1024;
 
 /// Resolution of a question.
 #[derive(Debug, Default)]
@@ -115,6 +111,28 @@ impl Actor {
         };
         let (mode, non_interactive) = self.permission_settings(run);
         permission::decide_permission(mode, non_interactive, interactive, options, tool_kind.as_deref())
+    }
+
+    /// Checks that the permission settings of a run can be applied: a process that decides permissions itself knows those
+    /// of the session only.
+    ///
+    /// # Errors
+    /// `USAGE` if they differ from the session's.
+    pub(super) fn check_run_permissions(&self, run: RunPermissions) -> Result<(), Failure> {
+        let session = &self.session.options;
+        let Some(applied) = self.backend.own_permission_mode(session.permission) else { return Ok(()) };
+        let is_other_mode =
+            run.mode.is_some_and(|mode| self.backend.own_permission_mode(mode) != Some(applied));
+        let is_other_policy = run.non_interactive.is_some_and(|policy| policy != session.non_interactive);
+        if is_other_mode || is_other_policy {
+            let text = format!(
+                "The backend {} has no permission settings for one prompt. Change those of the session: \
+                 `acp-gateway sessions set {} --permission MODE` or `--non-interactive-permissions POLICY`.",
+                self.session.backend, self.session.session_key
+            );
+            return Err(Failure::new(Code::Usage, text).detail("NOT_SUPPORTED").origin("gateway"));
+        }
+        Ok(())
     }
 
     /// Returns permission mode and non-interactive policy: those of the run, or else the session's.

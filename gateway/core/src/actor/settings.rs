@@ -100,7 +100,9 @@ impl Actor {
     fn restarts_agent(&self, setting: &Setting) -> bool {
         let is_permission = matches!(setting, Setting::Permission(_) | Setting::NonInteractive(_));
         setting.requires_restart()
-            || (is_permission && self.lease.is_some() && self.backend.decides_permissions())
+            || (is_permission
+                && self.lease.is_some()
+                && self.backend.own_permission_mode(self.session.options.permission).is_some())
     }
 
     /// Changes a setting of the gateway itself.

@@ -2,8 +2,7 @@
 
 use super::input::{ActorCommand, CommandReply, IdempotencyRecord, Ticket};
 use super::{Actor, StepOutput};
-use crate::actor::permissions::MESSAGE_BYTES_MAX;
-use crate::backend::SubmitParams;
+use crate::backend::{INPUT_BYTES_MAX, SubmitParams, prompt_too_long};
 use crate::event::{self, EventKind};
 use crate::failure::Failure;
 use crate::jsonrpc;
@@ -94,6 +93,7 @@ impl Actor {
             return Err(Failure::of(Code::SessionClosed));
         }
         self.check_size(&request.text)?;
+        self.check_run_permissions(request.permissions)?;
         if self.runs.len() >= self.limits.queue_runs_max {
             let max = self.limits.queue_runs_max;
             let text =
@@ -118,8 +118,8 @@ impl Actor {
             let max = self.limits.prompt_bytes_max;
             return Err(Failure::new(Code::LimitReached, format!("A prompt may have {max} bytes at most.")));
         }
-        if jsonrpc::quoted_len(text) > MESSAGE_BYTES_MAX {
-            return Err(Failure::new(Code::LimitReached, "As JSON this prompt is too long for one message."));
+        if jsonrpc::quoted_len(text) > INPUT_BYTES_MAX {
+            return Err(prompt_too_long(INPUT_BYTES_MAX));
         }
         Ok(())
     }
@@ -162,6 +162,13 @@ impl Actor {
         }
         let Some(at) = self.next_prompt() else { return };
         let Some(mut run) = self.runs.remove(at) else { return };
+        // The session's settings may have changed since the prompt was accepted.
+        if let Err(failure) = self.check_run_permissions(run.permissions) {
+            let run_id = run.run_id;
+            self.runs.insert(at, run);
+            self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure), out);
+            return self.start_next(out);
+        }
         let Some(from) = out.run_event(&mut run, RunEvent::Started) else {
             self.runs.insert(at, run);
             return;

@@ -59,7 +59,7 @@ impl UpChild {
         Ok(line)
     }
 
-    /// Ends it, and with it its supervisor and all agents.
+    /// Ends the gateway, its supervisor and all agents.
     ///
     /// # Errors
     /// `TIMEOUT`; `RUNTIME` if it cannot be signalled.

@@ -7,6 +7,7 @@ use crate::backend::{
     AgentRequest, AgentRequestKind, BackendMachine, BackendStep, CloseMode, InputKind, PermissionOption,
     RequestReply, StartSessionParams, SubmitParams,
 };
+use crate::config::PermissionMode;
 use crate::event::{EventKind, NewEvent};
 use crate::session::SessionState;
 use acp_shared::ids::{AgentName, SessionKey};
@@ -23,6 +24,9 @@ pub(super) struct LetterMachine {
     /// Parameters with which each process was opened.
     #[serde(skip)]
     pub(super) start_params: Arc<Mutex<Vec<StartSessionParams>>>,
+    /// True if the process decides permissions itself.
+    #[serde(skip)]
+    pub(super) decides: bool,
 }
 
 impl Default for ActorLimits {
@@ -67,8 +71,12 @@ fn send(text: String, kind: InputKind) -> BackendStep {
 }
 
 impl BackendMachine for LetterMachine {
+    fn own_permission_mode(&self, mode: PermissionMode) -> Option<PermissionMode> {
+        self.decides.then_some(if mode == PermissionMode::Ask { PermissionMode::ApproveReads } else { mode })
+    }
     fn start_session(&mut self, input: &StartSessionParams) -> Vec<BackendStep> {
-        *self = Self { start_params: Arc::clone(&self.start_params), ..Self::default() };
+        let start_params = Arc::clone(&self.start_params);
+        *self = Self { start_params, decides: self.decides, ..Self::default() };
         self.start_params.lock().unwrap().push(input.clone());
         vec![send(format!("init {}", input.resume.as_deref().unwrap_or("-")), InputKind::Control)]
     }

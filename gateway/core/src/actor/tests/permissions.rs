@@ -1,7 +1,7 @@
 //! Adverse cases of permission requests: repeated, late or unrelated answers, outdated questions, and a
 //! gateway killed in between (design §6 "Permissions", §9 H4).
 
-use super::decisions::{prompt, ready, ready_with, run_state, submit};
+use super::decisions::{prompt, ready, ready_with, run_state, started, submit};
 use super::world::{World, answer_command, prompt_request, voter};
 use super::*;
 use crate::event::EventKind as K;
@@ -236,6 +236,34 @@ fn repeated_questions_without_approver_fail_the_run_once() {
     world.emit("D\n");
     assert_eq!(run_state(&world, run), RunState::Failed);
     assert_eq!(answers(&world), ["cancelled"; 3]);
+}
+
+#[test]
+fn settings_of_a_run_are_refused_if_the_process_decides_permissions() {
+    let mut world = started(|world| world.decides = true);
+    world.rows.session.options.permission = PermissionMode::Ask;
+    world.restart();
+    let run = |mode, non_interactive| PromptRequest {
+        permissions: RunPermissions { mode, non_interactive },
+        ..prompt_request("prompt a")
+    };
+    for (mode, policy) in [(Some(PermissionMode::DenyAll), None), (None, Some(NonInteractive::Fail))] {
+        let refused = submit(&mut world, run(mode, policy)).unwrap_err();
+        assert_eq!((refused.code, refused.detail_code.as_deref()), (Code::Usage, Some("NOT_SUPPORTED")));
+    }
+    // To such a process, `ask` and `approve-reads` are the same.
+    let same = run(Some(PermissionMode::ApproveReads), Some(NonInteractive::Deny));
+    let done = submit(&mut world, same.clone()).unwrap().run_id;
+    assert_eq!(run_state(&world, done), RunState::Completed);
+    // The session's mode was changed while the run waited.
+    world.is_input_blocked = true;
+    let first = submit(&mut world, same.clone()).unwrap().run_id;
+    let second = submit(&mut world, same).unwrap().run_id;
+    world.rows.session.options.permission = PermissionMode::ApproveAll;
+    world.is_input_blocked = false;
+    world.restart();
+    assert_ne!(first, second);
+    assert_eq!(world.run(second).error.clone().unwrap().detail_code.as_deref(), Some("NOT_SUPPORTED"));
 }
 
 #[test]

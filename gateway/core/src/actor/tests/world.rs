@@ -75,6 +75,8 @@ pub(super) struct World {
     pub(super) refuse_spawn: Option<(RefusalCode, Option<u64>)>,
     /// Parameters with which each process was opened.
     pub(super) start_params: Arc<Mutex<Vec<StartSessionParams>>>,
+    /// True if the agent's process decides permissions itself.
+    pub(super) decides: bool,
     pub(super) transitions: Vec<Transition>,
     pub(super) silent_exit: bool,
     pub(super) limits: ActorLimits,
@@ -230,6 +232,7 @@ impl World {
             _ => LetterMachine::default(),
         };
         machine.start_params = Arc::clone(&self.start_params);
+        machine.decides = self.decides;
         let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
         let profile = AgentProfile { refused, ..profile() };
         self.actor =

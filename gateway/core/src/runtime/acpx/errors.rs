@@ -1,4 +1,4 @@
-//! Errors of acpx and what they mean here.
+//! Errors of acpx and the failures of runs and sessions that they stand for.
 
 use crate::failure::Failure;
 use acp_shared::codes::Code;

@@ -31,7 +31,7 @@ use crate::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, LineFault, RequestReply, StartSessionParams,
     SubmitParams,
 };
-use crate::config::{AcpxBackend, ClientFs};
+use crate::config::{AcpxBackend, ClientFs, PermissionMode};
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::rows::SessionRow;
@@ -254,8 +254,8 @@ impl BackendMachine for AcpxMachine {
         false
     }
 
-    fn decides_permissions(&self) -> bool {
-        true
+    fn own_permission_mode(&self, mode: PermissionMode) -> Option<PermissionMode> {
+        Some(if mode == PermissionMode::Ask { PermissionMode::ApproveReads } else { mode })
     }
 
     fn save(&self) -> String {

@@ -170,6 +170,9 @@ pub(super) struct AcpxTurn {
     /// True once a cancel was sent.
     #[serde(default)]
     pub(super) cancelled: bool,
+    /// True once a queue owner ended in the turn.
+    #[serde(default)]
+    pub(super) owner_ended: bool,
     /// Number of cancels that had no effect.
     #[serde(default)]
     pub(super) cancel_retries: u32,
@@ -202,6 +205,7 @@ impl AcpxTurn {
             watch_starts: 0,
             retries: 0,
             cancelled: false,
+            owner_ended: false,
             cancel_retries: 0,
             ids: BTreeMap::new(),
             asked: BTreeMap::new(),

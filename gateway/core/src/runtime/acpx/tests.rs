@@ -309,9 +309,16 @@ fn death_of_the_queue_owner_between_turns_ends_the_process() {
     let ended = json!({ "type": "owner_ended" }).to_string();
     let mut pair = Pair::open();
     pair.prompt();
-    assert!(pair.receive(&ended).is_empty(), "the watch command ends the turn");
-    pair.receive(&pair.bridge.turn_result(&json!({ "status": "completed", "stopReason": "end_turn" })));
+    let done = json!({ "status": "completed", "stopReason": "end_turn" });
+    pair.receive(&pair.bridge.turn_result(&done));
     let steps = pair.receive(&ended);
+    assert_eq!(end_of(&steps), (None, true), "{steps:?}");
+    // An owner that ended in the turn: the watch command ends the turn, and then the process is ended.
+    let mut pair = Pair::open();
+    let (run, _) = pair.prompt();
+    assert!(pair.receive(&ended).is_empty());
+    let steps = pair.receive(&pair.bridge.turn_result(&done));
+    assert!(steps.iter().any(|step| matches!(step, BackendStep::TurnDone { run_id, .. } if *run_id == run)));
     assert_eq!(end_of(&steps), (None, true), "{steps:?}");
     // A close ends the owner, too.
     let mut pair = Pair::open();
@@ -398,6 +405,42 @@ fn refused_prompts_are_sent_again_a_limited_number_of_times() {
         assert_eq!(end_of(&steps), (Some((code, detail.to_owned())), false));
         assert_eq!(pair.count("run", "prompt"), retries + 1, "{detail}");
     }
+}
+
+#[test]
+fn prompt_that_was_cancelled_is_not_sent_again() {
+    let mut pair = Pair::open();
+    let refused = error("RUNTIME", "QUEUE_OWNER_OVERLOADED");
+    pair.bridge.scripted.borrow_mut().insert("prompt", (vec![refused], 1));
+    let (run, _) = pair.prompt();
+    let retry = json!({ "type": "timer", "id": pair.last_timer() }).to_string();
+    pair.bridge.scripted.borrow_mut().insert("cancel", (vec![json!({ "cancelled": false })], 0));
+    let steps = pair.machine.cancel(run);
+    pair.answer(steps);
+    let steps = pair.receive(&retry);
+    assert!(matches!(&steps[..], [BackendStep::TurnDone { run_id, .. }] if *run_id == run), "{steps:?}");
+    assert_eq!(pair.count("run", "prompt"), 1);
+}
+
+#[test]
+fn prompt_that_is_too_long_for_a_line_fails_before_it_is_sent() {
+    let mut pair = Pair::open();
+    // Twice escaped, a quote has four bytes.
+    let text = "\"".repeat(3 * 1024 * 1024);
+    let input = SubmitParams { run_id: RunId::mint(), text, files: None, steer: false };
+    let steps = pair.machine.submit(&input);
+    assert_eq!(end_of(&steps), (Some((Code::LimitReached, "PROMPT_TOO_LONG".to_owned())), false));
+    assert_eq!((steps.len(), end_of(&pair.prompt().1)), (1, (None, false)), "the session goes on");
+}
+
+#[test]
+fn message_that_the_bridge_left_out_is_reported() {
+    let mut pair = Pair::open();
+    pair.prompt();
+    let line = pair.bridge.watch_line(&json!({ "type": "message", "left_out_bytes": 20_000_000 }));
+    let steps = pair.receive(&line);
+    let [BackendStep::Event(event)] = &steps[..] else { panic!("{steps:?}") };
+    assert!(event.payload.contains("acpx_message_left_out"), "{event:?}");
 }
 
 #[test]

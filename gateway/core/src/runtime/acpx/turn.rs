@@ -4,13 +4,17 @@ use super::bridge::{BridgeCommand, BridgeInput, WatchCommand};
 use super::errors::{AcpxError, FailedStage, Verdict, classify};
 use super::state::{AcpxPhase, AcpxTurn, CommandKind, PENDING_MAX, PendingCommand};
 use super::{AcpxMachine, control};
-use crate::backend::{BackendStep, CloseMode, InputKind, SubmitParams};
+use crate::backend::{BackendStep, CloseMode, InputKind, SubmitParams, prompt_too_long};
 use crate::failure::Failure;
 use crate::files;
+use crate::jsonrpc::quoted_len;
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use serde_json::Value;
 
+/// Maximum length of the content blocks of a prompt as a JSON string, in bytes: the watch command repeats them in a line of
+/// the bridge, which would otherwise leave them out.
+const PROMPT_BYTES_MAX: usize = 11 * 1024 * 1024;
 /// Time for a sign that a prompt was accepted, after its command ended without one, in milliseconds.
 const ACCEPT_MS: u64 = 5_000;
 /// Time before a cancel without an effect is sent again, in milliseconds: the turn may not have begun.
@@ -27,7 +31,11 @@ impl AcpxMachine {
         }
         // Always content blocks: acpx reads a text that begins with `[` as such.
         let blocks = files::content_blocks(&input.text, input.files.as_deref(), self.state.takes);
-        self.state.turn = Some(AcpxTurn::new(run_id, blocks.to_string()));
+        let blocks = blocks.to_string();
+        if quoted_len(&blocks) > PROMPT_BYTES_MAX {
+            return vec![BackendStep::TurnFailed { run_id, failure: prompt_too_long(PROMPT_BYTES_MAX) }];
+        }
+        self.state.turn = Some(AcpxTurn::new(run_id, blocks));
         self.send_prompt().into_iter().collect()
     }
 
@@ -151,7 +159,12 @@ impl AcpxMachine {
     pub(super) fn on_timer(&mut self, id: u64) -> Vec<BackendStep> {
         let Some(command) = self.state.commands.remove(&id) else { return Vec::new() };
         let Some(turn) = &self.state.turn else { return Vec::new() };
+        let run_id = turn.run_id;
         match command.kind {
+            // acpx has refused the prompt, so that nothing of it can run.
+            CommandKind::RetryTimer if turn.cancelled && turn.request.is_none() => {
+                self.end_turn(|_| cancelled(run_id))
+            }
             CommandKind::RetryTimer if turn.request.is_none() => self.send_prompt().into_iter().collect(),
             CommandKind::AcceptTimer if turn.request.is_none() => {
                 let error = AcpxError::without_report("prompt", None);
@@ -223,14 +236,20 @@ impl AcpxMachine {
         let mut steps: Vec<BackendStep> = unwatch.into_iter().chain([end(turn.cancelled)]).collect();
         if let Some(goodbye) = self.state.goodbye {
             steps.extend(self.say_goodbye(goodbye));
+        } else if turn.owner_ended {
+            steps.extend(self.on_owner_end());
         }
         steps
     }
 
     /// Handles the end of the queue owner. Its agent may still run, and acpx would start another one with the next
-    /// prompt: the process is ended. A running turn is ended by its watch command.
+    /// prompt: the process is ended, after the running turn, which its watch command ends.
     pub(super) fn on_owner_end(&mut self) -> Vec<BackendStep> {
-        if self.state.phase != AcpxPhase::Ready || self.state.turn.is_some() || self.is_closing() {
+        if let Some(turn) = &mut self.state.turn {
+            turn.owner_ended = true;
+            return Vec::new();
+        }
+        if self.state.phase != AcpxPhase::Ready || self.is_closing() {
             return Vec::new();
         }
         self.state.phase = AcpxPhase::Failed;

@@ -50,6 +50,11 @@ impl AcpxMachine {
             return Vec::new();
         }
         match &*kind {
+            "message" if members.get("left_out_bytes").is_some() => {
+                let text =
+                    "A message of the agent was left out: it is longer than a line of the bridge may be.";
+                vec![self.status("acpx_message_left_out", text, &[])]
+            }
             "message" => members.get("message").map(|raw| self.on_message(raw)).unwrap_or_default(),
             "turn_result" => self.on_turn_result(&lens::value(members.get("result").unwrap_or("null"))),
             _ => Vec::new(),
@@ -119,7 +124,7 @@ impl AcpxMachine {
             }
             return Vec::new();
         }
-        // acpx answers the other requests of ACP; it refuses those that it did not offer.
+        // Requests for files and terminals are answered by acpx.
         if method.starts_with("fs/") || method.starts_with("terminal/") {
             return Vec::new();
         }

@@ -87,6 +87,19 @@ pub(super) fn running() -> (DirectMachine, RunId) {
 }
 
 #[test]
+fn prompt_that_is_too_long_for_a_frame_fails_before_it_is_sent() {
+    let mut machine = open_with(json!({}), &defaults());
+    // A control character has six bytes in JSON.
+    let text = "\u{1}".repeat(6 * 1024 * 1024);
+    let input = SubmitParams { run_id: RunId::mint(), text, files: None, steer: false };
+    let steps = machine.submit(&input);
+    let [BackendStep::TurnFailed { failure, .. }] = &steps[..] else { panic!("{} steps", steps.len()) };
+    assert_eq!((failure.code, failure.detail_code.as_deref()), (Code::LimitReached, Some("PROMPT_TOO_LONG")));
+    let input = SubmitParams { text: "hello".to_owned(), ..input };
+    assert!(matches!(&machine.submit(&input)[..], [BackendStep::Send { .. }]));
+}
+
+#[test]
 fn prompt_id_contains_its_run() {
     let mut machine = open_with(json!({ "protocolVersion": 1 }), &defaults());
     let run_id = RunId::mint();

@@ -4,7 +4,7 @@ use super::state::{ActiveTurn, HandshakePhase, PENDING_MAX, booleans};
 use super::{DirectMachine, control, lens};
 use crate::agent_settings::OptionChange;
 use crate::agent_settings::{ConfigOption, MODEL_OPTION, SettingsReport};
-use crate::backend::{BackendStep, CloseMode, InputKind, SubmitParams};
+use crate::backend::{BackendStep, CloseMode, INPUT_BYTES_MAX, InputKind, SubmitParams, prompt_too_long};
 use crate::failure::Failure;
 use crate::jsonrpc::{self, CANCELLED, string};
 use crate::sanitize;
@@ -24,6 +24,9 @@ impl DirectMachine {
         };
         let params = json!({ "sessionId": session_id, "prompt": self.content(input) });
         let bytes = jsonrpc::request(&format!("prompt:{run_id}"), "session/prompt", &params.to_string());
+        if bytes.len() > INPUT_BYTES_MAX {
+            return vec![BackendStep::TurnFailed { run_id, failure: prompt_too_long(INPUT_BYTES_MAX) }];
+        }
         let mut steps: Vec<BackendStep> = self.flush_half().into_iter().collect();
         self.state.prompted = true;
         self.state.turn = Some(ActiveTurn { run_id, cancelled: false, rejected: false });
@@ -49,6 +52,9 @@ impl DirectMachine {
             "_meta": { "steering": { "idleBehavior": "promptRequired" } },
         });
         let bytes = jsonrpc::request(&format!("steer:{run_id}"), "_session/steering", &params.to_string());
+        if bytes.len() > INPUT_BYTES_MAX {
+            return vec![BackendStep::Steered { run_id, taken: false }];
+        }
         self.state.steers.push(run_id);
         vec![BackendStep::Send { bytes, kind: InputKind::Steer { run_id } }]
     }
