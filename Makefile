@@ -49,7 +49,7 @@ up: ## Build everything without optimisation and run it: supervisor, gateway, de
 	$(CARGO) build --locked --workspace --bins
 	exec $(TARGET_DIR)/debug/acp-gateway up $(if $(STATE_DIR),--state-dir "$(STATE_DIR)")
 
-build: ## Build the three programs in release mode, their man pages and completions
+build: ## Build the programs in release mode, their man pages and completions
 	$(RELEASE) $(CARGO) build --release --locked -p acp-gateway -p acp-supervisor -p acp-acpx-bridge
 	@$(MAKE) --no-print-directory wrapper strip
 	install -m 755 "$(WRAPPER)" $(TARGET_DIR)/release/acp-wrapper

@@ -22,7 +22,7 @@ for number in 1 2; do
     for build in first second; do
         (cd "$place/source" && env -u CARGO_TARGET_DIR CARGO_HOME="$place/cargo" make $archives >"$place/log" 2>&1) ||
             { tail -n 30 "$place/log" >&2; exit 1; }
-        (cd "$place/source/target" && sha256sum release/acp-{gateway,supervisor,wrapper}{,.debug} packages/acp-host*) \
+        (cd "$place/source/target" && sha256sum release/acp-{gateway,supervisor,wrapper,acpx-bridge}{,.debug} packages/acp-host*) \
             >"$scratch/sums-$number-$build"
     done
     cat "$scratch/sums-$number-second"

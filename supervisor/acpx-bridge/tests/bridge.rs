@@ -144,7 +144,7 @@ fn large_members_of_a_line_that_is_too_long_are_left_out() {
     let (mut bridge, _) = Bridge::ready();
     bridge.send(&run(1, "long"));
     let line: Value = serde_json::from_str(bridge.line()["line"].as_str().unwrap()).unwrap();
-    assert_eq!(line, json!({ "cursor": "c", "type": "message", "left_out_bytes": 36_000_043 }));
+    assert_eq!(line, json!({ "cursor": "c", "type": "message", "left_out_bytes": 36_000_044 }));
     assert_eq!(bridge.line()["type"], "exit");
     bridge.end();
 }
