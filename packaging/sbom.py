@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the components of the three programs as CycloneDX 1.5, from `cargo metadata` on standard input.
+"""Prints the components of the programs as CycloneDX 1.5, from `cargo metadata` on standard input.
 
 usage: cargo metadata --locked --format-version 1 --filter-platform TARGET | sbom.py
 The same dependencies give the same bytes: no time and no serial number.

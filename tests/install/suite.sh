@@ -39,7 +39,7 @@ su alice -c 'acp-gateway --state-dir /var/lib/acp-gateway/alice doctor' >/tmp/ou
 grep -q '/usr/lib/acp-host/acp-wrapper' /tmp/out || fail "doctor does not find the wrapper: $(cat /tmp/out)"
 
 # One user without root: the tarball runs from any directory.
-mkdir -p /home/alice/.local && tar -xzf target/packages/acp-host-*.tar.gz -C /home/alice/.local --strip-components=1
+mkdir -p /home/alice/.local && tar -xzf target/packages/acp-host-*-linux.tar.gz -C /home/alice/.local --strip-components=1
 (cd /home/alice/.local && sha256sum --quiet -c SHA256SUMS) || fail "checksums of the tarball"
 (cd target/packages && sha256sum --quiet -c SHA256SUMS) || fail "checksum beside the tarball"
 su alice -c '~/.local/bin/acp-gateway --state-dir ~/other doctor' >/tmp/out 2>&1 || true
