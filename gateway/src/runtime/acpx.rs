@@ -12,12 +12,13 @@ use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// File name of the bridge, in the directory of the wrapper.
 const BRIDGE_FILE: &str = "acp-acpx-bridge";
-/// Interval of look-ups: a program may be installed or removed while the gateway runs.
-const LOOK_UP_EVERY: Duration = Duration::from_secs(30);
+/// Minimum time between two look-ups.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
 /// True if the configuration names the backend for new sessions.
 pub(crate) fn names_acpx(config: &Config) -> bool {
@@ -33,6 +34,8 @@ pub(crate) struct AcpxProbe {
     supervisor: SupervisorClient,
     runtime: Arc<AcpxRuntime>,
     health: Arc<Mutex<BackendHealth>>,
+    /// Notified when somebody asks for the health of a backend that was not usable: its programs may be installed now.
+    asked: Arc<Notify>,
 }
 
 impl AcpxProbe {
@@ -41,16 +44,24 @@ impl AcpxProbe {
         let bridge = wrapper_of(exe).with_file_name(BRIDGE_FILE).to_string_lossy().into_owned();
         let unknown = BackendHealth { ok: false, details: "acpx was not looked up yet".to_owned() };
         let health = Arc::new(Mutex::new(unknown));
+        let asked = Arc::new(Notify::new());
         let (settings, starter, cached) = (live.clone(), supervisor.clone(), Arc::clone(&health));
+        let ask = Arc::clone(&asked);
         let runtime = AcpxRuntime::new(
             bridge,
             move || settings.now().config.backends.acpx.clone(),
             move || match starter.outage() {
                 Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
-                None => cached.lock().clone(),
+                None => {
+                    let health = cached.lock().clone();
+                    if !health.ok {
+                        ask.notify_one();
+                    }
+                    health
+                }
             },
         );
-        Self { live, supervisor, runtime: Arc::new(runtime), health }
+        Self { live, supervisor, runtime: Arc::new(runtime), health, asked }
     }
 
     /// Registers the backend, or removes it if the configuration disables it.
@@ -62,7 +73,8 @@ impl AcpxProbe {
         }
     }
 
-    /// Looks the programs up at start, after each reload and reconnect, and at intervals, until `stop`.
+    /// Looks the programs up at start, after each reload and reconnect, and when the health of an unusable backend is asked
+    /// for, until `stop`.
     pub(crate) async fn run(self, registry: Arc<Registry>, stop: CancellationToken) {
         let (mut changes, mut status) = (self.live.changes(), self.supervisor.status());
         loop {
@@ -74,7 +86,7 @@ impl AcpxProbe {
                 () = stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
                 changed = status.changed() => if changed.is_err() { return },
-                () = tokio::time::sleep(LOOK_UP_EVERY) => {}
+                () = self.asked.notified() => tokio::time::sleep(LOOK_UP_PAUSE).await,
             }
         }
     }
