@@ -23,6 +23,7 @@ use crate::config::LiveConfig;
 use crate::conversation::delivery;
 use crate::conversation::inbound::InboundService;
 use crate::metrics::Metrics;
+use crate::ops::completions;
 use crate::ops::integrity_check;
 use crate::ops::metrics_endpoint::{self, MetricsEndpoint};
 use crate::ops::notify;
@@ -269,6 +270,7 @@ pub(crate) fn spawn_background_tasks(
             )),
         ),
         ("windows", tokio::spawn(reaping)),
+        ("completions", tokio::spawn(completions::run(store.clone(), Arc::clone(manager), stop.clone()))),
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),

@@ -152,6 +152,9 @@ pub struct PromptRequest {
     pub asked_in: Option<Box<ConversationRef>>,
     /// True to start a new agent conversation first, if the old one cannot be continued.
     pub new_conversation: bool,
+    /// Run of another session whose completion the prompt tells.
+    #[serde(skip)]
+    pub completion_of: Option<RunId>,
 }
 
 impl PromptRequest {

@@ -25,7 +25,7 @@ use acp_core::request::{
 use acp_core::rows::{PermissionRow, RunMode, RunPermissions, SessionMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
-use acp_core::visibility::principal_sees;
+use acp_core::visibility::Action;
 use acp_shared::codes::Code;
 use acp_shared::files::READ_BYTES_MAX;
 use acp_shared::ids::{AgentName, SessionKey};
@@ -134,11 +134,10 @@ pub(crate) async fn list(
     });
     let before = before.transpose()?.map(|cursor| cursor.0);
     let ListQuery { all, state, agent, q, .. } = query;
-    let agents = caller.agents.clone();
+    let seen_by = Some(caller);
     // One more row tells if there is another page.
-    let asked = SessionQuery { closed_too: all, state, agent, agents, text: q, before, limit: limit + 1 };
+    let asked = SessionQuery { closed_too: all, state, agent, seen_by, text: q, before, limit: limit + 1 };
     let mut rows = api.service.find_sessions(asked).await?;
-    rows.retain(|(_, row)| principal_sees(&caller, row));
     let more = rows.len() as u64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next = rows.last().filter(|_| more && before.is_some()).map(|(ord, _)| PageCursor(*ord).encode());
@@ -173,7 +172,7 @@ pub(crate) async fn visible_permissions(
     // The rows of other agents do not count for the limit.
     let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { PERMISSIONS_MAX };
     let rows = service.all_pending_permissions(read_max).await?;
-    let mut visible = VisibleSessions::new(service, caller);
+    let mut visible = VisibleSessions::new(service, caller, Action::History);
     let mut found = Vec::new();
     for row in rows {
         if found.len() as u64 >= PERMISSIONS_MAX {

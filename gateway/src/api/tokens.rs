@@ -105,6 +105,7 @@ impl TokenRegistry {
             scope: row.scope,
             local: is_local,
             agents: row.agents.clone(),
+            acts_for: None,
         };
         let lease = TokenLease { revoked: revoked.clone(), expires_in: left_ms.map(Duration::from_millis) };
         Some((principal, lease))

@@ -31,7 +31,7 @@ use acp_core::runtime::{Registry, acpx};
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
 use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
@@ -339,6 +339,10 @@ impl Service for GatewayService {
 
     fn may_unbind_stale(&self, at: &ConversationRef) -> bool {
         self.live.policy(&PolicyScope::of(Some(at))).may_unbind_stale()
+    }
+
+    fn instance_id(&self) -> GatewayInstanceId {
+        self.store.identity().instance_id
     }
 
     fn config(&self) -> Arc<LoadedConfig> {

@@ -27,6 +27,7 @@ use acp_core::runtime::acpx::AcpxRuntime;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::runtime::{BackendHealth, Registry, Runtime as _};
 use acp_core::static_binding::{StaticSessionSpec, find_entry, first_key};
+use acp_core::visibility::AgentRequester;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use serde_json::json;
@@ -160,6 +161,15 @@ fn decisions(loaded: &LoadedConfig, channel: &str) -> String {
 
 fn console(loaded: &LoadedConfig) -> String {
     decisions(loaded, "console")
+}
+
+/// What the agent sees of other sessions, as configured and in a sandbox.
+fn sight(loaded: &LoadedConfig) -> String {
+    let mut config = loaded.config.clone();
+    let instance = session_row(&SessionKey::parse("s").unwrap()).gateway_instance_id;
+    let configured = AgentRequester::of_agent(mine(), instance, &config);
+    config.agents.get_mut(&mine()).unwrap().sandboxed = true;
+    format!("{configured:?} {:?}", AgentRequester::of_agent(mine(), instance, &config))
 }
 
 fn personas(loaded: &LoadedConfig) -> String {
@@ -379,6 +389,9 @@ const ROWS: &[Row] = &[
     ("agents.*.mode", "\"plan\"", Seen(profile)),
     ("agents.*.asks", "true", Seen(profile)),
     ("agents.*.auth_method", "\"key\"", Seen(profile)),
+    ("{tools.sessions.visibility,sandbox.session_visibility}", "\"self\"", Seen(sight)),
+    ("{agents.*.sandboxed,tools.agent_to_agent.enabled,tools.agent_to_agent.send}", "true", Seen(sight)),
+    ("tools.agent_to_agent.allow", "[\"*\"]", Seen(sight)),
     ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
     ("agents.*.client_fs", "\"read\"", Seen(profile)),
     ("{agents.*.,}mcp_servers.*.{name,command}", "\"other\"", Seen(servers)),

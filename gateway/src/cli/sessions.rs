@@ -5,7 +5,8 @@ use crate::api::client::{EventSelection, GatewayClient, encode};
 use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
-use crate::cli::session_arg::{SessionArg, resolve_name};
+use crate::cli::session_arg::{ActsForArgs, SessionArg, resolve_name};
+use crate::cli::session_changes::EndArgs;
 use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, shell_completion, usage};
 use acp_core::api::{
     BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView, SessionView,
@@ -41,11 +42,15 @@ pub(crate) enum SessionsCommand {
         /// Include closed sessions
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        acts_for: ActsForArgs,
     },
     /// Show everything about one session
     Show {
         #[command(flatten)]
         session: SessionArg,
+        #[command(flatten)]
+        acts_for: ActsForArgs,
     },
     /// Print the history of a session from its journal
     History(HistoryArgs),
@@ -137,21 +142,6 @@ pub(crate) enum SessionsCommand {
     Delete(EndArgs),
     /// Close a session to begin again with another one
     Reset(EndArgs),
-}
-
-/// `sessions close | archive | delete | reset`
-#[derive(Debug, Args)]
-pub(crate) struct EndArgs {
-    #[command(flatten)]
-    pub(crate) session: SessionArg,
-    /// Reason to record and to show in the conversation
-    #[arg(long)]
-    pub(crate) reason: Option<String>,
-    /// Ask the agent to delete the conversation as well, if it supports that
-    #[arg(long)]
-    pub(crate) discard: bool,
-    #[command(flatten)]
-    pub(crate) once: IdempotencyArgs,
 }
 
 /// `sessions set`
@@ -274,6 +264,8 @@ pub(crate) struct HistoryArgs {
     /// Keep printing new events until the session is closed
     #[arg(long)]
     follow: bool,
+    #[command(flatten)]
+    acts_for: ActsForArgs,
 }
 
 /// `sessions …`
@@ -282,16 +274,19 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
     let path = |session: &SessionKey, verb: &str| format!("/v1/sessions/{}{verb}", encode(session.as_str()));
     match verb {
         SessionsCommand::Spawn(args) => spawn(global, args, out).await,
-        SessionsCommand::List { all } => {
+        SessionsCommand::List { all, acts_for } => {
+            let client = acts_for.client(client).await?;
             let views: Vec<SessionView> = client.get(&format!("/v1/sessions?all={all}")).await?;
             out.show(&views, |views| list(views))
         }
-        SessionsCommand::Show { session } => {
+        SessionsCommand::Show { session, acts_for } => {
+            let client = acts_for.client(client).await?;
             let session = session.resolve(&client).await?;
             let view: SessionView = client.get(&path(&session, "")).await?;
             out.show(&view, show)
         }
         SessionsCommand::History(args) => {
+            let client = args.acts_for.client(client).await?;
             let wanted = EventSelection {
                 session: args.session.resolve(&client).await?,
                 after: args.after.unwrap_or(0),
@@ -537,8 +532,9 @@ fn show(view: &SessionView) -> String {
         ("active", format!("{} ago", age(view.last_activity_at_ms))),
     ];
     facts.extend(format_environment(view));
-    if view.owner_session_key != view.session_key {
-        facts.push(("owner", view.owner_session_key.to_string()));
+    if view.owner_session_key.as_ref() != Some(&view.session_key) {
+        let owner = view.owner_session_key.as_ref();
+        facts.push(("owner", owner.map_or("unknown".to_owned(), ToString::to_string)));
     }
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));

@@ -18,7 +18,7 @@ use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::timeouts::Expiry;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::EventBounds;
@@ -185,6 +185,9 @@ pub(crate) trait Service: Send + Sync + 'static {
         let _ = at;
         false
     }
+
+    /// Returns the id of this gateway instance.
+    fn instance_id(&self) -> GatewayInstanceId;
 
     /// Returns the live configuration.
     fn config(&self) -> Arc<LoadedConfig> {

@@ -14,6 +14,7 @@ pub mod codec;
 pub mod command_queries;
 pub mod command_replies;
 pub mod compact;
+pub mod completions;
 pub mod console;
 pub mod db;
 pub mod delivery;

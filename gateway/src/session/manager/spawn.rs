@@ -90,7 +90,7 @@ impl Manager {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
-        self.check_spawner(request.spawned_by.as_ref()).await?;
+        let root = self.root_of_spawner(request.spawned_by.as_ref()).await?;
         self.deps.profiles.configured(&agent)?;
         mcp::check_directories(&request.additional_directories)?;
         if let Some(named) = self.named_session(&agent, &request).await? {
@@ -99,7 +99,10 @@ impl Manager {
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
-        let tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        if root.is_some() {
+            tx.session.owner_session_key = root;
+        }
         let run_id = tx.run.as_ref().map(|run| run.run_id);
         let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
         let (session, run) = (tx.session.clone(), tx.run.clone());
@@ -187,17 +190,18 @@ impl Manager {
         Err(policy.explain_missing_backend(no_supervisor("starts agents")))
     }
 
-    /// Fails unless the spawning session is open.
-    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
-        let Some(spawner) = spawner else { return Ok(()) };
+    /// Returns the root of the tree of the spawning session, which is that session itself if its own is unknown. Fails
+    /// unless the session is open.
+    async fn root_of_spawner(&self, spawner: Option<&SessionKey>) -> Result<Option<SessionKey>, Failure> {
+        let Some(spawner) = spawner else { return Ok(None) };
         let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
-        if row.is_none_or(|row| row.state == SessionState::Closed) {
+        let Some(row) = row.filter(|row| row.state != SessionState::Closed) else {
             let text = format!(
                 "The session {spawner} cannot spawn another session: it is closed or does not exist."
             );
             return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
-        }
-        Ok(())
+        };
+        Ok(row.owner_session_key.or(Some(row.session_key)))
     }
 
     async fn stored_spawn(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
@@ -301,7 +305,7 @@ impl Manager {
             state: SessionState::Creating,
             ending: None,
             last_error: None,
-            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            owner_session_key: Some(session_key),
             asked_by: request.author.clone(),
             spawned_by: request.spawned_by.clone(),
             parent_session_key: request.spawned_by.clone(),

@@ -52,7 +52,7 @@ pub(super) fn session(name: &str) -> SessionRow {
         state: SessionState::Creating,
         ending: None,
         last_error: None,
-        owner_session_key: key(name),
+        owner_session_key: Some(key(name)),
         asked_by: String::new(),
         spawned_by: Some(key("above")),
         parent_session_key: Some(key("above")),
