@@ -122,17 +122,17 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
     let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let json = wants_json(&args);
     let strict = json && args.iter().any(|arg| arg == "--json-strict");
+    let format = if json { Format::Json } else { Format::Text };
     let mut out = Out::new(json);
     let (agent, args) = match arrange(args) {
         Ok(arranged) => arranged,
-        Err(error) => return fail(&mut out, if json { Format::Json } else { Format::Text }, &error, None),
+        Err(error) => return fail(&mut out, format, &error, None),
     };
     let cli = match AcpxCli::try_parse_from(std::iter::once(PROGRAM.to_owned()).chain(args)) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim().to_owned();
-            let format = if json { Format::Json } else { Format::Text };
             return fail(&mut out, format, &ContractError::new(AcpxCode::Usage, text), None);
         }
         Err(help) => {
@@ -141,22 +141,17 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
         }
     };
     let format = cli.options.format.unwrap_or(Format::Text);
-    let (command, ended) = match Command::new(cli.options, agent, state_dir) {
-        Ok(mut command) => {
-            let ended = command.run(cli.verb);
-            (Some(command), ended)
+    let mut command = match Command::new(cli.options, agent, state_dir) {
+        Ok(command) => command,
+        Err(error) => return fail(&mut out, format, &error, None),
+    };
+    match command.run(cli.verb) {
+        Ok(()) => command.out.finish(Ok(())),
+        Err(AcpxEnd::StdoutClosed) => command.out.finish(Err(CliError::StdoutClosed)),
+        Err(AcpxEnd::Exit(code)) => command.out.finish(Err(CliError::Code(code))),
+        Err(AcpxEnd::Error { error, session }) => {
+            fail(&mut command.out, command.format, &error, session.as_deref())
         }
-        Err(error) => (None, Err(error.into())),
-    };
-    let (mut out, format) = match command {
-        Some(command) => (command.out, command.format),
-        None => (out, format),
-    };
-    match ended {
-        Ok(()) => out.finish(Ok(())),
-        Err(AcpxEnd::StdoutClosed) => out.finish(Err(CliError::StdoutClosed)),
-        Err(AcpxEnd::Exit(code)) => out.finish(Err(CliError::Code(code))),
-        Err(AcpxEnd::Error { error, session }) => fail(&mut out, format, &error, session.as_deref()),
     }
 }
 
@@ -256,8 +251,17 @@ impl Command {
 
     /// Returns the open session with a name.
     async fn find(&self, name: Option<String>) -> Result<Option<AcpxSessionView>, AcpxEnd> {
-        let naming = self.naming(name);
-        let mut path = format!("/v1/acpx/sessions?cwd={}&name={}", encode(&naming.cwd), encode(&naming.name));
+        self.look_up(&self.naming(name), false).await
+    }
+
+    /// Returns the session with a name; with `closed_too` a closed one of its directory if none is open.
+    async fn look_up(
+        &self,
+        naming: &AcpxNaming,
+        closed_too: bool,
+    ) -> Result<Option<AcpxSessionView>, AcpxEnd> {
+        let (cwd, name) = (encode(&naming.cwd), encode(&naming.name));
+        let mut path = format!("/v1/acpx/sessions?cwd={cwd}&name={name}&all={closed_too}");
         let agent = self.agent.as_ref().map(|agent| ("agent", agent.as_str()));
         for (key, value) in agent.into_iter().chain(naming.root.as_deref().map(|root| ("root", root))) {
             path.push_str(&format!("&{key}={}", encode(value)));
