@@ -291,7 +291,10 @@ impl OpenclawHome {
             "plugins": { "entries": { "acpx": { "config": { "permissionMode": "approve-reads", "agents": {
                 "my-codex": { "command": "codex-acp", "args": ["--api-key", BOT_TOKEN] } } } } } },
         });
-        self.write("openclaw.json", &config);
+        // OpenClaw reads JSON5.
+        let config = config.to_string();
+        let members = config.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or_default();
+        self.write_text("openclaw.json", &format!("{{ // settings\nother: 'text', {members}, /* end */ }}"));
     }
 
     /// Five files that cannot be read, and one that OpenClaw has migrated.

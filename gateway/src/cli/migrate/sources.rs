@@ -113,16 +113,17 @@ impl SourceReader<'_> {
         })
     }
 
-    /// `openclaw.json`, or a remark why its settings are not shown.
+    /// `openclaw.json`, which is JSON5, or a remark why its settings are not shown.
     fn config(&mut self) -> Result<Value, Option<String>> {
         let read = self.bytes(&self.from.join("openclaw.json"));
         let bytes = read.map_err(|why| Some(format!("openclaw.json: {why}")))?.ok_or(None)?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Some(format!(
-                "openclaw.json: {}; a file with comments is not read, and its settings are not shown",
-                not_json(&error)
-            ))
-        })
+        let why = |error: json5::Error| {
+            let at = error.position().map(|at| format!(" (line {}, column {})", at.line + 1, at.column + 1));
+            format!("openclaw.json: it is not JSON5{}; its settings are not shown", at.unwrap_or_default())
+        };
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Some("openclaw.json: it is not UTF-8; its settings are not shown".to_owned()))?;
+        json5::from_str(text).map_err(|error| Some(why(error)))
     }
 
     fn database(&mut self, name: &str) {
