@@ -264,6 +264,17 @@ fn imported_conversation_continues_where_acpx_is_configured() {
     house.end();
 }
 
+/// Settings that nest without end are left out; the records are imported.
+#[test]
+fn endless_settings_are_left_out() {
+    let world = World::new();
+    let _home = OpenclawHome::of_conversation(&world, now_ms(), "live");
+    world.write("home/.openclaw/openclaw.json", &"[".repeat(200_000));
+    let dry = migrate(&world, &["--dry-run", "--agent", "codex=demo"]).ok();
+    assert_eq!(totals(&dry)["import"], 1, "{dry:#?}");
+    assert!(dry.stdout.contains("its settings are not shown"), "{dry:#?}");
+}
+
 /// System calls that change files.
 fn changes_files(call: libc::c_long) -> bool {
     let calls = [

@@ -40,6 +40,7 @@ fn failures_are_structured_errors_with_exit_codes() {
         }
         assert_eq!(output.lines().len(), 1, "{output:?}");
     }
+    assert_eq!(house.verb(&["sessions", "list"]), json!([]), "no command of a caller was started");
     // Without an agent and a default one no session is meant.
     let _ = client.ensure();
     for args in [["status"].as_slice(), &["cancel"], &["prompt", "hi"], &["sessions", "close"]] {

@@ -2,6 +2,7 @@
 //! for people. Pure: rows of the journal in, lines out.
 #![deny(clippy::indexing_slicing)]
 
+mod command;
 mod cursor;
 mod errors;
 mod lines;
@@ -10,6 +11,7 @@ mod messages;
 mod tests;
 mod text;
 
+pub use command::{command_agent, split_command};
 pub use cursor::WatchCursor;
 pub use errors::{AcpxCode, ContractError, Envelope};
 pub use lines::{TurnLines, WatchLines};

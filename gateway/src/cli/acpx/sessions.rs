@@ -78,12 +78,9 @@ impl Command {
     /// Creates or finds the session with a name, and waits until the agent has opened the session.
     async fn spawn_named(&mut self, naming: AcpxNaming) -> Result<(SpawnedView, SessionView), AcpxEnd> {
         let body = SpawnBody {
-            agent: self.agent.clone(),
-            cwd: Some(self.cwd.clone()),
-            mode: Some(SessionMode::Persistent),
             wait_s: Some(OPENING_WAIT_S),
             acpx: Some(naming),
-            ..SpawnBody::default()
+            ..self.spawn_body(SessionMode::Persistent)
         };
         let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         let key = spawned.spawned.session_key.to_string();

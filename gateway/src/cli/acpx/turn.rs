@@ -74,14 +74,11 @@ impl Command {
         // A model can only be set in an open session, and the agent may refuse it: the prompt follows then.
         let model = self.options.model.clone();
         let body = SpawnBody {
-            agent: self.agent.clone(),
-            cwd: Some(self.cwd.clone()),
-            mode: Some(SessionMode::Oneshot),
             permission: Some(permission),
             non_interactive_permissions: Some(non_interactive),
             wait_s: model.as_ref().map(|_| OPENING_WAIT_S),
             prompt: model.is_none().then(|| text.clone()),
-            ..SpawnBody::default()
+            ..self.spawn_body(SessionMode::Oneshot)
         };
         let mut interrupt = interrupts()?;
         let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
