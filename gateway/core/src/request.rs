@@ -60,6 +60,9 @@ pub struct SpawnRequest {
     /// Sign-in method for `authenticate` before the session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
     #[serde(skip)]
     pub origin: Option<ConversationOrigin>,

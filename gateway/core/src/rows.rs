@@ -56,6 +56,9 @@ pub struct SessionOptions {
     /// Sign-in method for `authenticate` before each opening; `None` uses the agent's configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent, given at the spawn; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Certainty that the agent asks, as of the last start; `None` before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<AskGuarantee>,
@@ -77,6 +80,7 @@ impl SessionOptions {
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
             auth_method: None,
+            command: Vec::new(),
             asking: None,
         }
     }

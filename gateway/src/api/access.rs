@@ -162,6 +162,9 @@ pub(crate) async fn authorize_spawn(
     }
     let programs = "starting MCP servers of your own on the gateway's machine";
     require(principal, scope_of_servers(&request.mcp_servers), programs)?;
+    if !request.command.is_empty() {
+        require(principal, Scope::Admin, "running a command of your own as an agent")?;
+    }
     if request.auth_method.is_some() {
         require(principal, Scope::Admin, "signing an agent in")?;
     }

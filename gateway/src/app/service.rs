@@ -357,6 +357,12 @@ impl Service for GatewayService {
     fn status(&self) -> ServiceFuture<'_, StatusView> {
         Box::pin(async move {
             let mut status = self.status_now();
+            if let Some(backend) = status.backends.iter_mut().find(|backend| backend.id == acpx::ID)
+                && let Ok(Some(info)) = self.store.last_agent_info(acpx::ID).await
+                && let Some(versions) = acpx::versions_text(&info)
+            {
+                backend.details.push_str(&format!("; {versions} when the newest session was last opened"));
+            }
             match self.store_now().await {
                 Ok(store) => status.store = Some(store),
                 Err(failure) => {

@@ -132,7 +132,6 @@ fn make_plan(
         include_closed: args.include_closed,
         agents: names(&args.agents),
         accounts: names(&args.accounts),
-        uses_acpx: loaded.config.acp.backend == "acpx",
         now_ms,
         gateway_instance_id,
         check_agent: &check_agent,

@@ -49,6 +49,14 @@ impl Profiles for NoAgents {
     fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
+    fn of_command(
+        &self,
+        _: &AgentName,
+        _: &[String],
+        _: Option<&LookupResults>,
+    ) -> Result<AgentProfile, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }

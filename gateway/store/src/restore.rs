@@ -137,6 +137,14 @@ pub fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     Ok(aside.exists().then_some(aside))
 }
 
+/// True if a restore was prepared and is not finished.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn is_prepared(dir: &Path) -> Result<bool, StoreError> {
+    Ok(ready(dir)?.is_some())
+}
+
 /// Prepared file and the time from its name.
 fn ready(dir: &Path) -> Result<Option<(PathBuf, String)>, StoreError> {
     let entries = std::fs::read_dir(dir).map_err(|error| StoreError::file("read", dir, error))?;

@@ -40,6 +40,13 @@ fn failures_are_structured_errors_with_exit_codes() {
         }
         assert_eq!(output.lines().len(), 1, "{output:?}");
     }
+    assert_eq!(house.verb(&["sessions", "list"]), json!([]), "no command of a caller was started");
+    // Without an agent and a default one no session is meant.
+    let _ = client.ensure();
+    for args in [["status"].as_slice(), &["cancel"], &["prompt", "hi"], &["sessions", "close"]] {
+        let refused = client.with_agent(None).run(args);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "USAGE"), "{refused:?}");
+    }
     let strict_text =
         acp_tests::cli::run(&mut client.command(&["--json-strict"], &["status"]), acp_tests::wait::SOON);
     assert_eq!((strict_text.code, strict_text.stdout.as_str()), (Some(2), ""));

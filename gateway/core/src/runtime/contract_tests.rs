@@ -5,11 +5,14 @@ use super::acpx::AcpxRuntime;
 use super::acpx::tests::FakeBridge;
 use super::direct::{self, DirectRuntime};
 use super::{BACKENDS, BackendHealth, Runtime};
+use crate::actor::AgentProfile;
 use crate::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::event::EventKind;
+use crate::failure::Failure;
 use crate::permission;
+use crate::request::SpawnRequest;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
 use serde_json::{Value, json};
@@ -404,4 +407,37 @@ fn foreign_state_is_refused() {
         assert!(DirectRuntime::default().machine(Some(text)).is_err(), "{text}");
         assert!(acpx().machine(Some(text)).is_err(), "{text}");
     }
+}
+
+/// Settings that acpx has no option for are refused, or told where the session has not asked for them.
+#[test]
+fn acpx_does_not_drop_settings_silently() {
+    let profile = |auth_method: Option<&str>| AgentProfile {
+        auth_method: auth_method.map(str::to_owned),
+        additional_directories: vec!["/configured".to_owned()],
+        ..AgentProfile::of_running_lease(None, Failure::of(Code::Runtime))
+    };
+    let code = |request: &SpawnRequest, auth_method| {
+        let checked = acpx().check(request, &profile(auth_method));
+        checked.map_err(|failure| (failure.code, failure.detail, failure.message))
+    };
+    let plain = SpawnRequest::default();
+    assert_eq!(code(&plain, None), Ok(()));
+    let directory = SpawnRequest { additional_directories: vec!["/more".to_owned()], ..plain.clone() };
+    let method = SpawnRequest { auth_method: Some("key".to_owned()), ..plain.clone() };
+    for (request, configured, named) in
+        [(&directory, None, "/more"), (&method, None, "key"), (&plain, Some("own"), "own")]
+    {
+        let (code, detail, text) = code(request, configured).unwrap_err();
+        assert_eq!((code, detail.as_deref()), (Code::Usage, Some("NOT_SUPPORTED")), "{text}");
+        assert!(text.contains(named), "{text}");
+        assert_eq!(DirectRuntime::default().check(request, &profile(configured)), Ok(()));
+    }
+    let input = StartSessionParams {
+        additional_directories: vec!["/configured".to_owned()],
+        ..direct::tests::defaults()
+    };
+    let steps = acpx().machine(None).unwrap().start_session(&input);
+    let [BackendStep::Event(event)] = steps.as_slice() else { panic!("{steps:?}") };
+    assert!(event.payload.contains("directories_left_out"), "{event:?}");
 }

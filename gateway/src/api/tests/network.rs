@@ -341,6 +341,7 @@ async fn scope_of_a_token_limits_what_it_may_do() {
         ("POST", "/v1/sessions", r#"{"permission":"deny-all"}"#, Scope::Prompt),
         ("POST", "/v1/sessions", r#"{"permission":"approve-reads"}"#, Scope::Approve),
         ("POST", "/v1/sessions", program, Scope::Admin),
+        ("POST", "/v1/sessions", r#"{"command":["agent","--acp"]}"#, Scope::Admin),
         ("POST", &options, r#"{"permission":"deny-all"}"#, Scope::Prompt),
         ("POST", &options, r#"{"permission":"approve-all"}"#, Scope::Approve),
         ("POST", &options, r#"{"mode":"plan"}"#, Scope::Approve),
