@@ -290,6 +290,10 @@ impl BackendMachine for AcpxMachine {
         Some(if mode == PermissionMode::Ask { PermissionMode::ApproveReads } else { mode })
     }
 
+    fn is_proxy(&self) -> bool {
+        true
+    }
+
     fn save(&self) -> String {
         // The state holds only strings, numbers and lists, so serialization cannot fail.
         serde_json::to_string(&self.state).unwrap_or_default()
