@@ -1,0 +1,201 @@
+/** Pages about the gateway itself: agents, processes, health, tokens, answers. */
+import { query } from "../core/api.js";
+import { bytes, count, dateTime, duration } from "../core/format.js";
+import { clean, oneLine } from "../core/text.js";
+import { Badge, Button, Confirm, CopyButton, Dialog, Empty, ErrorNote, Icon, Loading, Name, PageHead, Time, attempt, html, useConsole, useLoad, useNow, useState } from "../ui/base.js";
+
+/** Paths of the API that pages need: without them a page is not offered. */
+export const PATHS = { leases: "/v1/leases", doctor: "/v1/doctor", audit: "/v1/audit", tokens: "/v1/tokens", testAgent: "/v1/agents/{name}/test" };
+
+/** @param {{ result: any, what: string, children?: any }} props */
+function Loaded({ result, what, children }) {
+  return html`<${ErrorNote} error=${result.error} retry=${result.reload} what="${what} could not be read" />
+    ${result.loading && !result.data ? html`<${Loading} />` : null}${result.data ? children : null}`;
+}
+
+/** @param {{ result: any }} props */
+function Reload({ result }) {
+  return html`<${Button} icon="down" busy=${result.loading} onClick=${result.reload}>Read again</${Button}>`;
+}
+
+export function AgentsPage() {
+  const model = useConsole();
+  const agents = useLoad((signal) => model.api.json("/v1/agents", { signal }), []);
+  const list = agents.data ?? [];
+  const groups = [
+    ["Installed", list.filter((/** @type {any} */ agent) => agent.installed)],
+    ["Can be fetched", list.filter((/** @type {any} */ agent) => !agent.installed && agent.fetchable)],
+    ["Not installed", list.filter((/** @type {any} */ agent) => !agent.installed && !agent.fetchable)],
+  ];
+  return html`<div class="page"><${PageHead} title="Agents"><${Reload} result=${agents} /></${PageHead}>
+    <${Loaded} result=${agents} what="The agents">${groups.map(([title, some]) => (some.length ? html`<section><h2>${title} <span class="quiet">${some.length}</span></h2>
+      <ul class="cards">${some.map((/** @type {any} */ agent) => html`<${AgentCard} key=${agent.name} agent=${agent} />`)}</ul></section>` : null))}</${Loaded}></div>`;
+}
+
+/** @param {{ agent: any }} props */
+function AgentCard({ agent }) {
+  const model = useConsole();
+  const [test, setTest] = useState(/** @type {any} */ (null));
+  const canTest = model.paths?.has(PATHS.testAgent) && agent.installed && agent.allowed && model.may("prompt");
+  const run = async () => {
+    setTest({ busy: true });
+    const done = await attempt(async () => {
+      setTest({ result: await model.api.post(`/v1/agents/${encodeURIComponent(agent.name)}/test`, {}) });
+    }, `The test of ${agent.name} failed`);
+    if (!done) setTest(null);
+  };
+  const command = (agent.command ?? []).join(" ");
+  return html`<li class="card"><header><h3><${Name} text=${agent.title} /></h3>
+      ${agent.default ? html`<${Badge}>default</${Badge}>` : null}${agent.allowed ? null : html`<${Badge} tone="failed">not allowed</${Badge}>`}${agent.origin === "configured" ? html`<${Badge}>configured</${Badge}>` : null}</header>
+    <p class="quiet"><code>${clean(agent.name)}</code></p>
+    <p class="command-line"><code dir="ltr">${clean(agent.path ?? command)}</code></p>
+    ${agent.sign_in ? html`<p class="note"><${Icon} name="key" /><span><${Name} text=${typeof agent.sign_in === "string" ? agent.sign_in : agent.sign_in.text} /></span></p>` : null}
+    ${agent.note ? html`<p class="quiet"><${Name} text=${agent.note} /></p>` : null}
+    ${test?.result ? html`<p class="note ${test.result.ok === false ? "error" : "good"}" role="status"><${Icon} name=${test.result.ok === false ? "alert" : "check"} /><span><${Name} text=${test.result.text ?? test.result.message ?? "It works."} /></span></p>` : null}
+    <footer>${agent.installed && agent.allowed && model.may("prompt") ? html`<a class="button" href="#/new" onClick=${() => choose(agent.name)}><${Icon} name="plus" />New session</a>` : null}
+      ${canTest ? html`<${Button} icon="health" busy=${test?.busy} onClick=${run}>Test</${Button}>` : null}</footer></li>`;
+}
+
+/** Chooses an agent in the form of a new session. @param {string} agent */
+function choose(agent) {
+  const form = JSON.parse(sessionStorage.getItem("acphost.new") ?? "{}");
+  delete form.key;
+  sessionStorage.setItem("acphost.new", JSON.stringify({ ...form, agent }));
+}
+
+export function ProcessesPage() {
+  const model = useConsole();
+  const now = useNow(10_000);
+  const leases = useLoad((signal) => model.api.json(PATHS.leases, { signal }), []);
+  const list = Array.isArray(leases.data) ? leases.data : leases.data?.leases ?? [];
+  return html`<div class="page"><${PageHead} title="Processes"><${Reload} result=${leases} /></${PageHead}>
+    <p class="quiet">Leases of this gateway: each is one agent process with its tree, contained by the supervisor.</p>
+    <${Loaded} result=${leases} what="The leases">
+      ${list.length === 0 ? html`<${Empty} icon="process" title="No agent process is running"><p class="quiet">A process starts with the next prompt of a session.</p></${Empty}>` : null}
+      <ul class="cards wide">${list.map((/** @type {any} */ lease) => html`<${LeaseCard} key=${lease.lease_id} lease=${lease} now=${now} />`)}</ul></${Loaded}></div>`;
+}
+
+/** @param {{ lease: any, now: number }} props */
+function LeaseCard({ lease, now }) {
+  const model = useConsole();
+  const session = model.state.sessions.get(lease.session_key);
+  const evidence = Object.entries(lease.evidence ?? {});
+  return html`<li class="card lease"><header><h3>${session || lease.session_key ? html`<a href="#/s/${encodeURIComponent(lease.session_key)}"><${Name} text=${session?.label ?? lease.session_key} /></a>` : html`<code>${clean(lease.lease_id)}</code>`}</h3>
+      <${Badge} tone=${lease.state === "running" || lease.state === "ready" ? "running" : "neutral"}>${clean(lease.state ?? lease.usage)}</${Badge}></header>
+    <dl class="facts"><dt>Lease</dt><dd><code>${clean(lease.lease_id)}</code></dd>${lease.pid ? html`<dt>Process</dt><dd>${lease.pid}</dd>` : null}
+      ${lease.containment ? html`<dt>Containment</dt><dd>${clean(lease.containment)}</dd>` : null}${lease.started_at_ms ? html`<dt>Running for</dt><dd>${duration(now - lease.started_at_ms)}</dd>` : null}
+      ${evidence.map(([name, value]) => html`<dt>${clean(name).replaceAll("_", " ")}</dt><dd>${oneLine(typeof value === "string" ? value : JSON.stringify(value), 300)}</dd>`)}</dl>
+    ${Array.isArray(lease.tree) && lease.tree.length ? html`<h4>Process tree</h4><ul class="tree">${lease.tree.map((/** @type {any} */ node) => html`<${TreeNode} node=${node} />`)}</ul>` : null}</li>`;
+}
+
+/** @param {{ node: any }} props @returns {any} */
+function TreeNode({ node }) {
+  return html`<li><span><code>${node.pid}</code> <${Name} text=${oneLine(node.command ?? node.comm ?? node.name, 160)} />${node.rss_bytes ? html` <small class="quiet">${bytes(node.rss_bytes)}</small>` : null}</span>
+    ${Array.isArray(node.children) && node.children.length ? html`<ul>${node.children.map((/** @type {any} */ child) => html`<${TreeNode} node=${child} />`)}</ul>` : null}</li>`;
+}
+
+export function HealthPage() {
+  const model = useConsole();
+  const status = useLoad((signal) => model.api.json("/v1/status", { signal }), []);
+  const hasDoctor = model.paths?.has(PATHS.doctor) ?? false;
+  const doctor = useLoad(async (signal) => (hasDoctor ? model.api.json(PATHS.doctor, { signal }) : null), [hasDoctor]);
+  const now = useNow(10_000);
+  return html`<div class="page"><${PageHead} title="Health"><${Button} icon="down" busy=${status.loading || doctor.loading} onClick=${() => { status.reload(); doctor.reload(); }}>Check again</${Button}></${PageHead}>
+    <${Loaded} result=${status} what="The status"><${Status} status=${status.data} now=${now} /></${Loaded}>
+    ${hasDoctor ? html`<section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${Array.isArray(doctor.data) ? doctor.data : doctor.data?.checks ?? doctor.data?.findings ?? []} /></${Loaded}></section>` : null}</div>`;
+}
+
+/** @param {{ ok: boolean, name: string, text: string, next?: string, state?: string }} props */
+function Check({ ok, name, text, next, state }) {
+  const tone = ok ? "good" : state === "warning" ? "warning" : "failed";
+  return html`<li class="check-row ${tone}"><${Icon} name=${ok ? "check" : "alert"} /><span class="sr">${ok ? "Well" : state === "warning" ? "Warning" : "Failed"}:</span>
+    <span><strong><${Name} text=${name} /></strong> <${Name} text=${text} />${next ? html`<span class="next"><${Name} text=${next} /></span>` : null}</span></li>`;
+}
+
+/** @param {{ status: any, now: number }} props */
+function Status({ status, now }) {
+  if (!status) return null;
+  const store = status.store ?? {};
+  const checks = [
+    { name: "Supervisor", ok: status.supervisor?.connected, text: status.supervisor?.detail },
+    { name: "Dispatch", ok: status.dispatch_enabled, text: status.dispatch_enabled ? "prompts are sent to agents" : "prompts are held back (acp.dispatch.enabled)" },
+    { name: "Database", ok: store.health === "well", text: `${store.health === "well" ? "commits work" : store.health}, ${bytes((store.bytes ?? 0) + (store.log_bytes ?? 0))}, durability ${status.durability}` },
+    { name: "Actors", ok: !store.actors_stuck && !(store.still ?? []).length, text: store.actors_stuck ? `${store.actors_stuck} are stuck` : (store.still ?? []).join("; ") || "none is stuck" },
+    ...(status.backends ?? []).map((/** @type {any} */ one) => ({ name: `Backend ${one.id}`, ok: one.ok, text: one.details })),
+    ...(status.accounts ?? []).map((/** @type {any} */ one) => ({ name: `${one.channel} ${one.account}`, ok: one.ok, text: one.details })),
+    ...(status.listeners ?? []).map((/** @type {any} */ one) => ({ name: `Listener ${one.address}`, ok: one.ok, text: one.details, state: "warning" })),
+  ];
+  const bad = checks.filter((check) => !check.ok).length;
+  return html`<div class="note ${bad ? "error" : "good"}" role="status"><${Icon} name=${bad ? "alert" : "check"} /><p><strong>${bad ? `${bad} of ${checks.length} checks need attention.` : "Everything works."}</strong></p></div>
+    <div class="tiles"><${Tile} value=${count(store.sessions_open ?? 0)} name="open sessions" /><${Tile} value=${count(store.runs_queued ?? 0)} name="queued prompts" />
+      <${Tile} value=${duration(now - status.started_at_ms)} name="running since start" /><${Tile} value=${status.version} name="version" /></div>
+    <ul class="checks">${checks.map((check) => html`<${Check} key=${check.name} ...${check} ok=${Boolean(check.ok)} />`)}</ul>
+    <details class="card"><summary>About this gateway</summary><dl class="facts"><dt>Instance</dt><dd><code>${clean(status.gateway_instance_id)}</code></dd><dt>Process</dt><dd>${status.pid}</dd><dt>State directory</dt><dd><code>${clean(status.state_dir)}</code></dd>
+      <dt>Configuration</dt><dd><code>${clean(status.config?.file ?? "none")}</code></dd><dt>Started</dt><dd>${dateTime(status.started_at_ms)}</dd></dl></details>`;
+}
+
+/** @param {{ value: any, name: string }} props */
+function Tile({ value, name }) {
+  return html`<div class="tile"><strong>${value}</strong><span class="quiet">${name}</span></div>`;
+}
+
+/** @param {{ list: any[] }} props */
+function Findings({ list }) {
+  if (list.length === 0) return html`<p class="quiet">No findings.</p>`;
+  return html`<ul class="checks">${list.map((one) => {
+    const state = one.status ?? one.state ?? (one.ok ? "ok" : "failed");
+    const isWarning = ["warn", "warning", "note"].includes(state);
+    return html`<${Check} ok=${["ok", "good", "well", "passed", "pass"].includes(state)} state=${isWarning ? "warning" : "failed"} name=${one.name ?? one.check ?? ""} text=${one.text ?? one.details ?? one.message ?? ""} next=${one.next ?? one.fix ?? one.hint ?? ""} />`;
+  })}</ul>`;
+}
+
+export function TokensPage() {
+  const model = useConsole();
+  const now = useNow();
+  const [all, setAll] = useState(false);
+  const [revoking, setRevoking] = useState(/** @type {any} */ (null));
+  const [adding, setAdding] = useState(false);
+  const tokens = useLoad((signal) => model.api.json(PATHS.tokens, { signal }), []);
+  const list = (tokens.data ?? []).filter((/** @type {any} */ token) => all || token.state === "valid");
+  const revoke = async () => {
+    if (await attempt(() => model.api.json(`/v1/tokens/${encodeURIComponent(revoking.token_id)}`, { method: "DELETE" }), "The token was not revoked")) tokens.reload();
+  };
+  return html`<div class="page"><${PageHead} title="Tokens and devices"><label class="switch"><input type="checkbox" role="switch" checked=${all} onChange=${(/** @type {any} */ event) => setAll(event.target.checked)} /><span>Expired and revoked</span></label>
+      <${Button} kind="primary" icon="plus" onClick=${() => setAdding(true)}>Add a device</${Button}></${PageHead}>
+    <${Loaded} result=${tokens} what="The tokens">
+      ${list.length === 0 ? html`<${Empty} icon="key" title="No tokens"><p class="quiet">A token signs a device or a program in.</p></${Empty}>` : html`<ul class="cards wide">${list.map((/** @type {any} */ token) => html`<li class="card token" key=${token.token_id}>
+        <header><h3><${Name} text=${token.name} /></h3><${Badge}>${token.scope}</${Badge}>${token.console ? html`<${Badge}>console</${Badge}>` : null}${token.state === "valid" ? null : html`<${Badge} tone="failed">${token.state}</${Badge}>`}</header>
+        <p class="quiet">${token.agents?.length ? html`Agents: <code>${token.agents.join(", ")}</code>. ` : "All agents. "}Added <${Time} at=${token.created_at_ms} now=${now} /> ago${token.revoked_at_ms ? html`, revoked ${dateTime(token.revoked_at_ms)}` : token.expires_at_ms ? html`, valid until ${dateTime(token.expires_at_ms)}` : ", valid until it is revoked"}.</p>
+        ${token.state === "valid" ? html`<footer><${Button} kind="danger-plain" icon="trash" onClick=${() => setRevoking(token)}>Revoke</${Button}></footer>` : null}</li>`)}</ul>`}</${Loaded}>
+    ${revoking ? html`<${Confirm} title="Revoke the token" action="Revoke" text=${`“${clean(revoking.name)}” is refused from now on; its running requests and streams end.`} onConfirm=${revoke} onClose=${() => setRevoking(null)} />` : null}
+    ${adding ? html`<${AddDevice} onClose=${() => setAdding(false)} />` : null}</div>`;
+}
+
+/** Tokens are created on the gateway's machine only, so that a leaked one cannot make others. @param {{ onClose: () => void }} props */
+function AddDevice({ onClose }) {
+  const [name, setName] = useState("phone");
+  const [scope, setScope] = useState("approve");
+  const safe = name.replace(/[^\p{L}\p{N}._-]/gu, "-") || "phone";
+  const command = `acp-gateway token add ${safe} --scope ${scope} --expires 30d`;
+  return html`<${Dialog} title="Add a device" onClose=${onClose}><p>Tokens are made on the gateway's machine only, so that one that leaked cannot make others. Run this there, and paste the token on the device:</p>
+    <div class="field"><label for="device">Name</label><input id="device" value=${name} onInput=${(/** @type {any} */ event) => setName(event.target.value)} /></div>
+    <div class="field"><label for="scope">May</label><select id="scope" value=${scope} onChange=${(/** @type {any} */ event) => setScope(event.target.value)}><option value="read">read sessions</option><option value="prompt">and send prompts</option><option value="approve">and answer permission requests</option><option value="admin">everything</option></select></div>
+    <figure class="code"><figcaption><span>shell</span><${CopyButton} text=${command} /></figcaption><pre tabindex="0" dir="ltr"><code>${command}</code></pre></figure>
+    <footer><${Button} kind="primary" onClick=${onClose}>Done</${Button}></footer></${Dialog}>`;
+}
+
+export function AuditPage() {
+  const model = useConsole();
+  const now = useNow();
+  const [limit, setLimit] = useState(100);
+  const audit = useLoad((signal) => model.api.json(`${PATHS.audit}${query({ limit })}`, { signal }), [limit]);
+  const list = Array.isArray(audit.data) ? audit.data : audit.data?.answers ?? audit.data?.entries ?? [];
+  return html`<div class="page"><${PageHead} title="Answers"><${Reload} result=${audit} /></${PageHead}><p class="quiet">Who answered which permission request, the newest first.</p>
+    <${Loaded} result=${audit} what="The answers">${list.length === 0 ? html`<${Empty} icon="audit" title="No request has been answered yet" />` : html`<div class="table-scroll" tabindex="0" role="region" aria-label="Answers"><table class="audit">
+      <thead><tr><th scope="col">When</th><th scope="col">Request</th><th scope="col">Answer</th><th scope="col">By</th></tr></thead>
+      <tbody>${list.map((/** @type {any} */ one) => html`<tr><td><${Time} at=${one.settled_at_ms ?? one.answered_at_ms ?? one.created_at_ms} now=${now} /></td>
+        <td><a href="#/s/${encodeURIComponent(one.session_key)}"><${Name} text=${oneLine(one.title, 120)} /></a>${one.subject ? html`<br /><code class="quiet">${oneLine(one.subject, 100)}</code>` : null}</td>
+        <td><${Badge} tone=${String(one.option_kind ?? one.option_name ?? one.outcome).toLowerCase().includes("allow") ? "good" : "neutral"}>${oneLine(one.option_name ?? one.outcome, 60)}</${Badge}></td>
+        <td>${one.by ? html`<strong><${Name} text=${one.by} /></strong>` : html`<span class="quiet">${clean(one.without ?? "").replaceAll("_", " ")}</span>`}</td></tr>`)}</tbody></table></div>
+      ${list.length >= limit && limit < 1000 ? html`<${Button} onClick=${() => setLimit(1000)}>Show more</${Button}>` : null}`}</${Loaded}></div>`;
+}
