@@ -295,7 +295,7 @@ function takeSettled(next, event) {
   const place = next.places.get(`permission ${event.permission_id}`);
   const item = place === undefined ? undefined : itemAt(next, place);
   if (item && place !== undefined) next.items[place - next.origin] = { ...item, data: { ...item.data, settled } };
-  else push(next, "permission", event, { data: { permission_id: event.permission_id, title: "", options: [], settled, isOrphan: true } });
+  else push(next, "permission", event, { data: { permission_id: event.permission_id, settled, isOrphan: true } });
 }
 
 /** Statuses that say nothing to a reader of the transcript. */

@@ -32,6 +32,8 @@ export function NewPage() {
   };
   const usable = (agents.data ?? []).filter((/** @type {any} */ agent) => agent.allowed);
   const chosen = form.agent || usable.find((/** @type {any} */ agent) => agent.default && agent.installed)?.name || usable.find((/** @type {any} */ agent) => agent.installed)?.name || "";
+  const isNear = (/** @type {any} */ agent) => agent.installed || agent.name === chosen;
+  const option = (/** @type {any} */ agent) => html`<${AgentOption} key=${agent.name} agent=${agent} isChosen=${agent.name === chosen} onChoose=${() => change({ agent: agent.name })} />`;
   const start = async (/** @type {Event} */ event) => {
     event.preventDefault();
     setBusy(true);
@@ -53,9 +55,10 @@ export function NewPage() {
     ${agents.loading && !agents.data ? html`<${Loading} />` : null}
     <form class="stack" onSubmit=${start}>
       <fieldset class="agents"><legend>Agent</legend>
-        ${usable.map((/** @type {any} */ agent) => html`<${AgentOption} key=${agent.name} agent=${agent} isChosen=${agent.name === chosen} onChoose=${() => change({ agent: agent.name })} />`)}
+        ${usable.filter(isNear).map(option)}
+        ${usable.every(isNear) ? null : html`<details><summary>${usable.length - usable.filter(isNear).length} other agents</summary><div class="agents-more">${usable.filter((/** @type {any} */ agent) => !isNear(agent)).map(option)}</div></details>`}
         ${agents.data && usable.length === 0 ? html`<p class="quiet">No agent is allowed. An operator lists them in <code>acp.allowed_agents</code>.</p>` : null}</fieldset>
-      <${Directory} value=${form.cwd} onChange=${(/** @type {string} */ cwd) => change({ cwd })} />
+      <${Directory} agent=${chosen} value=${form.cwd} onChange=${(/** @type {string} */ cwd) => change({ cwd })} />
       <fieldset class="modes"><legend>Permission requests</legend>
         ${[["", "As configured", "The agent's own setting holds."], ...PERMISSION_MODES].map(([mode, name, text]) => html`<label class="mode"><input type="radio" name="permission" value=${mode}
           checked=${form.permission === mode} disabled=${(mode === "approve-all" || mode === "approve-reads") && !model.may("approve")} onChange=${() => change({ permission: mode })} />
@@ -74,13 +77,13 @@ function part(name, value) {
 
 /** @param {{ agent: any, isChosen: boolean, onChoose: () => void }} props */
 function AgentOption({ agent, isChosen, onChoose }) {
-  return html`<label class="agent-option ${agent.installed ? "" : "missing"}"><input type="radio" name="agent" value=${agent.name} checked=${isChosen} disabled=${!agent.installed && !agent.fetchable} onChange=${onChoose} />
+  return html`<label class="agent-option ${agent.installed ? "" : "missing"}"><input type="radio" name="agent" value=${agent.name} checked=${isChosen} disabled=${!agent.installed && !agent.path} onChange=${onChoose} />
     <span><strong><${Name} text=${agent.title} /></strong>${agent.default ? html` <${Badge}>default</${Badge}>` : null}
-    <small class="quiet"><code>${agent.name}</code>${agent.installed ? "" : agent.fetchable ? " is fetched at its first start" : ` is not installed. ${agent.note ?? ""}`}</small></span></label>`;
+    <small class="quiet"><code>${agent.name}</code>${agent.installed ? "" : agent.path ? " is fetched at its first start" : ` is not installed. ${agent.note ?? ""}`}</small></span></label>`;
 }
 
-/** The working directory, completed while it is typed. @param {{ value: string, onChange: (value: string) => void }} props */
-function Directory({ value, onChange }) {
+/** The working directory, completed while it is typed. @param {{ agent: string, value: string, onChange: (value: string) => void }} props */
+function Directory({ agent, value, onChange }) {
   const model = useConsole();
   const [found, setFound] = useState(/** @type {string[]} */ ([]));
   const [open, setOpen] = useState(false);
@@ -91,11 +94,11 @@ function Directory({ value, onChange }) {
     if (!open || !model.has(DIRECTORIES)) return undefined;
     const abort = new AbortController();
     const timer = setTimeout(() => {
-      model.api.json(`${DIRECTORIES}${query({ prefix: value })}`, { signal: abort.signal })
-        .then((answer) => setFound(namesOf(answer)), () => setFound([]));
+      model.api.json(`${DIRECTORIES}${query({ agent, prefix: value })}`, { signal: abort.signal })
+        .then((answer) => setFound(answer.directories ?? []), () => setFound([]));
     }, 120);
     return () => { clearTimeout(timer); abort.abort(); };
-  }, [value, open]);
+  }, [agent, value, open]);
   const offers = [...new Set([...known.filter((path) => path.startsWith(value)), ...found])].filter((path) => path !== value).slice(0, 12);
   const pick = (/** @type {string} */ path) => { onChange(path); setAt(-1); box.current?.focus(); };
   const onKey = (/** @type {KeyboardEvent} */ event) => {
@@ -115,8 +118,3 @@ function Directory({ value, onChange }) {
     <p class="hint" id="cwd-hint">Absolute; empty takes the configured default.</p></div>`;
 }
 
-/** @param {any} answer @returns {string[]} */
-function namesOf(answer) {
-  const list = Array.isArray(answer) ? answer : answer?.directories ?? [];
-  return list.map((/** @type {any} */ one) => (typeof one === "string" ? one : one.path)).filter(Boolean);
-}

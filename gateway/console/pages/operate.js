@@ -1,11 +1,10 @@
 /** Pages about the gateway itself: agents, processes, health, tokens, answers. */
-import { query } from "../core/api.js";
-import { bytes, count, dateTime, duration } from "../core/format.js";
+import { baseName, bytes, count, dateTime, duration } from "../core/format.js";
 import { clean, oneLine } from "../core/text.js";
 import { Badge, Button, Confirm, CopyButton, Dialog, Empty, ErrorNote, Icon, Loading, Name, PageHead, Time, attempt, html, useConsole, useLoad, useNow, useState } from "../ui/base.js";
 
 /** Paths of the API that pages need: without them a page is not offered. */
-export const PATHS = { leases: "/v1/leases", doctor: "/v1/doctor", audit: "/v1/audit", tokens: "/v1/tokens", testAgent: "/v1/agents/{name}/test" };
+export const PATHS = { leases: "/v1/leases", doctor: "/v1/doctor", audit: "/v1/audit", tokens: "/v1/tokens" };
 
 /** @param {{ result: any, what: string, children?: any }} props */
 function Loaded({ result, what, children }) {
@@ -24,8 +23,8 @@ export function AgentsPage() {
   const list = agents.data ?? [];
   const groups = [
     ["Installed", list.filter((/** @type {any} */ agent) => agent.installed)],
-    ["Can be fetched", list.filter((/** @type {any} */ agent) => !agent.installed && agent.fetchable)],
-    ["Not installed", list.filter((/** @type {any} */ agent) => !agent.installed && !agent.fetchable)],
+    ["Can be fetched", list.filter((/** @type {any} */ agent) => !agent.installed && agent.path)],
+    ["Not installed", list.filter((/** @type {any} */ agent) => !agent.installed && !agent.path)],
   ];
   return html`<div class="page"><${PageHead} title="Agents"><${Reload} result=${agents} /></${PageHead}>
     <${Loaded} result=${agents} what="The agents">${groups.map(([title, some]) => (some.length ? html`<section><h2>${title} <span class="quiet">${some.length}</span></h2>
@@ -35,25 +34,55 @@ export function AgentsPage() {
 /** @param {{ agent: any }} props */
 function AgentCard({ agent }) {
   const model = useConsole();
-  const [test, setTest] = useState(/** @type {any} */ (null));
-  const canTest = model.paths?.has(PATHS.testAgent) && agent.installed && agent.allowed && model.may("prompt");
-  const run = async () => {
-    setTest({ busy: true });
-    const done = await attempt(async () => {
-      setTest({ result: await model.api.post(`/v1/agents/${encodeURIComponent(agent.name)}/test`, {}) });
-    }, `The test of ${agent.name} failed`);
-    if (!done) setTest(null);
-  };
   const command = (agent.command ?? []).join(" ");
+  const usable = agent.allowed && agent.path && model.may("prompt");
   return html`<li class="card"><header><h3><${Name} text=${agent.title} /></h3>
       ${agent.default ? html`<${Badge}>default</${Badge}>` : null}${agent.allowed ? null : html`<${Badge} tone="failed">not allowed</${Badge}>`}${agent.origin === "configured" ? html`<${Badge}>configured</${Badge}>` : null}</header>
     <p class="quiet"><code>${clean(agent.name)}</code></p>
-    <p class="command-line"><code dir="ltr">${clean(agent.path ?? command)}</code></p>
-    ${agent.sign_in ? html`<p class="note"><${Icon} name="key" /><span><${Name} text=${typeof agent.sign_in === "string" ? agent.sign_in : agent.sign_in.text} /></span></p>` : null}
+    <p class="command-line"><code dir="ltr">${clean(command)}</code></p>
     ${agent.note ? html`<p class="quiet"><${Name} text=${agent.note} /></p>` : null}
-    ${test?.result ? html`<p class="note ${test.result.ok === false ? "error" : "good"}" role="status"><${Icon} name=${test.result.ok === false ? "alert" : "check"} /><span><${Name} text=${test.result.text ?? test.result.message ?? "It works."} /></span></p>` : null}
-    <footer>${agent.installed && agent.allowed && model.may("prompt") ? html`<a class="button" href="#/new" onClick=${() => choose(agent.name)}><${Icon} name="plus" />New session</a>` : null}
-      ${canTest ? html`<${Button} icon="health" busy=${test?.busy} onClick=${run}>Test</${Button}>` : null}</footer></li>`;
+    ${usable ? html`<${AgentTrial} agent=${agent} />` : null}</li>`;
+}
+
+/** Buttons that start the agent: in a new session, or once to see if it works and is signed in. @param {{ agent: any }} props */
+function AgentTrial({ agent }) {
+  const model = useConsole();
+  const [busy, setBusy] = useState("");
+  const [result, setResult] = useState(/** @type {any} */ (null));
+  const run = async (/** @type {string} */ method) => {
+    setBusy(method || "test");
+    setResult(null);
+    const done = await attempt(async () => setResult(await tryAgent(model, agent.name, method)), `${agent.title} was not started`);
+    if (!done) setResult(null);
+    setBusy("");
+  };
+  return html`${result ? html`<div class="note ${result.ok ? "good" : "error"}" role="status"><${Icon} name=${result.ok ? "check" : "alert"} /><div class="note-body"><p><${Name} text=${result.text} /></p>
+      ${result.code ? html`<p class="quiet"><code>${result.code}</code></p>` : null}</div></div>` : null}
+    ${(result?.methods ?? []).length && !result.ok && model.may("admin") ? html`<div class="answers">${result.methods.map((/** @type {any} */ method) => html`<${Button} icon="key" busy=${busy === method.id} disabled=${busy !== ""} onClick=${() => run(method.id)}>Sign in: <${Name} text=${method.name ?? method.id} /></${Button}>`)}</div>` : null}
+    <footer><a class="button" href="#/new" onClick=${() => choose(agent.name)}><${Icon} name="plus" />New session</a>
+      <${Button} icon="health" busy=${busy === "test"} disabled=${busy !== ""} onClick=${() => run("")}>${agent.installed ? "Test" : "Fetch"}</${Button}></footer>`;
+}
+
+/**
+ * Starts an agent in a session that ends at once.
+ *
+ * @param {import("../core/console.js").Console} model
+ * @param {string} agent
+ * @param {string} method Sign-in method; empty for none.
+ */
+async function tryAgent(model, agent, method) {
+  const body = { agent, mode: "oneshot", wait_s: 120, label: null, ...(method ? { auth_method: method } : {}) };
+  const started = await model.api.persist("/v1/sessions", body, { attempts: 2 });
+  const key = started.session_key;
+  try {
+    const session = await model.api.json(`/v1/sessions/${encodeURIComponent(key)}`);
+    const methods = session.agent_info?.authMethods ?? [];
+    if (started.opening === "open") return { ok: true, text: method ? "You are signed in." : "It starts and opens a session.", methods };
+    const error = started.error ?? session.last_error;
+    return { ok: false, text: error?.message ?? "It did not open a session in two minutes.", code: error?.code, methods };
+  } finally {
+    await model.api.persist(`/v1/sessions/${encodeURIComponent(key)}/delete`, { reason: "test of the agent", discard: true }, { attempts: 3 }).catch(() => undefined);
+  }
 }
 
 /** Chooses an agent in the form of a new session. @param {string} agent */
@@ -67,7 +96,7 @@ export function ProcessesPage() {
   const model = useConsole();
   const now = useNow(10_000);
   const leases = useLoad((signal) => model.api.json(PATHS.leases, { signal }), []);
-  const list = Array.isArray(leases.data) ? leases.data : leases.data?.leases ?? [];
+  const list = leases.data ?? [];
   return html`<div class="page"><${PageHead} title="Processes"><${Reload} result=${leases} /></${PageHead}>
     <p class="quiet">Leases of this gateway: each is one agent process with its tree, contained by the supervisor.</p>
     <${Loaded} result=${leases} what="The leases">
@@ -78,20 +107,32 @@ export function ProcessesPage() {
 /** @param {{ lease: any, now: number }} props */
 function LeaseCard({ lease, now }) {
   const model = useConsole();
+  const [open, setOpen] = useState(false);
   const session = model.state.sessions.get(lease.session_key);
-  const evidence = Object.entries(lease.evidence ?? {});
-  return html`<li class="card lease"><header><h3>${session || lease.session_key ? html`<a href="#/s/${encodeURIComponent(lease.session_key)}"><${Name} text=${session?.label ?? lease.session_key} /></a>` : html`<code>${clean(lease.lease_id)}</code>`}</h3>
-      <${Badge} tone=${lease.state === "running" || lease.state === "ready" ? "running" : "neutral"}>${clean(lease.state ?? lease.usage)}</${Badge}></header>
-    <dl class="facts"><dt>Lease</dt><dd><code>${clean(lease.lease_id)}</code></dd>${lease.pid ? html`<dt>Process</dt><dd>${lease.pid}</dd>` : null}
-      ${lease.containment ? html`<dt>Containment</dt><dd>${clean(lease.containment)}</dd>` : null}${lease.started_at_ms ? html`<dt>Running for</dt><dd>${duration(now - lease.started_at_ms)}</dd>` : null}
-      ${evidence.map(([name, value]) => html`<dt>${clean(name).replaceAll("_", " ")}</dt><dd>${oneLine(typeof value === "string" ? value : JSON.stringify(value), 300)}</dd>`)}</dl>
-    ${Array.isArray(lease.tree) && lease.tree.length ? html`<h4>Process tree</h4><ul class="tree">${lease.tree.map((/** @type {any} */ node) => html`<${TreeNode} node=${node} />`)}</ul>` : null}</li>`;
+  const alive = ["reserved", "bound", "open"].includes(lease.state);
+  return html`<li class="card lease"><header><h3><a href="#/s/${encodeURIComponent(lease.session_key)}"><${Name} text=${session ? session.label || baseName(session.cwd) : lease.session_key} /></a></h3>
+      <${Badge}>${clean(lease.kind)}</${Badge}><${Badge} tone=${alive ? "running" : lease.state === "lost" ? "failed" : "neutral"}>${clean(lease.state)}</${Badge}></header>
+    <dl class="facts"><dt>Agent</dt><dd><${Name} text=${session?.agent ?? "–"} /></dd><dt>Lease</dt><dd><code>${clean(lease.lease_id)}</code></dd>
+      <dt>Processes</dt><dd>${lease.tree_size ?? "–"}${lease.adapter_pid ? html` <span class="quiet">pid ${lease.adapter_pid}</span>` : null}</dd><dt>Memory</dt><dd>${lease.memory_bytes === null || lease.memory_bytes === undefined ? "–" : bytes(lease.memory_bytes)}</dd>
+      <dt>Containment</dt><dd>${clean(lease.rung)}${lease.cgroup_path ? html` <code>${clean(lease.cgroup_path)}</code>` : null}</dd><dt>Running for</dt><dd>${duration(now - lease.started_at_ms)}</dd>
+      ${lease.buffered_bytes ? html`<dt>Held output</dt><dd>${bytes(lease.buffered_bytes)}</dd>` : null}${lease.state_reason ? html`<dt>Reason</dt><dd><${Name} text=${lease.state_reason} /></dd>` : null}</dl>
+    <details open=${open} onToggle=${(/** @type {any} */ event) => setOpen(event.target.open)}><summary>Evidence and processes</summary>${open ? html`<${Evidence} id=${lease.lease_id} />` : null}</details></li>`;
 }
 
-/** @param {{ node: any }} props @returns {any} */
-function TreeNode({ node }) {
-  return html`<li><span><code>${node.pid}</code> <${Name} text=${oneLine(node.command ?? node.comm ?? node.name, 160)} />${node.rss_bytes ? html` <small class="quiet">${bytes(node.rss_bytes)}</small>` : null}</span>
-    ${Array.isArray(node.children) && node.children.length ? html`<ul>${node.children.map((/** @type {any} */ child) => html`<${TreeNode} node=${child} />`)}</ul>` : null}</li>`;
+/** Verdicts for people. @type {Record<string, [string, string]>} */
+const VERDICTS = { owned: ["good", "ours"], gone: ["neutral", "gone"], not_ours: ["failed", "not ours"], unknown: ["needs", "unknown"] };
+
+/** What was recorded about the processes, beside what they show now. @param {{ id: string }} props */
+function Evidence({ id }) {
+  const model = useConsole();
+  const evidence = useLoad((signal) => model.api.json(`${PATHS.leases}/${encodeURIComponent(id)}`, { signal }), [id]);
+  const { verdict, why, facts = [], tree = [] } = evidence.data ?? {};
+  const [tone, name] = VERDICTS[verdict] ?? ["neutral", clean(verdict)];
+  return html`<${Loaded} result=${evidence} what="The evidence"><p><${Badge} tone=${tone}>${name}</${Badge}> <${Name} text=${why} /></p>
+    <div class="table-scroll" tabindex="0" role="region" aria-label="Facts"><table class="audit"><thead><tr><th scope="col">Fact</th><th scope="col">Recorded</th><th scope="col">Now</th></tr></thead>
+      <tbody>${facts.map((/** @type {any} */ fact) => html`<tr><td>${clean(fact.subject)} ${clean(fact.name).replaceAll("_", " ")}</td><td><code>${oneLine(fact.recorded, 120) || "–"}</code></td>
+        <td><code>${oneLine(fact.live, 120) || "–"}</code> ${fact.agrees === null ? null : html`<${Badge} tone=${fact.agrees ? "good" : "failed"}>${fact.agrees ? "agrees" : "differs"}</${Badge}>`}</td></tr>`)}</tbody></table></div>
+    <h4>Processes of the tree</h4><ul class="tree">${tree.map((/** @type {any} */ process) => html`<li><code>${process.pid}</code> <${Name} text=${process.name} /></li>`)}${tree.length ? null : html`<li class="quiet">none</li>`}</ul></${Loaded}>`;
 }
 
 export function HealthPage() {
@@ -102,7 +143,7 @@ export function HealthPage() {
   const now = useNow(10_000);
   return html`<div class="page"><${PageHead} title="Health"><${Button} icon="down" busy=${status.loading || doctor.loading} onClick=${() => { status.reload(); doctor.reload(); }}>Check again</${Button}></${PageHead}>
     <${Loaded} result=${status} what="The status"><${Status} status=${status.data} now=${now} /></${Loaded}>
-    ${hasDoctor ? html`<section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${Array.isArray(doctor.data) ? doctor.data : doctor.data?.checks ?? doctor.data?.findings ?? []} /></${Loaded}></section>` : null}</div>`;
+    ${hasDoctor ? html`<section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${doctor.data ?? []} /></${Loaded}></section>` : null}</div>`;
 }
 
 /** @param {{ ok: boolean, name: string, text: string, next?: string, state?: string }} props */
@@ -143,9 +184,7 @@ function Tile({ value, name }) {
 function Findings({ list }) {
   if (list.length === 0) return html`<p class="quiet">No findings.</p>`;
   return html`<ul class="checks">${list.map((one) => {
-    const state = one.status ?? one.state ?? (one.ok ? "ok" : "failed");
-    const isWarning = ["warn", "warning", "note"].includes(state);
-    return html`<${Check} ok=${["ok", "good", "well", "passed", "pass"].includes(state)} state=${isWarning ? "warning" : "failed"} name=${one.name ?? one.check ?? ""} text=${one.text ?? one.details ?? one.message ?? ""} next=${one.next ?? one.fix ?? one.hint ?? ""} />`;
+    return html`<${Check} ok=${one.verdict === "ok"} state=${one.verdict === "note" ? "warning" : "failed"} name=${one.name} text=${one.detail} />`;
   })}</ul>`;
 }
 
@@ -187,15 +226,18 @@ function AddDevice({ onClose }) {
 export function AuditPage() {
   const model = useConsole();
   const now = useNow();
-  const [limit, setLimit] = useState(100);
-  const audit = useLoad((signal) => model.api.json(`${PATHS.audit}${query({ limit })}`, { signal }), [limit]);
-  const list = Array.isArray(audit.data) ? audit.data : audit.data?.answers ?? audit.data?.entries ?? [];
+  const audit = useLoad((signal) => model.api.json(PATHS.audit, { signal }), []);
+  const list = audit.data ?? [];
   return html`<div class="page"><${PageHead} title="Answers"><${Reload} result=${audit} /></${PageHead}><p class="quiet">Who answered which permission request, the newest first.</p>
     <${Loaded} result=${audit} what="The answers">${list.length === 0 ? html`<${Empty} icon="audit" title="No request has been answered yet" />` : html`<div class="table-scroll" tabindex="0" role="region" aria-label="Answers"><table class="audit">
-      <thead><tr><th scope="col">When</th><th scope="col">Request</th><th scope="col">Answer</th><th scope="col">By</th></tr></thead>
-      <tbody>${list.map((/** @type {any} */ one) => html`<tr><td><${Time} at=${one.settled_at_ms ?? one.answered_at_ms ?? one.created_at_ms} now=${now} /></td>
+      <thead><tr><th scope="col">Asked</th><th scope="col">Request</th><th scope="col">Answer</th><th scope="col">By</th></tr></thead>
+      <tbody>${list.map((/** @type {any} */ one) => html`<tr><td><${Time} at=${one.created_at_ms} now=${now} /></td>
         <td><a href="#/s/${encodeURIComponent(one.session_key)}"><${Name} text=${oneLine(one.title, 120)} /></a>${one.subject ? html`<br /><code class="quiet">${oneLine(one.subject, 100)}</code>` : null}</td>
-        <td><${Badge} tone=${String(one.option_kind ?? one.option_name ?? one.outcome).toLowerCase().includes("allow") ? "good" : "neutral"}>${oneLine(one.option_name ?? one.outcome, 60)}</${Badge}></td>
-        <td>${one.by ? html`<strong><${Name} text=${one.by} /></strong>` : html`<span class="quiet">${clean(one.without ?? "").replaceAll("_", " ")}</span>`}</td></tr>`)}</tbody></table></div>
-      ${list.length >= limit && limit < 1000 ? html`<${Button} onClick=${() => setLimit(1000)}>Show more</${Button}>` : null}`}</${Loaded}></div>`;
+        <td><${Badge} tone=${kindOf(one).startsWith("allow") ? "good" : "neutral"}>${oneLine(one.option_name ?? one.option_id ?? one.state, 60)}</${Badge}></td>
+        <td>${one.by ? html`<strong><${Name} text=${one.by} /></strong>` : html`<span class="quiet">${clean(one.without ?? "").replaceAll("_", " ")}</span>`}</td></tr>`)}</tbody></table></div>`}</${Loaded}></div>`;
+}
+
+/** Kind of the chosen option. @param {any} answer */
+function kindOf(answer) {
+  return String((answer.options ?? []).find((/** @type {any} */ one) => one.option_id === answer.option_id)?.kind ?? "");
 }

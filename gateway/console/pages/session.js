@@ -86,8 +86,8 @@ function Head({ session, usage, onDialog }) {
   return html`<header class="session-head">
     <a class="button ghost back" href="#/" aria-label="Back to the sessions"><${Icon} name="back" /></a>
     <div class="session-title">
-      <h1 tabindex="-1"><${Name} text=${oneLine(titleOf(session), 120)} /> <${StateBadge} session=${session} /></h1>
-      <p class="quiet"><span><${Name} text=${session.agent} /></span><span class="dir" title=${session.cwd}><${Name} text=${shortPath(session.cwd, 60)} /></span>
+      <h1 tabindex="-1"><${Name} text=${oneLine(titleOf(session), 120)} /></h1>
+      <p class="quiet"><${StateBadge} session=${session} /><span><${Name} text=${session.agent} /></span><span class="dir" title=${session.cwd}><${Name} text=${shortPath(session.cwd, 60)} /></span>
         <${Usage} usage=${usage} />${(session.bindings ?? []).map((bound) => html`<span><${Name} text=${`${bound.channel} ${bound.conversation_id}`} /></span>`)}</p>
     </div>
     <div class="session-actions">
@@ -124,13 +124,14 @@ function Transcript({ feed, session, sent }) {
   if (!feed || feed.status.phase === "loading") return html`<div class="scroll-frame"><${Loading} what="Reading the transcript" /></div>`;
   if (feed.status.phase === "failed") return html`<div class="scroll-frame pad"><${ErrorNote} error=${feed.status.error} retry=${() => void feed.restart()} what="The transcript cannot be read" /></div>`;
   const outgoing = model.state.outbox.filter((entry) => entry.session === session.session_key && !hasArrived(entry, items));
+  const asks = [...model.state.permissions.values()].some((row) => row.session_key === session.session_key);
   const busy = Boolean(session.active_run) || session.state === "running" || session.state === "creating";
   return html`<${VirtualList} items=${items} label="Transcript" guess=${guessHeight} jump=${sent} onTop=${() => void feed.older()}
     render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} before=${items[at - 1]} agent=${session.agent}
       isLast=${at === items.length - 1} session=${session.session_key} mark=${item.kind === "permission" ? model.state.permissions : null} />`}
     header=${html`<${Older} feed=${feed} session=${session} isEmpty=${items.length + outgoing.length === 0} />`}
     footer=${html`<div class="tail">${outgoing.map((entry) => html`<${OutgoingItem} key=${entry.key} entry=${entry} />`)}
-      ${busy ? html`<p class="working" role="status"><span class="pulse" aria-hidden="true"></span>${session.state === "creating" ? "The agent is starting" : "Working"}…</p>` : null}</div>`} />`;
+      ${busy ? html`<p class="working" role="status"><span class="pulse" aria-hidden="true"></span>${asks ? "Waiting for an answer" : session.state === "creating" ? "The agent is starting" : "Working"}…</p>` : null}</div>`} />`;
 }
 
 /** True if the row of a prompt came before the response to its request. @param {import("../core/outbox.js").Outgoing} entry @param {any[]} items */

@@ -77,7 +77,7 @@ export function Composer({ session, onSent }) {
       <label class="button ghost" title="Attach files"><${Icon} name="clip" /><span class="sr">Attach files</span>
         <input class="sr" type="file" multiple onChange=${(/** @type {any} */ event) => { void attach([...event.target.files]); event.target.value = ""; }} /></label>
       ${running ? html`<label class="switch"><input type="checkbox" role="switch" checked=${steer} onChange=${(/** @type {any} */ event) => setSteer(event.target.checked)} />
-        <span>Steer the running turn</span></label>` : html`<span class="hint desktop">Enter sends, Shift+Enter makes a new line</span>`}
+        <span>Steer<span class="desktop"> the running turn</span></span></label>` : html`<span class="hint desktop">Enter sends, Shift+Enter makes a new line</span>`}
       <span class="spacer"></span>
       ${running ? html`<${Stop} session=${session} />` : null}
       <button class="button primary send" aria-label=${running && !steer ? "Queue the prompt" : "Send"} title="Send" disabled=${!text.trim() && files.length === 0}><${Icon} name=${running && steer ? "steer" : "send"} /></button>

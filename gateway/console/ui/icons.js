@@ -46,7 +46,8 @@ const PATHS = {
 
 /** @param {{ name: string }} props */
 export function Icon({ name }) {
+  const isDots = name === "more" || name === "dot";
   return html`<svg class="icon ${name === "spinner" ? "spin" : ""}" viewBox="0 0 24 24" width="20" height="20" fill="none"
-    stroke="currentColor" stroke-width="1.800" stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false">
+    stroke="currentColor" stroke-width=${isDots ? "3" : "1.800"} stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false">
     <path d=${PATHS[name] ?? PATHS["dot"]} /></svg>`;
 }

@@ -32,7 +32,7 @@ export function PermissionCard({ row, compact = false }) {
   };
   return html`<section class="permission" aria-label="Permission request: ${clean(row.title)}">
     <header><${Icon} name="lock" /><h3><${Name} text=${row.title || "The agent asks for permission"} /></h3>
-      ${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline} at=${row.deadline_at_ms} /></header>
+      <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline} at=${row.deadline_at_ms} /></span></header>
     <${Subject} row=${row} compact=${compact} />
     ${row.form ? html`<${Form} form=${row.form} busy=${busy} disabled=${!mayAnswer} onAnswer=${answer} />`
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
@@ -47,7 +47,7 @@ export function PermissionCard({ row, compact = false }) {
 /** Says that an answer lasts, if its name does not. @param {import("../core/types.js").OptionView} option */
 function noteOf(option) {
   const note = NOTES[option.kind ?? ""];
-  return note && !(option.name ?? "").toLowerCase().includes("always") ? html` <small>(${note})</small>` : null;
+  return note && !/always|session|from now on/i.test(option.name ?? "") ? html` <small>(${note})</small>` : null;
 }
 
 /** @param {{ at: number | null | undefined }} props */

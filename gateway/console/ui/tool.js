@@ -23,7 +23,8 @@ export function ToolCard({ item }) {
   const content = Array.isArray(call.content) ? call.content : [];
   const diffs = content.filter((/** @type {any} */ part) => part?.type === "diff");
   const [open, setOpen] = useState(/** @type {boolean | null} */ (null));
-  const isOpen = open ?? diffs.length > 0;
+  // A question about the call shows the same changes.
+  const isOpen = open ?? (diffs.length > 0 && call.status !== "pending");
   const [tone, state] = STATES[call.status ?? "pending"] ?? ["neutral", clean(call.status)];
   const input = call.raw_input ?? call.arguments_text;
   const took = call.updated > item.at && call.status === "completed" ? duration(call.updated - item.at) : "";
