@@ -83,7 +83,7 @@ function App() {
     <button type="button" class="skip" onClick=${() => document.getElementById("main")?.focus()}>Skip to the content</button>
     <${Navigation} route=${route} onHelp=${() => setHelp(true)} />
     <${ConnectionBar} />
-    ${route.name === "sessions" ? html`<main id="main" tabindex="-1" class="list-pane"><${SessionList} /></main><div class="detail"><${Welcome} /></div>` : html`
+    ${route.name === "sessions" ? html`<main id="main" tabindex="-1" class="list-pane"><${SessionList} /></main><section class="detail" aria-label="Session"><${Welcome} /></section>` : html`
       ${route.id ? html`<aside class="list-pane" aria-label="Sessions"><${SessionList} current=${route.id} /></aside>` : null}
       <main id="main" tabindex="-1" class="detail"><${Page} route=${route} /></main>`}
     <${Toasts} /><div class="sr" aria-live="polite" role="status">${clean(model.announcement)}</div>

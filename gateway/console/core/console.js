@@ -40,7 +40,7 @@ export class Console {
     this.listeners = new Set();
     /** @type {Set<(events: EventLine[]) => void>} */
     this.eventListeners = new Set();
-    /** @type {Set<() => void>} */
+    /** Told when the stream is back, and whether events may be missing. @type {Set<(isGap: boolean) => void>} */
     this.gapListeners = new Set();
     this.api = new ApiClient({ token: () => this.login?.token ?? null, onRefused: () => this.refused() });
     this.outbox = new Outbox(sessionStorage);
@@ -221,7 +221,7 @@ export class Console {
 
   /** @param {boolean} first @param {boolean} pruned */
   async onStart(first, pruned) {
-    if (first || pruned) for (const listener of this.gapListeners) listener();
+    for (const listener of this.gapListeners) listener(first || pruned);
     await this.list();
     this.flushOutbox();
   }

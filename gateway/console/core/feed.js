@@ -49,6 +49,7 @@ export class SessionFeed {
 
   /** Reads what may have been missed while there was no stream. */
   async catchUp() {
+    if (this.status.phase === "failed") return this.restart();
     if (this.status.phase !== "ready" || this.waiting) return;
     this.waiting = [];
     try {

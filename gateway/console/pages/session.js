@@ -62,7 +62,9 @@ function useFeed(id) {
     };
     const made = new SessionFeed(model.api, id, changed, (events) => model.sawRows(events));
     const take = made.take.bind(made);
-    const gap = () => void made.catchUp();
+    const gap = (/** @type {boolean} */ isGap) => {
+      if (isGap || made.status.phase === "failed") void made.catchUp();
+    };
     model.eventListeners.add(take);
     model.gapListeners.add(gap);
     set(made);

@@ -21,7 +21,7 @@ export function Markdown({ text, fence, ended = false }) {
     if (hasLongLine(text)) return null;
     const source = clean(fence ? `${fence}\n${text}` : text);
     try {
-      return lexer(source, { gfm: true, breaks: true });
+      return levelled(lexer(source, { gfm: true, breaks: true }));
     } catch {
       // Too deeply nested.
       return null;
@@ -53,10 +53,21 @@ function block(token, depth) {
   }
 }
 
-/** Headings begin below those of the page. @param {Token} token @param {number} depth */
+/** @param {Token} token @param {number} depth */
 function heading(token, depth) {
-  const level = Math.min(6, (token.depth ?? 1) + 2);
-  return html`<${`h${level}`} dir="auto">${inlines(token.tokens, depth)}</${`h${level}`}>`;
+  const name = `h${token["level"] ?? 6}`;
+  return html`<${name} dir="auto" class="depth-${token["depth"]}">${inlines(token.tokens, depth)}</${name}>`;
+}
+
+/** Gives the headings levels below that of the page, none of which is skipped. @param {Token[]} tokens */
+function levelled(tokens) {
+  let before = 1;
+  for (const token of tokens) {
+    if (token.type !== "heading") continue;
+    token["level"] = Math.min(6, before + 1, Math.max(2, token["depth"] + 1));
+    before = token["level"];
+  }
+  return tokens;
 }
 
 /** @param {Token} token @param {number} depth */

@@ -30,8 +30,9 @@ export function PermissionCard({ row, compact = false }) {
       setBusy(null);
     }
   };
+  const heading = compact ? "h3" : "h2";
   return html`<section class="permission" aria-label="Permission request: ${clean(row.title)}">
-    <header><${Icon} name="lock" /><h3><${Name} text=${row.title || "The agent asks for permission"} /></h3>
+    <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} /></${heading}>
       <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline} at=${row.deadline_at_ms} /></span></header>
     <${Subject} row=${row} compact=${compact} />
     ${row.form ? html`<${Form} form=${row.form} busy=${busy} disabled=${!mayAnswer} onAnswer=${answer} />`

@@ -40,7 +40,8 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
   const [, again] = useState(0);
   const heights = items.map((item) => measured.current.get(item.id) ?? guess(item));
   const total = heights.reduce((sum, height) => sum + height, 0);
-  const { start, end, before, behind } = visibleRange(heights, Math.min(follows.current ? total : view.top, Math.max(0, total - view.height)), view.height);
+  const top = follows.current ? total : topOf(items, heights, anchor.current) ?? view.top;
+  const { start, end, before, behind } = visibleRange(heights, Math.max(0, Math.min(top, total - view.height)), view.height);
 
   useLayoutEffect(() => {
     const list = /** @type {HTMLElement} */ (root.current);
@@ -66,7 +67,10 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
     }
     const held = anchor.current;
     const row = held && list.querySelector(`[data-row="${CSS.escape(held.id)}"]`);
-    if (!held || !row) return;
+    if (!held || !row) {
+      anchor.current = firstVisible(list);
+      return;
+    }
     const offset = row.getBoundingClientRect().top - list.getBoundingClientRect().top;
     if (Math.abs(offset - held.offset) > 1) list.scrollTop += offset - held.offset;
   };
@@ -98,7 +102,7 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
   // A short list has nothing to scroll, so that no event would ask for what is older.
   useEffect(() => {
     const list = /** @type {HTMLElement} */ (root.current);
-    if (list.scrollHeight <= list.clientHeight + MARGIN) onTop?.();
+    if (list.scrollTop < MARGIN) onTop?.();
   }, [items.length]);
 
   const toEnd = () => {
@@ -120,6 +124,21 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
     </div>
     ${atEnd ? null : html`<button type="button" class="to-end button" onClick=${toEnd}>Latest</button>`}
   </div>`;
+}
+
+/**
+ * Returns the distance from the first item to the window, as far as the row that keeps its place tells it.
+ *
+ * @param {{ id: string }[]} items
+ * @param {number[]} heights
+ * @param {{ id: string, offset: number } | null} anchor
+ */
+function topOf(items, heights, anchor) {
+  const index = anchor ? items.findIndex((item) => item.id === anchor.id) : -1;
+  if (!anchor || index < 0) return null;
+  let before = 0;
+  for (let at = 0; at < index; at += 1) before += heights[at] ?? 0;
+  return before - anchor.offset;
 }
 
 /** @param {Map<string, number>} measured @param {{ id: string }[]} items */
