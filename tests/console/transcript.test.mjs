@@ -116,3 +116,23 @@ test("malformed_events_become_items_without_an_exception", () => {
     at("permission", {}), at("permission_settled", {}), at("status", {}), at("gap", {}), at("update", {}), at("host_request", {}), at("unheard_of", {}), at("prompt", { text: 5 })];
   assert.equal(append(emptyTranscript(), odd).items.length > 8, true);
 });
+
+test("a_queued_prompt_is_shown_where_its_run_begins", () => {
+  seq = 0;
+  const events = [
+    at("prompt", { text: "one" }), chunk("a"), at("prompt", { text: "two", run_id: "r2" }), chunk("b"), at("prompt", { text: "now", mode: "steer", run_id: "r3" }),
+    chunk("c"), at("prompt", { text: "three", run_id: "r4" }), at("done", { stop_reason: "end_turn" }), chunk("d", { run_id: "r2" }), at("done", { run_id: "r2", stop_reason: "end_turn" }),
+    at("done", { run_id: "r4", stop_reason: "cancelled" }), at("prompt", { text: "four", run_id: "r5" }),
+  ];
+  const shown = (transcript) => transcript.items.map((item) => item.text ?? item.kind).join(" ");
+  const want = "one ab now c end two d end three end four";
+  assert.equal(shown(append(emptyTranscript(), events)), want);
+  assert.equal(append(emptyTranscript(), events.slice(0, 7)).queued.size, 2);
+  for (let cut = 1; cut < events.length; cut += 1) {
+    const paged = prepend(append(emptyTranscript(), events.slice(cut)), events.slice(0, cut), 1);
+    assert.equal(shown(paged).replace("a b", "ab"), want, `cut at ${cut}`);
+    const after = append(paged, [at("tool_call_update", { tool_call_id: "x", status: "failed" })]);
+    assert.equal(after.items.length, paged.items.length + 1);
+    seq = events.length;
+  }
+});

@@ -24,6 +24,8 @@
  * @property {number} last Number of the last loaded row.
  * @property {number} chars Approximate size of all items in characters.
  * @property {any} usage Last report of the context's use.
+ * @property {string | null} active Run that is not over.
+ * @property {Map<string, EventLine>} queued Prompts whose runs have not begun, by run: each is shown where its run begins.
  */
 
 /** Length from which a text is split at the next paragraph, in characters. */
@@ -37,7 +39,7 @@ const TOOLS_BACK = 400;
 
 /** @returns {Transcript} */
 export function emptyTranscript() {
-  return { items: [], origin: 0, places: new Map(), first: 0, last: 0, chars: 0, usage: null };
+  return { items: [], origin: 0, places: new Map(), first: 0, last: 0, chars: 0, usage: null, active: null, queued: new Map() };
 }
 
 /**
@@ -48,7 +50,7 @@ export function emptyTranscript() {
  * @returns {Transcript}
  */
 export function append(transcript, events) {
-  const next = { ...transcript, items: transcript.items.slice() };
+  const next = { ...transcript, items: transcript.items.slice(), queued: new Map(transcript.queued) };
   for (const event of events) {
     if (event.session_seq <= next.last) continue;
     if (next.first === 0) next.first = event.session_seq;
@@ -71,12 +73,63 @@ export function prepend(transcript, events, first) {
   const head = append(emptyTranscript(), older);
   const next = {
     ...transcript, items: head.items.concat(transcript.items), origin: transcript.origin - head.items.length,
-    places: new Map(), first, chars: head.chars + transcript.chars,
+    places: new Map(), first, chars: head.chars + transcript.chars, queued: new Map(transcript.queued),
   };
   for (const [key, place] of head.places) next.places.set(key, place + next.origin);
   joinHalves(next, head.items.length);
   for (const [key, place] of transcript.places) if (itemAt(next, place)) next.places.set(key, place);
+  moveEarlyPrompts(next, head);
+  for (const [run, event] of head.queued) {
+    if (!insertPrompt(next, userItem(event), head.items.length) && next.active !== run) next.queued.set(run, event);
+  }
   return next;
+}
+
+/**
+ * Moves prompts with which the newer rows began, while a run of the older page was not over, to the begin of their runs.
+ *
+ * @param {Transcript} next
+ * @param {Transcript} head
+ */
+function moveEarlyPrompts(next, head) {
+  const from = head.items.length;
+  for (let item = next.items[from]; head.active && item?.kind === "user" && !item.data.steer && item.run !== head.active; item = next.items[from]) {
+    next.items.splice(from, 1);
+    shift(next, from, -1);
+    if (!insertPrompt(next, item, from)) return void insertAt(next, item, from);
+  }
+}
+
+/** @param {Transcript} next @param {number} index @param {number} by */
+function shift(next, index, by) {
+  for (const [key, place] of next.places) if (place - next.origin >= index) next.places.set(key, place + by);
+}
+
+/** @param {Transcript} next @param {Item} item @param {number} index */
+function insertAt(next, item, index) {
+  shift(next, index, 1);
+  next.items.splice(index, 0, { ...item, seq: next.items[index]?.seq ?? item.seq });
+}
+
+/**
+ * Shows a prompt where its run begins; false if it has not begun.
+ *
+ * @param {Transcript} next
+ * @param {Item} prompt
+ * @param {number} from Index of the first newer item.
+ */
+function insertPrompt(next, prompt, from) {
+  const index = next.items.findIndex((item, at) => at >= from && item.run === prompt.run);
+  if (index >= 0) insertAt(next, prompt, index);
+  return index >= 0;
+}
+
+/** @param {EventLine} event @returns {Item} */
+function userItem(event) {
+  return {
+    id: `${event.session_seq}`, kind: "user", seq: event.session_seq, at: event.created_at_ms, run: event.run_id,
+    text: string(event.text), data: { author: string(event.author), steer: event.mode === "steer" },
+  };
 }
 
 /**
@@ -146,9 +199,10 @@ function push(next, kind, event, more = {}) {
 
 /** @param {Transcript} next @param {EventLine} event */
 function take(next, event) {
+  if (event.run_id && event.type !== "prompt") begin(next, event, event.run_id);
   switch (event.type) {
     case "text_delta": return takeText(next, event);
-    case "prompt": return void push(next, "user", event, { text: string(event.text), data: { author: string(event.author), steer: event.mode === "steer" } });
+    case "prompt": return takePrompt(next, event);
     case "tool_call": return takeTool(next, event, true);
     case "tool_call_update": return takeTool(next, event, false);
     case "plan": return takePlan(next, event);
@@ -161,6 +215,26 @@ function take(next, event) {
     case "update": return takeUpdate(next, event);
     default: return void push(next, "other", event, { data: { name: event.type, event, hidden: false } });
   }
+}
+
+/** @param {Transcript} next @param {EventLine} event */
+function takePrompt(next, event) {
+  const waits = event.mode !== "steer" && event.run_id !== null && next.active !== null && next.active !== event.run_id;
+  if (waits) next.queued.set(/** @type {string} */ (event.run_id), event);
+  else push(next, "user", event, userItem(event));
+  if (!waits && event.mode !== "steer") next.active = event.run_id;
+}
+
+/** Shows the prompt of a run that begins. @param {Transcript} next @param {EventLine} event @param {string} run */
+function begin(next, event, run) {
+  const prompt = next.queued.get(run);
+  if (prompt) {
+    next.queued.delete(run);
+    push(next, "user", event, { ...userItem(prompt), seq: event.session_seq });
+  }
+  const isEnd = event.type === "done" || event.type === "error";
+  if (isEnd && next.active === run) next.active = null;
+  else if (!isEnd && event.type !== "status") next.active = run;
 }
 
 /** @param {unknown} value */
