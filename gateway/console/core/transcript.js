@@ -199,7 +199,7 @@ function push(next, kind, event, more = {}) {
 
 /** @param {Transcript} next @param {EventLine} event */
 function take(next, event) {
-  if (event.run_id && event.type !== "prompt") begin(next, event, event.run_id);
+  if (event.run_id && event.type !== "prompt" && begin(next, event, event.run_id)) return;
   switch (event.type) {
     case "text_delta": return takeText(next, event);
     case "prompt": return takePrompt(next, event);
@@ -225,16 +225,25 @@ function takePrompt(next, event) {
   if (!waits && event.mode !== "steer") next.active = event.run_id;
 }
 
-/** Shows the prompt of a run that begins. @param {Transcript} next @param {EventLine} event @param {string} run */
+/**
+ * Shows the prompt of a run that begins; true if it ended in the queue, of which nothing else is shown.
+ *
+ * @param {Transcript} next
+ * @param {EventLine} event
+ * @param {string} run
+ */
 function begin(next, event, run) {
   const prompt = next.queued.get(run);
-  if (prompt) {
-    next.queued.delete(run);
-    push(next, "user", event, { ...userItem(prompt), seq: event.session_seq });
-  }
   const isEnd = event.type === "done" || event.type === "error";
+  next.queued.delete(run);
+  if (prompt && event.type === "done" && event.stop_reason === "cancelled") {
+    push(next, "notice", event, { text: `Removed from the queue: ${string(prompt.text)}`, data: {} });
+    return true;
+  }
+  if (prompt) push(next, "user", event, { ...userItem(prompt), seq: event.session_seq });
   if (isEnd && next.active === run) next.active = null;
   else if (!isEnd && event.type !== "status") next.active = run;
+  return false;
 }
 
 /** @param {unknown} value */
