@@ -6,7 +6,7 @@ import { Button, Dialog, Icon, Name, html, shared, useConsole, useEffect, useErr
 import { FilesPage } from "./pages/files.js";
 import { LoginPage } from "./pages/login.js";
 import { NewPage } from "./pages/new.js";
-import { AgentsPage, AuditPage, HealthPage, PATHS, ProcessesPage, TokensPage } from "./pages/operate.js";
+import { AgentsPage, AuditPage, HealthPage, ProcessesPage, TokensPage } from "./pages/operate.js";
 import { SessionPage } from "./pages/session.js";
 import { SessionList } from "./pages/sessions.js";
 
@@ -28,21 +28,21 @@ function decode(text) {
   }
 }
 
-/** @typedef {{ name: string, title: string, icon: string, scope: import("./core/types.js").Scope, path?: string, consoleOnly?: boolean }} Place */
+/** @typedef {{ name: string, title: string, icon: string, scope: import("./core/types.js").Scope, aboutAll?: boolean, consoleOnly?: boolean }} Place */
 
-/** Pages in the navigation. @type {Place[]} */
+/** Pages in the navigation. Those about all agents are not for a token of some. @type {Place[]} */
 const PLACES = [
   { name: "sessions", title: "Sessions", icon: "list", scope: "read" },
   { name: "agents", title: "Agents", icon: "agent", scope: "read" },
-  { name: "processes", title: "Processes", icon: "process", scope: "read", path: PATHS.leases },
-  { name: "health", title: "Health", icon: "health", scope: "read" },
-  { name: "audit", title: "Answers", icon: "audit", scope: "read", path: PATHS.audit },
+  { name: "processes", title: "Processes", icon: "process", scope: "read", aboutAll: true },
+  { name: "health", title: "Health", icon: "health", scope: "read", aboutAll: true },
+  { name: "audit", title: "Answers", icon: "audit", scope: "read" },
   { name: "tokens", title: "Tokens", icon: "key", scope: "admin", consoleOnly: true },
 ];
 
 /** @param {Console} model */
 function places(model) {
-  return PLACES.filter((place) => model.may(place.scope) && (!place.path || model.paths?.has(place.path)) && (!place.consoleOnly || model.login?.console));
+  return PLACES.filter((place) => model.may(place.scope) && !(place.aboutAll && model.login?.isLimited) && (!place.consoleOnly || model.login?.console));
 }
 
 /** @type {[string, string][]} */
@@ -160,7 +160,7 @@ function setTheme(theme) {
 function More() {
   const model = useConsole();
   return html`<div class="page more"><header class="page-head"><h1 tabindex="-1">More</h1></header>
-    <ul class="menu-page">${places(model).filter(({ name }) => name !== "sessions").map((place) => html`<li><a href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
+    <ul class="menu-page">${places(model).filter(({ name }) => !["sessions", "agents", "health"].includes(name)).map((place) => html`<li><a href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
     <div class="more-end"><${NotifyButton} /><${ThemeButton} /><${Account} /></div></div>`;
 }
 

@@ -53,8 +53,6 @@ export class Console {
     this.drawn = 0;
     this.drawnAt = -DRAW_MS;
     this.toastIds = 0;
-    /** Paths of the API that this gateway has. @type {Set<string> | null} */
-    this.paths = null;
     this.canNotify = typeof Notification !== "undefined";
   }
 
@@ -73,7 +71,7 @@ export class Console {
     if (this.state.dirty.size > 0 || this.state.permissionsDirty) this.readSoon();
   }
 
-  /** Redraws with the next frame, but not too often; a hidden page has no frames. */
+  /** Redraws soon, but not too often. A hidden page has no frames, and its title changes, too. */
   draw() {
     if (this.drawn) return;
     const now = () => {
@@ -82,7 +80,7 @@ export class Console {
       for (const listener of [...this.listeners]) listener();
     };
     const rest = DRAW_MS - (performance.now() - this.drawnAt);
-    this.drawn = document.hidden || rest > 0 ? Number(setTimeout(now, document.hidden ? 200 : rest)) : requestAnimationFrame(now);
+    this.drawn = Number(setTimeout(now, Math.max(0, rest)));
   }
 
   /** @param {string} text @param {Toast["tone"]} [tone] @param {string} [detail] */
@@ -140,11 +138,11 @@ export class Console {
     this.accept({ ...(await this.api.json("/v1/whoami", { token })), token });
   }
 
-  /** @param {{ token: string, name: string, scopes?: Scope[], expires_at_ms?: number | null, console?: boolean }} answer */
+  /** @param {{ token: string, name: string, scopes?: Scope[], agents?: string[], expires_at_ms?: number | null, console?: boolean }} answer */
   accept(answer) {
     const scope = SCOPES.filter((name) => answer.scopes?.includes(name)).pop() ?? "read";
     const { token, name, expires_at_ms = null, console = false } = answer;
-    this.login = { token, name, scope, expires_at_ms, console };
+    this.login = { token, name, scope, expires_at_ms, console, isLimited: (answer.agents ?? []).length > 0 };
     this.loginNote = "";
     sessionStorage.setItem(LOGIN, JSON.stringify(this.login));
     // A key counts for its token alone: sent again with another one, a prompt could run twice.
@@ -187,11 +185,6 @@ export class Console {
     return this.login !== null && SCOPES.indexOf(this.login.scope) >= SCOPES.indexOf(scope);
   }
 
-  /** True if the gateway has the path, as in its OpenAPI document. @param {string} path */
-  has(path) {
-    return this.paths === null || this.paths.has(path);
-  }
-
   // --- Stream
 
   start() {
@@ -206,17 +199,7 @@ export class Console {
     this.stream = stream;
     void stream.run();
     void this.list();
-    void this.learnPaths();
     this.flushOutbox();
-  }
-
-  async learnPaths() {
-    try {
-      this.paths = new Set(Object.keys((await this.api.json("/v1/openapi.json")).paths));
-      this.draw();
-    } catch {
-      // Everything is offered; what is missing answers with an error.
-    }
   }
 
   /** @param {boolean} first @param {boolean} pruned */

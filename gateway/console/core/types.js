@@ -84,6 +84,7 @@
  *   created_at_ms: number }} EventLine
  *
  * @typedef {"read" | "prompt" | "approve" | "admin"} Scope
- * @typedef {{ token: string, name: string, scope: Scope, expires_at_ms: number | null, console: boolean }} Login
+ * @typedef {{ token: string, name: string, scope: Scope, expires_at_ms: number | null, console: boolean,
+ *   isLimited: boolean }} Login
  */
 export {};

@@ -7,9 +7,6 @@ import { Button, CopyButton, Empty, ErrorNote, Icon, Loading, LongText, Name, Pa
 import { DiffTable } from "../ui/tool.js";
 import { titleOf } from "./session.js";
 
-/** Path of the API that lists a directory of a session. */
-const ENTRIES = "/v1/sessions/{key}/files/entries";
-
 /** @param {{ id: string }} props */
 export function FilesPage({ id }) {
   const model = useConsole();
@@ -57,7 +54,6 @@ function Browser({ id }) {
   const roots = useLoad((signal) => model.api.json(sessionPath(id, "/files"), { signal }), [id]);
   const [path, setPath] = useState("");
   const [file, setFile] = useState("");
-  const listed = model.paths?.has(ENTRIES) ?? false;
   const here = path || roots.data?.roots?.[0] || "";
   const open = (/** @type {any} */ event) => {
     event.preventDefault();
@@ -68,7 +64,7 @@ function Browser({ id }) {
     <${ErrorNote} error=${roots.error} retry=${roots.reload} what="The directories could not be read" />
     ${roots.data ? html`<ul class="roots" aria-label="Directories of the session">${roots.data.roots.map((/** @type {string} */ root) => html`<li><button type="button" class="link" onClick=${() => setPath(root)}><${Icon} name="folder" /><code>${root}</code></button></li>`)}</ul>` : null}
     <form class="bar" onSubmit=${open}><label for="path">File</label><input id="path" name="path" dir="ltr" autocomplete="off" spellcheck=${false} placeholder="src/main.rs" /><button class="button">Open</button></form>
-    ${listed && here ? html`<${Entries} id=${id} path=${here} roots=${roots.data?.roots ?? []} onPath=${setPath} onFile=${setFile} />` : null}
+    ${here ? html`<${Entries} id=${id} path=${here} roots=${roots.data?.roots ?? []} onPath=${setPath} onFile=${setFile} />` : null}
     ${file ? html`<${FileView} key=${file} id=${id} path=${file} />` : null}</div>`;
 }
 

@@ -5,9 +5,6 @@ import { PERMISSION_MODES } from "./session.js";
 
 /** The form in the session storage: a repeated start after a reload has the same key, so it starts one session. */
 const KEPT = "acphost.new";
-/** Path of the API that completes directories. */
-export const DIRECTORIES = "/v1/directories";
-
 /** @returns {{ key: string, agent: string, cwd: string, label: string, permission: string, prompt: string }} */
 function kept() {
   const empty = { key: newKey(), agent: "", cwd: "", label: "", permission: "", prompt: "" };
@@ -91,10 +88,10 @@ function Directory({ agent, value, onChange }) {
   const box = useRef(/** @type {HTMLInputElement | null} */ (null));
   const known = [...new Set([...model.state.sessions.values()].map((session) => session.cwd))];
   useEffect(() => {
-    if (!open || !model.has(DIRECTORIES)) return undefined;
+    if (!open) return undefined;
     const abort = new AbortController();
     const timer = setTimeout(() => {
-      model.api.json(`${DIRECTORIES}${query({ agent, prefix: value })}`, { signal: abort.signal })
+      model.api.json(`/v1/directories${query({ agent, prefix: value })}`, { signal: abort.signal })
         .then((answer) => setFound(answer.directories ?? []), () => setFound([]));
     }, 120);
     return () => { clearTimeout(timer); abort.abort(); };

@@ -3,9 +3,6 @@ import { baseName, bytes, count, dateTime, duration } from "../core/format.js";
 import { clean, oneLine } from "../core/text.js";
 import { Badge, Button, Confirm, CopyButton, Dialog, Empty, ErrorNote, Icon, Loading, Name, PageHead, Time, attempt, html, useConsole, useLoad, useNow, useState } from "../ui/base.js";
 
-/** Paths of the API that pages need: without them a page is not offered. */
-export const PATHS = { leases: "/v1/leases", doctor: "/v1/doctor", audit: "/v1/audit", tokens: "/v1/tokens" };
-
 /** @param {{ result: any, what: string, children?: any }} props */
 function Loaded({ result, what, children }) {
   return html`<${ErrorNote} error=${result.error} retry=${result.reload} what="${what} could not be read" />
@@ -95,7 +92,7 @@ function choose(agent) {
 export function ProcessesPage() {
   const model = useConsole();
   const now = useNow(10_000);
-  const leases = useLoad((signal) => model.api.json(PATHS.leases, { signal }), []);
+  const leases = useLoad((signal) => model.api.json("/v1/leases", { signal }), []);
   const list = leases.data ?? [];
   return html`<div class="page"><${PageHead} title="Processes"><${Reload} result=${leases} /></${PageHead}>
     <p class="quiet">Leases of this gateway: each is one agent process with its tree, contained by the supervisor.</p>
@@ -125,7 +122,7 @@ const VERDICTS = { owned: ["good", "ours"], gone: ["neutral", "gone"], not_ours:
 /** What was recorded about the processes, beside what they show now. @param {{ id: string }} props */
 function Evidence({ id }) {
   const model = useConsole();
-  const evidence = useLoad((signal) => model.api.json(`${PATHS.leases}/${encodeURIComponent(id)}`, { signal }), [id]);
+  const evidence = useLoad((signal) => model.api.json(`/v1/leases/${encodeURIComponent(id)}`, { signal }), [id]);
   const { verdict, why, facts = [], tree = [] } = evidence.data ?? {};
   const [tone, name] = VERDICTS[verdict] ?? ["neutral", clean(verdict)];
   return html`<${Loaded} result=${evidence} what="The evidence"><p><${Badge} tone=${tone}>${name}</${Badge}> <${Name} text=${why} /></p>
@@ -138,12 +135,11 @@ function Evidence({ id }) {
 export function HealthPage() {
   const model = useConsole();
   const status = useLoad((signal) => model.api.json("/v1/status", { signal }), []);
-  const hasDoctor = model.paths?.has(PATHS.doctor) ?? false;
-  const doctor = useLoad(async (signal) => (hasDoctor ? model.api.json(PATHS.doctor, { signal }) : null), [hasDoctor]);
+  const doctor = useLoad((signal) => model.api.json("/v1/doctor", { signal }), []);
   const now = useNow(10_000);
   return html`<div class="page"><${PageHead} title="Health"><${Button} icon="down" busy=${status.loading || doctor.loading} onClick=${() => { status.reload(); doctor.reload(); }}>Check again</${Button}></${PageHead}>
     <${Loaded} result=${status} what="The status"><${Status} status=${status.data} now=${now} /></${Loaded}>
-    ${hasDoctor ? html`<section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${doctor.data ?? []} /></${Loaded}></section>` : null}</div>`;
+    <section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${doctor.data ?? []} /></${Loaded}></section></div>`;
 }
 
 /** @param {{ ok: boolean, name: string, text: string, next?: string, state?: string }} props */
@@ -194,7 +190,7 @@ export function TokensPage() {
   const [all, setAll] = useState(false);
   const [revoking, setRevoking] = useState(/** @type {any} */ (null));
   const [adding, setAdding] = useState(false);
-  const tokens = useLoad((signal) => model.api.json(PATHS.tokens, { signal }), []);
+  const tokens = useLoad((signal) => model.api.json("/v1/tokens", { signal }), []);
   const list = (tokens.data ?? []).filter((/** @type {any} */ token) => all || token.state === "valid");
   const revoke = async () => {
     if (await attempt(() => model.api.json(`/v1/tokens/${encodeURIComponent(revoking.token_id)}`, { method: "DELETE" }), "The token was not revoked")) tokens.reload();
@@ -226,7 +222,7 @@ function AddDevice({ onClose }) {
 export function AuditPage() {
   const model = useConsole();
   const now = useNow();
-  const audit = useLoad((signal) => model.api.json(PATHS.audit, { signal }), []);
+  const audit = useLoad((signal) => model.api.json("/v1/audit", { signal }), []);
   const list = audit.data ?? [];
   return html`<div class="page"><${PageHead} title="Answers"><${Reload} result=${audit} /></${PageHead}><p class="quiet">Who answered which permission request, the newest first.</p>
     <${Loaded} result=${audit} what="The answers">${list.length === 0 ? html`<${Empty} icon="audit" title="No request has been answered yet" />` : html`<div class="table-scroll" tabindex="0" role="region" aria-label="Answers"><table class="audit">
