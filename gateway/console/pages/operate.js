@@ -1,5 +1,5 @@
 /** Pages about the gateway itself: agents, processes, health, tokens, answers. */
-import { baseName, bytes, count, dateTime, duration } from "../core/format.js";
+import { baseName, bytes, count, dateTime, duration, plural } from "../core/format.js";
 import { clean, oneLine } from "../core/text.js";
 import { Badge, Button, Confirm, CopyButton, Dialog, Empty, ErrorNote, Icon, Loading, Name, PageHead, Time, attempt, html, useConsole, useLoad, useNow, useState } from "../ui/base.js";
 
@@ -138,7 +138,7 @@ export function HealthPage() {
   const doctor = useLoad((signal) => model.api.json("/v1/doctor", { signal }), []);
   const now = useNow(10_000);
   return html`<div class="page"><${PageHead} title="Health"><${Button} icon="down" busy=${status.loading || doctor.loading} onClick=${() => { status.reload(); doctor.reload(); }}>Check again</${Button}></${PageHead}>
-    <${Loaded} result=${status} what="The status"><${Status} status=${status.data} now=${now} /></${Loaded}>
+    <${Loaded} result=${status} what="The status"><${Verdict} checks=${checksOf(status.data)} findings=${doctor.data} /><${Status} status=${status.data} now=${now} /></${Loaded}>
     <section><h2>Doctor</h2><${Loaded} result=${doctor} what="The findings"><${Findings} list=${doctor.data ?? []} /></${Loaded}></section></div>`;
 }
 
@@ -149,11 +149,11 @@ function Check({ ok, name, text, next, state }) {
     <span><strong><${Name} text=${name} /></strong> <${Name} text=${text} />${next ? html`<span class="next"><${Name} text=${next} /></span>` : null}</span></li>`;
 }
 
-/** @param {{ status: any, now: number }} props */
-function Status({ status, now }) {
-  if (!status) return null;
+/** What the gateway knows about itself. @param {any} status */
+function checksOf(status) {
+  if (!status) return [];
   const store = status.store ?? {};
-  const checks = [
+  return [
     { name: "Supervisor", ok: status.supervisor?.connected, text: status.supervisor?.detail },
     { name: "Dispatch", ok: status.dispatch_enabled, text: status.dispatch_enabled ? "prompts are sent to agents" : "prompts are held back (acp.dispatch.enabled)" },
     { name: "Database", ok: store.health === "well", text: `${store.health === "well" ? "commits work" : store.health}, ${bytes((store.bytes ?? 0) + (store.log_bytes ?? 0))}, durability ${status.durability}` },
@@ -162,11 +162,22 @@ function Status({ status, now }) {
     ...(status.accounts ?? []).map((/** @type {any} */ one) => ({ name: `${one.channel} ${one.account}`, ok: one.ok, text: one.details })),
     ...(status.listeners ?? []).map((/** @type {any} */ one) => ({ name: `Listener ${one.address}`, ok: one.ok, text: one.details, state: "warning" })),
   ];
-  const bad = checks.filter((check) => !check.ok).length;
-  return html`<div class="note ${bad ? "error" : "good"}" role="status"><${Icon} name=${bad ? "alert" : "check"} /><p><strong>${bad ? `${bad} of ${checks.length} checks need attention.` : "Everything works."}</strong></p></div>
-    <div class="tiles"><${Tile} value=${count(store.sessions_open ?? 0)} name="open sessions" /><${Tile} value=${count(store.runs_queued ?? 0)} name="queued prompts" />
+}
+
+/** @param {{ checks: any[], findings: any[] | null }} props */
+function Verdict({ checks, findings }) {
+  const bad = checks.filter((check) => !check.ok).length + (findings ?? []).filter((one) => one.verdict === "failed").length;
+  const text = bad ? `${plural(bad, "check needs", "checks need")} attention.` : findings ? "Everything works." : "The gateway works; the other checks are running…";
+  return html`<div class="note ${bad ? "error" : "good"}" role="status"><${Icon} name=${bad ? "alert" : "check"} /><p><strong>${text}</strong></p></div>`;
+}
+
+/** @param {{ status: any, now: number }} props */
+function Status({ status, now }) {
+  if (!status) return null;
+  const store = status.store ?? {};
+  return html`<div class="tiles"><${Tile} value=${count(store.sessions_open ?? 0)} name="open sessions" /><${Tile} value=${count(store.runs_queued ?? 0)} name="queued prompts" />
       <${Tile} value=${duration(now - status.started_at_ms)} name="running since start" /><${Tile} value=${status.version} name="version" /></div>
-    <ul class="checks">${checks.map((check) => html`<${Check} key=${check.name} ...${check} ok=${Boolean(check.ok)} />`)}</ul>
+    <ul class="checks">${checksOf(status).map((check) => html`<${Check} key=${check.name} ...${check} ok=${Boolean(check.ok)} />`)}</ul>
     <details class="card"><summary>About this gateway</summary><dl class="facts"><dt>Instance</dt><dd><code>${clean(status.gateway_instance_id)}</code></dd><dt>Process</dt><dd>${status.pid}</dd><dt>State directory</dt><dd><code>${clean(status.state_dir)}</code></dd>
       <dt>Configuration</dt><dd><code>${clean(status.config?.file ?? "none")}</code></dd><dt>Started</dt><dd>${dateTime(status.started_at_ms)}</dd></dl></details>`;
 }
