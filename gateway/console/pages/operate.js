@@ -98,7 +98,7 @@ export function ProcessesPage() {
     <p class="quiet">Leases of this gateway: each is one agent process with its tree, contained by the supervisor.</p>
     <${Loaded} result=${leases} what="The leases">
       ${list.length === 0 ? html`<${Empty} icon="process" title="No agent process is running"><p class="quiet">A process starts with the next prompt of a session.</p></${Empty}>` : null}
-      <ul class="cards wide">${list.map((/** @type {any} */ lease) => html`<${LeaseCard} key=${lease.lease_id} lease=${lease} now=${now} />`)}</ul></${Loaded}></div>`;
+      <h2 class="sr">Leases</h2><ul class="cards wide">${list.map((/** @type {any} */ lease) => html`<${LeaseCard} key=${lease.lease_id} lease=${lease} now=${now} />`)}</ul></${Loaded}></div>`;
 }
 
 /** @param {{ lease: any, now: number }} props */
@@ -209,7 +209,7 @@ export function TokensPage() {
   return html`<div class="page"><${PageHead} title="Tokens and devices"><label class="switch"><input type="checkbox" role="switch" checked=${all} onChange=${(/** @type {any} */ event) => setAll(event.target.checked)} /><span>Expired and revoked</span></label>
       <${Button} kind="primary" icon="plus" onClick=${() => setAdding(true)}>Add a device</${Button}></${PageHead}>
     <${Loaded} result=${tokens} what="The tokens">
-      ${list.length === 0 ? html`<${Empty} icon="key" title="No tokens"><p class="quiet">A token signs a device or a program in.</p></${Empty}>` : html`<ul class="cards wide">${list.map((/** @type {any} */ token) => html`<li class="card token" key=${token.token_id}>
+      ${list.length === 0 ? html`<${Empty} icon="key" title="No tokens"><p class="quiet">A token signs a device or a program in.</p></${Empty}>` : html`<h2 class="sr">Tokens</h2><ul class="cards wide">${list.map((/** @type {any} */ token) => html`<li class="card token" key=${token.token_id}>
         <header><h3><${Name} text=${token.name} /></h3><${Badge}>${token.scope}</${Badge}>${token.console ? html`<${Badge}>console</${Badge}>` : null}${token.state === "valid" ? null : html`<${Badge} tone="failed">${token.state}</${Badge}>`}</header>
         <p class="quiet">${token.agents?.length ? html`Agents: <code>${token.agents.join(", ")}</code>. ` : "All agents. "}Added <${Time} at=${token.created_at_ms} now=${now} /> ago${token.revoked_at_ms ? html`, revoked ${dateTime(token.revoked_at_ms)}` : token.expires_at_ms ? html`, valid until ${dateTime(token.expires_at_ms)}` : ", valid until it is revoked"}.</p>
         ${token.state === "valid" ? html`<footer><${Button} kind="danger-plain" icon="trash" onClick=${() => setRevoking(token)}>Revoke</${Button}></footer>` : null}</li>`)}</ul>`}</${Loaded}>
