@@ -62,3 +62,18 @@ test("the_lexer_gives_tokens_for_hostile_markdown", () => {
   walk(lexer(bad, { gfm: true, breaks: true }));
   for (const type of ["paragraph", "link", "html", "image", "blockquote", "table"]) assert.ok(types.has(type), type);
 });
+
+test("the_page_names_every_module_that_it_needs_at_once", () => {
+  const page = readFileSync(join(ROOT, "index.html"), "utf8");
+  const named = [...page.matchAll(/(?:href|src)="\/([^"]+\.js)"/g)].map(([, path]) => path).sort();
+  const needed = new Set();
+  const walk = (path) => {
+    if (needed.has(path)) return;
+    needed.add(path);
+    for (const [, target] of readFileSync(join(ROOT, path), "utf8").matchAll(/^(?:import|export) .*?from "(\.[^"]+)";|^import "(\.[^"]+)";/gm)) {
+      walk(relative(ROOT, join(ROOT, path, "..", target)));
+    }
+  };
+  walk("app.js");
+  assert.deepEqual(named, [...needed].sort());
+});

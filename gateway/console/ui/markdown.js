@@ -2,9 +2,12 @@
  * Markdown of agents as elements, from the tokens of a lexer. HTML is shown as text, images as links, and links go to
  * the web or to mail only.
  */
-import { lexer } from "../vendor/marked.js";
 import { clean, hasLongLine } from "../core/text.js";
-import { CopyButton, LongText, html, useMemo } from "./base.js";
+import { CopyButton, LongText, html, useEffect, useMemo, useState } from "./base.js";
+
+/** The lexer, which the list of sessions does not wait for. @type {typeof import("../vendor/marked.js").lexer | null} */
+let lexer = null;
+const loading = import("../vendor/marked.js").then((module) => { lexer = module.lexer; });
 
 /** Maximum depth of nested tokens. */
 const DEPTH_MAX = 40;
@@ -17,8 +20,10 @@ const PROTOCOLS = new Set(["http:", "https:", "mailto:"]);
  *   in which the text begins; `ended` is true if the block goes on in a later part.
  */
 export function Markdown({ text, fence, ended = false }) {
+  const [loaded, setLoaded] = useState(lexer !== null);
+  useEffect(() => { if (!loaded) loading.then(() => setLoaded(true), () => undefined); }, []);
   const tokens = useMemo(() => {
-    if (hasLongLine(text)) return null;
+    if (!lexer || hasLongLine(text)) return null;
     const source = clean(fence ? `${fence}\n${text}` : text);
     try {
       return levelled(lexer(source, { gfm: true, breaks: true }));
@@ -26,7 +31,7 @@ export function Markdown({ text, fence, ended = false }) {
       // Too deeply nested.
       return null;
     }
-  }, [text, fence, ended]);
+  }, [text, fence, ended, loaded]);
   if (!tokens) return html`<${LongText} text=${text} />`;
   return html`<div class="markdown" dir="auto">${blocks(tokens, 0)}</div>`;
 }
