@@ -6,7 +6,7 @@ import { groupOf } from "../core/state.js";
 import { oneLine } from "../core/text.js";
 import { Composer, Queue } from "../ui/composer.js";
 import { Badge, Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
-import { OutgoingItem, TranscriptItem, guessHeight, isShown, tokensOf } from "../ui/transcript.js";
+import { OutgoingItem, TranscriptItem, begins, guessHeight, isShown, tokensOf } from "../ui/transcript.js";
 import { VirtualList } from "../ui/virtual.js";
 
 /** @typedef {import("../core/types.js").SessionView} SessionView */
@@ -115,13 +115,14 @@ function Usage({ usage }) {
   if (!usage || !usage.size) return usage?.used ? html`<span>${count(usage.used)} tokens in context</span>` : null;
   const share = Math.min(100, Math.round((usage.used / usage.size) * 100));
   const cost = usage.cost?.amount ? ` · ${Number(usage.cost.amount).toFixed(2)} ${usage.cost.currency ?? ""}` : "";
-  return html`<span class="usage" title="${count(usage.used)} of ${count(usage.size)} tokens in context"><meter min="0" max="100" high="80" value=${share} aria-label="Context in use"></meter> ${share}%${cost}</span>`;
+  return html`<span class="usage" title="${count(usage.used)} of ${count(usage.size)} tokens in context"><meter min="0" max="100" high="80" value=${share} aria-label="Context in use"></meter> ${share}%<span class="desktop">${cost}</span></span>`;
 }
 
 /** @param {{ feed: SessionFeed | null, session: SessionView, sent: number }} props */
 function Transcript({ feed, session, sent }) {
   const model = shared.console;
   const items = useMemo(() => (feed?.transcript.items ?? []).filter(isShown), [feed?.transcript]);
+  const starts = useMemo(() => begins(items), [items]);
   useAnnounced(items, session);
   if (!feed || feed.status.phase === "loading") return html`<div class="scroll-frame"><${Loading} what="Reading the transcript" /></div>`;
   if (feed.status.phase === "failed") return html`<div class="scroll-frame pad"><${ErrorNote} error=${feed.status.error} retry=${() => void feed.restart()} what="The transcript cannot be read" /></div>`;
@@ -129,7 +130,7 @@ function Transcript({ feed, session, sent }) {
   const asks = [...model.state.permissions.values()].some((row) => row.session_key === session.session_key);
   const busy = Boolean(session.active_run) || session.state === "running" || session.state === "creating";
   return html`<${VirtualList} items=${items} label="Transcript" guess=${guessHeight} jump=${sent} onTop=${() => void feed.older()}
-    render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} before=${items[at - 1]} agent=${session.agent}
+    render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} starts=${starts.has(item.id)} agent=${session.agent}
       isLast=${at === items.length - 1} session=${session.session_key} mark=${item.kind === "permission" ? model.state.permissions : null} />`}
     header=${html`<${Older} feed=${feed} session=${session} isEmpty=${items.length + outgoing.length === 0} />`}
     footer=${html`<div class="tail">${outgoing.map((entry) => html`<${OutgoingItem} key=${entry.key} entry=${entry} />`)}
@@ -150,7 +151,7 @@ function Memo(props) {
   const kept = useRef(/** @type {any} */ (null));
   const old = kept.current?.props;
   const same = old && old.item === props.item && old.isLast === props.isLast && old.mark === props.mark && old.agent === props.agent
-    && old.before?.kind === props.before?.kind;
+    && old.starts === props.starts;
   if (!same) kept.current = { props, drawn: html`<${TranscriptItem} ...${props} />` };
   return kept.current.drawn;
 }

@@ -22,12 +22,34 @@ export function guessHeight(item) {
   return item.kind === "tool" && Array.isArray(item.data.content) && item.data.content.length ? 160 : 44;
 }
 
-/** @param {{ item: Item, before: Item | undefined, agent: string, isLast: boolean, session: string }} props */
-export function TranscriptItem({ item, before, agent, isLast, session }) {
+/** Items of the agent, before the first of which in each turn its name is shown. */
+const OF_AGENT = new Set(["message", "thought", "content", "tool", "plan", "permission"]);
+
+/** Returns the ids of the items with which the agent begins. @param {Item[]} items */
+export function begins(items) {
+  const ids = new Set();
+  let isNew = true;
+  for (const item of items) {
+    if (item.kind === "user" && !item.data.steer) isNew = true;
+    else if (isNew && OF_AGENT.has(item.kind)) {
+      ids.add(item.id);
+      isNew = false;
+    }
+  }
+  return ids;
+}
+
+/** @param {{ item: Item, starts: boolean, agent: string, isLast: boolean, session: string }} props */
+export function TranscriptItem(props) {
+  if (!props.starts) return body(props);
+  return html`<p class="who agent-name"><${Icon} name="agent" /><${Name} text=${props.agent} /></p>${body(props)}`;
+}
+
+/** @param {{ item: Item, agent: string, isLast: boolean, session: string }} props */
+function body({ item, agent, isLast, session }) {
   switch (item.kind) {
     case "user": return html`<${UserItem} item=${item} />`;
     case "message": return html`<article class="item agent ${item.continues ? "continues" : ""}" aria-label="Message of ${agent}">
-      ${startsTurn(before) ? html`<p class="who"><${Icon} name="agent" /><${Name} text=${agent} /></p>` : null}
       <${Markdown} text=${item.text ?? ""} fence=${item.fence} ended=${!isLast} /></article>`;
     case "thought": return html`<details class="item thought"><summary><${Icon} name="thought" />${isLast ? "Thinking…" : "Thought"}
       <span class="quiet"><${Name} text=${oneLine(item.text, 90)} /></span></summary><${LongText} text=${item.text ?? ""} /></details>`;
@@ -41,11 +63,6 @@ export function TranscriptItem({ item, before, agent, isLast, session }) {
     case "notice": return html`<p class="item notice"><${Name} text=${oneLine(item.text, 600)} /></p>`;
     default: return html`<details class="item other"><summary>${clean(item.data?.name)}</summary><pre tabindex="0" dir="ltr"><${LongText} text=${prettyJson(item.data?.event)} mono=${true} /></pre></details>`;
   }
-}
-
-/** @param {Item | undefined} before */
-function startsTurn(before) {
-  return !before || before.kind === "user" || before.kind === "end";
 }
 
 /** @param {{ item: Item }} props */
