@@ -100,7 +100,7 @@ function SessionRow({ session, group, isCurrent, now }) {
       </span>
       <span class="row-time quiet"><${Time} at=${session.last_activity_at_ms} now=${now} /></span>
     </a>
-    ${asked.length > 0 && !isCurrent ? html`<div class="row-asks">
+    ${asked.length > 0 ? html`<div class="row-asks">
       ${open ? asked.slice(0, 5).map((row) => html`<${PermissionCard} key=${row.permission_id} row=${row} compact=${true} />`) : null}
       ${asked.length > 1 || !open ? html`<${Button} kind="ghost small" aria-expanded=${open ? "true" : "false"} onClick=${() => setOpen(!open)}>${open ? "Hide" : "Show"} ${plural(asked.length, "request")}</${Button}>` : null}
     </div>` : null}

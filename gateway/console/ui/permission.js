@@ -35,7 +35,7 @@ export function PermissionCard({ row, compact = false }) {
     <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} /></${heading}>
       <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline} at=${row.deadline_at_ms} /></span></header>
     <${Subject} row=${row} compact=${compact} />
-    ${row.form ? html`<${Form} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer} onAnswer=${answer} />`
+    ${row.form ? html`<${Form} place=${compact ? "list" : "page"} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer} onAnswer=${answer} />`
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
           kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id} disabled=${!mayAnswer || busy !== null}
           onClick=${() => answer(option.option_id, { option_id: option.option_id })}>
@@ -85,10 +85,10 @@ export function commandOf(input) {
 }
 
 /**
- * @param {{ row: PermissionView, form: import("../core/types.js").Elicitation, busy: string | null, disabled: boolean,
+ * @param {{ place: string, row: PermissionView, form: import("../core/types.js").Elicitation, busy: string | null, disabled: boolean,
  *   onAnswer: (name: string, body: Record<string, unknown>) => void }} props
  */
-function Form({ row, form, busy, disabled, onAnswer }) {
+function Form({ place, row, form, busy, disabled, onAnswer }) {
   const fields = form.fields ?? [];
   const submit = (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
@@ -99,7 +99,7 @@ function Form({ row, form, busy, disabled, onAnswer }) {
     ${form.message.trim() === row.title ? null : html`<${LongText} text=${form.message} />`}
     ${form.mode === "url" ? html`<p class="note"><${Icon} name="globe" /> <span>The agent wants you to open a page on <strong><${Name} text=${form.host} /></strong>:<br />
       ${url ? html`<a href=${url} target="_blank" rel="noopener noreferrer">${clean(form.url)}</a>` : html`<code>${clean(form.url)}</code>`}</span></p>` : null}
-    ${fields.map((field) => html`<${FormInput} key=${field.name} field=${field} of=${row.permission_id} />`)}
+    ${fields.map((field) => html`<${FormInput} key=${field.name} field=${field} of=${`${place}-${row.permission_id}`} />`)}
     <div class="answers">
       <button class="button primary" disabled=${disabled || busy !== null}>${form.mode === "url" ? "Accept" : "Submit"}</button>
       <${Button} kind="danger-plain" disabled=${disabled || busy !== null} onClick=${() => onAnswer("decline", { action: "decline" })}>Decline</${Button}>
