@@ -1,13 +1,13 @@
 /** Entry of the console: routes, frame, shortcuts, and what connects the page with the browser. */
 import { render } from "./vendor/preact.js";
 import { Console } from "./core/console.js";
-import { clean } from "./core/text.js";
+import { clean, oneLine } from "./core/text.js";
 import { Button, Dialog, Icon, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
 import { FilesPage } from "./pages/files.js";
 import { LoginPage } from "./pages/login.js";
 import { NewPage } from "./pages/new.js";
 import { AgentsPage, AuditPage, HealthPage, ProcessesPage, TokensPage } from "./pages/operate.js";
-import { SessionPage } from "./pages/session.js";
+import { SessionPage, titleOf } from "./pages/session.js";
 import { SessionList } from "./pages/sessions.js";
 
 /** @typedef {{ name: string, id?: string }} Route */
@@ -67,7 +67,7 @@ function App() {
   }, []);
   useEffect(() => {
     // A reader of the screen begins at the heading of the new page.
-    if (!isFirst.current) /** @type {HTMLElement | null} */ (document.querySelector("main h1"))?.focus({ preventScroll: true });
+    if (!isFirst.current) /** @type {HTMLElement | null} */ (document.querySelector("main h1, [role=main] h1"))?.focus({ preventScroll: true });
     isFirst.current = false;
   }, [route.name, route.id]);
   useEffect(() => {
@@ -75,7 +75,8 @@ function App() {
     addEventListener("keydown", onKey);
     return () => removeEventListener("keydown", onKey);
   }, []);
-  useEffect(() => badge(model.state.permissions.size), [model.state.permissions.size]);
+  const name = nameOf(model, route);
+  useEffect(() => badge(model.state.permissions.size, name), [model.state.permissions.size, name]);
   const [crash, reset] = useErrorBoundary();
   if (crash) return html`<main id="main" class="page"><h1>The page has failed</h1><p>${clean(crash.message)}</p><${Button} kind="primary" onClick=${() => { reset(); location.hash = "#/"; }}>Back to the sessions</${Button}></main>`;
   if (!model.login) return html`<${LoginPage} /><${Toasts} />`;
@@ -83,9 +84,9 @@ function App() {
     <button type="button" class="skip" onClick=${() => document.getElementById("main")?.focus()}>Skip to the content</button>
     <${Navigation} route=${route} onHelp=${() => setHelp(true)} />
     <${ConnectionBar} />
-    ${route.name === "sessions" ? html`<main id="main" tabindex="-1" class="list-pane"><${SessionList} /></main><section class="detail" aria-label="Session"><${Welcome} /></section>` : html`
-      ${route.id ? html`<aside class="list-pane" aria-label="Sessions"><${SessionList} current=${route.id} /></aside>` : null}
-      <main id="main" tabindex="-1" class="detail"><${Page} route=${route} /></main>`}
+    ${route.name === "sessions" || route.id ? html`<${ListPane} key="list" current=${route.id} />` : null}
+    ${route.name === "sessions" ? html`<section class="detail" aria-label="Session"><${Welcome} /></section>`
+      : html`<main id="main" tabindex="-1" class="detail"><${Page} route=${route} /></main>`}
     <${Toasts} /><div class="sr" aria-live="polite" role="status">${clean(model.announcement)}</div>
     ${help ? html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><dl class="shortcuts">${SHORTCUTS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl></${Dialog}>` : null}
   </div>`;
@@ -105,6 +106,15 @@ function Page({ route }) {
     case "more": return html`<${More} />`;
     default: return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a></p></div>`;
   }
+}
+
+/** The list, as the page or beside a session; it keeps its place and its filter. @param {{ current: string | undefined }} props */
+function ListPane({ current }) {
+  const pane = useRef(/** @type {HTMLElement | null} */ (null));
+  const top = useRef(0);
+  useEffect(() => { if (pane.current) pane.current.scrollTop = top.current; }, [current === undefined]);
+  return html`<div ref=${pane} class="list-pane" tabindex="-1" role=${current ? "complementary" : "main"} id=${current ? undefined : "main"} aria-label="Sessions"
+    onScroll=${() => { if (pane.current?.offsetParent) top.current = pane.current.scrollTop; }}><${SessionList} current=${current} /></div>`;
 }
 
 function Welcome() {
@@ -191,9 +201,16 @@ function Toasts() {
     <${Button} kind="ghost small" icon="close" label="Dismiss" onClick=${() => model.dropToast(toast.id)} /></div>`)}</div>`;
 }
 
-/** Shows in the title how many requests wait. @param {number} waiting */
-function badge(waiting) {
-  document.title = waiting > 0 ? `(${waiting}) acp-host` : "acp-host";
+/** Name of a page for the title. @param {Console} model @param {Route} route */
+function nameOf(model, route) {
+  const session = route.id ? model.state.sessions.get(route.id) : undefined;
+  if (session) return oneLine(titleOf(session), 60);
+  return PLACES.find((place) => place.name === route.name)?.title ?? (route.name === "new" ? "New session" : "");
+}
+
+/** Shows in the title how many requests wait. @param {number} waiting @param {string} name */
+function badge(waiting, name) {
+  document.title = `${waiting > 0 ? `(${waiting}) ` : ""}${name ? `${name} · ` : ""}acp-host`;
   const app = /** @type {any} */ (navigator);
   if (waiting > 0) app.setAppBadge?.(waiting)?.catch?.(() => undefined);
   else app.clearAppBadge?.()?.catch?.(() => undefined);

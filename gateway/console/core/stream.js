@@ -59,7 +59,7 @@ export class EventStream {
       } catch (error) {
         if (this.stopped) return;
         const failure = asApiError(error);
-        if (failure.status === 401 || failure.status === 403) {
+        if (failure.status === 401) {
           this.tell("stopped", null, failure);
           return;
         }

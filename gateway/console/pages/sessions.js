@@ -27,10 +27,10 @@ export function SessionList({ current }) {
   const shown = GROUPS.filter(({ id }) => (id === "closed" ? filter.group === "closed" : (groups.get(id)?.length ?? 0) > 0));
   const isEmpty = shown.every(({ id }) => (groups.get(id)?.length ?? 0) === 0);
   return html`<div class="sessions">
-    <header class="list-head">
+    <div class="list-head">
       <${current ? "h2" : "h1"} tabindex="-1">Sessions</${current ? "h2" : "h1"}>
       ${model.may("prompt") ? html`<a class="button primary" href="#/new" title="New session (n)"><${Icon} name="plus" />New</a>` : null}
-    </header>
+    </div>
     <${Filters} filter=${filter} agents=${agents} counts=${countsOf(state)} onChange=${change} />
     ${!state.loaded ? html`<${Loading} what="Reading the sessions" />` : null}
     ${state.loaded && isEmpty ? html`<${NoSessions} filter=${filter} onClear=${() => setFilter({ text: "", agent: "", group: "" })} />` : null}
