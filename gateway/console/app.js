@@ -78,7 +78,8 @@ function App() {
   const name = nameOf(model, route);
   useEffect(() => badge(model.state.permissions.size, name), [model.state.permissions.size, name]);
   const [crash, reset] = useErrorBoundary();
-  if (crash) return html`<main id="main" class="page"><h1>The page has failed</h1><p>${clean(crash.message)}</p><${Button} kind="primary" onClick=${() => { reset(); location.hash = "#/"; }}>Back to the sessions</${Button}></main>`;
+  if (crash) return html`<main id="main" class="page"><h1>The page has failed</h1><p>${clean(crash.message)}</p><${Button}
+    kind="primary" onClick=${() => { reset(); location.hash = "#/"; }}>Back to the sessions</${Button}></main>`;
   if (!model.login) return html`<${LoginPage} /><${Toasts} />`;
   return html`<div class="frame route-${route.name}">
     <button type="button" class="skip" onClick=${() => document.getElementById("main")?.focus()}>Skip to the content</button>
@@ -88,7 +89,8 @@ function App() {
     ${route.name === "sessions" ? html`<section class="detail" aria-label="Session"><${Welcome} /></section>`
       : html`<main id="main" tabindex="-1" class="detail"><${Page} route=${route} /></main>`}
     <${Toasts} /><div class="sr" aria-live="polite" role="status">${clean(model.announcement)}</div>
-    ${help ? html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><dl class="shortcuts">${SHORTCUTS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl></${Dialog}>` : null}
+    ${help ? html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><dl class="shortcuts">
+      ${SHORTCUTS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl></${Dialog}>` : null}
   </div>`;
 }
 
@@ -104,7 +106,8 @@ function Page({ route }) {
     case "audit": return html`<${AuditPage} />`;
     case "tokens": return html`<${TokensPage} />`;
     case "more": return html`<${More} />`;
-    default: return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a></p></div>`;
+    default: return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a>
+      </p></div>`;
   }
 }
 
@@ -113,8 +116,10 @@ function ListPane({ current }) {
   const pane = useRef(/** @type {HTMLElement | null} */ (null));
   const top = useRef(0);
   useEffect(() => { if (pane.current) pane.current.scrollTop = top.current; }, [current === undefined]);
-  return html`<div ref=${pane} class="list-pane" tabindex="-1" role=${current ? "complementary" : "main"} id=${current ? undefined : "main"} aria-label="Sessions"
-    onScroll=${() => { if (pane.current?.offsetParent) top.current = pane.current.scrollTop; }}><${SessionList} current=${current} /></div>`;
+  return html`<div ref=${pane} class="list-pane" tabindex="-1" role=${current ? "complementary" : "main"}
+    id=${current ? undefined : "main"} aria-label="Sessions"
+    onScroll=${() => { if (pane.current?.offsetParent) top.current = pane.current.scrollTop; }}><${SessionList}
+      current=${current} /></div>`;
 }
 
 function Welcome() {
@@ -127,16 +132,22 @@ function Navigation({ route, onHelp }) {
   const here = route.name === "session" || route.name === "files" ? "sessions" : route.name;
   const waiting = model.state.permissions.size;
   const all = places(model);
-  const link = (/** @type {Place} */ place) => html`<a key=${place.name} class="nav-link nav-${place.name}" href=${place.name === "sessions" ? "#/" : `#/${place.name}`} aria-current=${here === place.name ? "page" : undefined}>
-    <${Icon} name=${place.icon} /><span>${place.title}</span>${place.name === "sessions" && waiting ? html`<span class="count" aria-label="${waiting} waiting for you">${waiting}</span>` : null}</a>`;
+  const link = (/** @type {Place} */ place) => html`<a key=${place.name} class="nav-link nav-${place.name}"
+    href=${place.name === "sessions" ? "#/" : `#/${place.name}`} aria-current=${here === place.name ? "page" : undefined}>
+    <${Icon} name=${place.icon} /><span>${place.title}</span>${place.name === "sessions" && waiting ? html`<span class="count"
+      aria-label="${waiting} waiting for you">${waiting}</span>` : null}</a>`;
   return html`<nav class="rail" aria-label="Main"><p class="brand"><span class="logo" aria-hidden="true"></span>acp-host</p>
-    <div class="nav-links">${all.map(link)}<a class="nav-link nav-more" href="#/more" aria-current=${["more", "audit", "tokens", "processes"].includes(here) ? "page" : undefined}><${Icon} name="more" /><span>More</span></a></div>
-    <div class="nav-end"><${NotifyButton} /><${ThemeButton} /><button type="button" class="nav-link" onClick=${onHelp}><${Icon} name="plan" /><span>Shortcuts</span></button><${Account} /></div></nav>`;
+    <div class="nav-links">${all.map(link)}<a class="nav-link nav-more" href="#/more"
+      aria-current=${["more", "audit", "tokens", "processes"].includes(here) ? "page" : undefined}><${Icon} name="more" />
+        <span>More</span></a></div>
+    <div class="nav-end"><${NotifyButton} /><${ThemeButton} /><button type="button" class="nav-link" onClick=${onHelp}><${Icon}
+      name="plan" /><span>Shortcuts</span></button><${Account} /></div></nav>`;
 }
 
 function Account() {
   const model = useConsole();
-  return html`<div class="account"><span class="account-name"><${Icon} name="user" /><span><${Name} text=${model.login?.name} /><small class="quiet">${model.login?.scope}</small></span></span>
+  return html`<div class="account"><span class="account-name"><${Icon} name="user" /><span><${Name} text=${model.login?.name} />
+    <small class="quiet">${model.login?.scope}</small></span></span>
     <${Button} kind="ghost" icon="out" label="Sign out" onClick=${() => void model.signOut()} /></div>`;
 }
 
@@ -170,7 +181,9 @@ function setTheme(theme) {
 function More() {
   const model = useConsole();
   return html`<div class="page more"><header class="page-head"><h1 tabindex="-1">More</h1></header>
-    <ul class="menu-page">${places(model).filter(({ name }) => !["sessions", "agents", "health"].includes(name)).map((place) => html`<li><a href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
+    <ul class="menu-page">
+    ${places(model).filter(({ name }) => !["sessions", "agents", "health"].includes(name)).map((place) => html`<li><a
+      href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
     <div class="more-end"><${NotifyButton} /><${ThemeButton} /><${Account} /></div></div>`;
 }
 
@@ -189,15 +202,19 @@ function ConnectionBar() {
   }, [isOpen]);
   if (isOpen || !shown) return html`<div role="status" class="sr"></div>`;
   const seconds = retryAt ? Math.max(0, Math.ceil((retryAt - now) / 1000)) : 0;
-  return html`<div class="connection" role="status"><${Icon} name="spinner" /><span><strong>${navigator.onLine ? "Reconnecting…" : "You are offline."}</strong>
-    ${phase === "waiting" && seconds > 1 ? ` Next attempt in ${seconds} s.` : ""} ${error && error.status ? html`<span class="quiet">${clean(error.message)}</span>` : null}</span>
+  return html`<div class="connection" role="status"><${Icon} name="spinner" /><span><strong>
+    ${navigator.onLine ? "Reconnecting…" : "You are offline."}</strong>
+    ${phase === "waiting" && seconds > 1 ? ` Next attempt in ${seconds} s.` : ""} ${error && error.status ? html`<span
+      class="quiet">${clean(error.message)}</span>` : null}</span>
     <${Button} kind="small" onClick=${() => model.wake()}>Try now</${Button}></div>`;
 }
 
 function Toasts() {
   const model = useConsole();
-  return html`<div class="toasts" role="region" aria-label="Messages" aria-live="polite">${model.toasts.map((toast) => html`<div key=${toast.id} class="toast ${toast.tone}" role=${toast.tone === "error" ? "alert" : "status"}>
-    <${Icon} name=${toast.tone === "error" ? "alert" : "check"} /><div><p><${Name} text=${toast.text} /></p>${toast.detail ? html`<p class="quiet">${toast.detail}</p>` : null}</div>
+  return html`<div class="toasts" role="region" aria-label="Messages" aria-live="polite">${model.toasts.map((toast) => html`<div
+    key=${toast.id} class="toast ${toast.tone}" role=${toast.tone === "error" ? "alert" : "status"}>
+    <${Icon} name=${toast.tone === "error" ? "alert" : "check"} /><div><p><${Name} text=${toast.text} /></p>
+    ${toast.detail ? html`<p class="quiet">${toast.detail}</p>` : null}</div>
     <${Button} kind="ghost small" icon="close" label="Dismiss" onClick=${() => model.dropToast(toast.id)} /></div>`)}</div>`;
 }
 
