@@ -120,6 +120,7 @@ test("a_prompt_of_another_sign_in_is_not_sent_again", async (t) => {
   model.sendPrompt("s", { text: "hello" });
   await until(() => state.posts.length >= 1, "a request");
   model.leave("signed out");
+  await until(() => model.transmitting.size === 0, "nothing is under way");
   const posts = state.posts.length;
   state.lose = 0;
   await model.signIn("two");
