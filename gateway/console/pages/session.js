@@ -145,7 +145,7 @@ function Transcript({ feed, session, sent }) {
     render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} starts=${starts.has(item.id)}
       agent=${session.agent}
       isLast=${at === items.length - 1} session=${session.session_key}
-        mark=${item.kind === "permission" ? model.state.permissions : null} />`}
+        mark=${item.kind === "permission" ? model.state.permissions : item.kind === "user" ? model.sentFiles.get(item.run) : null} />`}
     header=${html`<${Older} feed=${feed} session=${session} isEmpty=${items.length + outgoing.length === 0} />`}
     footer=${html`<div class="tail">${outgoing.map((entry) => html`<${OutgoingItem} key=${entry.key} entry=${entry} />`)}
       ${busy ? html`<p class="working" role="status"><span class="pulse" aria-hidden="true"></span>

@@ -71,11 +71,13 @@ function body({ item, agent, isLast, session }) {
 
 /** @param {{ item: Item }} props */
 function UserItem({ item }) {
+  const files = shared.console.sentFiles.get(item.run ?? "");
   return html`<article class="item user" aria-label="Prompt of ${clean(item.data.author)}">
     <p class="who"><${Name} text=${item.data.author || "Somebody"} />
     ${item.data.steer ? html`<${Badge}>steered</${Badge}>` : null}
       <time datetime=${new Date(item.at).toISOString()}>${clock(item.at, Date.now())}</time></p>
-    <div class="bubble"><${LongText} text=${item.text ?? ""} /></div></article>`;
+    <div class="bubble"><${LongText} text=${item.text ?? ""} />${files ? html`<p class="quiet">
+      <${Icon} name="clip" /> ${files.map((name) => clean(name)).join(", ")}</p>` : null}</div></article>`;
 }
 
 /** A prompt that is under way. @param {{ entry: import("../core/outbox.js").Outgoing }} props */
