@@ -2,13 +2,21 @@
 import { render } from "./vendor/preact.js";
 import { Console } from "./core/console.js";
 import { clean, oneLine } from "./core/text.js";
-import { Button, Dialog, Icon, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
-import { FilesPage } from "./pages/files.js";
+import { Button, Dialog, Icon, Loading, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
 import { LoginPage } from "./pages/login.js";
-import { NewPage } from "./pages/new.js";
-import { AgentsPage, AuditPage, HealthPage, ProcessesPage, TokensPage } from "./pages/operate.js";
-import { SessionPage, titleOf } from "./pages/session.js";
 import { SessionList } from "./pages/sessions.js";
+import { titleOf } from "./ui/names.js";
+
+/** Pages that the list does not wait for: each is loaded when it is shown, or soon after the list. */
+const LATER = {
+  session: () => import("./pages/session.js"),
+  files: () => import("./pages/files.js"),
+  new: () => import("./pages/new.js"),
+  operate: () => import("./pages/operate.js"),
+};
+
+/** Delay before the other pages are loaded, in milliseconds. */
+const LATER_MS = 500;
 
 /** @typedef {{ name: string, id?: string }} Route */
 
@@ -94,20 +102,43 @@ function App() {
   </div>`;
 }
 
+/** Module and component of each page. @type {Record<string, [keyof typeof LATER, string]>} */
+const PAGES = {
+  session: ["session", "SessionPage"], files: ["files", "FilesPage"], new: ["new", "NewPage"], agents: ["operate", "AgentsPage"],
+  processes: ["operate", "ProcessesPage"], health: ["operate", "HealthPage"], audit: ["operate", "AuditPage"],
+  tokens: ["operate", "TokensPage"],
+};
+
 /** @param {{ route: Route }} props */
 function Page({ route }) {
-  switch (route.name) {
-    case "session": return html`<${SessionPage} key=${route.id} id=${route.id ?? ""} />`;
-    case "files": return html`<${FilesPage} key=${route.id} id=${route.id ?? ""} />`;
-    case "new": return html`<${NewPage} />`;
-    case "agents": return html`<${AgentsPage} />`;
-    case "processes": return html`<${ProcessesPage} />`;
-    case "health": return html`<${HealthPage} />`;
-    case "audit": return html`<${AuditPage} />`;
-    case "tokens": return html`<${TokensPage} />`;
-    case "more": return html`<${More} />`;
-    default: return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a>
-      </p></div>`;
+  if (route.name === "more") return html`<${More} />`;
+  const page = PAGES[route.name];
+  if (!page) return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a></p></div>`;
+  return html`<${LaterPage} key=${`${route.name} ${route.id}`} page=${page} id=${route.id ?? ""} />`;
+}
+
+/** @type {Map<string, any>} */
+const loaded = new Map();
+
+/** Shows a page as soon as its module is there. @param {{ page: [keyof typeof LATER, string], id: string }} props */
+function LaterPage({ page: [name, component], id }) {
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const [, draw] = useState(0);
+  useEffect(() => {
+    if (loaded.has(name)) return;
+    LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
+  }, []);
+  const Component = loaded.get(name)?.[component];
+  if (Component) return html`<${Component} id=${id} />`;
+  if (!error) return html`<div class="page"><${Loading} /></div>`;
+  return html`<div class="page"><h1 tabindex="-1">The page cannot be loaded</h1><p>The gateway may have been updated or is away.</p>
+    <p><${Button} kind="primary" onClick=${() => location.reload()}>Reload</${Button}></p></div>`;
+}
+
+/** Loads the other pages while nothing else is to be done. */
+function loadLater() {
+  for (const name of /** @type {(keyof typeof LATER)[]} */ (Object.keys(LATER))) {
+    LATER[name]().then((module) => loaded.set(name, module), () => undefined);
   }
 }
 
@@ -293,6 +324,7 @@ function begin() {
     const root = /** @type {HTMLElement} */ (document.getElementById("app"));
     root.replaceChildren();
     render(html`<${App} />`, root);
+    setTimeout(loadLater, LATER_MS);
   });
 }
 

@@ -5,7 +5,7 @@ import { baseName, bytes } from "../core/format.js";
 import { clean } from "../core/text.js";
 import { Button, CopyButton, Empty, ErrorNote, Icon, Loading, LongText, Name, PageHead, html, useConsole, useLoad, useMemo, useState } from "../ui/base.js";
 import { DiffTable } from "../ui/tool.js";
-import { titleOf } from "./session.js";
+import { titleOf } from "../ui/names.js";
 
 /** @param {{ id: string }} props */
 export function FilesPage({ id }) {

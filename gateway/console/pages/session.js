@@ -1,34 +1,15 @@
 /** A session: transcript, composer, and its settings. */
 import { sessionPath } from "../core/api.js";
 import { SessionFeed } from "../core/feed.js";
-import { baseName, count, shortPath } from "../core/format.js";
-import { groupOf } from "../core/state.js";
+import { count, shortPath } from "../core/format.js";
 import { oneLine } from "../core/text.js";
 import { Composer, Queue } from "../ui/composer.js";
-import { Badge, Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
+import { Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
+import { PERMISSION_MODES, StateBadge, titleOf } from "../ui/names.js";
 import { OutgoingItem, TranscriptItem, begins, guessHeight, isShown, tokensOf } from "../ui/transcript.js";
 import { VirtualList } from "../ui/virtual.js";
 
 /** @typedef {import("../core/types.js").SessionView} SessionView */
-
-/** @type {Record<string, [string, string]>} */
-const STATES = {
-  needs: ["needs", "needs you"], running: ["running", "running"], idle: ["neutral", "idle"], failed: ["failed", "failed"], closed: ["neutral", "closed"],
-};
-
-/** Name of a session for people. @param {SessionView} session */
-export function titleOf(session) {
-  return session.label || baseName(session.cwd);
-}
-
-/** @param {{ session: SessionView }} props */
-export function StateBadge({ session }) {
-  const asks = [...shared.console.state.permissions.values()].some((row) => row.session_key === session.session_key);
-  const group = groupOf(session, asks);
-  const [tone, name] = STATES[group] ?? ["neutral", group];
-  return html`<${Badge} tone=${tone}>
-    ${session.state === "cancelling" ? "stopping" : session.state === "creating" ? "starting" : name}</${Badge}>`;
-}
 
 /** @param {{ id: string }} props */
 export function SessionPage({ id }) {
@@ -263,14 +244,6 @@ function AgentLog({ session, onClose }) {
       dir="ltr"><${Name} text=${log.text ?? (log.lines ?? []).join("\n")} /></pre>`}
   </${Dialog}>`;
 }
-
-/** Permission modes with what they mean. @type {[string, string, string][]} */
-export const PERMISSION_MODES = [
-  ["ask", "Ask", "You decide about every request."],
-  ["approve-reads", "Allow reading", "Reading and searching are allowed; you decide the rest."],
-  ["approve-all", "Allow everything", "Every request is allowed without a question."],
-  ["deny-all", "Deny everything", "Every request is denied without a question."],
-];
 
 /** @param {{ session: SessionView, onClose: () => void }} props */
 function Settings({ session, onClose }) {

@@ -4,7 +4,7 @@ import { GROUPS, groupOf, grouped } from "../core/state.js";
 import { oneLine } from "../core/text.js";
 import { Badge, Button, Empty, Icon, Loading, Name, Time, attempt, html, shared, useConsole, useEffect, useNow, useState } from "../ui/base.js";
 import { PermissionCard } from "../ui/permission.js";
-import { titleOf } from "./session.js";
+import { titleOf } from "../ui/names.js";
 
 /** @typedef {import("../core/types.js").SessionView} SessionView */
 /** @typedef {import("../core/state.js").Group} Group */
