@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_shared::figures::Figure;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
+use acp_shared::files::{FilesEntry, FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
 use acp_shared::protocol::*;
@@ -357,7 +357,11 @@ fn protocol_bytes_match_golden_files() {
     let later = [Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)];
     let (replies_1, replies_2, reply_of_feature) =
         print_all("Reply", &replies(), &later, &[Reply::Figures(vec![figure])]);
-    insta::assert_snapshot!("protocol-features", request_of_feature + &reply_of_feature);
+    let list = FilesOp::List { path: "/w".into(), entries_max: 9 };
+    let entry = FilesEntry { name: "a".into(), is_directory: true, size: 300 };
+    let lists = print("FilesOp", &[list])
+        + &print("FilesReply", &[FilesReply::List { entries: vec![entry], more: true }]);
+    insta::assert_snapshot!("protocol-features", request_of_feature + &reply_of_feature + &lists);
     let texts = [
         print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),
         print_both("ToClient", &to_client(), &[ToClient::RolledBack(rollback)]),

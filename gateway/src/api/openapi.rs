@@ -150,7 +150,7 @@ impl Operation {
             let content = json!({ "application/json": { "schema": body(schemas) } });
             put(&mut out, "requestBody", json!({ "content": content }));
         }
-        if self.path == "/health" {
+        if ["/health", "/v1/login"].contains(&self.path) {
             put(&mut out, "security", json!([]));
         }
         out
@@ -167,7 +167,7 @@ impl Operation {
         let path = names.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text }));
         let mut all: Vec<Value> = path.collect();
         all.extend(self.query.map(|query| query()).unwrap_or_default().into_iter().map(value));
-        if self.body.is_some() {
+        if self.body.is_some() && !self.is_sign_in() {
             let about = "Repetitions with the same key get the first response.";
             all.push(header(
                 "Idempotency-Key",
@@ -175,11 +175,16 @@ impl Operation {
                 json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
             ));
         }
-        if self.is_stream() {
+        if self.is_stream() && !self.is_modifying() {
             let about = "Streams only: id of the last event received.";
             all.push(header("Last-Event-ID", about, json!({ "type": "integer", "minimum": 0 })));
         }
         all
+    }
+
+    /// True for a request that has an effect each time.
+    fn is_sign_in(&self) -> bool {
+        ["/v1/login", "/v1/console/open"].contains(&self.path)
     }
 
     const fn is_stream(&self) -> bool {

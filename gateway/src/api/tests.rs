@@ -8,6 +8,7 @@ mod hostile;
 mod limited;
 mod network;
 mod rest;
+mod sign_in;
 mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};

@@ -7,6 +7,7 @@ pub(crate) mod agent_trial;
 mod agents;
 pub(crate) mod chat;
 pub(crate) mod config;
+mod console;
 #[cfg(feature = "discord")]
 pub(crate) mod discord;
 pub(crate) mod doctor;
@@ -113,6 +114,8 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
+    /// Open the web console in a browser; Ctrl-C closes it and signs the browser out
+    Console(console::ConsoleArgs),
     /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
@@ -247,6 +250,7 @@ fn run(
         CliCommand::Status => command()?.block_on(status::run(global, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
+        CliCommand::Console(args) => command()?.block_on(console::run(global, &args, out)),
         CliCommand::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
         CliCommand::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
         CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),

@@ -17,12 +17,14 @@ use acp_core::request::{
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::timeouts::Expiry;
+use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
-use acp_shared::protocol::{LogFrom, LogPiece};
+use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::protocol::{EvidenceReport, LeaseInfo, LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::EventBounds;
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -199,6 +201,30 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// True if every backend is healthy. Does not contact other services.
     fn is_ready(&self) -> bool {
         true
+    }
+    /// Returns the leases that the supervisor holds for the gateway.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` without the supervisor.
+    fn leases(&self) -> ServiceFuture<'_, Vec<LeaseInfo>> {
+        Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
+    }
+    /// Returns the evidence of a lease of the gateway; `None` if there is no such lease.
+    ///
+    /// # Errors
+    /// As [`Service::leases`].
+    fn lease_evidence(&self, id: LeaseId) -> ServiceFuture<'_, Option<EvidenceReport>> {
+        let _ = id;
+        Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
+    }
+    /// Returns at most `limit` settled permission requests of all sessions, the newest first.
+    fn settled_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        let _ = limit;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    /// Returns the state directory; `None` without one.
+    fn state_dir(&self) -> Option<&Path> {
+        None
     }
     /// Returns the status of the gateway.
     fn status(&self) -> ServiceFuture<'_, StatusView>;
