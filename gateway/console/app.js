@@ -2,13 +2,21 @@
 import { render } from "./vendor/preact.js";
 import { Console } from "./core/console.js";
 import { clean, oneLine } from "./core/text.js";
-import { Button, Dialog, Icon, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
-import { FilesPage } from "./pages/files.js";
+import { Button, Dialog, Icon, Loading, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
 import { LoginPage } from "./pages/login.js";
-import { NewPage } from "./pages/new.js";
-import { AgentsPage, AuditPage, HealthPage, ProcessesPage, TokensPage } from "./pages/operate.js";
-import { SessionPage, titleOf } from "./pages/session.js";
 import { SessionList } from "./pages/sessions.js";
+import { titleOf } from "./ui/names.js";
+
+/** Pages that the list does not wait for: each is loaded when it is shown, or soon after the list. */
+const LATER = {
+  session: () => import("./pages/session.js"),
+  files: () => import("./pages/files.js"),
+  new: () => import("./pages/new.js"),
+  operate: () => import("./pages/operate.js"),
+};
+
+/** Delay before the other pages are loaded, in milliseconds. */
+const LATER_MS = 500;
 
 /** @typedef {{ name: string, id?: string }} Route */
 
@@ -78,7 +86,8 @@ function App() {
   const name = nameOf(model, route);
   useEffect(() => badge(model.state.permissions.size, name), [model.state.permissions.size, name]);
   const [crash, reset] = useErrorBoundary();
-  if (crash) return html`<main id="main" class="page"><h1>The page has failed</h1><p>${clean(crash.message)}</p><${Button} kind="primary" onClick=${() => { reset(); location.hash = "#/"; }}>Back to the sessions</${Button}></main>`;
+  if (crash) return html`<main id="main" class="page"><h1>The page has failed</h1><p>${clean(crash.message)}</p><${Button}
+    kind="primary" onClick=${() => { reset(); location.hash = "#/"; }}>Back to the sessions</${Button}></main>`;
   if (!model.login) return html`<${LoginPage} /><${Toasts} />`;
   return html`<div class="frame route-${route.name}">
     <button type="button" class="skip" onClick=${() => document.getElementById("main")?.focus()}>Skip to the content</button>
@@ -88,23 +97,48 @@ function App() {
     ${route.name === "sessions" ? html`<section class="detail" aria-label="Session"><${Welcome} /></section>`
       : html`<main id="main" tabindex="-1" class="detail"><${Page} route=${route} /></main>`}
     <${Toasts} /><div class="sr" aria-live="polite" role="status">${clean(model.announcement)}</div>
-    ${help ? html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><dl class="shortcuts">${SHORTCUTS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl></${Dialog}>` : null}
+    ${help ? html`<${Dialog} title="Keyboard shortcuts" onClose=${() => setHelp(false)}><dl class="shortcuts">
+      ${SHORTCUTS.map(([keys, text]) => html`<dt><kbd>${keys}</kbd></dt><dd>${text}</dd>`)}</dl></${Dialog}>` : null}
   </div>`;
 }
 
+/** Module and component of each page. @type {Record<string, [keyof typeof LATER, string]>} */
+const PAGES = {
+  session: ["session", "SessionPage"], files: ["files", "FilesPage"], new: ["new", "NewPage"], agents: ["operate", "AgentsPage"],
+  processes: ["operate", "ProcessesPage"], health: ["operate", "HealthPage"], audit: ["operate", "AuditPage"],
+  tokens: ["operate", "TokensPage"],
+};
+
 /** @param {{ route: Route }} props */
 function Page({ route }) {
-  switch (route.name) {
-    case "session": return html`<${SessionPage} key=${route.id} id=${route.id ?? ""} />`;
-    case "files": return html`<${FilesPage} key=${route.id} id=${route.id ?? ""} />`;
-    case "new": return html`<${NewPage} />`;
-    case "agents": return html`<${AgentsPage} />`;
-    case "processes": return html`<${ProcessesPage} />`;
-    case "health": return html`<${HealthPage} />`;
-    case "audit": return html`<${AuditPage} />`;
-    case "tokens": return html`<${TokensPage} />`;
-    case "more": return html`<${More} />`;
-    default: return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a></p></div>`;
+  if (route.name === "more") return html`<${More} />`;
+  const page = PAGES[route.name];
+  if (!page) return html`<div class="page"><h1 tabindex="-1">There is no such page</h1><p><a href="#/">Back to the sessions</a></p></div>`;
+  return html`<${LaterPage} key=${`${route.name} ${route.id}`} page=${page} id=${route.id ?? ""} />`;
+}
+
+/** @type {Map<string, any>} */
+const loaded = new Map();
+
+/** Shows a page as soon as its module is there. @param {{ page: [keyof typeof LATER, string], id: string }} props */
+function LaterPage({ page: [name, component], id }) {
+  const [error, setError] = useState(/** @type {any} */ (null));
+  const [, draw] = useState(0);
+  useEffect(() => {
+    if (loaded.has(name)) return;
+    LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
+  }, []);
+  const Component = loaded.get(name)?.[component];
+  if (Component) return html`<${Component} id=${id} />`;
+  if (!error) return html`<div class="page"><${Loading} /></div>`;
+  return html`<div class="page"><h1 tabindex="-1">The page cannot be loaded</h1><p>The gateway may have been updated or is away.</p>
+    <p><${Button} kind="primary" onClick=${() => location.reload()}>Reload</${Button}></p></div>`;
+}
+
+/** Loads the other pages while nothing else is to be done. */
+function loadLater() {
+  for (const name of /** @type {(keyof typeof LATER)[]} */ (Object.keys(LATER))) {
+    LATER[name]().then((module) => loaded.set(name, module), () => undefined);
   }
 }
 
@@ -113,8 +147,10 @@ function ListPane({ current }) {
   const pane = useRef(/** @type {HTMLElement | null} */ (null));
   const top = useRef(0);
   useEffect(() => { if (pane.current) pane.current.scrollTop = top.current; }, [current === undefined]);
-  return html`<div ref=${pane} class="list-pane" tabindex="-1" role=${current ? "complementary" : "main"} id=${current ? undefined : "main"} aria-label="Sessions"
-    onScroll=${() => { if (pane.current?.offsetParent) top.current = pane.current.scrollTop; }}><${SessionList} current=${current} /></div>`;
+  return html`<div ref=${pane} class="list-pane" tabindex="-1" role=${current ? "complementary" : "main"}
+    id=${current ? undefined : "main"} aria-label="Sessions"
+    onScroll=${() => { if (pane.current?.offsetParent) top.current = pane.current.scrollTop; }}><${SessionList}
+      current=${current} /></div>`;
 }
 
 function Welcome() {
@@ -127,16 +163,22 @@ function Navigation({ route, onHelp }) {
   const here = route.name === "session" || route.name === "files" ? "sessions" : route.name;
   const waiting = model.state.permissions.size;
   const all = places(model);
-  const link = (/** @type {Place} */ place) => html`<a key=${place.name} class="nav-link nav-${place.name}" href=${place.name === "sessions" ? "#/" : `#/${place.name}`} aria-current=${here === place.name ? "page" : undefined}>
-    <${Icon} name=${place.icon} /><span>${place.title}</span>${place.name === "sessions" && waiting ? html`<span class="count" aria-label="${waiting} waiting for you">${waiting}</span>` : null}</a>`;
+  const link = (/** @type {Place} */ place) => html`<a key=${place.name} class="nav-link nav-${place.name}"
+    href=${place.name === "sessions" ? "#/" : `#/${place.name}`} aria-current=${here === place.name ? "page" : undefined}>
+    <${Icon} name=${place.icon} /><span>${place.title}</span>${place.name === "sessions" && waiting ? html`<span class="count"
+      aria-label="${waiting} waiting for you">${waiting}</span>` : null}</a>`;
   return html`<nav class="rail" aria-label="Main"><p class="brand"><span class="logo" aria-hidden="true"></span>acp-host</p>
-    <div class="nav-links">${all.map(link)}<a class="nav-link nav-more" href="#/more" aria-current=${["more", "audit", "tokens", "processes"].includes(here) ? "page" : undefined}><${Icon} name="more" /><span>More</span></a></div>
-    <div class="nav-end"><${NotifyButton} /><${ThemeButton} /><button type="button" class="nav-link" onClick=${onHelp}><${Icon} name="plan" /><span>Shortcuts</span></button><${Account} /></div></nav>`;
+    <div class="nav-links">${all.map(link)}<a class="nav-link nav-more" href="#/more"
+      aria-current=${["more", "audit", "tokens", "processes"].includes(here) ? "page" : undefined}><${Icon} name="more" />
+        <span>More</span></a></div>
+    <div class="nav-end"><${NotifyButton} /><${ThemeButton} /><button type="button" class="nav-link" onClick=${onHelp}><${Icon}
+      name="plan" /><span>Shortcuts</span></button><${Account} /></div></nav>`;
 }
 
 function Account() {
   const model = useConsole();
-  return html`<div class="account"><span class="account-name"><${Icon} name="user" /><span><${Name} text=${model.login?.name} /><small class="quiet">${model.login?.scope}</small></span></span>
+  return html`<div class="account"><span class="account-name"><${Icon} name="user" /><span><${Name} text=${model.login?.name} />
+    <small class="quiet">${model.login?.scope}</small></span></span>
     <${Button} kind="ghost" icon="out" label="Sign out" onClick=${() => void model.signOut()} /></div>`;
 }
 
@@ -170,7 +212,9 @@ function setTheme(theme) {
 function More() {
   const model = useConsole();
   return html`<div class="page more"><header class="page-head"><h1 tabindex="-1">More</h1></header>
-    <ul class="menu-page">${places(model).filter(({ name }) => !["sessions", "agents", "health"].includes(name)).map((place) => html`<li><a href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
+    <ul class="menu-page">
+    ${places(model).filter(({ name }) => !["sessions", "agents", "health"].includes(name)).map((place) => html`<li><a
+      href="#/${place.name}"><${Icon} name=${place.icon} />${place.title}</a></li>`)}</ul>
     <div class="more-end"><${NotifyButton} /><${ThemeButton} /><${Account} /></div></div>`;
 }
 
@@ -189,15 +233,19 @@ function ConnectionBar() {
   }, [isOpen]);
   if (isOpen || !shown) return html`<div role="status" class="sr"></div>`;
   const seconds = retryAt ? Math.max(0, Math.ceil((retryAt - now) / 1000)) : 0;
-  return html`<div class="connection" role="status"><${Icon} name="spinner" /><span><strong>${navigator.onLine ? "Reconnecting…" : "You are offline."}</strong>
-    ${phase === "waiting" && seconds > 1 ? ` Next attempt in ${seconds} s.` : ""} ${error && error.status ? html`<span class="quiet">${clean(error.message)}</span>` : null}</span>
+  return html`<div class="connection" role="status"><${Icon} name="spinner" /><span><strong>
+    ${navigator.onLine ? "Reconnecting…" : "You are offline."}</strong>
+    ${phase === "waiting" && seconds > 1 ? ` Next attempt in ${seconds} s.` : ""} ${error && error.status ? html`<span
+      class="quiet">${clean(error.message)}</span>` : null}</span>
     <${Button} kind="small" onClick=${() => model.wake()}>Try now</${Button}></div>`;
 }
 
 function Toasts() {
   const model = useConsole();
-  return html`<div class="toasts" role="region" aria-label="Messages" aria-live="polite">${model.toasts.map((toast) => html`<div key=${toast.id} class="toast ${toast.tone}" role=${toast.tone === "error" ? "alert" : "status"}>
-    <${Icon} name=${toast.tone === "error" ? "alert" : "check"} /><div><p><${Name} text=${toast.text} /></p>${toast.detail ? html`<p class="quiet">${toast.detail}</p>` : null}</div>
+  return html`<div class="toasts" role="region" aria-label="Messages" aria-live="polite">${model.toasts.map((toast) => html`<div
+    key=${toast.id} class="toast ${toast.tone}" role=${toast.tone === "error" ? "alert" : "status"}>
+    <${Icon} name=${toast.tone === "error" ? "alert" : "check"} /><div><p><${Name} text=${toast.text} /></p>
+    ${toast.detail ? html`<p class="quiet">${toast.detail}</p>` : null}</div>
     <${Button} kind="ghost small" icon="close" label="Dismiss" onClick=${() => model.dropToast(toast.id)} /></div>`)}</div>`;
 }
 
@@ -276,6 +324,7 @@ function begin() {
     const root = /** @type {HTMLElement} */ (document.getElementById("app"));
     root.replaceChildren();
     render(html`<${App} />`, root);
+    setTimeout(loadLater, LATER_MS);
   });
 }
 

@@ -140,11 +140,7 @@ pub(crate) async fn serve(
     tracing::info!("gateway stopping");
     stop.cancel();
     service.manager.stopped().await;
-    for (what, task) in tasks {
-        if task.await.is_err() {
-            tracing::warn!(task = what, "background task panicked");
-        }
-    }
+    join_all(tasks).await;
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
     service.registry.unregister(direct::ID);
     service.registry.unregister(acp_core::runtime::acpx::ID);
@@ -188,6 +184,15 @@ async fn open_listeners(
 async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {
     let Some(at) = config.metrics.listen else { return Ok(None) };
     metrics_endpoint::listen(at).await.map(Some).map_err(|error| cannot_listen(at, &error))
+}
+
+/// Waits for background tasks to end.
+async fn join_all(tasks: Vec<(&'static str, JoinHandle<()>)>) {
+    for (what, task) in tasks {
+        if task.await.is_err() {
+            tracing::warn!(task = what, "background task panicked");
+        }
+    }
 }
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.

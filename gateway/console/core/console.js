@@ -47,6 +47,8 @@ export class Console {
     this.state.outbox = this.outbox.entries;
     /** Requests that this page answered. @type {Set<string>} */
     this.answered = new Set();
+    /** Names of files that went with prompts of this page, by run: the journal has the text alone. @type {Map<string, string[]>} */
+    this.sentFiles = new Map();
     /** @type {EventStream | null} */
     this.stream = null;
     this.readTimer = 0;
@@ -345,6 +347,7 @@ export class Console {
         text: entry.text, mode: entry.mode, interactive: true,
         ...(entry.files.length ? { files: entry.files } : {}), ...(entry.newConversation ? { new_conversation: true } : {}),
       }, { key, attempts: 1 });
+      if (entry.files.length) this.sentFiles.set(accepted.run_id, entry.files.map((file) => file.name));
       change = { state: "accepted", run: accepted.run_id, files: [] };
     } catch (error) {
       const failure = asApiError(error);

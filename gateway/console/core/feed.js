@@ -5,7 +5,7 @@ import { asApiError, query, sessionPath } from "./api.js";
 import { CHARS_MAX, ITEMS_MAX, append, emptyTranscript, prepend } from "./transcript.js";
 
 /** Rows in a page of history. */
-const PAGE = 300;
+const PAGE = 200;
 
 /**
  * @typedef {import("./types.js").EventLine} EventLine

@@ -1,33 +1,15 @@
 /** A session: transcript, composer, and its settings. */
 import { sessionPath } from "../core/api.js";
 import { SessionFeed } from "../core/feed.js";
-import { baseName, count, shortPath } from "../core/format.js";
-import { groupOf } from "../core/state.js";
+import { count, shortPath } from "../core/format.js";
 import { oneLine } from "../core/text.js";
 import { Composer, Queue } from "../ui/composer.js";
-import { Badge, Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
+import { Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
+import { PERMISSION_MODES, StateBadge, titleOf } from "../ui/names.js";
 import { OutgoingItem, TranscriptItem, begins, guessHeight, isShown, tokensOf } from "../ui/transcript.js";
 import { VirtualList } from "../ui/virtual.js";
 
 /** @typedef {import("../core/types.js").SessionView} SessionView */
-
-/** @type {Record<string, [string, string]>} */
-const STATES = {
-  needs: ["needs", "needs you"], running: ["running", "running"], idle: ["neutral", "idle"], failed: ["failed", "failed"], closed: ["neutral", "closed"],
-};
-
-/** Name of a session for people. @param {SessionView} session */
-export function titleOf(session) {
-  return session.label || baseName(session.cwd);
-}
-
-/** @param {{ session: SessionView }} props */
-export function StateBadge({ session }) {
-  const asks = [...shared.console.state.permissions.values()].some((row) => row.session_key === session.session_key);
-  const group = groupOf(session, asks);
-  const [tone, name] = STATES[group] ?? ["neutral", group];
-  return html`<${Badge} tone=${tone}>${session.state === "cancelling" ? "stopping" : session.state === "creating" ? "starting" : name}</${Badge}>`;
-}
 
 /** @param {{ id: string }} props */
 export function SessionPage({ id }) {
@@ -39,13 +21,15 @@ export function SessionPage({ id }) {
   useEffect(() => { void model.readSession(id).catch(() => undefined); }, [id]);
   useEffect(() => setDialog(""), [id]);
   if (!session) {
-    if (feed?.status.error) return html`<div class="page"><${ErrorNote} error=${feed.status.error} what="The session cannot be shown" /><p><a href="#/">Back to the sessions</a></p></div>`;
+    if (feed?.status.error) return html`<div class="page"><${ErrorNote} error=${feed.status.error}
+      what="The session cannot be shown" /><p><a href="#/">Back to the sessions</a></p></div>`;
     return html`<div class="page"><${Loading} what="Reading the session" /></div>`;
   }
   return html`<div class="session">
     <${Head} session=${session} usage=${feed?.transcript.usage} onDialog=${setDialog} />
     <${Transcript} key=${id} feed=${feed} session=${session} sent=${sent} />
-    <div class="dock"><${Queue} session=${session} /><${Composer} key=${id} session=${session} onSent=${() => setSent(sent + 1)} /></div>
+    <div class="dock"><${Queue} session=${session} /><${Composer} key=${id} session=${session}
+      onSent=${() => setSent(sent + 1)} /></div>
     <${Dialogs} name=${dialog} session=${session} onClose=${() => setDialog("")} />
   </div>`;
 }
@@ -89,12 +73,16 @@ function Head({ session, usage, onDialog }) {
     <a class="button ghost back" href="#/" aria-label="Back to the sessions"><${Icon} name="back" /></a>
     <div class="session-title">
       <h1 tabindex="-1"><${Name} text=${oneLine(titleOf(session), 120)} /></h1>
-      <p class="quiet"><${StateBadge} session=${session} /><span><${Name} text=${session.agent} /></span><span class="dir" title=${session.cwd}><${Name} text=${shortPath(session.cwd, 60)} /></span>
-        <${Usage} usage=${usage} />${(session.bindings ?? []).map((bound) => html`<span><${Name} text=${`${bound.channel} ${bound.conversation_id}`} /></span>`)}</p>
+      <p class="quiet"><${StateBadge} session=${session} /><span><${Name} text=${session.agent} /></span><span class="dir"
+        title=${session.cwd}><${Name} text=${shortPath(session.cwd, 60)} /></span>
+        <${Usage} usage=${usage} />${(session.bindings ?? []).map((bound) => html`<span><${Name}
+          text=${`${bound.channel} ${bound.conversation_id}`} /></span>`)}</p>
     </div>
     <div class="session-actions">
-      <a class="button" href=${files}><${Icon} name="folder" /><span class="desktop">Files and changes</span><span class="sr phone">Files and changes</span></a>
-      ${open && may ? html`<${Button} icon="settings" label="Settings of the session" onClick=${() => onDialog("settings")} />` : null}
+      <a class="button" href=${files}><${Icon} name="folder" /><span class="desktop">Files and changes</span><span
+        class="sr phone">Files and changes</span></a>
+      ${open && may ? html`<${Button} icon="settings" label="Settings of the session"
+        onClick=${() => onDialog("settings")} />` : null}
       <${Menu} label="More actions" items=${[
         may && open ? { label: "Rename", icon: "edit", onSelect: () => onDialog("rename") } : null,
         { label: "Export as Markdown", icon: "file", onSelect: () => void exportSession(session, "md") },
@@ -106,7 +94,9 @@ function Head({ session, usage, onDialog }) {
         may ? { label: "Delete", icon: "trash", danger: true, onSelect: () => onDialog("delete") } : null,
       ]} />
     </div>
-    ${session.last_error && session.state === "error" ? html`<div class="head-note"><${ErrorNote} error=${{ ...session.last_error, nextStep: "The next prompt tries again." }} what="The agent cannot be used" /></div>` : null}
+    ${session.last_error && session.state === "error" ? html`<div class="head-note"><${ErrorNote}
+      error=${{ ...session.last_error, nextStep: "The next prompt tries again." }} what="The agent cannot be used" />
+        </div>` : null}
   </header>`;
 }
 
@@ -115,7 +105,8 @@ function Usage({ usage }) {
   if (!usage || !usage.size) return usage?.used ? html`<span>${count(usage.used)} tokens in context</span>` : null;
   const share = Math.min(100, Math.round((usage.used / usage.size) * 100));
   const cost = usage.cost?.amount ? ` · ${Number(usage.cost.amount).toFixed(2)} ${usage.cost.currency ?? ""}` : "";
-  return html`<span class="usage" title="${count(usage.used)} of ${count(usage.size)} tokens in context"><meter min="0" max="100" high="80" value=${share} aria-label="Context in use"></meter> ${share}%<span class="desktop">${cost}</span></span>`;
+  return html`<span class="usage" title="${count(usage.used)} of ${count(usage.size)} tokens in context"><meter min="0" max="100"
+    high="80" value=${share} aria-label="Context in use"></meter> ${share}%<span class="desktop">${cost}</span></span>`;
 }
 
 /** @param {{ feed: SessionFeed | null, session: SessionView, sent: number }} props */
@@ -124,17 +115,23 @@ function Transcript({ feed, session, sent }) {
   const items = useMemo(() => (feed?.transcript.items ?? []).filter(isShown), [feed?.transcript]);
   const starts = useMemo(() => begins(items), [items]);
   useAnnounced(items, session);
-  if (!feed || feed.status.phase === "loading") return html`<div class="scroll-frame"><${Loading} what="Reading the transcript" /></div>`;
-  if (feed.status.phase === "failed") return html`<div class="scroll-frame pad"><${ErrorNote} error=${feed.status.error} retry=${() => void feed.restart()} what="The transcript cannot be read" /></div>`;
+  if (!feed || feed.status.phase === "loading") return html`<div class="scroll-frame"><${Loading}
+    what="Reading the transcript" /></div>`;
+  if (feed.status.phase === "failed") return html`<div class="scroll-frame pad"><${ErrorNote} error=${feed.status.error}
+    retry=${() => void feed.restart()} what="The transcript cannot be read" /></div>`;
   const outgoing = model.state.outbox.filter((entry) => entry.session === session.session_key && !hasArrived(entry, items));
   const asks = [...model.state.permissions.values()].some((row) => row.session_key === session.session_key);
   const busy = Boolean(session.active_run) || session.state === "running" || session.state === "creating";
   return html`<${VirtualList} items=${items} label="Transcript" guess=${guessHeight} jump=${sent} onTop=${() => void feed.older()}
-    render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} starts=${starts.has(item.id)} agent=${session.agent}
-      isLast=${at === items.length - 1} session=${session.session_key} mark=${item.kind === "permission" ? model.state.permissions : null} />`}
+    render=${(/** @type {any} */ item, /** @type {number} */ at) => html`<${Memo} item=${item} starts=${starts.has(item.id)}
+      agent=${session.agent}
+      isLast=${at === items.length - 1} session=${session.session_key}
+        mark=${item.kind === "permission" ? model.state.permissions : item.kind === "user" ? model.sentFiles.get(item.run) : null} />`}
     header=${html`<${Older} feed=${feed} session=${session} isEmpty=${items.length + outgoing.length === 0} />`}
     footer=${html`<div class="tail">${outgoing.map((entry) => html`<${OutgoingItem} key=${entry.key} entry=${entry} />`)}
-      ${busy ? html`<p class="working" role="status"><span class="pulse" aria-hidden="true"></span>${asks ? "Waiting for an answer" : session.state === "creating" ? "The agent is starting" : "Working"}…</p>` : null}</div>`} />`;
+      ${busy ? html`<p class="working" role="status"><span class="pulse" aria-hidden="true"></span>
+        ${asks ? "Waiting for an answer" : session.state === "creating" ? "The agent is starting" : "Working"}…</p>` : null}
+          </div>`} />`;
 }
 
 /** True if the row of a prompt came before the response to its request. @param {import("../core/outbox.js").Outgoing} entry @param {any[]} items */
@@ -158,10 +155,13 @@ function Memo(props) {
 
 /** @param {{ feed: SessionFeed, session: SessionView, isEmpty: boolean }} props */
 function Older({ feed, session, isEmpty }) {
-  if (feed.isFull && feed.hasOlder) return html`<p class="older quiet">Older events are not kept in this page. The export has all of them.</p>`;
-  if (feed.hasOlder) return html`<p class="older"><${Button} kind="ghost" busy=${feed.status.loadingOlder} onClick=${() => void feed.older()}>Earlier events</${Button}></p>`;
+  if (feed.isFull && feed.hasOlder) return html`<p
+    class="older quiet">Older events are not kept in this page. The export has all of them.</p>`;
+  if (feed.hasOlder) return html`<p class="older"><${Button} kind="ghost" busy=${feed.status.loadingOlder}
+    onClick=${() => void feed.older()}>Earlier events</${Button}></p>`;
   if (feed.prunedSeq > 0) return html`<p class="older quiet">Events before number ${feed.prunedSeq + 1} were pruned.</p>`;
-  if (isEmpty) return html`<${Empty} icon="agent" title="Nothing has been said yet"><p class="quiet">Write a prompt; <${Name} text=${session.agent} /> works in <code><${Name} text=${session.cwd} /></code>.</p></${Empty}>`;
+  if (isEmpty) return html`<${Empty} icon="agent" title="Nothing has been said yet"><p class="quiet">Write a prompt; <${Name}
+    text=${session.agent} /> works in <code><${Name} text=${session.cwd} /></code>.</p></${Empty}>`;
   return html`<p class="older quiet">Beginning of the session</p>`;
 }
 
@@ -205,11 +205,14 @@ function Dialogs({ name, session, onClose }) {
     case "rename": return html`<${Rename} session=${session} onClose=${onClose} />`;
     case "settings": return html`<${Settings} session=${session} onClose=${onClose} />`;
     case "log": return html`<${AgentLog} session=${session} onClose=${onClose} />`;
-    case "new": return html`<${Confirm} title="Begin a new conversation" action="Begin anew" onClose=${onClose} onConfirm=${leave("/new", "No new conversation was begun")}
+    case "new": return html`<${Confirm} title="Begin a new conversation" action="Begin anew" onClose=${onClose}
+      onConfirm=${leave("/new", "No new conversation was begun")}
       text="The next prompt starts a new conversation with the agent, which forgets what was said. The transcript stays." />`;
-    case "close": return html`<${Confirm} title="Close the session" action="Close" onClose=${onClose} onConfirm=${leave("/close", "The session was not closed")}
+    case "close": return html`<${Confirm} title="Close the session" action="Close" onClose=${onClose}
+      onConfirm=${leave("/close", "The session was not closed")}
       text="The running turn stops, the agent's process ends, and no more prompts are taken. The transcript stays readable." />`;
-    case "delete": return html`<${Confirm} title="Delete the session" action="Delete" onClose=${onClose} onConfirm=${leave("/delete", "The session was not deleted")}
+    case "delete": return html`<${Confirm} title="Delete the session" action="Delete" onClose=${onClose}
+      onConfirm=${leave("/delete", "The session was not deleted")}
       text="The session is closed and hidden from lists. This cannot be undone." />`;
     default: return null;
   }
@@ -223,8 +226,11 @@ function Rename({ session, onClose }) {
     if (await attempt(() => shared.console.act(session.session_key, "", { label: label || null }, "PATCH"), "The name was not changed")) onClose();
   };
   return html`<${Dialog} title="Rename" onClose=${onClose}><form onSubmit=${save}>
-    <${Field} id="label" label="Name" hint="Empty shows the name of the directory."><input id="label" name="label" maxlength="200" dir="auto" autocomplete="off" aria-describedby="label-hint" defaultValue=${session.label ?? ""} /></${Field}>
-    <footer><${Button} onClick=${onClose}>Cancel</${Button}><button class="button primary">Save</button></footer></form></${Dialog}>`;
+    <${Field} id="label" label="Name" hint="Empty shows the name of the directory."><input id="label" name="label"
+      maxlength="200" dir="auto" autocomplete="off" aria-describedby="label-hint" defaultValue=${session.label ?? ""} />
+        </${Field}>
+    <footer><${Button} onClick=${onClose}>Cancel</${Button}><button class="button primary">Save</button></footer></form>
+    </${Dialog}>`;
 }
 
 /** @param {{ session: SessionView, onClose: () => void }} props */
@@ -234,17 +240,10 @@ function AgentLog({ session, onClose }) {
     shared.console.api.json(sessionPath(session.session_key, "/log?lines=400")).then(set, (error) => set({ error }));
   }, []);
   return html`<${Dialog} wide title="Log of the agent" onClose=${onClose}>
-    ${!log ? html`<${Loading} />` : log.error ? html`<${ErrorNote} error=${log.error} />` : html`<pre class="log" tabindex="0" dir="ltr"><${Name} text=${log.text ?? (log.lines ?? []).join("\n")} /></pre>`}
+    ${!log ? html`<${Loading} />` : log.error ? html`<${ErrorNote} error=${log.error} />` : html`<pre class="log" tabindex="0"
+      dir="ltr"><${Name} text=${log.text ?? (log.lines ?? []).join("\n")} /></pre>`}
   </${Dialog}>`;
 }
-
-/** Permission modes with what they mean. @type {[string, string, string][]} */
-export const PERMISSION_MODES = [
-  ["ask", "Ask", "You decide about every request."],
-  ["approve-reads", "Allow reading", "Reading and searching are allowed; you decide the rest."],
-  ["approve-all", "Allow everything", "Every request is allowed without a question."],
-  ["deny-all", "Deny everything", "Every request is denied without a question."],
-];
 
 /** @param {{ session: SessionView, onClose: () => void }} props */
 function Settings({ session, onClose }) {
@@ -264,15 +263,27 @@ function Settings({ session, onClose }) {
   const modes = settings.modes ?? byCategory("mode");
   const models = settings.models ?? byCategory("model") ?? options.find((option) => option.id === "model");
   const others = options.filter((option) => option !== modes && option !== models);
-  return html`<${Dialog} title="Settings of the session" onClose=${onClose}><div class="settings" aria-busy=${busy ? "true" : "false"}>
-    <${Choice} id="set-mode" label="Mode of the agent" choices=${modes} own=${session.mode_id} onChoose=${(/** @type {string} */ mode) => set({ mode })} />
-    <${Choice} id="set-model" label="Model" choices=${models} own=${session.model} onChoose=${(/** @type {string} */ model) => set({ model })} />
-    ${others.map((option) => html`<${Choice} key=${option.id} id=${`set-${option.id}`} label=${option.id} choices=${option.is_boolean ? { current: option.current, values: ["true", "false"] } : option}
+  return html`<${Dialog} title="Settings of the session" onClose=${onClose}><div class="settings"
+    aria-busy=${busy ? "true" : "false"}>
+    <${Choice} id="set-mode" label="Mode of the agent" choices=${modes} own=${session.mode_id}
+      onChoose=${(/** @type {string} */ mode) => set({ mode })} />
+    <${Choice} id="set-model" label="Model" choices=${models} own=${session.model}
+      onChoose=${(/** @type {string} */ model) => set({ model })} />
+    ${others.map((option) => html`<${Choice} key=${option.id} id=${`set-${option.id}`} label=${option.id}
+      choices=${option.is_boolean ? { current: option.current, values: ["true", "false"] } : option}
       onChoose=${(/** @type {string} */ value) => set({ config: { id: option.id, value } })} />`)}
-    <${Field} id="set-permission" label="Permission requests" hint=${PERMISSION_MODES.find(([mode]) => mode === session.permission)?.[2]}><select id="set-permission" value=${session.permission} aria-describedby="set-permission-hint"
-      onChange=${(/** @type {any} */ event) => set({ permission: event.target.value })}>${PERMISSION_MODES.map(([mode, name]) => html`<option value=${mode} disabled=${!shared.console.may("approve") && mode !== "deny-all" && mode !== "ask"}>${name}</option>`)}</select></${Field}>
-    <${Field} id="set-voting" label="Who may answer questions"><select id="set-voting" value=${session.voting ?? "first"} onChange=${(/** @type {any} */ event) => set({ voting: event.target.value })}>
-      <option value="first">Everyone; the first answer counts</option><option value="local">People on the gateway's machine</option><option value="owner">The sender of the prompt</option></select></${Field}>
+    <${Field} id="set-permission" label="Permission requests"
+      hint=${PERMISSION_MODES.find(([mode]) => mode === session.permission)?.[2]}><select id="set-permission"
+        value=${session.permission} aria-describedby="set-permission-hint"
+      onChange=${(/** @type {any} */ event) => set({ permission: event.target.value })}>
+        ${PERMISSION_MODES.map(([mode, name]) => html`<option value=${mode}
+          disabled=${!shared.console.may("approve") && mode !== "deny-all" && mode !== "ask"}>${name}</option>`)}</select>
+            </${Field}>
+    <${Field} id="set-voting" label="Who may answer questions"><select id="set-voting" value=${session.voting ?? "first"}
+      onChange=${(/** @type {any} */ event) => set({ voting: event.target.value })}>
+      <option value="first">Everyone; the first answer counts</option><option
+        value="local">People on the gateway's machine</option><option value="owner">The sender of the prompt</option></select>
+          </${Field}>
     </div><footer><${Button} kind="primary" onClick=${onClose}>Done</${Button}></footer></${Dialog}>`;
 }
 
@@ -281,7 +292,8 @@ function Choice({ id, label, choices, own, onChoose }) {
   const values = choices?.values ?? [];
   if (values.length === 0) return null;
   const current = choices?.current ?? own ?? "";
-  return html`<${Field} id=${id} label=${label}><select id=${id} value=${current} onChange=${(/** @type {any} */ event) => onChoose(event.target.value)}>
+  return html`<${Field} id=${id} label=${label}><select id=${id} value=${current}
+    onChange=${(/** @type {any} */ event) => onChoose(event.target.value)}>
     ${values.includes(current) ? null : html`<option value=${current}>${current || "–"}</option>`}
     ${values.map((value) => html`<option value=${value}>${oneLine(value, 80)}</option>`)}</select></${Field}>`;
 }

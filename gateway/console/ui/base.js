@@ -52,8 +52,10 @@ export function useLoad(load, deps) {
 
 /** @param {any} props */
 export function Button({ kind = "plain", icon, busy, children, label, ...rest }) {
-  return html`<button type="button" class="button ${kind}" aria-label=${label} title=${label} aria-busy=${busy ? "true" : undefined}
-    ...${rest} disabled=${busy || rest.disabled}>${icon ? html`<${Icon} name=${busy ? "spinner" : icon} />` : null}${children}</button>`;
+  return html`<button type="button" class="button ${kind}" aria-label=${label} title=${label}
+    aria-busy=${busy ? "true" : undefined}
+    ...${rest} disabled=${busy || rest.disabled}>${icon ? html`<${Icon} name=${busy ? "spinner" : icon} />` : null}${children}
+      </button>`;
 }
 
 /** @param {any} props */
@@ -175,7 +177,8 @@ export function Confirm({ title, text, action, onConfirm, onClose, children }) {
   };
   return html`<${Dialog} title=${title} onClose=${onClose}>
     <p>${text}</p>${children}
-    <footer><${Button} onClick=${onClose}>Keep</${Button}><${Button} kind="danger" busy=${busy} onClick=${confirm}>${action}</${Button}></footer>
+    <footer><${Button} onClick=${onClose}>Keep</${Button}><${Button} kind="danger" busy=${busy} onClick=${confirm}>${action}
+    </${Button}></footer>
   </${Dialog}>`;
 }
 
@@ -207,7 +210,8 @@ export function Menu({ label, icon = "more", items }) {
     event.stopPropagation();
   };
   return html`<div class="menu" ref=${root} onKeyDown=${onKey}>
-    <${Button} kind="ghost" icon=${icon} label=${label} aria-haspopup="menu" aria-expanded=${open ? "true" : "false"} onClick=${() => set(!open)} />
+    <${Button} kind="ghost" icon=${icon} label=${label} aria-haspopup="menu" aria-expanded=${open ? "true" : "false"}
+      onClick=${() => set(!open)} />
     ${open ? html`<div class="menu-list" role="menu" aria-label=${label}>${items.map((item) => item && html`
       <button type="button" role="menuitem" tabindex="-1" class="menu-item ${item.danger ? "danger" : ""}"
         onClick=${() => { set(false); button()?.focus(); item.onSelect(); }}>
@@ -217,7 +221,8 @@ export function Menu({ label, icon = "more", items }) {
 
 /** @param {{ label: string, hint?: string, id: string, children?: any }} props */
 export function Field({ label, hint, id, children }) {
-  return html`<div class="field"><label for=${id}>${label}</label>${children}${hint ? html`<p class="hint" id="${id}-hint">${hint}</p>` : null}</div>`;
+  return html`<div class="field"><label for=${id}>${label}</label>${children}${hint ? html`<p class="hint" id="${id}-hint">
+    ${hint}</p>` : null}</div>`;
 }
 
 /** The heading of a page. @param {{ title: string, children?: any, back?: string }} props */

@@ -15,9 +15,8 @@ export function Composer({ session, onSent }) {
   const model = shared.console;
   const key = session.session_key;
   const [text, setText] = useDraft(key);
-  const [files, setFiles] = useState(/** @type {Attached[]} */ ([]));
   const [steer, setSteer] = useState(false);
-  const [drop, setDrop] = useState(false);
+  const { files, setFiles, isOver, attach, ...drops } = useAttachments();
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const running = ["running", "cancelling", "creating"].includes(session.state) || Boolean(session.active_run);
   useGrowth(area, text);
@@ -27,13 +26,6 @@ export function Composer({ session, onSent }) {
     return () => document.removeEventListener("acphost-edit", edit);
   }, [key]);
 
-  const attach = async (/** @type {Iterable<File>} */ list) => {
-    try {
-      setFiles(await withFiles(files, [...list]));
-    } catch (error) {
-      model.toast(error instanceof Error ? error.message : String(error), "error");
-    }
-  };
   const send = () => {
     const prompt = text.trim() || (files.length ? "Look at the attached files." : "");
     if (!prompt) return;
@@ -53,36 +45,67 @@ export function Composer({ session, onSent }) {
     event.preventDefault();
     send();
   };
-  const onPaste = (/** @type {ClipboardEvent} */ event) => {
-    const pasted = event.clipboardData?.files;
-    if (!pasted?.length) return;
-    event.preventDefault();
-    void attach(pasted);
-  };
-  const onDrop = (/** @type {DragEvent} */ event) => {
-    event.preventDefault();
-    setDrop(false);
-    if (event.dataTransfer?.files.length) void attach(event.dataTransfer.files);
-  };
-  if (session.state === "closed") return html`<div class="composer closed"><p class="quiet">This session is closed. Its history stays readable.</p></div>`;
-  if (!model.may("prompt")) return html`<div class="composer closed"><p class="quiet">Your token may read only. It needs the scope <code>prompt</code> to send.</p></div>`;
-  return html`<form class="composer ${drop ? "drop" : ""}" aria-label="Prompt" onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); send(); }}
-      onDragOver=${(/** @type {Event} */ event) => { event.preventDefault(); setDrop(true); }} onDragLeave=${() => setDrop(false)} onDrop=${onDrop}>
-    <${Commands} text=${text} commands=${session.agent_settings?.commands ?? []} onPick=${(/** @type {string} */ name) => { setText(`/${name} `); area.current?.focus(); }} />
-    <${Files} files=${files} onRemove=${(/** @type {Attached} */ file) => { forget(file); setFiles(files.filter((one) => one !== file)); }} />
-    <textarea ref=${area} id="prompt" name="prompt" rows="1" dir="auto" aria-label=${`Prompt for ${session.agent}`} value=${text} onKeyDown=${onKey} onPaste=${onPaste}
-      placeholder=${drop ? "Drop files here" : running ? (steer ? "Tell the agent now…" : "Add to the queue…") : "Write a prompt…"}
+  if (session.state === "closed") return html`<div class="composer closed"><p
+    class="quiet">This session is closed. Its history stays readable.</p></div>`;
+  if (!model.may("prompt")) return html`<div class="composer closed"><p
+    class="quiet">Your token may read only. It needs the scope <code>prompt</code> to send.</p></div>`;
+  return html`<form class="composer ${isOver ? "drop" : ""}" aria-label="Prompt"
+    onSubmit=${(/** @type {Event} */ event) => { event.preventDefault(); send(); }}
+      onDragOver=${drops.onDragOver} onDragLeave=${drops.onDragLeave} onDrop=${drops.onDrop}>
+    <${Commands} text=${text} commands=${session.agent_settings?.commands ?? []}
+      onPick=${(/** @type {string} */ name) => { setText(`/${name} `); area.current?.focus(); }} />
+    <${Files} files=${files}
+      onRemove=${(/** @type {Attached} */ file) => { forget(file); setFiles(files.filter((one) => one !== file)); }} />
+    <textarea ref=${area} id="prompt" name="prompt" rows="1" dir="auto" aria-label=${`Prompt for ${session.agent}`} value=${text}
+      onKeyDown=${onKey} onPaste=${drops.onPaste}
+      placeholder=${isOver ? "Drop files here" : running ? (steer ? "Tell the agent now…" : "Add to the queue…") : "Write a prompt…"}
       onInput=${(/** @type {any} */ event) => setText(event.target.value)}></textarea>
     <div class="composer-bar">
       <label class="button ghost" title="Attach files"><${Icon} name="clip" /><span class="sr">Attach files</span>
-        <input class="sr" type="file" multiple onChange=${(/** @type {any} */ event) => { void attach([...event.target.files]); event.target.value = ""; }} /></label>
-      ${running ? html`<label class="switch"><input type="checkbox" role="switch" checked=${steer} onChange=${(/** @type {any} */ event) => setSteer(event.target.checked)} />
-        <span>Steer<span class="desktop"> the running turn</span></span></label>` : html`<span class="hint desktop">Enter sends, Shift+Enter makes a new line</span>`}
+        <input class="sr" type="file" multiple
+          onChange=${(/** @type {any} */ event) => { void attach([...event.target.files]); event.target.value = ""; }} /></label>
+      ${running ? html`<label class="switch"><input type="checkbox" role="switch" checked=${steer}
+        onChange=${(/** @type {any} */ event) => setSteer(event.target.checked)} />
+        <span>Steer<span class="desktop"> the running turn</span></span></label>` : html`<span
+          class="hint desktop">Enter sends, Shift+Enter makes a new line</span>`}
       <span class="spacer"></span>
       ${running ? html`<${Stop} session=${session} />` : null}
-      <button class="button primary send" aria-label=${running && !steer ? "Queue the prompt" : "Send"} title="Send" disabled=${!text.trim() && files.length === 0}><${Icon} name=${running && steer ? "steer" : "send"} /></button>
+      <button class="button primary send" aria-label=${running && !steer ? "Queue the prompt" : "Send"} title="Send"
+        disabled=${!text.trim() && files.length === 0}><${Icon} name=${running && steer ? "steer" : "send"} /></button>
     </div>
   </form>`;
+}
+
+/** Files of the next prompt, and the handlers that take them. */
+function useAttachments() {
+  const [files, setFiles] = useState(/** @type {Attached[]} */ ([]));
+  const [isOver, setOver] = useState(false);
+  const attach = async (/** @type {Iterable<File>} */ list) => {
+    try {
+      setFiles(await withFiles(files, [...list]));
+    } catch (error) {
+      shared.console.toast(error instanceof Error ? error.message : String(error), "error");
+    }
+  };
+  return {
+    files, setFiles, isOver, attach,
+    onDragLeave: () => setOver(false),
+    onDragOver: (/** @type {Event} */ event) => {
+      event.preventDefault();
+      setOver(true);
+    },
+    onDrop: (/** @type {DragEvent} */ event) => {
+      event.preventDefault();
+      setOver(false);
+      if (event.dataTransfer?.files.length) void attach(event.dataTransfer.files);
+    },
+    onPaste: (/** @type {ClipboardEvent} */ event) => {
+      const pasted = event.clipboardData?.files;
+      if (!pasted?.length) return;
+      event.preventDefault();
+      void attach(pasted);
+    },
+  };
 }
 
 /** Frees the picture of a file. @param {Attached} file */
@@ -125,14 +148,16 @@ function Stop({ session }) {
     set(false);
   };
   const stopping = session.state === "cancelling";
-  return html`<${Button} kind="danger-plain stop" icon="stop" busy=${busy || stopping} onClick=${stop}>${stopping ? "Stopping" : "Stop"}</${Button}>`;
+  return html`<${Button} kind="danger-plain stop" icon="stop" busy=${busy || stopping} onClick=${stop}>
+    ${stopping ? "Stopping" : "Stop"}</${Button}>`;
 }
 
 /** @param {{ files: Attached[], onRemove: (file: Attached) => void }} props */
 function Files({ files, onRemove }) {
   if (files.length === 0) return null;
   return html`<ul class="attached" aria-label="Attached files">${files.map((file) => html`<li>
-    ${file.url ? html`<img src=${file.url} alt="" />` : html`<${Icon} name="file" />`}<span><${Name} text=${oneLine(file.name, 40)} /><small class="quiet">${bytes(file.size)}</small></span>
+    ${file.url ? html`<img src=${file.url} alt="" />` : html`<${Icon} name="file" />`}<span><${Name}
+      text=${oneLine(file.name, 40)} /><small class="quiet">${bytes(file.size)}</small></span>
     <${Button} kind="ghost small" icon="close" label=${`Remove ${clean(file.name)}`} onClick=${() => onRemove(file)} /></li>`)}</ul>`;
 }
 
@@ -142,8 +167,10 @@ function Commands({ text, commands, onPick }) {
   if (typed === undefined) return null;
   const found = commands.filter((command) => command.name.startsWith(typed)).slice(0, 8);
   if (found.length === 0) return null;
-  return html`<ul class="commands" aria-label="Commands of the agent">${found.map((command) => html`<li><button type="button" onClick=${() => onPick(command.name)}>
-    <code>/<${Name} text=${command.name} /></code><span class="quiet"><${Name} text=${oneLine(command.description ?? command.hint ?? "", 100)} /></span></button></li>`)}</ul>`;
+  return html`<ul class="commands" aria-label="Commands of the agent">${found.map((command) => html`<li><button type="button"
+    onClick=${() => onPick(command.name)}>
+    <code>/<${Name} text=${command.name} /></code><span class="quiet"><${Name}
+      text=${oneLine(command.description ?? command.hint ?? "", 100)} /></span></button></li>`)}</ul>`;
 }
 
 /** @param {Attached[]} before @param {File[]} added @returns {Promise<Attached[]>} */
@@ -183,8 +210,11 @@ export function Queue({ session }) {
     }
   };
   return html`<section class="queue" aria-label="Queue"><h2>Queued <span class="quiet">${queued.length}</span></h2>
-    <ol>${queued.map((run) => html`<li key=${run.run_id}><span class="queue-text"><${Name} text=${oneLine(run.text, 160)} /> <small class="quiet"><${Name} text=${run.author} /></small></span>
-      ${shared.console.may("prompt") ? html`<${Button} kind="ghost small" icon="edit" label="Take back and edit" onClick=${() => drop(run, true)} />
-      <${Button} kind="ghost small" icon="close" label="Remove from the queue" onClick=${() => drop(run, false)} />` : null}</li>`)}</ol>
+    <ol>${queued.map((run) => html`<li key=${run.run_id}><span class="queue-text"><${Name}
+      text=${oneLine(run.text, 160)} /> <small class="quiet"><${Name} text=${run.author} /></small></span>
+      ${shared.console.may("prompt") ? html`<${Button} kind="ghost small" icon="edit" label="Take back and edit"
+        onClick=${() => drop(run, true)} />
+      <${Button} kind="ghost small" icon="close" label="Remove from the queue" onClick=${() => drop(run, false)} />` : null}
+      </li>`)}</ol>
     ${error ? html`<p class="quiet">${error.message}</p>` : null}</section>`;
 }

@@ -48,6 +48,7 @@ const PATHS = {
 export function Icon({ name }) {
   const isDots = name === "more" || name === "dot";
   return html`<svg class="icon ${name === "spinner" ? "spin" : ""}" viewBox="0 0 24 24" width="20" height="20" fill="none"
-    stroke="currentColor" stroke-width=${isDots ? "3" : "1.800"} stroke-linecap="round" stroke-linejoin="round" aria-hidden="true" focusable="false">
+    stroke="currentColor" stroke-width=${isDots ? "3" : "1.800"} stroke-linecap="round" stroke-linejoin="round"
+      aria-hidden="true" focusable="false">
     <path d=${PATHS[name] ?? PATHS["dot"]} /></svg>`;
 }

@@ -78,7 +78,8 @@ function levelled(tokens) {
 /** @param {Token} token @param {number} depth */
 function list(token, depth) {
   const items = (token.items ?? []).map((/** @type {Token} */ item) => html`<li dir="auto" class=${item.task ? "task" : ""}>
-    ${item.task ? html`<span class="task-mark" aria-label=${item.checked ? "done" : "open"} role="img">${item.checked ? "☑" : "☐"} </span>` : null}
+    ${item.task ? html`<span class="task-mark" aria-label=${item.checked ? "done" : "open"} role="img">
+      ${item.checked ? "☑" : "☐"} </span>` : null}
     ${blocks((item.tokens ?? []).filter((part) => part.type !== "checkbox"), depth)}</li>`);
   return token.ordered ? html`<ol start=${token.start || 1}>${items}</ol>` : html`<ul>${items}</ul>`;
 }
@@ -87,8 +88,10 @@ function list(token, depth) {
 function table(token, depth) {
   const cell = (/** @type {Token} */ part) => inlines(part.tokens, depth);
   return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Table"><table>
-    <thead><tr>${(token.header ?? []).map((/** @type {Token} */ part) => html`<th scope="col" dir="auto">${cell(part)}</th>`)}</tr></thead>
-    <tbody>${(token.rows ?? []).map((/** @type {Token[]} */ row) => html`<tr>${row.map((part) => html`<td dir="auto">${cell(part)}</td>`)}</tr>`)}</tbody>
+    <thead><tr>${(token.header ?? []).map((/** @type {Token} */ part) => html`<th scope="col" dir="auto">${cell(part)}</th>`)}
+    </tr></thead>
+    <tbody>${(token.rows ?? []).map((/** @type {Token[]} */ row) => html`<tr>${row.map((part) => html`<td dir="auto">
+    ${cell(part)}</td>`)}</tr>`)}</tbody>
   </table></div>`;
 }
 

@@ -32,10 +32,13 @@ export function PermissionCard({ row, compact = false }) {
   };
   const heading = compact ? "h3" : "h2";
   return html`<section class="permission" aria-label="Permission request: ${clean(row.title)}">
-    <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} /></${heading}>
-      <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline} at=${row.deadline_at_ms} /></span></header>
+    <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} />
+    </${heading}>
+      <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline}
+        at=${row.deadline_at_ms} /></span></header>
     <${Subject} row=${row} compact=${compact} />
-    ${row.form ? html`<${Form} place=${compact ? "list" : "page"} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer} onAnswer=${answer} />`
+    ${row.form ? html`<${Form} place=${compact ? "list" : "page"} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer}
+      onAnswer=${answer} />`
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
           kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id} disabled=${!mayAnswer || busy !== null}
           onClick=${() => answer(option.option_id, { option_id: option.option_id })}>
@@ -66,10 +69,12 @@ function Subject({ row, compact }) {
   const others = (Array.isArray(call.content) ? call.content : []).filter((/** @type {any} */ part) => part?.type !== "diff");
   const input = call.rawInput === undefined || commandOf(call.rawInput) ? "" : prettyJson(call.rawInput);
   return html`<div class="subject">
-    ${command ? html`<pre tabindex="0" class="command" dir="ltr"><${LongText} text=${command} limit=${compact ? 600 : 4000} mono=${true} /></pre>` : null}
+    ${command ? html`<pre tabindex="0" class="command" dir="ltr"><${LongText} text=${command} limit=${compact ? 600 : 4000}
+      mono=${true} /></pre>` : null}
     ${diffs.length || others.length || input ? html`<details open=${!compact && diffs.length > 0}>
       <summary>Details</summary>
-      ${diffs.map((/** @type {any} */ part) => html`<${DiffTable} path=${part.path} lines=${diffLines(part.oldText, part.newText ?? "")} />`)}
+      ${diffs.map((/** @type {any} */ part) => html`<${DiffTable} path=${part.path}
+        lines=${diffLines(part.oldText, part.newText ?? "")} />`)}
       <${ToolContent} content=${others} />
       ${input && input !== command ? html`<pre tabindex="0" dir="ltr"><${LongText} text=${input} mono=${true} /></pre>` : null}
     </details>` : null}
@@ -97,13 +102,17 @@ function Form({ place, row, form, busy, disabled, onAnswer }) {
   const url = form.mode === "url" ? safeUrl(form.url) : null;
   return html`<form class="elicitation" onSubmit=${submit}>
     ${form.message.trim() === row.title ? null : html`<${LongText} text=${form.message} />`}
-    ${form.mode === "url" ? html`<p class="note"><${Icon} name="globe" /> <span>The agent wants you to open a page on <strong><${Name} text=${form.host} /></strong>:<br />
-      ${url ? html`<a href=${url} target="_blank" rel="noopener noreferrer">${clean(form.url)}</a>` : html`<code>${clean(form.url)}</code>`}</span></p>` : null}
+    ${form.mode === "url" ? html`<p class="note"><${Icon} name="globe" /> <span>The agent wants you to open a page on <strong>
+      <${Name} text=${form.host} /></strong>:<br />
+      ${url ? html`<a href=${url} target="_blank" rel="noopener noreferrer">${clean(form.url)}</a>` : html`<code>
+        ${clean(form.url)}</code>`}</span></p>` : null}
     ${fields.map((field) => html`<${FormInput} key=${field.name} field=${field} of=${`${place}-${row.permission_id}`} />`)}
     <div class="answers">
       <button class="button primary" disabled=${disabled || busy !== null}>${form.mode === "url" ? "Accept" : "Submit"}</button>
-      <${Button} kind="danger-plain" disabled=${disabled || busy !== null} onClick=${() => onAnswer("decline", { action: "decline" })}>Decline</${Button}>
-      <${Button} disabled=${disabled || busy !== null} onClick=${() => onAnswer("cancel", { action: "cancel" })}>Dismiss</${Button}>
+      <${Button} kind="danger-plain" disabled=${disabled || busy !== null}
+        onClick=${() => onAnswer("decline", { action: "decline" })}>Decline</${Button}>
+      <${Button} disabled=${disabled || busy !== null}
+        onClick=${() => onAnswer("cancel", { action: "cancel" })}>Dismiss</${Button}>
     </div>
   </form>`;
 }
@@ -111,27 +120,35 @@ function Form({ place, row, form, busy, disabled, onAnswer }) {
 /** @param {{ field: FormField, of: string }} props */
 function FormInput({ field, of }) {
   const id = `field-${of}-${field.name}`;
-  const label = html`<${Name} text=${field.title ?? field.name} />${field.required ? html`<span aria-hidden="true"> *</span>` : null}`;
+  const label = html`<${Name} text=${field.title ?? field.name} />${field.required ? html`<span
+    aria-hidden="true"> *</span>` : null}`;
   const hint = field.description ? html`<p class="hint" id="${id}-hint"><${Name} text=${field.description} /></p>` : null;
   const common = { id, name: field.name, required: field.required && field.type !== "boolean", "aria-describedby": field.description ? `${id}-hint` : undefined };
   const chosen = (/** @type {string} */ value) => (Array.isArray(field.default) ? field.default.includes(value) : field.default === value);
   if (field.type === "boolean") {
-    return html`<div class="field"><label class="check"><input type="checkbox" ...${common} defaultChecked=${field.default === true} /> ${label}</label>${hint}</div>`;
+    return html`<div class="field"><label class="check"><input type="checkbox" ...${common}
+      defaultChecked=${field.default === true} /> ${label}</label>${hint}</div>`;
   }
   if (field.type === "choices") {
-    return html`<fieldset class="field"><legend>${label}</legend>${(field.choices ?? []).map((choice) => html`<label class="check">
-      <input type="checkbox" name=${field.name} value=${choice.value} defaultChecked=${chosen(choice.value)} /> <${Name} text=${choice.title ?? choice.value} /></label>`)}${hint}</fieldset>`;
+    return html`<fieldset class="field"><legend>${label}</legend>${(field.choices ?? []).map((choice) => html`<label
+      class="check">
+      <input type="checkbox" name=${field.name} value=${choice.value} defaultChecked=${chosen(choice.value)} /> <${Name}
+        text=${choice.title ?? choice.value} /></label>`)}${hint}</fieldset>`;
   }
   if (field.type === "choice") {
     return html`<div class="field"><label for=${id}>${label}</label><select ...${common}>
       ${field.required ? null : html`<option value="">–</option>`}
-      ${(field.choices ?? []).map((choice) => html`<option value=${choice.value} selected=${chosen(choice.value)}>${clean(choice.title ?? choice.value)}</option>`)}</select>${hint}</div>`;
+      ${(field.choices ?? []).map((choice) => html`<option value=${choice.value} selected=${chosen(choice.value)}>
+        ${clean(choice.title ?? choice.value)}</option>`)}</select>${hint}</div>`;
   }
   const isNumber = field.type === "number" || field.type === "integer";
   const kinds = /** @type {Record<string, string>} */ ({ email: "email", uri: "url", date: "date" });
-  return html`<div class="field"><label for=${id}>${label}</label><input type=${isNumber ? "number" : kinds[field.format ?? ""] ?? "text"} ...${common}
-    step=${field.type === "integer" ? "1" : isNumber ? "any" : undefined} min=${field.minimum} max=${field.maximum} minlength=${field.min_length}
-    maxlength=${field.max_length} defaultValue=${field.default === undefined ? "" : String(field.default)} autocomplete="off" />${hint}</div>`;
+  return html`<div class="field"><label for=${id}>${label}</label><input
+    type=${isNumber ? "number" : kinds[field.format ?? ""] ?? "text"} ...${common}
+    step=${field.type === "integer" ? "1" : isNumber ? "any" : undefined} min=${field.minimum} max=${field.maximum}
+      minlength=${field.min_length}
+    maxlength=${field.max_length} defaultValue=${field.default === undefined ? "" : String(field.default)} autocomplete="off" />
+      ${hint}</div>`;
 }
 
 /** @param {HTMLFormElement} form @param {FormField[]} fields */

@@ -28,12 +28,14 @@ export function ToolCard({ item }) {
   const [tone, state] = STATES[call.status ?? "pending"] ?? ["neutral", clean(call.status)];
   const input = call.raw_input ?? call.arguments_text;
   const took = call.updated > item.at && call.status === "completed" ? duration(call.updated - item.at) : "";
-  return html`<details class="tool ${tone}" open=${isOpen} onToggle=${(/** @type {any} */ event) => event.target.open !== isOpen && setOpen(event.target.open)}>
+  return html`<details class="tool ${tone}" open=${isOpen}
+    onToggle=${(/** @type {any} */ event) => event.target.open !== isOpen && setOpen(event.target.open)}>
     <summary>
       <${Icon} name=${ICONS[call.kind] ?? "tool"} />
       <span class="tool-title"><${Name} text=${oneLine(call.title ?? call.name ?? "Tool call", 300)} /></span>
       <${Counts} diffs=${diffs} />
-      <span class="tool-state"><${Badge} tone=${tone}>${state}</${Badge}>${took ? html`<span class="quiet">${took}</span>` : null}</span>
+      <span class="tool-state"><${Badge} tone=${tone}>${state}</${Badge}>${took ? html`<span class="quiet">${took}
+      </span>` : null}</span>
     </summary>
     ${isOpen ? html`<div class="tool-body"><${ToolBody} call=${call} content=${content} input=${input} /></div>` : null}
   </details>`;
@@ -47,7 +49,8 @@ function ToolBody({ call, content, input }) {
   return html`
     <${Locations} locations=${call.locations} />
     ${command ? html`<pre tabindex="0" class="command" dir="ltr"><${LongText} text=${command} mono=${true} /></pre>`
-      : input && !isEmpty(input) ? html`<details class="raw"><summary>Input</summary><pre tabindex="0" dir="ltr"><${LongText} text=${prettyJson(input)} mono=${true} /></pre></details>` : null}
+      : input && !isEmpty(input) ? html`<details class="raw"><summary>Input</summary><pre tabindex="0" dir="ltr"><${LongText}
+        text=${prettyJson(input)} mono=${true} /></pre></details>` : null}
     <${ToolContent} content=${content} meta=${call.meta} />
     ${output ? html`<${Terminal} text=${output} />` : null}
     ${nothing ? html`<p class="quiet">The agent reported no details.</p>` : null}`;
@@ -90,13 +93,16 @@ function Counts({ diffs }) {
 /** @param {{ locations: any }} props */
 function Locations({ locations }) {
   if (!Array.isArray(locations) || locations.length === 0) return null;
-  return html`<ul class="locations">${locations.slice(0, 20).map((one) => html`<li><${Icon} name="file" /><code title=${clean(one?.path)}><${Name} text=${shortPath(clean(one?.path), 70)} />${one?.line ? `:${one.line}` : ""}</code></li>`)}</ul>`;
+  return html`<ul class="locations">${locations.slice(0, 20).map((one) => html`<li><${Icon} name="file" /><code
+    title=${clean(one?.path)}><${Name} text=${shortPath(clean(one?.path), 70)} />${one?.line ? `:${one.line}` : ""}</code>
+      </li>`)}</ul>`;
 }
 
 /** @param {{ content: any[], meta?: any }} props */
 export function ToolContent({ content, meta }) {
   return html`${content.map((part) => {
-    if (part?.type === "diff") return html`<${DiffTable} path=${part.path} lines=${diffLines(part.oldText, String(part.newText ?? ""))} />`;
+    if (part?.type === "diff") return html`<${DiffTable} path=${part.path}
+      lines=${diffLines(part.oldText, String(part.newText ?? ""))} />`;
     if (part?.type === "terminal") return html`<${Terminal} text=${meta?.terminal_output?.data ?? ""} id=${part.terminalId} />`;
     if (part?.type === "content") return html`<${Content} content=${part.content} />`;
     return html`<pre tabindex="0" dir="ltr"><${LongText} text=${prettyJson(part)} mono=${true} /></pre>`;
@@ -110,13 +116,15 @@ const IMAGES = /^image\/(png|jpeg|gif|webp|avif)$/;
 export function Content({ content }) {
   switch (content?.type) {
     case "text":
-      return isTerminalText(content.text) ? html`<${Terminal} text=${content.text} />` : html`<${Markdown} text=${String(content.text ?? "")} />`;
+      return isTerminalText(content.text) ? html`<${Terminal} text=${content.text} />` : html`<${Markdown}
+        text=${String(content.text ?? "")} />`;
     case "image":
       return IMAGES.test(content.mimeType) && /^[A-Za-z0-9+/=\s]+$/.test(content.data ?? "")
         ? html`<img class="content-image" alt="Image from the agent" src="data:${content.mimeType};base64,${content.data}" />`
         : html`<p class="quiet">An image of the type ${clean(content.mimeType)} is not shown.</p>`;
     case "resource_link":
-      return html`<p><${Icon} name="file" /> <${Name} text=${content.title ?? content.name ?? content.uri} /> <code>${clean(content.uri)}</code></p>`;
+      return html`<p><${Icon} name="file" /> <${Name} text=${content.title ?? content.name ?? content.uri} /> <code>
+        ${clean(content.uri)}</code></p>`;
     case "resource":
       return html`<figure class="code"><figcaption><span><${Name} text=${content.resource?.uri} /></span></figcaption>
         <pre tabindex="0" dir="auto"><${LongText} text=${content.resource?.text ?? "(binary)"} mono=${true} /></pre></figure>`;
@@ -133,8 +141,10 @@ function isTerminalText(text) {
 
 /** Output of a command. @param {{ text: string, id?: string }} props */
 export function Terminal({ text, id }) {
-  return html`<figure class="terminal"><figcaption><${Icon} name="terminal" /> Output${id ? html` <code>${clean(id).slice(0, 12)}</code>` : null}</figcaption>
-    ${text ? html`<pre tabindex="0" dir="ltr"><${LongText} text=${text.trimEnd()} mono=${true} /></pre>` : html`<p class="quiet">The agent keeps this output to itself.</p>`}</figure>`;
+  return html`<figure class="terminal"><figcaption><${Icon} name="terminal" /> Output${id ? html` <code>${clean(id).slice(0, 12)}
+    </code>` : null}</figcaption>
+    ${text ? html`<pre tabindex="0" dir="ltr"><${LongText} text=${text.trimEnd()} mono=${true} /></pre>` : html`<p
+      class="quiet">The agent keeps this output to itself.</p>`}</figure>`;
 }
 
 /** @param {{ path: unknown, lines: import("../core/diff.js").DiffLine[] }} props */
@@ -146,11 +156,13 @@ export function DiffTable({ path, lines }) {
     <figcaption><${Icon} name="file" /><span class="path" title=${clean(path)}><${Name} text=${shortPath(clean(path), 80)} /></span>
       <span class="counts"><span class="added">+${added}</span> <span class="removed">−${removed}</span></span></figcaption>
     <div class="diff-scroll" tabindex="0" role="region" aria-label="Changes of ${clean(path)}"><table><tbody>
-      ${shown.map((line, index) => html`<tr key=${index} class=${line.kind === "+" ? "added" : line.kind === "-" ? "removed" : line.kind === "@" ? "hunk" : ""}>
+      ${shown.map((line, index) => html`<tr key=${index}
+        class=${line.kind === "+" ? "added" : line.kind === "-" ? "removed" : line.kind === "@" ? "hunk" : ""}>
         <td class="number" aria-hidden="true">${line.new ?? line.old ?? ""}</td>
         <td class="mark">${line.kind === "+" ? "+" : line.kind === "-" ? "−" : ""}</td>
         <td class="line"><${LongText} text=${line.text || " "} limit=${2_000} mono=${true} /></td></tr>`)}
     </tbody></table></div>
-    ${lines.length > shown.length ? html`<button type="button" class="link more" onClick=${() => showAll(true)}>Show ${lines.length - shown.length} more lines</button>` : null}
+    ${lines.length > shown.length ? html`<button type="button" class="link more"
+      onClick=${() => showAll(true)}>Show ${lines.length - shown.length} more lines</button>` : null}
   </figure>`;
 }

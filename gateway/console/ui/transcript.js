@@ -51,26 +51,33 @@ function body({ item, agent, isLast, session }) {
     case "user": return html`<${UserItem} item=${item} />`;
     case "message": return html`<article class="item agent ${item.continues ? "continues" : ""}" aria-label="Message of ${agent}">
       <${Markdown} text=${item.text ?? ""} fence=${item.fence} ended=${!isLast} /></article>`;
-    case "thought": return html`<details class="item thought"><summary><${Icon} name="thought" />${isLast ? "Thinking…" : "Thought"}
-      <span class="quiet"><${Name} text=${oneLine(item.text, 90)} /></span></summary><${LongText} text=${item.text ?? ""} /></details>`;
+    case "thought": return html`<details class="item thought"><summary><${Icon} name="thought" />
+      ${isLast ? "Thinking…" : "Thought"}
+      <span class="quiet"><${Name} text=${oneLine(item.text, 90)} /></span></summary><${LongText} text=${item.text ?? ""} />
+      </details>`;
     case "content": return html`<article class="item agent"><${Content} content=${item.data.content} /></article>`;
     case "tool": return html`<div class="item"><${ToolCard} item=${item} /></div>`;
     case "plan": return html`<div class="item"><${Plan} entries=${item.data.entries} /></div>`;
     case "permission": return html`<div class="item"><${PermissionItem} item=${item} session=${session} /></div>`;
     case "effect": return html`<${Effect} item=${item} />`;
-    case "gap": return html`<p class="item note warning" role="note"><${Icon} name="alert" /><span>Output of the agent is missing here. <${Name} text=${item.text} /></span></p>`;
+    case "gap": return html`<p class="item note warning" role="note"><${Icon} name="alert" />
+      <span>Output of the agent is missing here. <${Name} text=${item.text} /></span></p>`;
     case "end": return html`<${End} item=${item} />`;
     case "notice": return html`<p class="item notice"><${Name} text=${oneLine(item.text, 600)} /></p>`;
-    default: return html`<details class="item other"><summary>${clean(item.data?.name)}</summary><pre tabindex="0" dir="ltr"><${LongText} text=${prettyJson(item.data?.event)} mono=${true} /></pre></details>`;
+    default: return html`<details class="item other"><summary>${clean(item.data?.name)}</summary><pre tabindex="0" dir="ltr">
+      <${LongText} text=${prettyJson(item.data?.event)} mono=${true} /></pre></details>`;
   }
 }
 
 /** @param {{ item: Item }} props */
 function UserItem({ item }) {
+  const files = shared.console.sentFiles.get(item.run ?? "");
   return html`<article class="item user" aria-label="Prompt of ${clean(item.data.author)}">
-    <p class="who"><${Name} text=${item.data.author || "Somebody"} />${item.data.steer ? html`<${Badge}>steered</${Badge}>` : null}
+    <p class="who"><${Name} text=${item.data.author || "Somebody"} />
+    ${item.data.steer ? html`<${Badge}>steered</${Badge}>` : null}
       <time datetime=${new Date(item.at).toISOString()}>${clock(item.at, Date.now())}</time></p>
-    <div class="bubble"><${LongText} text=${item.text ?? ""} /></div></article>`;
+    <div class="bubble"><${LongText} text=${item.text ?? ""} />${files ? html`<p class="quiet">
+      <${Icon} name="clip" /> ${files.map((name) => clean(name)).join(", ")}</p>` : null}</div></article>`;
 }
 
 /** A prompt that is under way. @param {{ entry: import("../core/outbox.js").Outgoing }} props */
@@ -81,10 +88,13 @@ export function OutgoingItem({ entry }) {
     document.dispatchEvent(new CustomEvent("acphost-edit", { detail: entry.text }));
   };
   return html`<article class="item user pending" aria-label="Prompt under way">
-    <p class="who"><${Name} text=${model.login?.name ?? "You"} />${entry.state === "failed" ? html`<${Badge} tone="failed">not sent</${Badge}>`
+    <p class="who"><${Name} text=${model.login?.name ?? "You"} />${entry.state === "failed" ? html`<${Badge}
+      tone="failed">not sent</${Badge}>`
       : html`<span class="quiet"><${Icon} name="spinner" />${entry.state === "accepted" ? "accepted" : "sending"}…</span>`}</p>
-    <div class="bubble"><${LongText} text=${entry.text} />${entry.files.length ? html`<p class="quiet"><${Icon} name="clip" /> ${entry.files.map((file) => clean(file.name)).join(", ")}</p>` : null}</div>
-    ${entry.error ? html`<div class="note error" role="alert"><${Icon} name="alert" /><div class="note-body"><p>${entry.error.message}</p><p class="quiet"><code>${entry.error.code}</code> ${entry.error.nextStep}</p></div>
+    <div class="bubble"><${LongText} text=${entry.text} />${entry.files.length ? html`<p class="quiet"><${Icon}
+      name="clip" /> ${entry.files.map((file) => clean(file.name)).join(", ")}</p>` : null}</div>
+    ${entry.error ? html`<div class="note error" role="alert"><${Icon} name="alert" /><div class="note-body"><p>
+      ${entry.error.message}</p><p class="quiet"><code>${entry.error.code}</code> ${entry.error.nextStep}</p></div>
       <div class="answers"><button type="button" class="button" onClick=${back}>Edit</button>
       ${entry.error.code === "ACP_RESUME_UNAVAILABLE" ? html`<button type="button" class="button primary" onClick=${() => {
         model.discard(entry.key);
@@ -99,8 +109,10 @@ const PLAN_MARKS = { completed: "✓", in_progress: "▸", pending: "○" };
 /** @param {{ entries: any[] }} props */
 export function Plan({ entries }) {
   const done = entries.filter((entry) => entry?.status === "completed").length;
-  return html`<details class="plan" open><summary><${Icon} name="plan" /> Plan <span class="quiet">${done} of ${entries.length}</span></summary>
-    <ol>${entries.slice(0, 200).map((entry) => html`<li class=${entry?.status}><span class="plan-mark" role="img" aria-label=${clean(entry?.status).replace("_", " ")}>${PLAN_MARKS[entry?.status] ?? "○"}</span>
+  return html`<details class="plan" open><summary><${Icon} name="plan" /> Plan <span class="quiet">${done} of ${entries.length}
+    </span></summary>
+    <ol>${entries.slice(0, 200).map((entry) => html`<li class=${entry?.status}><span class="plan-mark" role="img"
+      aria-label=${clean(entry?.status).replace("_", " ")}>${PLAN_MARKS[entry?.status] ?? "○"}</span>
       <${Name} text=${oneLine(entry?.content, 500)} /></li>`)}</ol></details>`;
 }
 
@@ -109,12 +121,16 @@ function PermissionItem({ item, session }) {
   const { data } = item;
   const pending = shared.console.state.permissions.get(data.permission_id);
   if (!data.settled && pending) return html`<${PermissionCard} row=${pending} key=${data.permission_id} />`;
-  if (!data.settled) return html`<p class="settled"><${Icon} name="lock" /><${Name} text=${oneLine(data.title, 200)} /> <span class="quiet">asked, no longer pending</span></p>`;
+  if (!data.settled) return html`<p class="settled"><${Icon} name="lock" /><${Name} text=${oneLine(data.title, 200)} /> <span
+    class="quiet">asked, no longer pending</span></p>`;
   const { outcome, option, by, without } = data.settled;
   const refused = outcome !== "selected" && outcome !== "accepted" ? true : kindOf(data, option).startsWith("reject");
-  const who = by ? html`by <strong><${Name} text=${by} /></strong>` : without ? html`<span class="quiet">(${clean(without).replaceAll("_", " ")})</span>` : null;
-  return html`<p class="settled ${refused ? "refused" : "allowed"}" data-session=${session}><${Icon} name=${refused ? "close" : "check"} />
-    <span><${Name} text=${oneLine(data.title || "Permission", 200)} />: <${Name} text=${oneLine(option ?? outcome, 80)} /> ${who}</span></p>`;
+  const who = by ? html`by <strong><${Name} text=${by} /></strong>` : without ? html`<span
+    class="quiet">(${clean(without).replaceAll("_", " ")})</span>` : null;
+  return html`<p class="settled ${refused ? "refused" : "allowed"}" data-session=${session}><${Icon}
+    name=${refused ? "close" : "check"} />
+    <span><${Name} text=${oneLine(data.title || "Permission", 200)} />: <${Name} text=${oneLine(option ?? outcome, 80)} /> ${who}
+    </span></p>`;
 }
 
 /** Kind of the chosen option. @param {any} data @param {string | null} option */
@@ -128,8 +144,10 @@ function Effect({ item }) {
   const { effect, outcome, path, command, reason, message } = item.data;
   const what = command ? (Array.isArray(command) ? command.join(" ") : command) : path ?? effect;
   const good = outcome === "allowed" || outcome === "done";
-  return html`<p class="item effect ${good ? "" : "refused"}"><${Icon} name=${command ? "terminal" : "file"} /><span>${clean(effect).replaceAll("_", " ")}
-    <code><${Name} text=${oneLine(what, 200)} /></code> ${good ? null : html`<${Badge} tone="failed">${clean(outcome)}</${Badge}> <${Name} text=${oneLine(message ?? reason, 200)} />`}</span></p>`;
+  return html`<p class="item effect ${good ? "" : "refused"}"><${Icon} name=${command ? "terminal" : "file"} /><span>
+    ${clean(effect).replaceAll("_", " ")}
+    <code><${Name} text=${oneLine(what, 200)} /></code> ${good ? null : html`<${Badge} tone="failed">${clean(outcome)}
+    </${Badge}> <${Name} text=${oneLine(message ?? reason, 200)} />`}</span></p>`;
 }
 
 /** @type {Record<string, string>} */
@@ -138,9 +156,11 @@ const STOPS = { end_turn: "Done", cancelled: "Stopped", max_tokens: "Stopped: to
 /** @param {{ item: Item }} props */
 function End({ item }) {
   const { type, stop_reason: stop, usage, took, code, message, reason } = item.data;
-  if (type === "closed") return html`<p class="item end"><span>Closed${reason ? html`: <${Name} text=${oneLine(reason, 200)} />` : null}</span></p>`;
+  if (type === "closed") return html`<p class="item end"><span>Closed${reason ? html`: <${Name}
+    text=${oneLine(reason, 200)} />` : null}</span></p>`;
   if (type === "error") {
-    return html`<div class="item note error" role="note"><${Icon} name="alert" /><div class="note-body"><p><strong>The turn failed. </strong><${Name} text=${message} /></p>
+    return html`<div class="item note error" role="note"><${Icon} name="alert" /><div class="note-body"><p>
+      <strong>The turn failed. </strong><${Name} text=${message} /></p>
       <p class="quiet"><code>${clean(code)}</code></p></div></div>`;
   }
   const tokens = tokensOf(usage);

@@ -4,6 +4,8 @@
  */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./base.js";
 
+/** A row, and its distance from the window's top. @typedef {{ id: string, offset: number }} Anchor */
+
 /** Distance beyond the window that is drawn, in pixels. */
 const MARGIN = 600;
 /** Distance from the end that still counts as the end, in pixels. */
@@ -31,66 +33,52 @@ export function visibleRange(heights, top, height) {
  *   onTop?: () => void, header?: any, footer?: any, jump?: any }} props
  */
 export function VirtualList({ items, guess, render, label, onTop, header, footer, jump }) {
+  const list = useScroller(items, onTop, jump);
+  const heights = items.map((item) => list.measured.get(item.id) ?? guess(item));
+  const { start, end, before, behind } = list.range(heights);
+  return html`<div class="scroll-frame">
+    <div class="scroll" ref=${list.root} onScroll=${list.onScroll} tabindex="0" role="region" aria-label=${label}>
+      <div class="rows">
+        ${start === 0 ? header : null}
+        <div class="gap" style=${{ height: `${before}px` }}></div>
+        ${items.slice(start, end).map((item, offset) => html`<div class="row-slot" key=${item.id} data-row=${item.id}>
+          ${render(item, start + offset)}</div>`)}
+        <div class="gap" style=${{ height: `${behind}px` }}></div>
+        ${footer}
+      </div>
+    </div>
+    ${list.atEnd ? null : html`<button type="button" class="to-end button" onClick=${list.toEnd}>Latest</button>`}
+  </div>`;
+}
+
+/**
+ * The state of scrolling: the place, the heights that were measured, and whether the end is followed.
+ *
+ * @param {{ id: string }[]} items
+ * @param {(() => void) | undefined} onTop
+ * @param {any} jump Goes to the end when it changes.
+ */
+function useScroller(items, onTop, jump) {
   const root = useRef(/** @type {HTMLElement | null} */ (null));
-  const measured = useRef(/** @type {Map<string, number>} */ (new Map()));
+  const measured = useRef(/** @type {Map<string, number>} */ (new Map())).current;
   const follows = useRef(true);
-  const anchor = useRef(/** @type {{ id: string, offset: number } | null} */ (null));
+  const anchor = useRef(/** @type {Anchor | null} */ (null));
   const [view, setView] = useState({ top: 1e9, height: 800 });
   const [atEnd, setAtEnd] = useState(true);
-  const [, again] = useState(0);
-  const heights = items.map((item) => measured.current.get(item.id) ?? guess(item));
-  const total = heights.reduce((sum, height) => sum + height, 0);
-  const top = follows.current ? total : topOf(items, heights, anchor.current) ?? view.top;
-  const { start, end, before, behind } = visibleRange(heights, Math.max(0, Math.min(top, total - view.height)), view.height);
+  const [, draw] = useState(0);
+  const again = () => draw((/** @type {number} */ n) => n + 1);
+  const keep = () => keepPlace(/** @type {HTMLElement} */ (root.current), follows.current, anchor);
 
   useLayoutEffect(() => {
-    const list = /** @type {HTMLElement} */ (root.current);
-    let changed = false;
-    for (const row of /** @type {NodeListOf<HTMLElement>} */ (list.querySelectorAll("[data-row]"))) {
-      const { height } = row.getBoundingClientRect();
-      const id = row.dataset["row"] ?? "";
-      if (Math.abs((measured.current.get(id) ?? -1) - height) > 0.5) {
-        measured.current.set(id, height);
-        changed = true;
-      }
-    }
-    if (measured.current.size > items.length * 2 + 500) prune(measured.current, items);
-    if (changed) again((/** @type {number} */ n) => n + 1);
-    keepPlace(list);
+    if (measure(/** @type {HTMLElement} */ (root.current), measured)) again();
+    if (measured.size > items.length * 2 + 500) prune(measured, items);
+    keep();
   });
-
-  /** @param {HTMLElement} list */
-  const keepPlace = (list) => {
-    if (follows.current) {
-      if (list.scrollHeight - list.scrollTop - list.clientHeight > 1) list.scrollTop = list.scrollHeight;
-      return;
-    }
-    const held = anchor.current;
-    const row = held && list.querySelector(`[data-row="${CSS.escape(held.id)}"]`);
-    if (!held || !row) {
-      anchor.current = firstVisible(list);
-      return;
-    }
-    const offset = row.getBoundingClientRect().top - list.getBoundingClientRect().top;
-    if (Math.abs(offset - held.offset) > 1) list.scrollTop += offset - held.offset;
-  };
-
-  const onScroll = () => {
-    const list = /** @type {HTMLElement} */ (root.current);
-    const left = list.scrollHeight - list.scrollTop - list.clientHeight;
-    follows.current = left < END;
-    if (follows.current !== atEnd) setAtEnd(follows.current);
-    anchor.current = follows.current ? null : firstVisible(list);
-    setView((/** @type {any} */ old) => (Math.abs(old.top - list.scrollTop) < 100 && old.height === list.clientHeight ? old
-      : { top: list.scrollTop, height: list.clientHeight }));
-    if (list.scrollTop < MARGIN) onTop?.();
-  };
-
   useEffect(() => {
     const list = /** @type {HTMLElement} */ (root.current);
     const observer = new ResizeObserver(() => {
-      again((/** @type {number} */ n) => n + 1);
-      keepPlace(list);
+      again();
+      keep();
     });
     observer.observe(list);
     // Rows grow when their details are opened.
@@ -98,32 +86,67 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
     if (inner) observer.observe(inner);
     return () => observer.disconnect();
   }, []);
-
   // A short list has nothing to scroll, so that no event would ask for what is older.
   useEffect(() => {
-    const list = /** @type {HTMLElement} */ (root.current);
-    if (list.scrollTop < MARGIN) onTop?.();
+    if ((root.current?.scrollTop ?? 0) < MARGIN) onTop?.();
   }, [items.length]);
-
   const toEnd = () => {
     follows.current = true;
     setView({ top: 1e9, height: root.current?.clientHeight ?? 800 });
-    again((/** @type {number} */ n) => n + 1);
+    again();
   };
   useEffect(toEnd, [jump]);
 
-  return html`<div class="scroll-frame">
-    <div class="scroll" ref=${root} onScroll=${onScroll} tabindex="0" role="region" aria-label=${label}>
-      <div class="rows">
-        ${start === 0 ? header : null}
-        <div class="gap" style=${{ height: `${before}px` }}></div>
-        ${items.slice(start, end).map((item, offset) => html`<div class="row-slot" key=${item.id} data-row=${item.id}>${render(item, start + offset)}</div>`)}
-        <div class="gap" style=${{ height: `${behind}px` }}></div>
-        ${footer}
-      </div>
-    </div>
-    ${atEnd ? null : html`<button type="button" class="to-end button" onClick=${toEnd}>Latest</button>`}
-  </div>`;
+  const onScroll = () => {
+    const list = /** @type {HTMLElement} */ (root.current);
+    const { scrollTop: top, clientHeight: height } = list;
+    follows.current = list.scrollHeight - top - height < END;
+    if (follows.current !== atEnd) setAtEnd(follows.current);
+    anchor.current = follows.current ? null : firstVisible(list);
+    setView((/** @type {any} */ old) => (Math.abs(old.top - top) < 100 && old.height === height ? old : { top, height }));
+    if (top < MARGIN) onTop?.();
+  };
+  const range = (/** @type {number[]} */ heights) => {
+    const total = heights.reduce((sum, height) => sum + height, 0);
+    const top = follows.current ? total : topOf(items, heights, anchor.current) ?? view.top;
+    return visibleRange(heights, Math.max(0, Math.min(top, total - view.height)), view.height);
+  };
+  return { root, measured, atEnd, toEnd, onScroll, range };
+}
+
+/** Measures the rows that are drawn; true if a height has changed. @param {HTMLElement} list @param {Map<string, number>} measured */
+function measure(list, measured) {
+  let changed = false;
+  for (const row of /** @type {NodeListOf<HTMLElement>} */ (list.querySelectorAll("[data-row]"))) {
+    const { height } = row.getBoundingClientRect();
+    const id = row.dataset["row"] ?? "";
+    if (Math.abs((measured.get(id) ?? -1) - height) <= 0.5) continue;
+    measured.set(id, height);
+    changed = true;
+  }
+  return changed;
+}
+
+/**
+ * Scrolls so that the end stays the end, or the anchor where it was.
+ *
+ * @param {HTMLElement} list
+ * @param {boolean} follows
+ * @param {{ current: Anchor | null }} anchor
+ */
+function keepPlace(list, follows, anchor) {
+  if (follows) {
+    if (list.scrollHeight - list.scrollTop - list.clientHeight > 1) list.scrollTop = list.scrollHeight;
+    return;
+  }
+  const held = anchor.current;
+  const row = held && list.querySelector(`[data-row="${CSS.escape(held.id)}"]`);
+  if (!held || !row) {
+    anchor.current = firstVisible(list);
+    return;
+  }
+  const offset = row.getBoundingClientRect().top - list.getBoundingClientRect().top;
+  if (Math.abs(offset - held.offset) > 1) list.scrollTop += offset - held.offset;
 }
 
 /**
@@ -131,7 +154,7 @@ export function VirtualList({ items, guess, render, label, onTop, header, footer
  *
  * @param {{ id: string }[]} items
  * @param {number[]} heights
- * @param {{ id: string, offset: number } | null} anchor
+ * @param {Anchor | null} anchor
  */
 function topOf(items, heights, anchor) {
   const index = anchor ? items.findIndex((item) => item.id === anchor.id) : -1;

@@ -1,5 +1,5 @@
 //! Tokens of the API: the valid ones in memory, and `/v1/tokens`. A change is committed first; then it holds for the next
-//! request, and a revoked token's running requests end. Sign-ins of the console are beside them, in memory only.
+//! request, and a revoked token's running requests end. Sign-ins of the console are in memory only.
 
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody};
 use crate::api::sign_ins::SignIns;

@@ -69,7 +69,7 @@ impl From<LeaseInfo> for LeaseView {
     }
 }
 
-/// `GET /v1/leases/{id}`: the record of a lease beside what its processes show now.
+/// `GET /v1/leases/{id}`: the record of a lease, and what its processes show now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EvidenceView {
     /// The lease.
@@ -147,7 +147,7 @@ pub struct AuditView {
     /// The request as it was asked.
     #[serde(flatten)]
     pub permission: PermissionView,
-    /// `answered`, or `expired` if no answer was needed any more.
+    /// `answered`, or `expired` if it ended without an answer.
     #[schema(value_type = String)]
     pub state: PermissionState,
     /// Id of the chosen option; null without one.
