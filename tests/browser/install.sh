@@ -40,9 +40,10 @@ installed() {
     return 1
 }
 
-# Prints the packages that an installation would add.
+# Prints the packages that an installation would add, and the one with the program's data, which it finds beside itself only.
 needed() {
-    apt-get install --simulate --no-install-recommends "$package" fonts-dejavu-core 2>/dev/null | sed -n 's/^Inst \([^ ]*\).*/\1/p'
+    apt-get install --simulate --no-install-recommends "$package" fonts-dejavu-core 2>/dev/null |
+        sed -n 's/^Inst \([^ ]*\).*/\1/p' | sed '$a chromium-common' | sort -u
 }
 
 unpacked() {

@@ -187,10 +187,7 @@ impl Page<'_> {
     pub fn open(&self, url: &str) {
         let answer = self.call("Page.navigate", json!({"url": url}));
         assert!(answer["errorText"].is_null(), "{url}: {answer}");
-        self.until(
-            "the page is loaded",
-            "document.readyState === 'complete' && location.href !== 'about:blank'",
-        );
+        self.until("the page is loaded", "document.readyState === 'complete'");
     }
 
     /// Runs JavaScript in the page and returns its value; a promise is awaited.
@@ -304,8 +301,9 @@ impl Page<'_> {
         self.call("Input.insertText", json!({"text": text}));
     }
 
-    /// Presses a key such as `Enter`, `Tab`, `Escape` or `ArrowDown`.
+    /// Presses a key such as `Enter`, `Tab`, `Escape` or `ArrowDown`, also with `Control+` before it.
     pub fn press(&self, key: &str) {
+        let (key, modifiers) = key.strip_prefix("Control+").map_or((key, 0), |key| (key, 2));
         let (code, text) = match key {
             "Enter" => (13, "\r"),
             "Tab" => (9, ""),
@@ -316,7 +314,8 @@ impl Page<'_> {
             _ => (0, key),
         };
         for kind in ["keyDown", "keyUp"] {
-            let mut event = json!({"type": kind, "key": key, "windowsVirtualKeyCode": code});
+            let mut event =
+                json!({"type": kind, "key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers});
             if kind == "keyDown" && !text.is_empty() {
                 event["text"] = text.into();
             }

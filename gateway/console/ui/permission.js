@@ -31,7 +31,7 @@ export function PermissionCard({ row, compact = false }) {
     }
   };
   const heading = compact ? "h3" : "h2";
-  return html`<section class="permission" aria-label="Permission request: ${clean(row.title)}">
+  return html`<section class="permission" aria-label="Permission request${compact ? " in the list" : ""}: ${clean(row.title)}">
     <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} />
     </${heading}>
       <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline}

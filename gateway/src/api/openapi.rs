@@ -4,14 +4,14 @@ mod operations;
 #[cfg(test)]
 mod tests;
 
+use crate::api::web_files::{self, WebFile};
 use acp_core::api::{ErrorBody, WebhookBody};
 use acp_core::jsonrpc::put;
-use axum::body::Bytes;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 use utoipa::ToSchema;
 use utoipa::openapi::path::Parameter;
 
@@ -57,11 +57,11 @@ enum Answer {
     Text(&'static [&'static str]),
 }
 
-/// `GET /v1/openapi.json`.
-pub(crate) async fn document() -> Response {
-    static TEXT: OnceLock<Bytes> = OnceLock::new();
-    let text = TEXT.get_or_init(|| Bytes::from(render()));
-    ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response()
+/// `GET /v1/openapi.json`. Compressed, because every console reads it.
+pub(crate) async fn document(request: Request) -> Response {
+    static FILE: LazyLock<WebFile> =
+        LazyLock::new(|| WebFile::new("application/json", render().into_bytes()));
+    web_files::respond(&FILE, &request, "no-cache")
 }
 
 /// Returns the document as text.

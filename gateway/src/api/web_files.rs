@@ -35,7 +35,7 @@ static HEADERS: [(HeaderName, &str); 5] = [
 ];
 
 /// A file as it is served.
-struct WebFile {
+pub(super) struct WebFile {
     kind: &'static str,
     plain: Bytes,
     /// Absent if compression does not make it smaller.
@@ -99,7 +99,8 @@ fn kind_of(path: &str) -> Option<&'static str> {
 }
 
 impl WebFile {
-    fn new(kind: &'static str, content: Vec<u8>) -> Self {
+    /// Compresses a file, once.
+    pub(super) fn new(kind: &'static str, content: Vec<u8>) -> Self {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
         // Writing into memory does not fail.
         let compressed = encoder.write_all(&content).and_then(|()| encoder.finish()).ok();
@@ -137,6 +138,12 @@ pub(super) fn answer(request: &Request) -> Option<Response> {
         return None;
     }
     let (file, is_fixed) = FILES.find(request.uri().path())?;
+    let caching = if is_fixed { "public, max-age=31536000, immutable" } else { "no-cache" };
+    Some(respond(file, request, caching))
+}
+
+/// Returns the response with a file.
+pub(super) fn respond(file: &WebFile, request: &Request, caching: &'static str) -> Response {
     let mut response = Response::new(Body::empty());
     let headers = response.headers_mut();
     for (name, value) in &HEADERS {
@@ -145,11 +152,10 @@ pub(super) fn answer(request: &Request) -> Option<Response> {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
     headers.insert(header::ETAG, file.etag.clone());
     headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
-    let caching = if is_fixed { "public, max-age=31536000, immutable" } else { "no-cache" };
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(caching));
     if names(request.headers(), &header::IF_NONE_MATCH, file.etag.to_str().unwrap_or_default()) {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
-        return Some(response);
+        return response;
     }
     let compressed =
         file.compressed.as_ref().filter(|_| names(request.headers(), &header::ACCEPT_ENCODING, "gzip"));
@@ -159,7 +165,7 @@ pub(super) fn answer(request: &Request) -> Option<Response> {
     if *request.method() == Method::GET {
         *response.body_mut() = Body::from(compressed.unwrap_or(&file.plain).clone());
     }
-    Some(response)
+    response
 }
 
 /// True if a header that is a list has this item. An encoding with a weight is not taken: it may be refused.

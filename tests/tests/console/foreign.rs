@@ -23,7 +23,10 @@ impl Desk {
         // Free a moment ago: a gateway that starts again needs the same one.
         let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).unwrap();
         let listen = format!("[northbound]\nlisten = [\"unix\", \"{at}\"]\n");
-        Some(Self { dir, house: Plan::flags(flags).gateway(&listen).build(), at })
+        let plan = Plan::flags(flags).gateway(&listen);
+        // In its mode `auto` the scripted agent asks for nothing.
+        let plan = if flags.contains(&"--modes") { plan.mode("ask") } else { plan };
+        Some(Self { dir, house: plan.build(), at })
     }
 
     pub(crate) fn browser(&self) -> Browser {
@@ -59,7 +62,7 @@ pub(crate) fn check(page: &Page<'_>) {
 }
 
 fn count(page: &Page<'_>, text: &str) -> u64 {
-    let script = format!("document.body.innerText.split({}).length - 1", json!(text));
+    let script = format!("document.querySelector('.scroll').innerText.split({}).length - 1", json!(text));
     page.eval(&script).as_u64().unwrap()
 }
 
@@ -127,7 +130,7 @@ fn expired_and_revoked_tokens_lead_to_the_sign_in() {
     desk.sign_in(&page, &desk.token("phone", &["--scope", "approve"]));
     let _ = desk.house.verb(&["token", "revoke", "phone"]);
     page.shows("the token has expired or was revoked");
-    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "3s"]));
+    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "8s"]));
     page.click("button", "Sign in");
     page.until("the list of sessions", "document.querySelector('.sessions')");
     page.shows("the token has expired or was revoked");
@@ -169,8 +172,7 @@ fn session_is_started_prompted_answered_steered_and_closed() {
     page.until("the title tells of it", "document.title.startsWith('(1)')");
     // From the list, beside the session.
     page.until("the request is in the list", "document.querySelector('.list-pane .permission')");
-    let answered = "[...document.querySelectorAll('.list-pane .permission .answers button')].find(it => it.innerText.includes('allow_once')).click()";
-    let _ = page.eval(&format!("void {answered}"));
+    let _ = page.eval("document.querySelector('.list-pane .permission .answers button').click()");
     page.shows("after it");
     page.until(
         "the answer names its person",
@@ -180,7 +182,7 @@ fn session_is_started_prompted_answered_steered_and_closed() {
     let prompt = |text: &str| {
         let field = "textbox";
         page.fill(field, "Prompt for scripted", text);
-        page.press("Enter");
+        page.press("Control+Enter");
     };
     prompt("wait_cancel");
     page.until("a running turn", "document.querySelector('.stop')");
@@ -197,7 +199,7 @@ fn session_is_started_prompted_answered_steered_and_closed() {
     );
 
     page.click("button", "Settings of the session");
-    let _ = page.eval("void (s => { s.value = 'ask'; s.dispatchEvent(new Event('change', { bubbles: true })); })(document.querySelector('#set-mode'))");
+    let _ = page.eval("void (s => { s.value = 'auto'; s.dispatchEvent(new Event('change', { bubbles: true })); })(document.querySelector('#set-mode'))");
     eventually(SOON, "the mode", || desk.house.received("session/set_mode").into_iter().next());
     page.click("button", "Done");
     page.click("button", "More actions");
@@ -230,7 +232,7 @@ fn session_is_started_prompted_answered_steered_and_closed() {
 #[ignore = "needs a browser: `make test-browser`"]
 fn files_are_pasted_and_pages_are_reached_by_keys() {
     let Some(desk) = Desk::new(&[]) else { return };
-    let key = desk.house.spawn();
+    let _ = desk.house.spawn();
     let browser = desk.browser();
     let page = browser.page(1280, 800);
     desk.sign_in(&page, &desk.token("ann", &["--scope", "admin"]));
@@ -245,7 +247,7 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
     let _ = page.eval(paste);
     page.shows("dot.png");
     page.fill("textbox", "Prompt for scripted", "say got it");
-    page.press("Enter");
+    page.press("Control+Enter");
     page.shows("got it");
     let prompts = desk.house.received("session/prompt");
     let sent = prompts[0]["params"]["prompt"].to_string();
@@ -259,7 +261,6 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
     page.press("?");
     page.shows("Keyboard shortcuts");
     check(&page);
-    let _ = key;
     drop(page);
     drop(browser);
     desk.house.end();
@@ -277,12 +278,12 @@ fn killed_gateway_loses_and_doubles_nothing() {
     go(&page, &format!("#/s/{}", key.replace(':', "%3A")));
     page.until("the prompt", "document.querySelector('#prompt')");
     page.fill("textbox", "Prompt for scripted", "chunks 60 pace_ms=50 size=8");
-    page.press("Enter");
+    page.press("Control+Enter");
     page.shows("000010");
     desk.house.kill_gateway();
     page.shows("Reconnecting");
     page.fill("textbox", "Prompt for scripted", "say sent while it was down");
-    page.press("Enter");
+    page.press("Control+Enter");
     desk.house.start_gateway();
     page.shows("000060");
     page.until(
@@ -322,7 +323,7 @@ fn second_browser_sees_who_answered() {
         page.until("the prompt", "document.querySelector('#prompt')");
     }
     ann.fill("textbox", "Prompt for scripted", "permission Delete everything");
-    ann.press("Enter");
+    ann.press("Control+Enter");
     let card = "document.querySelector('main .permission .answers button')";
     ann.until("the request", card);
     bob.until("the request", card);

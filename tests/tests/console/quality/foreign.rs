@@ -3,6 +3,7 @@
 
 use super::foreign::{Desk, check, go};
 use acp_tests::browser::Page;
+use acp_tests::cli::RunningCommand;
 use acp_tests::wait::{LONG, until};
 use acp_tests::world::repository;
 use data_encoding::BASE64;
@@ -28,13 +29,25 @@ fn run(desk: &Desk, key: &str, script: &str) {
     let _ = desk.house.prompt(key, script);
 }
 
+/// Starts a turn and waits for its permission request.
+fn ask(desk: &Desk, key: &str, script: &str) -> RunningCommand {
+    let turn = desk.house.follow(&["prompt", key, script, "--interactive"]);
+    until(LONG, "the request", || desk.house.verb(&["permissions", "list", key])[0].is_object());
+    turn
+}
+
+/// Ends such a turn.
+fn cancel(desk: &Desk, key: &str, turn: RunningCommand) {
+    let _ = desk.house.verb(&["sessions", "cancel", key]);
+    let _ = turn.finish(LONG);
+}
+
 /// Text of agents that tries to be more than text.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn hostile_transcript_is_nothing_but_text() {
     let Some(desk) = Desk::new(&[]) else { return };
     let key = desk.house.spawn();
-    let long = "x".repeat(5 * 1024 * 1024);
     for script in [
         "say <script>window.hacked = 1</script><img src=x onerror=\"window.hacked = 2\"><svg onload=\"window.hacked = 3\">",
         "say [click](javascript:window.hacked=4) <a href=\"javascript:window.hacked=5\">b</a> [data](data:text/html,<script>1</script>)",
@@ -43,18 +56,13 @@ fn hostile_transcript_is_nothing_but_text() {
         "say right\\u202eleft\\u2066 half \\ud83d and \\udc4d end",
         "thought <b onclick=\"window.hacked=6\">bold</b>",
         "plan <script>window.hacked=7</script>; javascript:window.hacked=8",
-        "permission <img src=x onerror=\"window.hacked=9\">",
     ] {
-        let command = desk.house.follow(&["prompt", &key, script, "--interactive"]);
-        if script.starts_with("permission") {
-            until(LONG, "the request", || desk.house.verb(&["permissions", "list", &key])[0].is_object());
-            std::mem::forget(command);
-        } else {
-            let _ = command.finish(LONG).ok();
-        }
+        run(&desk, &key, script);
     }
+    let asking = ask(&desk, &key, "permission <img src=x onerror=\"window.hacked=9\">");
     let other = desk.house.spawn();
-    run(&desk, &other, &format!("say {long}"));
+    // One line of 5 MB.
+    run(&desk, &other, "chunks 1 size=5242880");
     let browser = desk.browser();
     let page = browser.page(1280, 800);
     desk.sign_in(&page, &desk.token("ann", &["--scope", "admin"]));
@@ -81,32 +89,26 @@ fn hostile_transcript_is_nothing_but_text() {
     page.until("the tags as text", "document.body.innerText.includes('onerror')");
     drop(page);
     drop(browser);
-    let _ = desk.house.verb(&["sessions", "cancel", &key]);
+    cancel(&desk, &key, asking);
     desk.house.end();
 }
 
 /// A house with everything that pages show.
-fn furnished(flags: &[&str]) -> Option<(Desk, String)> {
+fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
     let desk = Desk::new(flags)?;
     let key = desk.house.spawn();
     let _ = desk.house.verb(&["sessions", "label", &key, "Fix the parser"]);
     run(
         &desk,
         &key,
-        "thought Where is the bug?\nplan Read the code; Fix it; Run the tests\nsay ## Plan\\n\\nI **read** the code first:\\n\\n- `parser.rs`\\n- `lexer.rs`\\n\\n```rust\\nfn main() {}\\n```\ntool write src/parser.rs fn parse() {}\\n\ntool run echo 12 tests passed",
+        "thought Where is the bug?\nplan Read the code; Fix it; Run the tests\nsay ## Plan\\n\\nI **read** the code first:\\n\\n- `parser.rs`\\n- `lexer.rs`\\n\\n```rust\\nfn main() {}\\n```\ntool write parser.rs fn parse() {}\\n\ntool run echo 12 tests passed",
     );
     let idle = desk.house.world.spawn("gateway", "scripted", "work/website");
     run(&desk, &idle, "say The site builds.");
     let failed = desk.house.world.spawn("gateway", "scripted", "work/broken");
     let _ = desk.house.cli(&["prompt", &failed, "error -32603 the model does not answer"]);
-    std::mem::forget(desk.house.follow(&[
-        "prompt",
-        &key,
-        "permission Delete the old files",
-        "--interactive",
-    ]));
-    until(LONG, "the request", || desk.house.verb(&["permissions", "list", &key])[0].is_object());
-    Some((desk, key))
+    let asking = ask(&desk, &key, "permission Delete the old files");
+    Some((desk, key, asking))
 }
 
 /// Places of the page, with what tells that they are drawn.
@@ -128,14 +130,14 @@ fn places(key: &str) -> Vec<(&'static str, String, &'static str)> {
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn pages_have_no_axe_violations() {
-    let Some((desk, key)) = furnished(&[]) else { return };
+    let Some((desk, key, asking)) = furnished(&[]) else { return };
     let axe = std::fs::read_to_string(desk.dir.join("axe.min.js")).unwrap();
     let console = super::open(&desk.house, &[]);
     let browser = desk.browser();
     let page = browser.page(1280, 900);
     let mut found = Vec::new();
     let mut look = |page: &Page<'_>, name: &str| {
-        let _ = page.eval(&format!("void ({axe})"));
+        let _ = page.eval(&format!("{axe}\nvoid 0"));
         let violations = page.eval("axe.run(document, { resultTypes: ['violations'] }).then(it => it.violations.map(v => `${v.id}: ${v.nodes.map(n => n.target.join(' ') + ' ' + n.any.map(a => a.message).join('; ')).slice(0, 3).join(' | ')}`))");
         found.extend(violations.as_array().unwrap().iter().map(|it| format!("{name}: {it}")));
     };
@@ -161,7 +163,7 @@ fn pages_have_no_axe_violations() {
     drop(page);
     drop(browser);
     drop(console);
-    let _ = desk.house.verb(&["sessions", "cancel", &key]);
+    cancel(&desk, &key, asking);
     desk.house.end();
 }
 
@@ -205,7 +207,7 @@ fn long_session_scrolls_without_long_tasks() {
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn first_view_is_fast_and_light() {
-    let Some((desk, key)) = furnished(&[]) else { return };
+    let Some((desk, key, asking)) = furnished(&[]) else { return };
     let browser = desk.browser();
     let token = desk.token("ann", &["--scope", "approve"]);
     let (mut times, mut most) = (Vec::new(), 0.0_f64);
@@ -232,7 +234,7 @@ fn first_view_is_fast_and_light() {
     assert!(median <= ROWS_MS_MAX, "median {median:.0} ms of {times:.0?}");
     assert!(most <= BYTES_MAX, "{most} bytes");
     drop(browser);
-    let _ = desk.house.verb(&["sessions", "cancel", &key]);
+    cancel(&desk, &key, asking);
     desk.house.end();
 }
 
@@ -257,7 +259,7 @@ const COMPARE: &str = "(async (one, two) => { const cells = async data => { cons
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn pictures_of_the_manual_are_those_of_the_pages() {
-    let Some((desk, key)) = furnished(&[]) else { return };
+    let Some((desk, key, asking)) = furnished(&[]) else { return };
     let console = super::open(&desk.house, &[]);
     let browser = desk.browser();
     let page = browser.page(1280, 800);
@@ -294,7 +296,7 @@ fn pictures_of_the_manual_are_those_of_the_pages() {
     drop((page, plain));
     drop(browser);
     drop(console);
-    let _ = desk.house.verb(&["sessions", "cancel", &key]);
+    cancel(&desk, &key, asking);
     desk.house.end();
 }
 
