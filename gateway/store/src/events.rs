@@ -94,6 +94,15 @@ pub fn last_id(db: &Db) -> Result<u64, StoreError> {
     Ok(db.first(SQL, &[], |row| row.get("event_id"))?.unwrap_or(0))
 }
 
+/// Time of the last row; 0 if there are no events.
+///
+/// # Errors
+/// SQLite errors.
+pub(crate) fn last_at_ms(db: &Db) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT created_at FROM acp_events ORDER BY event_id DESC LIMIT 1";
+    Ok(db.first(SQL, &[], |row| row.get("created_at"))?.unwrap_or(0))
+}
+
 /// Highest event ids of the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventBounds {

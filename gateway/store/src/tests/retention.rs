@@ -4,7 +4,7 @@
 use super::fixtures::{binding, event, insert_session, key, lease, open, permission, run};
 use crate::compact::{compact, preview};
 use crate::events::EventBounds;
-use crate::retention::{PruneRule, ROWS_AT_ONCE, mark_pruned};
+use crate::retention::{PruneRule, ROWS_AT_ONCE, age_time_ms, mark_pruned};
 use crate::{Durability, Store, StoreError, check, checkpoints, events, open as opening, schema};
 use acp_core::event::EventKind;
 use acp_core::retention::RetentionPolicy;
@@ -92,6 +92,31 @@ async fn assert_rules(store: &Store) {
 
 async fn execute(store: &Store, sql: &'static str) -> Result<(), StoreError> {
     store.write("test", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await
+}
+
+#[test]
+fn wall_clock_that_is_ahead_makes_no_row_old() {
+    const DAY_MS: u64 = 86_400_000;
+    let now = 20_000 * DAY_MS;
+    for (case, wall, last_at, uptime, want) in [
+        ("just started", now, now - 5, 5, now),
+        ("running for a month", now + 30 * DAY_MS, now, 30 * DAY_MS, now + 30 * DAY_MS),
+        ("started a year ahead", now + 365 * DAY_MS, now, 5, now + 5),
+        (
+            "a year ahead since the start, an hour later",
+            now + 365 * DAY_MS,
+            now,
+            DAY_MS / 24,
+            now + DAY_MS / 24,
+        ),
+        ("set forward while running", now + 900 * DAY_MS, now, 2 * DAY_MS, now + 2 * DAY_MS),
+        ("set back while running", now - 900 * DAY_MS, now, 2 * DAY_MS, now - 900 * DAY_MS),
+        ("stopped for a year", now, now - 365 * DAY_MS, 5, now - 365 * DAY_MS + 5),
+        ("no rows", now, 0, DAY_MS, DAY_MS),
+        ("a damaged time", now, u64::MAX, DAY_MS, now),
+    ] {
+        assert_eq!(age_time_ms(wall, last_at, uptime), want, "{case}");
+    }
 }
 
 #[tokio::test]
