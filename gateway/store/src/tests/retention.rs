@@ -308,13 +308,13 @@ async fn compacted_database_is_smaller_and_has_the_same_marks() {
         journal.turn(100).await;
     }
     let last_id = store.event_bounds().await.unwrap().last;
-    let locked = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {});
+    let locked = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {});
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
     let shown = preview(dir.path(), Some(&rule(1))).unwrap();
     assert_eq!((shown.rows, shown.sessions, shown.dry_run), (399 * 100, 1, true));
     store.close().await;
     let before = files(dir.path());
-    let done = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {}).unwrap();
+    let done = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {}).unwrap();
     assert_eq!((done.rows, done.row_bytes, done.compacted), (shown.rows, shown.row_bytes, true));
     assert!(done.bytes_after < done.bytes_before / 4, "{done:?}");
     assert_eq!(files(dir.path()), before);
@@ -338,10 +338,10 @@ async fn compaction_waits_for_no_reader_and_loses_nothing() {
     let reader = schema::open_reader(dir.path()).unwrap();
     reader.run("BEGIN", &[]).unwrap();
     assert_eq!(events::last_id(&reader).unwrap(), 6);
-    let refused = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {});
+    let refused = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {});
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     drop(reader);
-    let report = compact(dir.path(), None, 1, &mut |_, _| {}).unwrap();
+    let report = compact(dir.path(), None, 1, &mut |_| {}).unwrap();
     assert!(report.compacted && report.rows == 0, "{report:?}");
     assert!(check::check_database(dir.path(), false).unwrap().ok);
 }
