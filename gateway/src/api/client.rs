@@ -112,6 +112,11 @@ impl GatewayClient {
         self
     }
 
+    /// True if a process listens at the socket. That of a killed gateway stays without one.
+    pub(crate) async fn is_served(&self) -> bool {
+        connect(&self.socket).await.is_ok()
+    }
+
     /// Sends a GET request.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ use acp_shared::protocol::{
 };
 use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{EventBounds, JournalRows};
 use acp_store::gauges;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -235,12 +235,12 @@ impl Service for GatewayService {
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, JournalRows> {
         Box::pin(async move {
-            Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
+            Ok(self.store.events_after(session.clone(), position, u64::from(limit), bytes_max).await?)
         })
     }
 

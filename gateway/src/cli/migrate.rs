@@ -102,7 +102,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &MigrateCommand, out: &mut Out) -> 
         let lines = import.rehearse(&planned, source.imported_at_ms).map_err(store_failed)?;
         CompletedImport { lines, backup: None }
     } else {
-        import.run(&planned, &source, &mut |_, _| {}).map_err(store_failed)?
+        import.run(&planned, &source, &mut |_| {}).map_err(store_failed)?
     };
     import.close().map_err(store_failed)?;
     report(&done, &read.review, &source, args.dry_run, out)

@@ -322,6 +322,15 @@ impl GlobalArgs {
         format!("acp-gateway{dir} {verb}{config}")
     }
 
+    /// Repeats the paths that were given in the commands of this program that a text advises.
+    pub(crate) fn repeat_paths(&self, text: &str, config: Option<&Path>) -> String {
+        let own = self.advise("", None);
+        let repeated = ["`", "run: "].iter().fold(text.to_owned(), |text, before| {
+            text.replace(&format!("{before}acp-gateway "), &format!("{before}{own}"))
+        });
+        repeated.replace(&format!("{own}up`"), &format!("{}`", self.advise("up", config)))
+    }
+
     /// Creates a client of the gateway.
     ///
     /// # Errors
@@ -386,6 +395,13 @@ mod tests {
         assert_eq!(
             global(Some("/a")).advise("up -d", Some(Path::new("/b.toml"))),
             "acp-gateway --state-dir /a up -d --config /b.toml"
+        );
+        let text = "start it with `acp-gateway up`, or run: acp-gateway agents login a; acp-gateway ends";
+        assert_eq!(global(None).repeat_paths(text, None), text);
+        assert_eq!(
+            global(Some("/a")).repeat_paths(text, Some(Path::new("/b.toml"))),
+            "start it with `acp-gateway --state-dir /a up --config /b.toml`, or run: acp-gateway --state-dir /a agents login a; \
+             acp-gateway ends"
         );
         assert_eq!(
             global(Some("/it's a")).advise("down", None),

@@ -22,7 +22,7 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply};
 use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{EvidenceReport, LeaseInfo, LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{EventBounds, JournalRows};
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
@@ -114,15 +114,16 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>>;
     /// Returns pending permission requests of the session, oldest first.
     fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>>;
-    /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
-    /// of payload, but at least one row if there is one. `CURSOR_PRUNED` if the next row after a number above 0 is pruned.
+    /// Returns journal rows after a position, in order: at most `limit` rows and about `bytes_max` bytes of payload, but at
+    /// least one row if there is one. Without a position these are the first rows that are there. `CURSOR_PRUNED` if the next
+    /// row after the position is pruned.
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>>;
+    ) -> ServiceFuture<'a, JournalRows>;
     /// Returns a piece of the standard error of the session's agents.
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
     /// Returns journal rows of all sessions after event id `after`, in order, each with its event id. Bounds as of

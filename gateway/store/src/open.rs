@@ -62,12 +62,13 @@ fn open_checked(dir: &Path, durability: Durability, known: usize) -> Result<Db, 
     Ok(db)
 }
 
-/// Runs before the database is opened: finishes an interrupted restore, and refuses to create a new database
-/// where one is missing.
+/// Runs before the database is opened: removes unfinished copies, finishes an interrupted restore, and refuses to create a new
+/// database where one is missing.
 ///
 /// # Errors
 /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
 pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
+    backup::remove_unfinished(dir, lock);
     restore::finish(dir)?;
     let path = dir.join(DB_FILE);
     let log = dir.join(format!("{DB_FILE}{LOG_SUFFIX}"));

@@ -363,7 +363,7 @@ mod tests {
         assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
         // This program restores the backup and refuses the newer database.
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
-        crate::restore::restore(dir.path(), &kept, 1, &mut |_, _| {}).unwrap();
+        crate::restore::restore(dir.path(), &kept, 1, &mut |_| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
     }
 

@@ -496,7 +496,7 @@ fn acpx_does_not_drop_settings_silently() {
     };
     let code = |request: &SpawnRequest, auth_method| {
         let checked = acpx().check(request, &profile(auth_method));
-        checked.map_err(|failure| (failure.code, failure.detail, failure.message))
+        checked.map_err(|failure| (failure.code, failure.detail_code, failure.message))
     };
     let plain = SpawnRequest::default();
     assert_eq!(code(&plain, None), Ok(()));
