@@ -4,6 +4,7 @@ use crate::acpx_contract::AcpxNaming;
 use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
 use crate::files::{self, PromptFile};
+use crate::failure::Failure;
 use crate::permission::Voting;
 use crate::rows::{
     ConversationRef, NonInteractive, PermissionMode, RunMode, RunPermissions, RunRow, SessionMode,
@@ -11,6 +12,7 @@ use crate::rows::{
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -96,8 +98,18 @@ pub struct CloseRequest {
 impl CloseRequest {
     /// Creates a request for an ordinary close.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ending: Ending::Closed, discard: false }
+        Self { reason: reason.into(), ending: Ending::Closed, discard: false, if_idle_since_ms: None }
     }
+
+    /// Failure of a close with a condition that the session does not meet.
+    pub fn refused(why: &str) -> Failure {
+        let text = format!("The session stays open: {why}.");
+        Failure::new(Code::Usage, text).detail("SESSION_IN_USE").origin("gateway")
+    }
+    /// Last activity up to which the session is closed, in milliseconds since the Unix epoch; a session in use, or used
+    /// later, stays. `None` closes it in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_idle_since_ms: Option<u64>,
 }
 
 /// Result of a `SpawnRequest`.

@@ -153,6 +153,8 @@ pub struct SessionQuery {
     /// order of the last activity.
     pub before: Option<u64>,
     /// Maximum number of sessions.
+    /// Only sessions without activity after this time, in milliseconds since the Unix epoch.
+    pub idle_since_ms: Option<u64>,
     pub limit: u64,
 }
 

@@ -161,7 +161,11 @@ async fn try_agent(
 
 async fn close(client: &GatewayClient, key: &SessionKey) -> CliResult {
     let path = format!("/v1/sessions/{}/close", encode(key.as_str()));
-    let body = CloseBody { reason: Some("the trial ended".to_owned()), discard: true };
+    let body = CloseBody {
+        reason: Some("the trial ended".to_owned()),
+        discard: true,
+        ..CloseBody::default()
+    };
     let _: SessionStatus = client.post(&path, &body, &IdempotencyKey::mint()).await?;
     Ok(())
 }

@@ -27,6 +27,8 @@ mod service;
 mod service_logs;
 mod session_arg;
 mod session_changes;
+mod session_prune;
+mod session_views;
 pub(crate) mod sessions;
 mod shell_completion;
 pub(crate) mod status;
@@ -113,7 +115,7 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
-    /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset
+    /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset, prune
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply

@@ -2,6 +2,7 @@
 
 use acp_core::failure::Failure;
 use acp_core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
+use acp_core::request::CloseRequest;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::path::PathBuf;
@@ -192,6 +193,9 @@ pub enum StoreError {
     /// The disk, the quota or the database's maximum size is exhausted.
     #[error(
         "the disk is full: no new work is accepted until there is space again. Free some space; the gateway \
+    /// A conversation is bound to a session that must have no binding.
+    #[error("a conversation is bound to the session")]
+    SessionBound,
          then resumes automatically"
     )]
     Full,

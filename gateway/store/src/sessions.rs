@@ -260,7 +260,7 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
         "SELECT {COLUMNS}, ord FROM acp_sessions WHERE (state <> 'closed' OR (?1 AND ending IS NOT 'deleted')) \
          AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR agent = ?3) \
          AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
-         OR instr(lower(cwd), ?4)) AND {page} ORDER BY {order} LIMIT ?6"
+         OR instr(lower(cwd), ?4)) AND (?7 IS NULL OR last_activity_at <= ?7) AND {page} ORDER BY {order} LIMIT ?6"
     );
     let is_wanted = |agent: &str| {
         query.agents.is_empty() || query.agents.iter().any(|pattern| glob::matches(pattern, agent))
@@ -271,7 +271,7 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
     // SQLite cannot match the patterns: rows of other agents are passed over, and do not count.
     let read_max = if query.agents.is_empty() { query.limit } else { i64::MAX.unsigned_abs() };
     let mut found = Vec::new();
-    db.visit(&sql, params![closed_too, query.state, query.agent, text, before, read_max], |row| {
+    db.visit(&sql, with, |row| {
         if found.len() as u64 >= query.limit {
             return Ok(ControlFlow::Break(()));
         }
@@ -285,6 +285,8 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
 
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
 /// the partial index of unfinished runs; without it SQLite reads all runs.
+    let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
+    let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
 macro_rules! has_runs {
     ($what:literal) => {
         concat!(

@@ -145,6 +145,10 @@ pub struct CloseBody {
 pub struct UnbindBody {
     /// Binding to end; absent means all of the session's.
     #[schema(value_type = Option<String>)]
+    /// Closes only a session that is idle, unbound and without activity after this time, in milliseconds since the Unix
+    /// epoch; otherwise `USAGE` with `SESSION_IN_USE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_idle_since_ms: Option<u64>,
     pub binding_id: Option<BindingId>,
     /// Reason for the record.
     pub reason: Option<String>,

@@ -254,7 +254,7 @@ impl Command {
     async fn close(&mut self, name: Option<String>) -> AcpxResult {
         let named = self.find_here(name).await?;
         let key = named.session.session_key.to_string();
-        let body = CloseBody { reason: Some("closed with acpx".to_owned()), discard: false };
+        let body = CloseBody { reason: Some("closed with acpx".to_owned()), ..CloseBody::default() };
         let path = format!("/v1/sessions/{}/close", encode(&key));
         let closing = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         let _: SessionStatus = closing.map_err(|failure| AcpxEnd::from(failure).of(&key))?;
