@@ -1,18 +1,19 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
 use crate::acpx_contract::AcpxNaming;
+use crate::backend::SessionListing;
 use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
-use crate::files::{self, PromptFile};
 use crate::failure::Failure;
+use crate::files::{self, PromptFile};
 use crate::permission::Voting;
 use crate::rows::{
     ConversationRef, NonInteractive, PermissionMode, RunMode, RunPermissions, RunRow, SessionMode,
 };
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
-use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -62,6 +63,12 @@ pub struct SpawnRequest {
     /// Sign-in method for `authenticate` before the session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Conversation of the agent to continue, by the agent's id; `None` begins a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Lists the agent's stored sessions instead of opening one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<SessionListing>,
     /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
     #[serde(skip)]
     pub origin: Option<ConversationOrigin>,
@@ -93,6 +100,10 @@ pub struct CloseRequest {
     pub ending: Ending,
     /// True if the agent shall delete the conversation, where supported.
     pub discard: bool,
+    /// Last activity up to which the session is closed, in milliseconds since the Unix epoch; a session in use, or used
+    /// later, stays. `None` closes it in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_idle_since_ms: Option<u64>,
 }
 
 impl CloseRequest {
@@ -106,10 +117,6 @@ impl CloseRequest {
         let text = format!("The session stays open: {why}.");
         Failure::new(Code::Usage, text).detail("SESSION_IN_USE").origin("gateway")
     }
-    /// Last activity up to which the session is closed, in milliseconds since the Unix epoch; a session in use, or used
-    /// later, stays. `None` closes it in any case.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub if_idle_since_ms: Option<u64>,
 }
 
 /// Result of a `SpawnRequest`.

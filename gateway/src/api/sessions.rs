@@ -244,6 +244,8 @@ pub(crate) async fn spawn(
         additional_directories: body.additional_directories,
         auth_method: body.auth_method,
         backend: body.backend,
+        resume: body.resume,
+        listing: body.listing,
         acpx: body.acpx,
         ..SpawnRequest::default()
     };

@@ -1,7 +1,7 @@
 //! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
 use crate::cli::GlobalArgs;
-use crate::cli::agent_trial::{self, LoginArgs, TestArgs, TrialArgs};
+use crate::cli::agent_trial::{self, LoginArgs, StoredArgs, TestArgs, TrialArgs};
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{CliResult, Out, table};
 use crate::config::LiveConfig;
@@ -35,6 +35,8 @@ enum AgentsCommand {
     Login(LoginArgs),
     /// Prove an agent with one turn: start it, ask, print its answer, end it
     Test(TestArgs),
+    /// List the sessions that an agent has stored itself; `sessions spawn --resume ID` continues one
+    Sessions(StoredArgs),
 }
 
 /// Note on a table that was made without a gateway.
@@ -48,6 +50,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -
         Some(AgentsCommand::Install(args)) => return agent_trial::install(global, args, out).await,
         Some(AgentsCommand::Login(args)) => return agent_trial::login(global, args, out).await,
         Some(AgentsCommand::Test(args)) => return agent_trial::test(global, args, out).await,
+        Some(AgentsCommand::Sessions(args)) => return agent_trial::sessions(global, args, out).await,
     }
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
         Ok(views) => out.show(&views, |views| format_agents(views, args.all)),

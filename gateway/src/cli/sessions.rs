@@ -223,6 +223,9 @@ pub(crate) struct SpawnArgs {
     /// Who may answer the agent's questions [default: first]
     #[arg(long, value_name = "WHO", value_parser = word_parser::<Voting>(VOTING))]
     voting: Option<Voting>,
+    /// Continue a conversation that the agent has stored, by its id in `agents sessions NAME`
+    #[arg(long, value_name = "ID")]
+    resume: Option<String>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -372,10 +375,10 @@ async fn change(client: &GatewayClient, verb: SessionsCommand, out: &mut Out) ->
         SessionsCommand::Archive(args) => session_changes::end(client, "/archive", args, out).await,
         SessionsCommand::Delete(args) => session_changes::end(client, "/delete", args, out).await,
         SessionsCommand::Reset(args) => session_changes::end(client, "/reset", args, out).await,
+        SessionsCommand::Prune(args) => session_prune::prune(client, &args, out).await,
         // Handled by `run`.
         SessionsCommand::Spawn(_)
         | SessionsCommand::List { .. }
-        SessionsCommand::Prune(args) => session_prune::prune(client, &args, out).await,
         | SessionsCommand::Show { .. }
         | SessionsCommand::History(_)
         | SessionsCommand::Export { .. } => Ok(()),
@@ -426,6 +429,8 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         additional_directories,
         auth_method: None,
         backend: args.backend,
+        resume: args.resume,
+        listing: None,
     };
     let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;

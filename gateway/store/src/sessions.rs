@@ -63,6 +63,21 @@ pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     })
 }
 
+/// Checks that no open session continues the agent's conversation of a new one: two processes of the agent would write to
+/// it.
+///
+/// # Errors
+/// [`StoreError::Continued`]; SQLite errors.
+pub fn check_not_continued(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
+    const SQL: &str = "SELECT session_key FROM acp_sessions WHERE state <> 'closed' AND agent = ?1 AND agent_session_id = ?2 \
+        LIMIT 1";
+    let Some(id) = &row.agent_session_id else { return Ok(()) };
+    match db.first(SQL, params![row.agent, id], |row| row.get("session_key"))? {
+        Some(session_key) => Err(StoreError::Continued { session_key }),
+        None => Ok(()),
+    }
+}
+
 /// Inserts a session with an empty journal.
 ///
 /// # Errors
@@ -270,6 +285,8 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
     let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
     // SQLite cannot match the patterns: rows of other agents are passed over, and do not count.
     let read_max = if query.agents.is_empty() { query.limit } else { i64::MAX.unsigned_abs() };
+    let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
+    let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
     let mut found = Vec::new();
     db.visit(&sql, with, |row| {
         if found.len() as u64 >= query.limit {
@@ -285,8 +302,6 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
 
 /// Condition for the outer session to have unfinished runs that satisfy `$what`. The `state IN` term matches
 /// the partial index of unfinished runs; without it SQLite reads all runs.
-    let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
-    let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
 macro_rules! has_runs {
     ($what:literal) => {
         concat!(
