@@ -182,6 +182,9 @@ pub(crate) async fn authorize_spawn(
     if request.auth_method.is_some() {
         require(principal, Scope::Admin, "signing an agent in")?;
     }
+    if request.resume.is_some() || request.listing.is_some() {
+        require(principal, Scope::Admin, "the conversations that an agent has stored")?;
+    }
     if let Some(key) = &request.spawned_by
         && principal.is_limited()
     {

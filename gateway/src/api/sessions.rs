@@ -115,6 +115,8 @@ pub(crate) struct ListQuery {
     agent: Option<AgentName>,
     /// Returns only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
     q: Option<String>,
+    /// Returns only sessions without activity after this time, in milliseconds since the Unix epoch.
+    idle_since_ms: Option<u64>,
     /// Pages in the order of creation, the newest first: empty for the first page, then the header `Next-Cursor` of the page
     /// before. Without it, sessions are in the order of their last activity.
     cursor: Option<String>,
@@ -134,10 +136,19 @@ pub(crate) async fn list(
         PageCursor::decode(text).ok_or_else(invalid)
     });
     let before = before.transpose()?.map(|cursor| cursor.0);
-    let ListQuery { all, state, agent, q, .. } = query;
+    let ListQuery { all, state, agent, q, idle_since_ms, .. } = query;
     let agents = caller.agents.clone();
     // One more row tells if there is another page.
-    let asked = SessionQuery { closed_too: all, state, agent, agents, text: q, before, limit: limit + 1 };
+    let asked = SessionQuery {
+        closed_too: all,
+        state,
+        agent,
+        agents,
+        text: q,
+        idle_since_ms,
+        before,
+        limit: limit + 1,
+    };
     let mut rows = api.service.find_sessions(asked).await?;
     rows.retain(|(_, row)| principal_sees(&caller, row));
     let more = rows.len() as u64 > limit;
@@ -240,6 +251,8 @@ pub(crate) async fn spawn(
         auth_method: body.auth_method,
         command: body.command,
         backend: body.backend,
+        resume: body.resume,
+        listing: body.listing,
         acpx: body.acpx,
         ..SpawnRequest::default()
     };
@@ -368,7 +381,8 @@ pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
               Caller(caller): Caller,
               JsonBody(body): JsonBody<CloseBody>| async move {
             let reason = body.reason.unwrap_or_else(|| format!("{} by {}", ending.as_str(), caller.name));
-            let request = CloseRequest { reason, ending, discard: body.discard };
+            let (discard, if_idle_since_ms) = (body.discard, body.if_idle_since_ms);
+            let request = CloseRequest { reason, ending, discard, if_idle_since_ms };
             Ok::<_, ApiError>(Json(api.service.close(&key, request, once).await?))
         },
     )

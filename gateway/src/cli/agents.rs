@@ -1,7 +1,7 @@
 //! `agents`: the table of agents, from the gateway, or from this process if no gateway runs.
 
 use crate::cli::GlobalArgs;
-use crate::cli::agent_trial::{self, LoginArgs, TestArgs, TrialArgs};
+use crate::cli::agent_trial::{self, LoginArgs, StoredArgs, TestArgs, TrialArgs};
 use crate::cli::config::{ConfigArgs, environment, read};
 use crate::cli::output::{CliError, CliResult, Out, table};
 use crate::config::LiveConfig;
@@ -36,6 +36,8 @@ enum AgentsCommand {
     Login(LoginArgs),
     /// Prove an agent with one turn: start it, ask, print its answer, end it
     Test(TestArgs),
+    /// List the sessions that an agent has stored itself; `sessions spawn --resume ID` continues one
+    Sessions(StoredArgs),
 }
 
 /// Note on a table that was made without a gateway.
@@ -59,6 +61,7 @@ async fn run_verb(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliR
         Some(AgentsCommand::Install(args)) => return agent_trial::install(global, args, out).await,
         Some(AgentsCommand::Login(args)) => return agent_trial::login(global, args, out).await,
         Some(AgentsCommand::Test(args)) => return agent_trial::test(global, args, out).await,
+        Some(AgentsCommand::Sessions(args)) => return agent_trial::sessions(global, args, out).await,
     }
     let all = global.advise("agents --all", args.config.config.as_deref());
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {

@@ -28,6 +28,8 @@ mod service;
 mod service_logs;
 mod session_arg;
 mod session_changes;
+mod session_prune;
+mod session_views;
 pub(crate) mod sessions;
 mod shell_completion;
 pub(crate) mod status;
@@ -116,7 +118,7 @@ enum CliCommand {
     Chat(chat::ChatArgs),
     /// Open the web console in a browser; Ctrl-C closes it and signs the browser out
     Console(console::ConsoleArgs),
-    /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset
+    /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset, prune
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
     /// Send a prompt and stream the reply

@@ -223,7 +223,7 @@ impl Command {
     }
 
     pub(super) async fn close_session(&self, key: &str, reason: &str) -> AcpxResult {
-        let body = CloseBody { reason: Some(reason.to_owned()), discard: false };
+        let body = CloseBody { reason: Some(reason.to_owned()), ..CloseBody::default() };
         let path = format!("/v1/sessions/{}/close", encode(key));
         let closing = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
         let _: SessionStatus = closing.map_err(|failure| AcpxEnd::from(failure).of(key))?;

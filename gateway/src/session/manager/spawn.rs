@@ -13,7 +13,7 @@ use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest, SpawnResult};
 use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
-use acp_core::runtime::{BackendHealth, Runtime, acpx};
+use acp_core::runtime::{BackendHealth, Runtime, acpx, direct};
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
 use acp_shared::codes::Code;
@@ -70,6 +70,7 @@ impl Manager {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
+        check_stored(&request, &policy.backend.value)?;
         let windows = match (&request.bind, &request.configured) {
             (None, _) => BindingTimeouts::default(),
             // A project of the configuration allows spawns in its channel.
@@ -243,6 +244,7 @@ impl Manager {
             mcp_servers: request.mcp_servers.clone(),
             auth_method: request.auth_method.clone(),
             command: request.command.clone(),
+            listing: request.listing,
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),
@@ -310,8 +312,9 @@ impl Manager {
             spawned_by: request.spawned_by.clone(),
             parent_session_key: request.spawned_by.clone(),
             gateway_instance_id: self.instance_id,
-            agent_session_id: None,
-            resumable: false,
+            // The agent itself decides whether the conversation exists.
+            resumable: request.resume.is_some(),
+            agent_session_id: request.resume.clone(),
             agent_info: None,
             lease_id: None,
             options,
@@ -321,6 +324,29 @@ impl Manager {
             updated_at_ms: now_ms,
             last_activity_at_ms: now_ms,
         }
+    }
+}
+
+/// Checks a request about conversations that the agent has stored.
+///
+/// # Errors
+/// `USAGE`.
+fn check_stored(request: &SpawnRequest, backend: &str) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::new(Code::Usage, text).origin("client"));
+    if request.resume.is_none() && request.listing.is_none() {
+        return Ok(());
+    }
+    if backend != direct::ID {
+        return usage("stored conversations of an agent need the backend direct: acpx keeps its own");
+    }
+    if request.listing.is_some() && (request.resume.is_some() || request.prompt.is_some()) {
+        return usage("a list of the stored sessions takes neither a prompt nor a session to continue");
+    }
+    match &request.resume {
+        Some(id) if !direct::is_session_id(id) => {
+            usage("the id of the conversation to continue is empty or longer than 1024 bytes")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -74,6 +74,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             mcp_servers: vec![acp_core::config::McpServer { name: "files".into(), ..Default::default() }],
             additional_directories: vec!["/more".into()],
             auth_method: Some("key".to_owned()),
+            listing: None,
             asking: None,
         },
         last_session_seq: 0,
