@@ -248,7 +248,7 @@ fn imported_conversation_continues_where_acpx_is_configured() {
     let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
     let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--backend", "direct", "--wait", "60"];
     let first = house.verb(&spawn)["session_key"].as_str().unwrap().to_owned();
-    house.prompt(&first, "say one");
+    let _ = house.prompt(&first, "say one");
     let id = house.verb(&["sessions", "show", &first])["agent_session_id"].as_str().unwrap().to_owned();
     let _ = house.verb(&["sessions", "close", &first]);
     house.stop_gateway();
@@ -258,7 +258,7 @@ fn imported_conversation_continues_where_acpx_is_configured() {
     let imported = migrate(&house.world, &["--agent", &agent, "--config", config.to_str().unwrap()]).ok();
     assert_eq!((&totals(&imported)["import"], &records(&imported)[0]["why"]), (&1.into(), &"".into()));
     house.start_gateway();
-    house.prompt(&key(1), "say two");
+    let _ = house.prompt(&key(1), "say two");
     let shown = house.verb(&["sessions", "show", &key(1)]);
     assert_eq!(shown["agent_session_id"], id.as_str(), "{shown}");
     house.end();

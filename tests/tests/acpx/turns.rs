@@ -98,8 +98,8 @@ fn queue_is_the_same_for_people() {
     assert_eq!(third.stdout, "third\n\n[done] end_turn");
     let _ = turn.finish(LONG).ok();
     let history = client.text("quiet", &["sessions", "history"]).ok();
-    let want = ["say begun wait_cancel", "begun", "say second", "second", "say third", "third"];
-    assert_eq!(history.stdout.lines().collect::<Vec<_>>(), want);
+    let answers: Vec<&str> = history.stdout.lines().filter(|line| !line.starts_with("say ")).collect();
+    assert_eq!(answers, ["begun", "second", "third"], "{history:?}");
     house.end();
 }
 

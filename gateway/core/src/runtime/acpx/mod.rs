@@ -111,7 +111,7 @@ impl Runtime for AcpxRuntime {
         if let [first, ..] = request.additional_directories.as_slice() {
             return refuse(
                 &format!("the additional directory {first}"),
-                "leave it out, or name it in acp.additional_directories, where the agent works in it untold",
+                "leave it out, or name it in acp.additional_directories, which the agent is not told",
             );
         }
         if let Some(method) = request.auth_method.as_ref().or(profile.auth_method.as_ref()) {
