@@ -69,12 +69,15 @@ fn up_with_an_unusable_supervisor_leaves_no_process() {
     let impostor = UnixListener::bind(&socket).unwrap();
     let args = ["up", "--supervisor-socket", socket.to_str().unwrap()];
     let up = RunningCommand::start(&mut world.gateway_verb("home", &args));
-    // First there is no answer, so that `up` starts a supervisor; that one gets the path, and `up` an answer without sense.
-    drop(impostor.accept().unwrap());
-    let (mut asked, _) = impostor.accept().unwrap();
+    let mut asked = impostor.accept().unwrap().0;
+    // First there is no answer, so that `up` starts a supervisor.
+    while !world.path("home/supervisor/supervisor.log").exists() {
+        drop(asked);
+        asked = impostor.accept().unwrap().0;
+    }
+    // The supervisor gets the path, and `up` one byte that is no message.
     fs::remove_file(&socket).unwrap();
-    asked.write_all(&[0xff; 64]).unwrap();
-    drop(asked);
+    asked.write_all(&[0, 0, 0, 1, 0xc1]).unwrap();
     let output = up.finish(LONG);
     assert_eq!(
         (output.code, output.error_code().as_str()),
