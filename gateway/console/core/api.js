@@ -62,7 +62,7 @@ export function asApiError(error) {
 }
 
 /** @param {Response} response */
-export async function errorOf(response) {
+async function errorOf(response) {
   /** @type {any} */
   let body = null;
   try {

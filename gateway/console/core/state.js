@@ -216,7 +216,7 @@ function dropRun(next, event) {
 }
 
 /** @param {EventLine} event @returns {PermissionView} */
-export function permissionOf(event) {
+function permissionOf(event) {
   return {
     permission_id: event.permission_id, session_key: event.session_key, run_id: event.run_id, title: event.title ?? "",
     kind: event.kind ?? null, tool_call: event.tool_call, options: event.options ?? [], form: event.form,

@@ -97,22 +97,6 @@ export function head(text, max) {
   return text.slice(0, code >= 0xd800 && code < 0xdc00 ? max - 1 : max);
 }
 
-/**
- * Cuts text for display: at most `max` characters, and no line longer than `LINE_CHARS_MAX` times the part of it that
- * was asked for.
- *
- * @param {string} text
- * @param {number} max
- * @returns {{ text: string, hidden: number }}
- */
-export function cut(text, max = TEXT_CHARS_MAX) {
-  const firstLine = text.indexOf("\n");
-  const limit = firstLine < 0 && max === TEXT_CHARS_MAX ? LINE_CHARS_MAX : max;
-  if (text.length <= limit) return { text, hidden: 0 };
-  const shown = head(text, limit);
-  return { text: shown, hidden: text.length - shown.length };
-}
-
 /** True if a line of the text is too long to be laid out at once. @param {string} text */
 export function hasLongLine(text) {
   let from = 0;

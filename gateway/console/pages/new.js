@@ -1,6 +1,6 @@
 /** The form that starts a session. */
 import { asApiError, newKey, query } from "../core/api.js";
-import { Badge, Button, ErrorNote, Field, Icon, Loading, Name, PageHead, html, useConsole, useEffect, useLoad, useRef, useState } from "../ui/base.js";
+import { Badge, ErrorNote, Field, Icon, Loading, Name, PageHead, html, useConsole, useEffect, useLoad, useRef, useState } from "../ui/base.js";
 import { PERMISSION_MODES } from "../ui/names.js";
 
 /** The form in the session storage: a repeated start after a reload has the same key, so it starts one session. */

@@ -143,7 +143,7 @@ function decoded(text) {
 }
 
 /** @param {{ text: string, language?: string }} props */
-export function CodeBlock({ text, language = "" }) {
+function CodeBlock({ text, language = "" }) {
   const name = clean(language.split(/\s/, 1)[0]).slice(0, 30);
   return html`<figure class="code">
     <figcaption><span>${name || "text"}</span><${CopyButton} text=${text} label="Copy code" /></figcaption>

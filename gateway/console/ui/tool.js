@@ -140,7 +140,7 @@ function isTerminalText(text) {
 }
 
 /** Output of a command. @param {{ text: string, id?: string }} props */
-export function Terminal({ text, id }) {
+function Terminal({ text, id }) {
   return html`<figure class="terminal"><figcaption><${Icon} name="terminal" /> Output${id ? html` <code>${clean(id).slice(0, 12)}
     </code>` : null}</figcaption>
     ${text ? html`<pre tabindex="0" dir="ltr"><${LongText} text=${text.trimEnd()} mono=${true} /></pre>` : html`<p

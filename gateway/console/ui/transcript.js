@@ -107,7 +107,7 @@ export function OutgoingItem({ entry }) {
 const PLAN_MARKS = { completed: "✓", in_progress: "▸", pending: "○" };
 
 /** @param {{ entries: any[] }} props */
-export function Plan({ entries }) {
+function Plan({ entries }) {
   const done = entries.filter((entry) => entry?.status === "completed").length;
   return html`<details class="plan" open><summary><${Icon} name="plan" /> Plan <span class="quiet">${done} of ${entries.length}
     </span></summary>
