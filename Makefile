@@ -132,7 +132,8 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	PATH="$(abspath $(TARGET_DIR)/foreign)/shells/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test shell -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
 
-test-browser: ## Run the web console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
+test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
+	if command -v node >/dev/null; then node --test tests/console/*.test.mjs; else echo "SKIPPED: tests/console: there is no node"; fi
 	$(CARGO) build --locked --workspace --bins
 	tests/browser/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture foreign::

@@ -199,8 +199,10 @@ fn session_is_started_prompted_answered_steered_and_closed() {
     );
 
     page.click("button", "Settings of the session");
+    page.until("the mode", "document.querySelector('#set-mode')");
     let _ = page.eval("void (s => { s.value = 'auto'; s.dispatchEvent(new Event('change', { bubbles: true })); })(document.querySelector('#set-mode'))");
-    eventually(SOON, "the mode", || desk.house.received("session/set_mode").into_iter().next());
+    let set = |message: &Value| message["params"]["modeId"] == "auto";
+    eventually(SOON, "the mode", || desk.house.received("session/set_mode").into_iter().find(set));
     page.click("button", "Done");
     page.click("button", "More actions");
     page.click("menuitem", "Rename");
