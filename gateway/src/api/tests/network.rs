@@ -371,8 +371,8 @@ async fn scope_of_a_token_limits_what_it_may_do() {
             network.exchange(&request(method, path, &bearer(admin), r#"{"name":"x","scope":"admin"}"#)).await;
         assert!(status(&answer) == 403 && answer.contains("LOCAL_ONLY"), "{answer}");
     }
-    // Routes that need more than `read`: one prompt, five spawns, five settings; and an answer, twice.
-    assert_eq!(network.refusals("scope"), 11 + 2);
+    // Routes that need more than `read`: one prompt, six spawns, five settings; and an answer, twice.
+    assert_eq!(network.refusals("scope"), 12 + 2);
     network.end().await;
 }
 
