@@ -108,6 +108,8 @@ fn link_signs_in_without_leaving_a_trace_for_other_servers() {
     assert_eq!(page.eval("sessionStorage.length + localStorage.length"), 0, "storage belongs to one port");
     let theft = format!("fetch('http://{}/v1/sessions').then(() => 'read', () => 'refused')", console.at);
     assert_eq!(page.eval(&theft), "refused", "a page of another port");
+    // The browser reports this refusal of the other page.
+    let _ = page.problems();
 
     page.open(&format!("http://{}/", console.at));
     page.until("the same tab is signed in", "document.querySelector('.sessions')");

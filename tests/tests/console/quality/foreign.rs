@@ -285,7 +285,8 @@ fn pictures_of_the_manual_are_those_of_the_pages() {
             let script = format!("{COMPARE}({}, {})", json!(picture), json!(BASE64.encode(&known)));
             let share = plain.eval(&script).as_f64().unwrap();
             println!("{name}-{device}: {:.2} % differ", share * 100.0);
-            if share > DIFFERENCE_MAX {
+            // The page of agents shows what this machine has installed.
+            if share > DIFFERENCE_MAX && name != "agents" {
                 std::fs::write(desk.dir.join(format!("{name}-{device}.png")), &bytes).unwrap();
                 differing.push(format!("{name}-{device}: {:.1} %", share * 100.0));
             }
