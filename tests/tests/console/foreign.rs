@@ -6,8 +6,9 @@ use acp_tests::house::{House, Plan};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
 
 /// A browser and a gateway whose listener keeps its port over restarts.
 pub(crate) struct Desk {
@@ -84,23 +85,9 @@ fn link_signs_in_without_leaving_a_trace_for_other_servers() {
     check(&page);
 
     // An agent's development server on another port of the same host: opened beside the console, in the same browser.
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let other = server.local_addr().unwrap();
-    let heard = std::thread::spawn(move || {
-        let (mut stream, _) = server.accept().unwrap();
-        let mut head = Vec::new();
-        let mut block = [0; 4096];
-        while !head.ends_with(b"\r\n\r\n") {
-            let n = stream.read(&mut block).unwrap();
-            head.extend_from_slice(&block[..n]);
-        }
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<p>dev</p>")
-            .unwrap();
-        String::from_utf8_lossy(&head).to_lowercase()
-    });
+    let (other, heard) = development_server();
     page.open(&format!("http://{other}/"));
-    let heard = heard.join().unwrap();
+    let heard = heard.recv_timeout(LONG).unwrap();
     assert!(
         !heard.contains("cookie:") && !heard.contains("authorization:") && !heard.contains("referer:"),
         "{heard}"
@@ -108,6 +95,8 @@ fn link_signs_in_without_leaving_a_trace_for_other_servers() {
     assert_eq!(page.eval("sessionStorage.length + localStorage.length"), 0, "storage belongs to one port");
     let theft = format!("fetch('http://{}/v1/sessions').then(() => 'read', () => 'refused')", console.at);
     assert_eq!(page.eval(&theft), "refused", "a page of another port");
+    // The browser reports this refusal of the other page.
+    let _ = page.problems();
 
     page.open(&format!("http://{}/", console.at));
     page.until("the same tab is signed in", "document.querySelector('.sessions')");
@@ -130,7 +119,7 @@ fn expired_and_revoked_tokens_lead_to_the_sign_in() {
     desk.sign_in(&page, &desk.token("phone", &["--scope", "approve"]));
     let _ = desk.house.verb(&["token", "revoke", "phone"]);
     page.shows("the token has expired or was revoked");
-    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "8s"]));
+    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "15s"]));
     page.click("button", "Sign in");
     page.until("the list of sessions", "document.querySelector('.sessions')");
     page.shows("the token has expired or was revoked");
@@ -268,6 +257,35 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
     desk.house.end();
 }
 
+/// A server of something else: its address, and the heads of the requests that it gets.
+fn development_server() -> (SocketAddr, Receiver<String>) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = server.local_addr().unwrap();
+    let (told, heard) = channel();
+    // A browser may open connections that it does not use.
+    std::thread::spawn(move || {
+        for stream in server.incoming().flatten() {
+            let told = told.clone();
+            std::thread::spawn(move || told.send(answer(stream)?).ok());
+        }
+    });
+    (at, heard)
+}
+
+/// Answers a request with a page; its head in lower case, or `None` if the connection ends before.
+fn answer(mut stream: TcpStream) -> Option<String> {
+    let (mut head, mut block) = (Vec::new(), [0; 4096]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut block).ok()? {
+            0 => return None,
+            n => head.extend_from_slice(&block[..n]),
+        }
+    }
+    let page = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<p>dev</p>";
+    stream.write_all(page).ok()?;
+    Some(String::from_utf8_lossy(&head).to_lowercase())
+}
+
 /// SIGKILL of the gateway while an answer arrives: the page shows each piece once, and a prompt sent meanwhile runs once.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
@@ -336,6 +354,44 @@ fn second_browser_sees_who_answered() {
     check(&ann);
     check(&bob);
     drop((ann, bob));
+    drop(browser);
+    desk.house.end();
+}
+
+/// A module that arrives between the drawing of its page and the effects of that drawing: the page is shown all the same.
+#[test]
+#[ignore = "needs a browser: `make test-browser`"]
+fn page_is_shown_whenever_its_module_arrives() {
+    let Some(desk) = Desk::new(&[]) else { return };
+    let key = desk.house.spawn();
+    let browser = desk.browser();
+    let page = browser.page(1280, 800);
+    page.call("Fetch.enable", json!({"patterns": [{"urlPattern": "*/pages/session.js"}]}));
+    desk.sign_in(&page, &desk.token("ann", &["--scope", "read"]));
+    page.until("the session is listed", "document.querySelector('.row-link')");
+    let mut asked = Vec::new();
+    eventually(SOON, "the page asks for the module", || {
+        asked.extend(page.events("Fetch.requestPaused"));
+        (!asked.is_empty()).then_some(())
+    });
+    // Effects wait for a frame, or a timer without one: both wait until they are let go.
+    let _ = page.eval(
+        "void (() => { const [frame, timer, held] = [requestAnimationFrame, setTimeout, []]; \
+         window.requestAnimationFrame = run => -held.push(run); \
+         window.setTimeout = (run, ms = 0, ...rest) => ms > 100 ? timer(run, ms, ...rest) : -held.push(run); \
+         window.letGo = () => { window.requestAnimationFrame = frame; window.setTimeout = timer; \
+         held.splice(0).forEach(run => run()); }; })()",
+    );
+    go(&page, &format!("#/s/{}", key.replace(':', "%3A")));
+    page.until("the page waits", "document.querySelector('main .loading')");
+    for request in asked {
+        page.call("Fetch.continueRequest", json!({"requestId": request["requestId"]}));
+    }
+    let _ = page.eval("import('/pages/session.js').then(() => null)");
+    let _ = page.eval("letGo()");
+    page.until("the session", "document.querySelector('main .session')");
+    check(&page);
+    drop(page);
     drop(browser);
     desk.house.end();
 }
