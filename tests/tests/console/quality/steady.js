@@ -3,6 +3,7 @@
 (() => {
   const fetched = window.fetch;
   const HOURS_MS = 2.1 * 3_600_000;
+  const begin = Date.now();
   let user = null;
 
   const agent = (name, title, path, command, note) => ({
@@ -28,6 +29,7 @@
       lease_id: `01a22191-ec8d-71b9-bb3c-8a35382133d${at}`, adapter_pid: 4711 + at, tree_size: 2, memory_bytes: 6_500_000, rung: "R1",
       cgroup_path: `/acp-supervisor/01a22191-ec8d-71b9-bb3c-8a35382133d${at}`, started_at_ms: Date.now() - HOURS_MS,
     })),
+    "/v1/tokens": (list) => list.forEach((token) => { token.expires_at_ms = null; }),
     "/v1/status": (status) => {
       status.started_at_ms = Date.now() - HOURS_MS;
       Object.assign(status.store, { bytes: 1_150_000, log_bytes: 0 });
@@ -42,7 +44,10 @@
     const response = await fetched(...request);
     if (!response.headers.get("content-type")?.includes("json")) return response;
     const body = await response.json();
-    CHANGES[new URL(response.url).pathname]?.(body);
+    const { pathname } = new URL(response.url);
+    CHANGES[pathname]?.(body);
+    // Each row 0.4 s behind the one before.
+    if (pathname.endsWith("/events")) body.events?.forEach((row) => { row.created_at_ms = begin + row.session_seq * 400; });
     return new Response(JSON.stringify(JSON.parse(JSON.stringify(body), value)), response);
   };
   Object.defineProperty(Notification, "permission", { get: () => "default" });
