@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// A browser and a gateway whose listener keeps its port over restarts.
 pub(crate) struct Desk {
@@ -262,7 +262,8 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
 fn development_server() -> (SocketAddr, Receiver<String>) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = server.local_addr().unwrap();
-    let (told, heard) = channel();
+    // More than the requests of the test; a thread that finds it full waits for the end of the test.
+    let (told, heard) = sync_channel(64);
     // A browser may open connections that it does not use.
     std::thread::spawn(move || {
         for stream in server.incoming().flatten() {
