@@ -8,6 +8,7 @@ mod hostile;
 mod limited;
 mod network;
 mod rest;
+mod sign_in;
 mod streams;
 mod visibility;
 
@@ -40,11 +41,12 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{self, EventBounds, JournalRows};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,6 +67,8 @@ pub(crate) struct Fake {
     /// Prompts by key: true if a person could be asked.
     prompts: Mutex<HashMap<IdempotencyKey, bool>>,
     rows: Mutex<Vec<EventRow>>,
+    /// Number of the last row that is pruned after the session was read.
+    pruned_by_read: AtomicU64,
     pub(crate) pending: Mutex<Vec<PermissionRow>>,
     state: Mutex<(SessionState, RunState)>,
     wake: watch::Sender<u64>,
@@ -82,6 +86,7 @@ impl Fake {
             calls: Mutex::default(),
             prompts: Mutex::default(),
             rows: Mutex::default(),
+            pruned_by_read: AtomicU64::new(0),
             pending: Mutex::default(),
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
@@ -259,10 +264,15 @@ impl Service for Fake {
     fn events_after<'a>(
         &'a self,
         _: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, JournalRows> {
+        let pruned_seq = self.pruned_by_read.load(Ordering::Relaxed);
+        let after = match events::start(position, pruned_seq) {
+            Ok(after) => after,
+            Err(error) => return ready(Err(error.into())),
+        };
         let rows = self.rows.lock().unwrap();
         let rows = rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize);
         let fitting = rows.scan(0, |bytes, row| {
@@ -270,7 +280,7 @@ impl Service for Fake {
             *bytes += row.payload.len();
             fits.then(|| row.clone())
         });
-        ready(Ok(fitting.collect()))
+        ready(Ok(JournalRows { pruned_seq, rows: fitting.collect() }))
     }
     fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         // Pieces of at most two lines, of a log whose first line was dropped.
@@ -295,9 +305,10 @@ impl Service for Fake {
         bytes_max: usize,
     ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
         // Event ids differ from the numbers within the session.
-        let rows = self.events_after(&self.key, after.saturating_sub(FIRST_EVENT_ID), limit, bytes_max);
+        let position = Some(after.saturating_sub(FIRST_EVENT_ID));
+        let rows = self.events_after(&self.key, position, limit, bytes_max);
         Box::pin(async move {
-            Ok(rows.await?.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
+            Ok(rows.await?.rows.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
         })
     }
     fn event_bounds(&self) -> ServiceFuture<'_, EventBounds> {
@@ -577,24 +588,4 @@ async fn requests_reach_the_service_with_their_idempotency_key() {
     server.end().await;
     let absent = client.get::<Value>("/v1/health").await.unwrap_err();
     assert_eq!(absent.code, Code::GatewayUnavailable);
-}
-
-/// A session that was closed before its agent had opened it never opened.
-#[tokio::test]
-async fn session_closed_during_start_is_reported_failed() {
-    let (dir, fake, server) = start_server(LIMITS);
-    let client = GatewayClient::new(dir.path());
-    for (state, want) in [
-        (SessionState::Idle, json!(["open", null])),
-        (SessionState::Running, json!(["open", null])),
-        (SessionState::Error, json!(["failed", null])),
-        (SessionState::Creating, json!(["pending", null])),
-        (SessionState::Closed, json!(["failed", "ACP_SESSION_CLOSED"])),
-    ] {
-        fake.state.lock().unwrap().0 = state;
-        let spawn = json!({ "wait_s": u8::from(state != SessionState::Creating) });
-        let view: Value = client.post("/v1/sessions", &spawn, &IdempotencyKey::mint()).await.unwrap();
-        assert_eq!(json!([view["opening"], view["error"]["code"]]), want, "{state}");
-    }
-    server.end().await;
 }

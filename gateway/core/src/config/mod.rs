@@ -78,6 +78,8 @@ pub struct Config {
     pub channels: Channels,
     /// `[[bindings]]`: static bindings of conversations to sessions. Default: none.
     pub bindings: Vec<Binding>,
+    /// `acpx.*`: machine contract of acpx (ours).
+    pub acpx: AcpxConfig,
     /// `backends.*`: settings for all agents of a runtime backend.
     pub backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
@@ -102,6 +104,15 @@ pub struct Config {
     pub tools: ToolsConfig,
     /// `sandbox.*`: limits of agents in a sandbox.
     pub sandbox: SandboxConfig,
+}
+
+/// `acpx.*`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AcpxConfig {
+    /// Allows sessions whose agent is a command of the caller (`acpx --agent COMMAND`). `acp.allowed_agents` does not limit
+    /// them. Default: false.
+    pub allow_commands: bool,
 }
 
 /// `acp.*`.

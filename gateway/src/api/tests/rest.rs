@@ -1,4 +1,4 @@
-//! Streams of all sessions, pages of sessions, files, exports and changes of one session.
+//! Streams of all sessions, pages of sessions; spawns, files, exports and changes of one session.
 
 use super::*;
 use acp_core::api::PageCursor;
@@ -166,6 +166,29 @@ async fn export_has_the_whole_journal() {
     server.end().await;
 }
 
+/// A page reads the floor with its rows. A stream names the floor first, and breaks if it has risen when the rows are read.
+#[tokio::test]
+async fn rows_pruned_while_a_reader_begins_are_not_missed_unnoticed() {
+    let (dir, fake, server) = start_server(LIMITS);
+    ["one", "two", "three"].into_iter().for_each(|text| fake.append_message(text));
+    fake.pruned_by_read.store(2, Ordering::Relaxed);
+    let page = read(dir.path(), &format!("{SESSION}/events"), "").await;
+    let page: EventsPage = serde_json::from_str(&page).unwrap();
+    assert_eq!((page.pruned_seq, page.events.len(), page.next_after), (2, 1, 3));
+    let diff: Value = serde_json::from_str(&read(dir.path(), &format!("{SESSION}/diff"), "").await).unwrap();
+    assert_eq!(diff["pruned_seq"], 2, "{diff}");
+    for (path, headers) in [
+        (format!("{SESSION}/events?follow=false"), STREAM),
+        ("/v1/stream?follow=false&after=0".to_owned(), ""),
+        (format!("{SESSION}/export?format=jsonl"), ""),
+        (format!("{SESSION}/export?format=md"), ""),
+    ] {
+        let answer = exchange(dir.path(), &get(&path, headers)).await;
+        assert!(!answer.contains("three") && !answer.ends_with("\r\n0\r\n\r\n"), "{path}: {answer}");
+    }
+    server.end().await;
+}
+
 #[tokio::test]
 async fn diff_comes_from_completed_tool_calls_of_the_run() {
     let (dir, fake, server) = start_server(LIMITS);
@@ -225,5 +248,25 @@ async fn liveness_tells_nothing_else() {
     let (dir, _fake, server) = start_server(LIMITS);
     assert_eq!(read(dir.path(), "/health", "").await, "{\"ok\":true}");
     assert_eq!(read(dir.path(), "/v1/permissions", "").await, "[]");
+    server.end().await;
+}
+
+/// A session that was closed before its agent had opened it never opened.
+#[tokio::test]
+async fn session_closed_during_start_is_reported_failed() {
+    let (dir, fake, server) = start_server(LIMITS);
+    let client = GatewayClient::new(dir.path());
+    for (state, want) in [
+        (SessionState::Idle, json!(["open", null])),
+        (SessionState::Running, json!(["open", null])),
+        (SessionState::Error, json!(["failed", null])),
+        (SessionState::Creating, json!(["pending", null])),
+        (SessionState::Closed, json!(["failed", "ACP_SESSION_CLOSED"])),
+    ] {
+        fake.state.lock().unwrap().0 = state;
+        let spawn = json!({ "wait_s": u8::from(state != SessionState::Creating) });
+        let view: Value = client.post("/v1/sessions", &spawn, &IdempotencyKey::mint()).await.unwrap();
+        assert_eq!(json!([view["opening"], view["error"]["code"]]), want, "{state}");
+    }
     server.end().await;
 }

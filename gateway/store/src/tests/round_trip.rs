@@ -55,6 +55,7 @@ async fn claim_returns_exactly_what_was_committed() {
     };
     let pending = permission(&held, 100, PermissionState::Pending);
     let settled = permission(&held, 200, PermissionState::Answered);
+    let expired = permission(&held, 250, PermissionState::Expired);
     let started = request(&held, 300, RequestState::Started);
     let answered = request(&held, 400, RequestState::Answered);
     let messages: Vec<_> = (1..=3).map(|seq| outbox(&held, seq, running.run_id)).collect();
@@ -70,7 +71,8 @@ async fn claim_returns_exactly_what_was_committed() {
         Write::Tail { lease_id: held.lease_id, offset: 77, bytes: vec![0, 255, 10] },
         event(3, None),
         Write::Permission(Box::new(pending.clone())),
-        Write::Permission(Box::new(settled)),
+        Write::Permission(Box::new(settled.clone())),
+        Write::Permission(Box::new(expired.clone())),
         Write::Request(Box::new(started.clone())),
         Write::Request(Box::new(answered)),
     ];
@@ -108,6 +110,10 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.runs(row.session_key.clone(), 2).await.unwrap(), [done.clone(), waiting]);
     assert_eq!(store.run(done.run_id).await.unwrap(), Some(done));
     assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
+    assert_eq!(store.settled_permissions(9, usize::MAX).await.unwrap(), [expired.clone(), settled]);
+    for (rows_max, bytes_max) in [(1, usize::MAX), (9, 0)] {
+        assert_eq!(store.settled_permissions(rows_max, bytes_max).await.unwrap(), std::slice::from_ref(&expired));
+    }
     assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
     let rows = RecoveryFacts {
         state: row.state,
@@ -125,7 +131,7 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.remembered("spawn".into(), idempotency_key).await.unwrap(), Some(answer));
     let key = row.session_key.clone();
     assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);
-    let events = store.events_after(row.session_key.clone(), 1, 100, usize::MAX).await.unwrap();
+    let events = store.events_after(row.session_key.clone(), Some(1), 100, usize::MAX).await.unwrap().rows;
     let columns = |event: &EventRow| (event.session_seq, event.run_id, event.seq, event.payload.clone());
     assert_eq!(
         events.iter().map(columns).collect::<Vec<_>>(),
@@ -145,7 +151,7 @@ async fn extra_members_of_a_notification_are_kept() {
         Write::Event { session_seq, run: None, kind, payload, extra: extra.map(str::to_owned) }
     };
     store.commit(fence, vec![plan_event(1, Some(extra)), plan_event(2, None)]).await.unwrap();
-    let events = store.events_after(row.session_key, 0, 9, usize::MAX).await.unwrap();
+    let events = store.events_after(row.session_key, None, 9, usize::MAX).await.unwrap().rows;
     let kept: Vec<Option<&str>> = events.iter().map(|event| event.extra.as_deref()).collect();
     assert_eq!(kept, [Some(extra), None]);
 }
@@ -157,7 +163,8 @@ async fn event_pages_are_bounded_by_rows_and_bytes() {
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     store.commit(fence, (1..=20).map(|n| event(n, None)).collect()).await.unwrap();
     let numbers = async |after, rows, bytes| -> Vec<u64> {
-        let events = store.events_after(row.session_key.clone(), after, rows, bytes).await.unwrap();
+        let events =
+            store.events_after(row.session_key.clone(), Some(after), rows, bytes).await.unwrap().rows;
         events.iter().map(|event| event.session_seq).collect()
     };
     assert_eq!(numbers(0, 3, usize::MAX).await, [1, 2, 3]);

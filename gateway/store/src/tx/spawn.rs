@@ -33,7 +33,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
-    /// [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
+    /// [`StoreError::Continued`], [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
     pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, naming, binding, run, events, idempotency, caps } = spawn;
@@ -43,6 +43,7 @@ impl Store {
             if let Some(naming) = &naming {
                 acpx_names::check_free(tx, &session.agent, naming)?;
             }
+            sessions::check_not_continued(tx, &session)?;
             sessions::check_caps(tx, &caps)?;
             sessions::insert(tx, &session)?;
             if let Some(naming) = &naming {
