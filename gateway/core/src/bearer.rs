@@ -2,12 +2,17 @@
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Beginning of each token, by which people and scanners of secrets recognise one.
 const PREFIX: &str = "acp_";
 /// Number of random bytes of a token.
 pub const SECRET_BYTES: usize = 32;
+/// Number of characters of a token behind its prefix.
+const TOKEN_CHARS: usize = 43;
+/// Placeholder for a token.
+const REDACTED: &str = "[redacted:token]";
 /// Beginning of the WebSocket subprotocol that carries a token, for clients that cannot set headers.
 const SUBPROTOCOL: &str = "acphost.bearer.";
 
@@ -33,7 +38,7 @@ impl fmt::Display for TokenDigest {
 }
 
 /// A token in the clear. Never logged.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BearerToken([u8; SECRET_BYTES]);
 
 impl fmt::Debug for BearerToken {
@@ -67,6 +72,30 @@ impl BearerToken {
     pub fn digest(&self) -> TokenDigest {
         TokenDigest(Sha256::digest(self.0).into())
     }
+}
+
+/// Replaces what looks like a token in a text.
+#[must_use]
+pub fn redact_tokens(text: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find(PREFIX) {
+        let (before, from) = rest.split_at(at);
+        let end = PREFIX.len() + TOKEN_CHARS;
+        out.push_str(before);
+        if from.get(..end).is_some_and(|shown| BearerToken::parse(shown).is_some()) {
+            out.push_str(REDACTED);
+            rest = from.get(end..).unwrap_or_default();
+        } else {
+            out.push_str(PREFIX);
+            rest = from.get(PREFIX.len()..).unwrap_or_default();
+        }
+    }
+    if out.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
 }
 
 /// Returns the token of an `Authorization` header; `None` for another scheme or an invalid token.
@@ -115,6 +144,19 @@ mod tests {
         let digest = token().digest();
         assert_eq!(TokenDigest::parse(&digest.to_string()), Ok(digest));
         assert!(TokenDigest::parse("00").is_err());
+    }
+
+    #[test]
+    fn tokens_in_texts_are_redacted() {
+        let shown = token().show();
+        for (text, want) in [
+            (format!("a {shown}, {shown}"), "a [redacted:token], [redacted:token]"),
+            (format!("acp_acp_{shown}ü"), "acp_acp_[redacted:token]ü"),
+            ("acp_host and acp_".to_owned(), "acp_host and acp_"),
+            ("nothing".to_owned(), "nothing"),
+        ] {
+            assert_eq!(redact_tokens(&text), want);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody};
 use crate::api::{Api, no_such_method};
+use crate::util::random;
 use acp_core::api::{TokenBody, TokenCreatedView, TokenView};
 use acp_core::bearer::{BearerToken, SECRET_BYTES, TokenDigest};
 use acp_core::failure::Failure;
@@ -19,7 +20,6 @@ use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -112,7 +112,7 @@ impl TokenRegistry {
 
     async fn add(&self, body: TokenBody, key: IdempotencyKey) -> Result<TokenCreatedView, ApiError> {
         check(&body)?;
-        let secret = random_secret().map_err(|error| {
+        let secret = random::secret::<SECRET_BYTES>().map_err(|error| {
             ApiError::of(Code::Runtime, format!("reading random bytes from /dev/urandom failed: {error}"))
         })?;
         let token = BearerToken::new(secret);
@@ -194,12 +194,6 @@ fn check(body: &TokenBody) -> Result<(), ApiError> {
         return Err(ApiError::usage("expires_s must be at least 1 and at most ten years"));
     }
     Ok(())
-}
-
-fn random_secret() -> std::io::Result<[u8; SECRET_BYTES]> {
-    let mut secret = [0; SECRET_BYTES];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
-    Ok(secret)
 }
 
 /// Router of `/v1/tokens`, for local users only.

@@ -60,7 +60,7 @@ impl Manager {
 
     async fn spawn_once(
         &self,
-        request: SpawnRequest,
+        mut request: SpawnRequest,
         key: IdempotencyKey,
         policy: &EffectivePolicy,
     ) -> Result<SpawnResult, Failure> {
@@ -91,6 +91,7 @@ impl Manager {
             None => self.deps.profiles.default_agent()?,
         };
         self.check_spawner(request.spawned_by.as_ref()).await?;
+        let parent = self.agent_parent(&mut request, &agent).await?;
         self.deps.profiles.configured(&agent)?;
         mcp::check_directories(&request.additional_directories)?;
         if let Some(named) = self.named_session(&agent, &request).await? {
@@ -99,7 +100,10 @@ impl Manager {
         let directories = &request.additional_directories;
         let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
-        let tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        if let Some(parent) = parent {
+            parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
+        }
         let run_id = tx.run.as_ref().map(|run| run.run_id);
         let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
         let (session, run) = (tx.session.clone(), tx.run.clone());
@@ -275,7 +279,16 @@ impl Manager {
         let spawned = SpawnResult::created(session_key, run.as_ref().map(|run| run.run_id));
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        Ok(SpawnTx { session, naming: request.acpx, binding, run, events, idempotency, caps })
+        Ok(SpawnTx {
+            session,
+            naming: request.acpx,
+            binding,
+            run,
+            events,
+            idempotency,
+            caps,
+            children_max: None,
+        })
     }
 
     fn new_session(

@@ -12,3 +12,4 @@ mod queries;
 mod retention;
 mod round_trip;
 mod safety;
+mod session_tools;
