@@ -136,6 +136,7 @@ fn running() -> DirectMachine {
         offer_terminal: true,
         agent: "fuzz".to_owned(),
         auth_method: None,
+        listing: None,
     });
     for (id, result) in [("init", json!({ "protocolVersion": 1 })), ("new", json!({ "sessionId": "s" }))] {
         let answer = json!({ "jsonrpc": "2.0", "id": format!("{id}:{lease_id}"), "result": result });

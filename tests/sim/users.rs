@@ -167,7 +167,7 @@ impl UserPort {
             }
             UserRequest::Cancel { session } => format!("{:?}", manager.cancel(&session, None, key).await?),
             UserRequest::Close { session, ending, discard } => {
-                let request = CloseRequest { reason: "by hand".to_owned(), ending, discard };
+                let request = CloseRequest { ending, discard, ..CloseRequest::new("by hand") };
                 format!("{:?}", manager.close(&session, request, key).await?)
             }
             UserRequest::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),

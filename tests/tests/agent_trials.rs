@@ -1,9 +1,9 @@
-//! `agents install`, `agents login` and `agents test`.
+//! `agents install`, `agents login`, `agents test` and `agents sessions`.
 
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
 use acp_tests::wait::{LONG, until};
 use acp_tests::world::World;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 fn sessions(house: &House) -> Vec<Value> {
@@ -42,7 +42,8 @@ fn sign_in_uses_the_method_and_names_what_is_offered() {
     let refused = house.cli(&["agents", "login", AGENT]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_AUTH_REQUIRED"));
     let message = refused.error()["message"].to_string();
-    let next = format!("acp-gateway agents login {AGENT} --method fake-key");
+    let state = house.world.path(GATEWAY);
+    let next = format!("acp-gateway --state-dir {} agents login {AGENT} --method fake-key", state.display());
     assert!(message.contains(&next), "{message}");
     let refused = house.cli(&["agents", "login", AGENT, "--method", "other"]);
     assert!(refused.error()["message"].to_string().contains("fake-key"), "{refused:?}");
@@ -85,4 +86,68 @@ fn sign_in_in_a_conversation_opens_its_session() {
             .any(|key| house.world.history(GATEWAY, key).iter().any(|row| row.to_string().contains(&next)))
     });
     house.end();
+}
+
+#[test]
+fn stored_sessions_are_listed_and_one_is_continued() {
+    let house = House::new(&["--load-replays", "1", "--no-resume"]);
+    let cwd = house.cwd().to_string_lossy().into_owned();
+    let keys: Vec<String> = ["one", "two", "three"]
+        .iter()
+        .map(|word| {
+            let key = house.spawn();
+            let _ = house.prompt(&key, &format!("say {word}"));
+            key
+        })
+        .collect();
+    // More than a page of the agent.
+    let listed = house.verb(&["agents", "sessions", AGENT]);
+    assert_eq!((&listed["agent"], &listed["more"]), (&json!(AGENT), &json!(false)));
+    let stored = listed["sessions"].as_array().unwrap_or_else(|| panic!("{listed}"));
+    let open_as: Vec<&Value> = stored.iter().map(|stored| &stored["session_key"]).collect();
+    assert_eq!(open_as, keys.iter().collect::<Vec<_>>(), "in the order of creation");
+    assert_eq!((&stored[0]["title"], &stored[0]["cwd"]), (&json!("say one"), &json!(cwd)));
+    assert_eq!(house.received("session/list").len(), 2);
+    assert_eq!(house.received("session/new").len(), 3, "the list opens no session");
+    assert_eq!(sessions(&house).len(), 3);
+    let all = house.verb(&["sessions", "list", "--all"]);
+    assert_eq!(all.as_array().map(Vec::len), Some(3), "the list leaves no session");
+    let elsewhere = house.world.dir("work/elsewhere").to_string_lossy().into_owned();
+    let none = house.verb(&["agents", "sessions", AGENT, "--cwd", &elsewhere]);
+    assert_eq!(none["sessions"], json!([]));
+    // Two sessions never continue one conversation.
+    let id = stored[0]["session_id"].as_str().unwrap_or_default();
+    let resume =
+        |id: &str| house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--resume", id]);
+    assert_eq!(resume(id).error()["detail_code"], "CONVERSATION_CONTINUED");
+    let _ = house.verb(&["sessions", "close", &keys[0]]);
+    let continued = resume(id).ok().json();
+    let key = continued["session_key"].as_str().unwrap_or_default();
+    assert_eq!(house.verb(&["sessions", "show", key])["agent_session_id"], id);
+    assert_eq!(house.received("session/load").len(), 1);
+    let _ = house.prompt(key, "say again");
+    let replayed = house.verb(&["agents", "sessions", AGENT, "--cwd", &cwd]);
+    assert_eq!(replayed["sessions"][0]["session_key"], key);
+    // The agent decides which conversations exist.
+    let unknown = resume("no-such-id");
+    assert_eq!((unknown.code, unknown.error_code().as_str()), (Some(1), "ACP_RESUME_UNAVAILABLE"));
+    house.check_agent();
+    house.end();
+}
+
+#[test]
+fn agent_that_cannot_list_is_reported() {
+    for (flag, code, detail) in [
+        ("--no-list", "ACP_SESSION_INIT_FAILED", "LIST_NOT_SUPPORTED"),
+        ("--auth-required", "ACP_AUTH_REQUIRED", "AUTH_REQUIRED"),
+    ] {
+        let house = House::new(&[flag]);
+        let refused = house.cli(&["agents", "sessions", AGENT]);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), code), "{refused:?}");
+        assert_eq!(sessions(&house), Vec::<Value>::new());
+        let shown = house.plain(&["agents", "sessions", AGENT]).output();
+        let shown = shown.unwrap_or_else(|e| panic!("{e}"));
+        assert!(shown.stdout.is_empty() && !shown.stderr.is_empty(), "{detail}: {shown:?}");
+        house.end();
+    }
 }

@@ -4,6 +4,8 @@
 mod background;
 #[path = "cli_contract/failures.rs"]
 mod failures;
+#[path = "cli_contract/prune.rs"]
+mod prune;
 #[path = "cli_contract/services.rs"]
 mod services;
 #[path = "cli_contract/verbs.rs"]

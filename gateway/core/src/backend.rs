@@ -55,6 +55,10 @@ pub trait BackendMachine: Send {
     fn own_permission_mode(&self, _mode: PermissionMode) -> Option<PermissionMode> {
         None
     }
+    /// True if the process is not the agent but passes turns on to it: its exit leaves the outcome of the turn unknown.
+    fn is_proxy(&self) -> bool {
+        false
+    }
     /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
 }
@@ -109,6 +113,19 @@ pub struct StartSessionParams {
     pub agent: String,
     /// Sign-in method for `authenticate` before the session is opened.
     pub auth_method: Option<String>,
+    /// Lists stored sessions of the agent instead of opening one. Ends with [`BackendStep::Listed`] or
+    /// [`BackendStep::Failed`].
+    pub listing: Option<SessionListing>,
+}
+
+/// Stored sessions of an agent to list (`session/list`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionListing {
+    /// Those of all directories.
+    All,
+    /// Those of the working directory.
+    Directory,
 }
 
 /// Parameters of [`BackendMachine::submit`].
@@ -155,6 +172,8 @@ pub enum BackendStep {
         /// `agentInfo` and capabilities as received, JSON text, for `sessions show`.
         agent_info: String,
     },
+    /// The agent has listed its stored sessions, in the events before this step.
+    Listed,
     /// The agent answered a change of a mode or an option.
     OptionAnswered {
         /// The change.

@@ -1,8 +1,10 @@
 //! Requests to sessions and their results: plain values, shared by the manager, the API and the actors.
 
 use crate::acpx_contract::AcpxNaming;
+use crate::backend::SessionListing;
 use crate::binding::{ConversationOrigin, Placement};
 use crate::config::McpServer;
+use crate::failure::Failure;
 use crate::files::{self, PromptFile};
 use crate::permission::Voting;
 use crate::rows::{
@@ -10,6 +12,7 @@ use crate::rows::{
 };
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
+use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -63,6 +66,15 @@ pub struct SpawnRequest {
     /// Sign-in method for `authenticate` before the session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Conversation of the agent to continue, by the agent's id; `None` begins a new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Lists the agent's stored sessions instead of opening one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<SessionListing>,
     /// Message from which the conversation of a child binding is created; `None` creates it from a notice.
     #[serde(skip)]
     pub origin: Option<ConversationOrigin>,
@@ -94,12 +106,22 @@ pub struct CloseRequest {
     pub ending: Ending,
     /// True if the agent shall delete the conversation, where supported.
     pub discard: bool,
+    /// Last activity up to which the session is closed, in milliseconds since the Unix epoch; a session in use, or used
+    /// later, stays. `None` closes it in any case.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub if_idle_since_ms: Option<u64>,
 }
 
 impl CloseRequest {
     /// Creates a request for an ordinary close.
     pub fn new(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), ending: Ending::Closed, discard: false }
+        Self { reason: reason.into(), ending: Ending::Closed, discard: false, if_idle_since_ms: None }
+    }
+
+    /// Failure of a close with a condition that the session does not meet.
+    pub fn refused(why: &str) -> Failure {
+        let text = format!("The session stays open: {why}.");
+        Failure::new(Code::Usage, text).detail("SESSION_IN_USE").origin("gateway")
     }
 }
 

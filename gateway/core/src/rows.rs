@@ -1,7 +1,7 @@
 //! Rows of the control plane as values, for the store and the actors.
 
 use crate::agent_settings::AgentSettings;
-use crate::backend::{AgentRequest, AskGuarantee, InputKind};
+use crate::backend::{AgentRequest, AskGuarantee, InputKind, SessionListing};
 use crate::bearer::TokenDigest;
 use crate::config::McpServer;
 pub use crate::config::{NonInteractive, PermissionMode, SessionMode};
@@ -57,6 +57,12 @@ pub struct SessionOptions {
     /// Sign-in method for `authenticate` before each opening; `None` uses the agent's configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent, given at the spawn; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
+    /// Lists the agent's stored sessions instead of opening one; the session is then closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<SessionListing>,
     /// Certainty that the agent asks, as of the last start; `None` before the first start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asking: Option<AskGuarantee>,
@@ -78,6 +84,8 @@ impl SessionOptions {
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
             auth_method: None,
+            command: Vec::new(),
+            listing: None,
             asking: None,
         }
     }
@@ -150,6 +158,8 @@ pub struct SessionQuery {
     pub agents: Vec<String>,
     /// Only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
     pub text: Option<String>,
+    /// Only sessions without activity after this time, in milliseconds since the Unix epoch.
+    pub idle_since_ms: Option<u64>,
     /// Only sessions created before the one with this number, in the order of creation, the newest first; `None` for the
     /// order of the last activity.
     pub before: Option<u64>,

@@ -117,6 +117,8 @@ pub enum Write {
     },
     /// Bring the session into use. Fails if the session was not in use and a limit is reached.
     Wake(SessionLimits),
+    /// Fail if a conversation is bound to the session.
+    RequireUnbound,
     /// End every binding of the session.
     EndBindings {
         /// Reason of the end.

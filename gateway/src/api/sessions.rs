@@ -6,6 +6,7 @@ use crate::api::acpx;
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use crate::api::openapi::OPENAPI_PATH;
 use crate::session::service::Service;
+use acp_core::acpx_contract::command_agent;
 use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, HealthView, LimitsView,
     NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, PageCursor, PendingPermissionView, PermissionView,
@@ -114,6 +115,8 @@ pub(crate) struct ListQuery {
     agent: Option<AgentName>,
     /// Returns only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
     q: Option<String>,
+    /// Returns only sessions without activity after this time, in milliseconds since the Unix epoch.
+    idle_since_ms: Option<u64>,
     /// Pages in the order of creation, the newest first: empty for the first page, then the header `Next-Cursor` of the page
     /// before. Without it, sessions are in the order of their last activity.
     cursor: Option<String>,
@@ -133,10 +136,19 @@ pub(crate) async fn list(
         PageCursor::decode(text).ok_or_else(invalid)
     });
     let before = before.transpose()?.map(|cursor| cursor.0);
-    let ListQuery { all, state, agent, q, .. } = query;
+    let ListQuery { all, state, agent, q, idle_since_ms, .. } = query;
     let agents = caller.agents.clone();
     // One more row tells if there is another page.
-    let asked = SessionQuery { closed_too: all, state, agent, agents, text: q, before, limit: limit + 1 };
+    let asked = SessionQuery {
+        closed_too: all,
+        state,
+        agent,
+        agents,
+        text: q,
+        idle_since_ms,
+        before,
+        limit: limit + 1,
+    };
     let mut rows = api.service.find_sessions(asked).await?;
     rows.retain(|(_, row)| principal_sees(&caller, row));
     let more = rows.len() as u64 > limit;
@@ -216,8 +228,13 @@ pub(crate) async fn spawn(
     JsonBody(body): JsonBody<SpawnBody>,
 ) -> Result<Json<SpawnedView>, ApiError> {
     let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
+    let agent = match (body.agent, body.command.as_slice()) {
+        (agent, []) => agent,
+        (None, command) => Some(command_agent(command).map_err(|error| ApiError::usage(error.to_string()))?),
+        (Some(_), _) => return Err(ApiError::usage("agent and command exclude each other")),
+    };
     let request = SpawnRequest {
-        agent: body.agent,
+        agent,
         cwd: body.cwd,
         label: body.label,
         mode: body.mode.unwrap_or(SessionMode::Persistent),
@@ -232,7 +249,10 @@ pub(crate) async fn spawn(
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         auth_method: body.auth_method,
+        command: body.command,
         backend: body.backend,
+        resume: body.resume,
+        listing: body.listing,
         acpx: body.acpx,
         ..SpawnRequest::default()
     };
@@ -361,7 +381,8 @@ pub(crate) fn ending(ending: Ending) -> MethodRouter<Api> {
               Caller(caller): Caller,
               JsonBody(body): JsonBody<CloseBody>| async move {
             let reason = body.reason.unwrap_or_else(|| format!("{} by {}", ending.as_str(), caller.name));
-            let request = CloseRequest { reason, ending, discard: body.discard };
+            let (discard, if_idle_since_ms) = (body.discard, body.if_idle_since_ms);
+            let request = CloseRequest { reason, ending, discard, if_idle_since_ms };
             Ok::<_, ApiError>(Json(api.service.close(&key, request, once).await?))
         },
     )

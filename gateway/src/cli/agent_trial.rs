@@ -1,22 +1,24 @@
-//! `agents install`, `agents login` and `agents test`: a session of its own that starts an agent, and is closed again.
+//! `agents install`, `agents login`, `agents test` and `agents sessions`: a session of its own that starts an agent, and is
+//! closed again.
 
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::follow::{EventHead, EventPrinter};
 use crate::cli::given::{absolute, current_dir};
-use crate::cli::output::{CliError, CliResult, Out};
+use crate::cli::output::{CliError, CliResult, Out, table};
 use crate::cli::shell_completion;
 use crate::cli::stop_signals::StopSignals;
-use acp_core::api::{CloseBody, SpawnBody, SpawnedView};
+use acp_core::api::{CloseBody, SessionView, SpawnBody, SpawnedView};
+use acp_core::backend::SessionListing;
 use acp_core::config::SessionMode;
 use acp_core::failure::Failure;
 use acp_core::request::SessionStatus;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, SessionKey};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Exit code after Ctrl-C, by shell convention.
@@ -65,6 +67,47 @@ pub(crate) struct TestArgs {
     prompt: String,
 }
 
+/// `agents sessions`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  acp-gateway agents sessions qwen --cwd ~/src/project\n  acp-gateway sessions spawn --agent qwen --cwd \
+~/src/project --resume ID\n\nThe agent is started for the list and ended again. Agents without the method session/list \
+cannot be asked."
+)]
+pub(crate) struct StoredArgs {
+    /// Agent, as in `acp-gateway agents --all`
+    #[arg(add = shell_completion::agents())]
+    agent: AgentName,
+    /// List only the sessions of this directory
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+}
+
+/// Result of `agents sessions`, for `--json`.
+#[derive(Debug, Serialize)]
+struct StoredSessions {
+    agent: AgentName,
+    sessions: Vec<StoredSession>,
+    /// True if the agent has more sessions than were read.
+    more: bool,
+}
+
+/// Session that an agent has stored.
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredSession {
+    /// The agent's id.
+    session_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    title: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    updated_at: Option<String>,
+    /// Open session of the gateway that continues it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    session_key: Option<SessionKey>,
+}
+
 /// Result of a trial, for `--json`.
 #[derive(Debug, Serialize)]
 struct TrialReport {
@@ -78,7 +121,7 @@ struct TrialReport {
 
 /// `agents install`
 pub(crate) async fn install(global: &GlobalArgs, args: &TrialArgs, out: &mut Out) -> CliResult {
-    let report = try_agent(global, args, None, None, out).await?;
+    let report = try_agent(global, args, SpawnBody::default(), out).await?.report();
     out.show(&report, |report| {
         format!("{} is installed: it started in {}.", report.agent, seconds(report.opened_ms))
     })
@@ -86,7 +129,8 @@ pub(crate) async fn install(global: &GlobalArgs, args: &TrialArgs, out: &mut Out
 
 /// `agents login`
 pub(crate) async fn login(global: &GlobalArgs, args: &LoginArgs, out: &mut Out) -> CliResult {
-    let report = try_agent(global, &args.trial, args.method.clone(), None, out).await?;
+    let body = SpawnBody { auth_method: args.method.clone(), ..SpawnBody::default() };
+    let report = try_agent(global, &args.trial, body, out).await?.report();
     out.show(&report, |report| match &args.method {
         Some(method) => format!("{} is signed in with {method}.", report.agent),
         None => format!("{} needs no sign-in: it opened a session.", report.agent),
@@ -95,7 +139,8 @@ pub(crate) async fn login(global: &GlobalArgs, args: &LoginArgs, out: &mut Out) 
 
 /// `agents test`
 pub(crate) async fn test(global: &GlobalArgs, args: &TestArgs, out: &mut Out) -> CliResult {
-    let report = try_agent(global, &args.trial, None, Some(args.prompt.clone()), out).await?;
+    let body = SpawnBody { prompt: Some(args.prompt.clone()), ..SpawnBody::default() };
+    let report = try_agent(global, &args.trial, body, out).await?.report();
     out.show(&report, |report| {
         format!(
             "{} works: it started in {} and answered in {}.",
@@ -106,25 +151,71 @@ pub(crate) async fn test(global: &GlobalArgs, args: &TestArgs, out: &mut Out) ->
     })
 }
 
-/// Starts the agent in a session of its own, follows it until it is open or its turn has ended, and closes the
-/// session. The events go to standard error, so that standard output has the result alone.
+/// `agents sessions`
+pub(crate) async fn sessions(global: &GlobalArgs, args: &StoredArgs, out: &mut Out) -> CliResult {
+    let cwd = args.cwd.as_deref().map(absolute).transpose()?;
+    let listing = if cwd.is_some() { SessionListing::Directory } else { SessionListing::All };
+    let trial = TrialArgs { agent: args.agent.clone(), cwd: args.cwd.clone() };
+    let body = SpawnBody { listing: Some(listing), ..SpawnBody::default() };
+    let mut stored = try_agent(global, &trial, body, out).await?.stored;
+    // Some agents ignore the directory. The gateway starts them in its canonical path.
+    let canonical = cwd.map(|cwd| std::fs::canonicalize(&cwd).unwrap_or_else(|_| cwd.into()));
+    stored.sessions.retain(|stored| match (&canonical, &stored.cwd) {
+        (Some(wanted), Some(cwd)) => wanted.as_path() == Path::new(cwd),
+        _ => true,
+    });
+    let path = format!("/v1/sessions?agent={}", encode(args.agent.as_str()));
+    let open: Vec<SessionView> = global.client()?.get(&path).await?;
+    for stored in &mut stored.sessions {
+        let same = open.iter().find(|view| view.agent_session_id.as_ref() == Some(&stored.session_id));
+        stored.session_key = same.map(|view| view.session_key.clone());
+    }
+    out.show(&stored, format_stored)
+}
+
+fn format_stored(stored: &StoredSessions) -> String {
+    let is_free = |stored: &&StoredSession| stored.session_key.is_none();
+    let Some(next) = stored.sessions.iter().find(is_free).or(stored.sessions.first()) else {
+        return format!("{} has stored no such sessions.", stored.agent);
+    };
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let rows = stored.sessions.iter().map(|stored| {
+        let open = stored.session_key.as_ref().map(SessionKey::to_string).unwrap_or_default();
+        vec![
+            stored.session_id.clone(),
+            text(&stored.updated_at),
+            text(&stored.title),
+            text(&stored.cwd),
+            open,
+        ]
+    });
+    let more =
+        if stored.more { "\nThe agent has more sessions; --cwd DIR lists those of a directory." } else { "" };
+    format!(
+        "{}\n{more}\nNext: acp-gateway sessions spawn --agent {} --cwd {} --resume {}",
+        table(&["ID", "UPDATED", "TITLE", "CWD", "OPEN AS"], rows),
+        stored.agent,
+        next.cwd.as_deref().unwrap_or("DIR"),
+        next.session_id
+    )
+}
+
+/// Starts the agent in a session of its own, follows it until it is open, its turn has ended or its list is complete, and
+/// closes the session. The events go to standard error, so that standard output has the result alone.
 async fn try_agent(
     global: &GlobalArgs,
     args: &TrialArgs,
-    auth_method: Option<String>,
-    prompt: Option<String>,
+    asked: SpawnBody,
     out: &mut Out,
-) -> Result<TrialReport, CliError> {
+) -> Result<Trial, CliError> {
     let client = global.client()?;
     let cwd = absolute(&args.cwd.clone().map_or_else(current_dir, Ok)?)?;
     let body = SpawnBody {
         agent: Some(args.agent.clone()),
         cwd: Some(cwd),
-        label: Some(format!("trial of {}", args.agent)),
+        label: asked.listing.is_none().then(|| format!("trial of {}", args.agent)),
         mode: Some(SessionMode::Oneshot),
-        prompt,
-        auth_method,
-        ..SpawnBody::default()
+        ..asked
     };
     let mut stop = StopSignals::listen()?;
     let begun = Instant::now();
@@ -143,25 +234,34 @@ async fn try_agent(
         replay: false,
         follow: true,
     });
-    let mut trial =
-        Trial { agent: args.agent.clone(), begun, opened: None, wants_answer: body.prompt.is_some() };
+    let agent = args.agent.clone();
+    let mut trial = Trial {
+        stored: StoredSessions { agent: agent.clone(), sessions: Vec::new(), more: false },
+        agent,
+        begun,
+        opened: None,
+        ended: None,
+        wants_answer: body.prompt.is_some(),
+        lists: body.listing.is_some(),
+    };
     let outcome = tokio::select! {
         outcome = trial.follow(events, out) => outcome,
         () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
     };
     // A second signal ends the wait for a gateway that does not answer.
     let closed = tokio::select! {
-        closed = close(&client, &key) => closed,
+        closed = close(&client, &key, if trial.lists { "delete" } else { "close" }) => closed,
         () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
     };
-    let report = outcome?;
+    outcome?;
     closed?;
-    Ok(report)
+    Ok(trial)
 }
 
-async fn close(client: &GatewayClient, key: &SessionKey) -> CliResult {
-    let path = format!("/v1/sessions/{}/close", encode(key.as_str()));
-    let body = CloseBody { reason: Some("the trial ended".to_owned()), discard: true };
+async fn close(client: &GatewayClient, key: &SessionKey, verb: &str) -> CliResult {
+    let path = format!("/v1/sessions/{}/{verb}", encode(key.as_str()));
+    let body =
+        CloseBody { reason: Some("the trial ended".to_owned()), discard: true, ..CloseBody::default() };
     let _: SessionStatus = client.post(&path, &body, &IdempotencyKey::mint()).await?;
     Ok(())
 }
@@ -175,11 +275,15 @@ struct Trial {
     agent: AgentName,
     begun: Instant,
     opened: Option<Instant>,
+    ended: Option<Instant>,
     wants_answer: bool,
+    /// True if the agent lists its stored sessions.
+    lists: bool,
+    stored: StoredSessions,
 }
 
 impl Trial {
-    async fn follow(&mut self, mut events: EventStream, out: &mut Out) -> Result<TrialReport, CliError> {
+    async fn follow(&mut self, mut events: EventStream, out: &mut Out) -> CliResult {
         let mut show = EventPrinter::reply();
         let mut ticks = tokio::time::interval(REPORT);
         ticks.tick().await;
@@ -196,12 +300,13 @@ impl Trial {
             };
             let head = EventHead::of(&line)?;
             let is_over = self.is_over(&line, &head)?;
-            if !out.json && head.kind != "prompt" {
+            if !out.json && !self.lists && head.kind != "prompt" {
                 show.event(&line, &head, out)?;
                 out.flush()?;
             }
             if is_over {
-                return Ok(self.report());
+                self.ended = Some(Instant::now());
+                return Ok(());
             }
         }
     }
@@ -231,18 +336,29 @@ impl Trial {
                 match event["status"].as_str() {
                     Some("agent_ready") => self.opened = Some(Instant::now()),
                     Some("agent_failed") if !self.wants_answer => return Err(failed("text")),
+                    Some("agent_sessions") => {
+                        let page: Vec<StoredSession> =
+                            serde_json::from_value(event["sessions"].clone()).unwrap_or_default();
+                        self.stored.sessions.extend(page);
+                        self.stored.more = event["more"] == true;
+                    }
                     _ => {}
                 }
                 Ok(self.opened.is_some() && !self.wants_answer)
             }
             "error" => Err(failed("message")),
             "done" => Ok(self.wants_answer),
+            // The gateway hides the session once its list is complete.
+            "closed" if self.lists => {
+                let event: Value = serde_json::from_str(line).unwrap_or_default();
+                Ok(event["ending"] == "deleted")
+            }
             _ => Ok(false),
         }
     }
 
     fn report(&self) -> TrialReport {
-        let now = Instant::now();
+        let now = self.ended.unwrap_or_else(Instant::now);
         let opened = self.opened.unwrap_or(now);
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         TrialReport {

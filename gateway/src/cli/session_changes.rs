@@ -41,7 +41,7 @@ pub(crate) async fn release(
 pub(crate) async fn end(client: &GatewayClient, verb: &str, args: EndArgs, out: &mut Out) -> CliResult {
     let session = args.session.resolve(client).await?;
     let path = format!("/v1/sessions/{}{verb}", encode(session.as_str()));
-    let body = CloseBody { reason: args.reason, discard: args.discard };
+    let body = CloseBody { reason: args.reason, discard: args.discard, ..CloseBody::default() };
     let now: SessionStatus = client.post(&path, &body, &args.once.key()).await?;
     out.show(&now, |now| {
         let forgets = match now.discarded {

@@ -1,32 +1,29 @@
 //! `sessions spawn | list | show | history | set | cancel | unbind | label | rename | release | export | new | close | archive |
-//! delete | reset`.
+//! delete | reset | prune`.
 
 use crate::api::client::{EventSelection, GatewayClient, encode};
 use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
-use crate::cli::output::{CliResult, Out, age, name, now_ms, table};
+use crate::cli::output::{CliResult, Out, name};
 use crate::cli::session_arg::{SessionArg, resolve_name};
-use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, shell_completion, usage};
+use crate::cli::session_prune::{self, PruneArgs};
+use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, session_views, shell_completion, usage};
 use acp_core::api::{
-    BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, PermissionView, SessionView,
-    SpawnBody, SpawnedView, UnbindBody,
+    BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, SessionView, SpawnBody, SpawnedView,
+    UnbindBody,
 };
 use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::failure::Failure;
 use acp_core::permission::Voting;
 use acp_core::request::{CancelResult, SessionStatus};
-use acp_core::rows::{BindingStatus, SessionMode};
-use acp_core::sanitize;
-use acp_core::timeouts::{Expiry, format_duration};
+use acp_core::rows::SessionMode;
+use acp_core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
-
-/// Maximum length of a prompt in `sessions show`, in characters.
-const PROMPT_CHARS_MAX: usize = 48;
 
 /// `sessions …`
 #[derive(Debug, Subcommand)]
@@ -137,6 +134,8 @@ pub(crate) enum SessionsCommand {
     Delete(EndArgs),
     /// Close a session to begin again with another one
     Reset(EndArgs),
+    /// Close the sessions that nobody has used for a time
+    Prune(PruneArgs),
 }
 
 /// `sessions close | archive | delete | reset`
@@ -224,6 +223,9 @@ pub(crate) struct SpawnArgs {
     /// Who may answer the agent's questions [default: first]
     #[arg(long, value_name = "WHO", value_parser = word_parser::<Voting>(VOTING))]
     voting: Option<Voting>,
+    /// Continue a conversation that the agent has stored, by its id in `agents sessions NAME`
+    #[arg(long, value_name = "ID")]
+    resume: Option<String>,
     /// First prompt; follow it with `sessions history KEY --follow`
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -284,12 +286,12 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
         SessionsCommand::Spawn(args) => spawn(global, args, out).await,
         SessionsCommand::List { all } => {
             let views: Vec<SessionView> = client.get(&format!("/v1/sessions?all={all}")).await?;
-            out.show(&views, |views| list(views))
+            out.show(&views, |views| session_views::list(views))
         }
         SessionsCommand::Show { session } => {
             let session = session.resolve(&client).await?;
             let view: SessionView = client.get(&path(&session, "")).await?;
-            out.show(&view, show)
+            out.show(&view, session_views::show)
         }
         SessionsCommand::History(args) => {
             let wanted = EventSelection {
@@ -373,6 +375,7 @@ async fn change(client: &GatewayClient, verb: SessionsCommand, out: &mut Out) ->
         SessionsCommand::Archive(args) => session_changes::end(client, "/archive", args, out).await,
         SessionsCommand::Delete(args) => session_changes::end(client, "/delete", args, out).await,
         SessionsCommand::Reset(args) => session_changes::end(client, "/reset", args, out).await,
+        SessionsCommand::Prune(args) => session_prune::prune(client, &args, out).await,
         // Handled by `run`.
         SessionsCommand::Spawn(_)
         | SessionsCommand::List { .. }
@@ -417,15 +420,14 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         non_interactive_permissions: args.non_interactive_permissions,
         voting: args.voting,
         prompt: args.prompt,
-        author: None,
         interactive: args.interactive,
         spawned_by: args.spawned_by,
-        acpx: None,
         wait_s: (args.wait > 0).then_some(args.wait),
         mcp_servers,
         additional_directories,
-        auth_method: None,
         backend: args.backend,
+        resume: args.resume,
+        ..SpawnBody::default()
     };
     let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;
@@ -450,150 +452,3 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         }
     }
 }
-
-fn list(views: &[SessionView]) -> String {
-    if views.is_empty() {
-        return "No sessions. Start one: acp-gateway sessions spawn --agent demo".to_owned();
-    }
-    let rows = views.iter().map(|view| {
-        vec![
-            view.session_key.to_string(),
-            view.agent.to_string(),
-            view.state.as_str().to_owned(),
-            format_turns(view),
-            format_bindings(view),
-            view.label.clone().unwrap_or_default(),
-            view.cwd.clone(),
-            age(view.last_activity_at_ms),
-            view.last_error.as_ref().map_or(String::new(), |failure| failure.code.to_string()),
-        ]
-    });
-    table(&["SESSION", "AGENT", "STATE", "RUN", "BOUND", "LABEL", "CWD", "ACTIVE", "LAST ERROR"], rows)
-}
-
-/// Formats the running turn and the number of queued ones.
-fn format_turns(view: &SessionView) -> String {
-    let run = view.active_run.map_or("-".to_owned(), |run| run.to_string());
-    if view.queued_runs == 0 { run } else { format!("{run} +{}", view.queued_runs) }
-}
-
-/// Formats the bindings of a session; the status of inactive ones is added.
-fn format_bindings(view: &SessionView) -> String {
-    let places = view.bindings.iter().map(|at| match at.status {
-        BindingStatus::Active => format!("{}:{}", at.channel, at.conversation_id),
-        BindingStatus::Pending | BindingStatus::Parked | BindingStatus::Ending | BindingStatus::Ended => {
-            format!("{}:{} ({})", at.channel, at.conversation_id, format!("{:?}", at.status).to_lowercase())
-        }
-    });
-    let places: Vec<String> = places.collect();
-    if places.is_empty() { "-".to_owned() } else { places.join(" ") }
-}
-
-/// Formats the MCP servers and additional directories of a session.
-fn format_environment(view: &SessionView) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
-    if !view.mcp_servers.is_empty() {
-        let servers = view
-            .mcp_servers
-            .iter()
-            .map(|it| format!("{} ({} {})", name(&it.name), it.transport.as_str(), name(&it.target)));
-        facts.push(("MCP servers", servers.collect::<Vec<_>>().join(", ")));
-    }
-    if !view.additional_directories.is_empty() {
-        facts.push(("directories", sanitize::line(&view.additional_directories.join(", "), usize::MAX)));
-    }
-    facts
-}
-
-/// Formats the timeout that ends first.
-fn time_left(expiry: &Expiry) -> String {
-    let left = format_duration(expiry.at_ms.saturating_sub(now_ms()) / 1_000 * 1_000);
-    expiry.describe(&format!("in {left}"))
-}
-
-fn show(view: &SessionView) -> String {
-    let none = || "-".to_owned();
-    let word = |value: Result<serde_json::Value, _>| match value {
-        Ok(serde_json::Value::String(text)) => text,
-        Ok(_) | Err::<_, serde_json::Error>(_) => none(),
-    };
-    let mut facts = vec![
-        ("session", view.session_key.to_string()),
-        ("agent", view.agent.to_string()),
-        ("state", view.state.as_str().to_owned()),
-        ("label", view.label.as_deref().map_or_else(none, name)),
-        ("cwd", sanitize::line(&view.cwd, usize::MAX)),
-        ("mode", word(serde_json::to_value(view.mode))),
-        ("backend", view.backend.clone()),
-        ("permission", word(serde_json::to_value(view.permission))),
-        ("agent asks", word(serde_json::to_value(view.asking))),
-        ("agent session", view.agent_session_id.as_deref().map_or_else(none, name)),
-        ("resumable", view.resumable.to_string()),
-        ("lease", view.lease_id.clone().unwrap_or_else(none)),
-        ("active run", format_turns(view)),
-        ("bound to", format_bindings(view)),
-        ("events", view.last_session_seq.to_string()),
-        ("created", format!("{} ago", age(view.created_at_ms))),
-        ("active", format!("{} ago", age(view.last_activity_at_ms))),
-    ];
-    facts.extend(format_environment(view));
-    if view.owner_session_key != view.session_key {
-        facts.push(("owner", view.owner_session_key.to_string()));
-    }
-    if let Some(ending) = view.ending {
-        facts.push(("ended as", ending.as_str().to_owned()));
-    }
-    facts.extend(view.expiry.as_ref().map(|expiry| ("timeout", time_left(expiry))));
-    let settings = view.agent_settings.lines();
-    let settings: Vec<(String, String)> =
-        settings.into_iter().map(|(name, values)| (format!("agent {name}"), values)).collect();
-    facts.extend(settings.iter().map(|(name, values)| (name.as_str(), values.clone())));
-    if let Some(failure) = &view.last_error {
-        facts.push(("last error", failure.to_string()));
-    }
-    let mut text: String = facts.iter().map(|(name, value)| format!("{name:<14} {value}\n")).collect();
-    let runs = view.runs.as_deref().unwrap_or_default();
-    if !runs.is_empty() {
-        let rows = runs.iter().map(|run| {
-            let said = sanitize::line(&run.text, PROMPT_CHARS_MAX);
-            let how = run.error.as_ref().map(|failure| failure.code.to_string());
-            let how = how.or_else(|| run.stop_reason.clone()).unwrap_or_default();
-            let state = match run.position {
-                Some(place) => format!("{} ({place})", run.state.as_str()),
-                None => run.state.as_str().to_owned(),
-            };
-            vec![run.run_id.to_string(), state, how, said]
-        });
-        text.push('\n');
-        text.push_str(&table(&["RUN", "STATE", "END", "PROMPT"], rows));
-    }
-    for at in &view.bindings {
-        text.push_str(&format!(
-            "\nbinding {} of {}:{}",
-            at.binding_id,
-            at.channel,
-            name(&at.conversation_id)
-        ));
-    }
-    text.push_str(&questions(view));
-    text
-}
-
-/// Formats the pending permission requests, one line each, with the subject if the title does not name it.
-fn questions(view: &SessionView) -> String {
-    let waiting = view.permissions.as_deref().unwrap_or_default().iter();
-    let line = |question: &PermissionView| {
-        let subject = question.subject.as_ref().filter(|subject| **subject != question.title);
-        let subject = subject.map(|subject| format!(": {}", name(subject))).unwrap_or_default();
-        format!(
-            "\npending permission request: {}{subject} ({})",
-            name(&question.title),
-            question.permission_id
-        )
-    };
-    waiting.map(line).collect()
-}
-
-#[cfg(test)]
-#[path = "sessions_tests.rs"]
-mod tests;

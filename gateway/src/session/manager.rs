@@ -170,7 +170,8 @@ impl Manager {
     /// committed; the process ends in the background.
     ///
     /// # Errors
-    /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`. Closing a closed session is not an error.
+    /// `NO_SESSION`, `ACP_STORE_UNAVAILABLE`; `USAGE` if the session is not idle as the request demands. Closing a closed
+    /// session is not an error.
     ///
     /// Resetting a session with a static binding is done in place (D15): the session and its bindings stay,
     /// and the agent begins a new conversation.
@@ -180,11 +181,16 @@ impl Manager {
         request: CloseRequest,
         key: IdempotencyKey,
     ) -> Result<SessionStatus, Failure> {
-        if request.ending == Ending::Reset && self.is_configured(session).await? {
+        let is_certain = request.if_idle_since_ms.is_none();
+        if request.ending == Ending::Reset && is_certain && self.is_configured(session).await? {
             let now = self.new_conversation(session, key).await?;
             return Ok(SessionStatus { discarded: request.discard.then_some(false), ..now });
         }
-        let keyed = keyed("close", session, &key, &(request.ending, request.discard));
+        let asked = (request.ending, request.discard);
+        let keyed = match request.if_idle_since_ms {
+            None => keyed("close", session, &key, &asked),
+            Some(since_ms) => keyed("close", session, &key, &(asked, since_ms)),
+        };
         session_now(self.ask(session, ActorCommand::Close(request), keyed).await)
     }
 

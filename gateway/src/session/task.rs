@@ -33,8 +33,8 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
-pub(crate) use step::replay;
-use step::{close_lease_now, is_stop_command};
+use step::close_lease_now;
+pub(crate) use step::{is_stop_command, replay};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 

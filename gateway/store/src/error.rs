@@ -2,6 +2,7 @@
 
 use acp_core::failure::Failure;
 use acp_core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
+use acp_core::request::CloseRequest;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::path::PathBuf;
@@ -189,9 +190,18 @@ pub enum StoreError {
         /// That session.
         session_key: SessionKey,
     },
+    /// An open session continues the conversation of the agent.
+    #[error("{session_key} continues this conversation already")]
+    Continued {
+        /// That session.
+        session_key: SessionKey,
+    },
     /// A row is no longer in the expected state, e.g. a binding was used since it was found to be expired.
     #[error("the binding was used meanwhile")]
     UsedMeanwhile,
+    /// A conversation is bound to a session that must have no binding.
+    #[error("a conversation is bound to the session")]
+    SessionBound,
     /// The conversation has an active binding already.
     #[error("the conversation is already bound")]
     ConversationBound,
@@ -349,6 +359,14 @@ impl From<StoreError> for Failure {
                 );
                 Failure::new(Code::Usage, text).detail("LABEL_TAKEN")
             }
+            StoreError::Continued { session_key } => {
+                let text = format!(
+                    "The session {session_key} continues this conversation of the agent already. Use it, or close it \
+                     first."
+                );
+                Failure::new(Code::Usage, text).detail("CONVERSATION_CONTINUED")
+            }
+            StoreError::SessionBound => CloseRequest::refused("a conversation is bound to it"),
             StoreError::ConversationBound => {
                 Failure::new(Code::Usage, error.to_string()).detail("CONVERSATION_BOUND")
             }

@@ -63,6 +63,21 @@ pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     })
 }
 
+/// Checks that no open session continues the agent's conversation of a new one: two processes of the agent would write to
+/// it.
+///
+/// # Errors
+/// [`StoreError::Continued`]; SQLite errors.
+pub fn check_not_continued(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
+    const SQL: &str = "SELECT session_key FROM acp_sessions WHERE state <> 'closed' AND agent = ?1 AND agent_session_id = ?2 \
+        LIMIT 1";
+    let Some(id) = &row.agent_session_id else { return Ok(()) };
+    match db.first(SQL, params![row.agent, id], |row| row.get("session_key"))? {
+        Some(session_key) => Err(StoreError::Continued { session_key }),
+        None => Ok(()),
+    }
+}
+
 /// Inserts a session with an empty journal.
 ///
 /// # Errors
@@ -270,7 +285,7 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
         "SELECT {COLUMNS}, ord FROM acp_sessions WHERE (state <> 'closed' OR (?1 AND ending IS NOT 'deleted')) \
          AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR agent = ?3) \
          AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
-         OR instr(lower(cwd), ?4)) AND {page} ORDER BY {order} LIMIT ?6"
+         OR instr(lower(cwd), ?4)) AND (?7 IS NULL OR last_activity_at <= ?7) AND {page} ORDER BY {order} LIMIT ?6"
     );
     let is_wanted = |agent: &str| {
         query.agents.is_empty() || query.agents.iter().any(|pattern| glob::matches(pattern, agent))
@@ -280,8 +295,10 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
     let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
     // SQLite cannot match the patterns: rows of other agents are passed over, and do not count.
     let read_max = if query.agents.is_empty() { query.limit } else { i64::MAX.unsigned_abs() };
+    let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
+    let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
     let mut found = Vec::new();
-    db.visit(&sql, params![closed_too, query.state, query.agent, text, before, read_max], |row| {
+    db.visit(&sql, with, |row| {
         if found.len() as u64 >= query.limit {
             return Ok(ControlFlow::Break(()));
         }
@@ -340,6 +357,19 @@ impl Store {
     /// As [`Store::read`].
     pub async fn session(&self, key: SessionKey) -> Result<Option<SessionRow>, StoreError> {
         self.read("session", move |db| get(db, &key)).await
+    }
+
+    /// Agent information of the newest session of a backend that was opened.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn last_agent_info(&self, backend: &'static str) -> Result<Option<String>, StoreError> {
+        const SQL: &str = "SELECT agent_info_json FROM acp_sessions WHERE backend = ?1 AND agent_info_json IS NOT NULL \
+            ORDER BY rowid DESC LIMIT 1";
+        self.read("last_agent_info", move |db| {
+            db.first(SQL, params![backend], |row| row.get("agent_info_json"))
+        })
+        .await
     }
 
     /// At most `rows_max` sessions, the one with the latest activity first; with `closed_too` also the closed

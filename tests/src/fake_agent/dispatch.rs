@@ -8,6 +8,9 @@ use super::session::{HistoryEntry, MODELS, MODES, Session};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
+/// Number of sessions on a page of `session/list`.
+const LIST_PAGE: usize = 2;
+
 const PARSE: i64 = -32700;
 const INVALID_REQUEST: i64 = -32600;
 const UNKNOWN_METHOD: i64 = -32601;
@@ -129,7 +132,7 @@ impl Agent {
             "session/new" => self.new_session(params),
             "session/load" if !self.flags.no_load => return self.load(id, params),
             "session/resume" if !self.flags.no_resume => self.resume(params),
-            "session/list" => self.list(),
+            "session/list" if !self.flags.no_list => self.list(params),
             "session/close" => self.close(params),
             "session/delete" if self.flags.delete => self.delete(params),
             "session/set_mode" if self.flags.modes => return self.set_mode(id, params),
@@ -234,14 +237,26 @@ impl Agent {
         self.sessions.get(id).cloned().ok_or_else(|| Refused::plain(INTERNAL, "the session went away"))
     }
 
-    fn list(&self) -> Result<Value, Refused> {
-        let sessions: Vec<Value> = self
-            .sessions
-            .list()?
-            .iter()
-            .map(|session| json!({"sessionId": session.id, "cwd": session.cwd}))
-            .collect();
-        Ok(json!({"sessions": sessions}))
+    /// One page of the sessions, in the order of their ids; the cursor is the last id of the page before.
+    fn list(&self, params: &Value) -> Result<Value, Refused> {
+        self.demand_authenticated()?;
+        let cwd = match params.get("cwd") {
+            None => None,
+            Some(_) => Some(cwd("session/list", params)?),
+        };
+        let after = params["cursor"].as_str().unwrap_or_default();
+        let mut found = self.sessions.list()?;
+        found.retain(|session| {
+            session.id.as_str() > after && cwd.as_ref().is_none_or(|cwd| *cwd == session.cwd)
+        });
+        let more = found.len() > LIST_PAGE;
+        found.truncate(LIST_PAGE);
+        let title = |session: &Session| session.history.first().map(|entry| entry.text.clone());
+        let entry =
+            |session: &Session| json!({"sessionId": session.id, "cwd": session.cwd, "title": title(session)});
+        let sessions: Vec<Value> = found.iter().map(entry).collect();
+        let next = found.last().filter(|_| more).map(|session| session.id.clone());
+        Ok(json!({"sessions": sessions, "nextCursor": next}))
     }
 
     fn close(&mut self, params: &Value) -> Result<Value, Refused> {

@@ -8,6 +8,7 @@ pub(crate) struct Flags {
     pub(crate) string_ids: bool,
     pub(crate) no_load: bool,
     pub(crate) no_resume: bool,
+    pub(crate) no_list: bool,
     pub(crate) load_replays: u64,
     pub(crate) auth_required: bool,
     pub(crate) modes: bool,
@@ -44,6 +45,7 @@ impl Flags {
                 }
                 "--no-load" => flags.no_load = true,
                 "--no-resume" => flags.no_resume = true,
+                "--no-list" => flags.no_list = true,
                 "--load-replays" => flags.load_replays = number(&flag, &value()?)?,
                 "--auth-required" => flags.auth_required = true,
                 "--modes" => flags.modes = true,

@@ -49,7 +49,10 @@ pub(crate) fn text_content(text: &str) -> Value {
 }
 
 pub(crate) fn initialize_result(flags: &Flags) -> Value {
-    let mut sessions = json!({"list": {}, "close": {}});
+    let mut sessions = json!({"close": {}});
+    if !flags.no_list {
+        sessions["list"] = json!({});
+    }
     if !flags.no_resume {
         sessions["resume"] = json!({});
     }

@@ -73,7 +73,7 @@
 //! | flag | effect |
 //! |---|---|
 //! | `--ids int0\|string` | ids of its own requests: 0, 1, 2 … (default) or UUIDs |
-//! | `--no-load`, `--no-resume` | disables `session/load` or `session/resume` |
+//! | `--no-load`, `--no-resume`, `--no-list` | disables `session/load`, `session/resume` or `session/list` |
 //! | `--load-replays N` | `session/load` replays N chunks `replay K` after the real history |
 //! | `--auth-required` | sessions are refused with -32000 until `authenticate` with `fake-key` |
 //! | `--delete` | `session/delete` is offered |

@@ -8,10 +8,11 @@ use crate::config::McpServer;
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::mcp;
+use crate::request::CloseRequest;
 use crate::rows::{LeaseStatus, RunMode};
 use crate::run::RunEvent;
 use crate::secrets::Secrets;
-use crate::session::{SessionEvent, SessionState};
+use crate::session::{Ending, SessionEvent, SessionState};
 use crate::timeouts::format_duration;
 use crate::writes::Write;
 use acp_shared::codes::Code;
@@ -71,6 +72,10 @@ impl Actor {
             }
             BackendStep::OptionAnswered { option, is_own, is_taken, text } => {
                 self.on_option_answered(&option, is_own, is_taken, text, out);
+            }
+            BackendStep::Listed => {
+                let request = CloseRequest::new("its agent has listed the stored sessions");
+                self.close(&CloseRequest { ending: Ending::Deleted, ..request }, out);
             }
             BackendStep::SettingsReported(report) => self.session.options.agent.apply(report),
             BackendStep::Failed(failure) => {

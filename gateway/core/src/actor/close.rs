@@ -22,9 +22,13 @@ impl Actor {
         request: &CloseRequest,
         keyed: Option<IdempotencyRecord>,
         out: &mut StepOutput,
-    ) -> CommandReply {
+    ) -> Result<CommandReply, Failure> {
         let mut asked_to_forget = false;
         if self.session.state != SessionState::Closed {
+            if let Some(since_ms) = request.if_idle_since_ms {
+                self.require_idle_since(since_ms)?;
+                out.writes.push(Write::RequireUnbound);
+            }
             asked_to_forget = self.close(request, out);
         } else if request.ending == Ending::Deleted {
             // Lists omit deleted sessions, including those closed earlier.
@@ -33,7 +37,21 @@ impl Actor {
         let discarded = request.discard.then_some(asked_to_forget);
         let now = SessionStatus { discarded, ..self.status() };
         out.remember(keyed, &now);
-        CommandReply::Session(now)
+        Ok(CommandReply::Session(now))
+    }
+
+    /// Fails if the session is in use or was used after this time. The commit checks the bindings.
+    fn require_idle_since(&self, since_ms: u64) -> Result<(), Failure> {
+        if self.is_busy() {
+            return Err(CloseRequest::refused("a turn runs or waits, or its agent is starting"));
+        }
+        if !self.permissions.is_empty() {
+            return Err(CloseRequest::refused("its agent waits for an answer"));
+        }
+        if self.session.last_activity_at_ms > since_ms {
+            return Err(CloseRequest::refused("it was used in the meantime"));
+        }
+        Ok(())
     }
 
     /// Writes the close transaction: cancels the turn and the queue, resolves open requests, ends bindings
@@ -104,7 +122,7 @@ impl Actor {
                 out.writes.push(Write::ExpireBinding { binding_id, last_activity_at_ms, reason });
             }
             if closes {
-                self.close(&CloseRequest { reason, ending: Ending::Expired, discard: false }, out);
+                self.close(&CloseRequest { ending: Ending::Expired, ..CloseRequest::new(reason) }, out);
             } else if let Some(binding_id) = expiry.binding_id {
                 let text = format!(
                     "This conversation was unbound ({reason}). The session stays open; /focus {} binds it \

@@ -81,6 +81,7 @@ impl Actor {
             offer_terminal: self.profile.offer_terminal,
             agent: self.session.agent.to_string(),
             auth_method: own_auth_method.or_else(|| self.profile.auth_method.clone()),
+            listing: self.session.options.listing,
         });
         self.on_backend_steps(steps, out);
         out.effects.push(ActorEffect::Spawn(Box::new(spawn)));

@@ -30,7 +30,7 @@ impl Actor {
             }
             ActorCommand::Cancel(run) => Ok(self.on_cancel(run, keyed, out)),
             ActorCommand::Queued { run_id, change } => self.on_queued(run_id, change, keyed, out),
-            ActorCommand::Close(request) => Ok(self.on_close(&request, keyed, out)),
+            ActorCommand::Close(request) => self.on_close(&request, keyed, out),
             ActorCommand::Expire { expiry, seen_ms, closes } => {
                 Ok(self.on_expire(&expiry, seen_ms, closes, out))
             }

@@ -2,6 +2,7 @@
 
 use crate::acpx_contract::AcpxNaming;
 use crate::actor::QuestionAnswer;
+use crate::backend::SessionListing;
 use crate::elicitation::ElicitationAnswer;
 use crate::failure::Failure;
 use crate::mcp::McpServers;
@@ -59,9 +60,19 @@ pub struct SpawnBody {
     /// Sign-in method of the agent (`authenticate`), used each time its process opens the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent instead of `agent`; needs `acpx.allow_commands`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Runtime backend; absent takes the configured one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+    /// Conversation of the agent to continue, by the agent's own session id; absent begins a new one. Needs scope `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume: Option<String>,
+    /// Lists the agent's stored sessions instead of opening one: status events `agent_sessions`, then the session is closed
+    /// and hidden. Needs scope `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listing: Option<SessionListing>,
 }
 
 /// `POST /v1/sessions/{key}/prompt`.
@@ -137,6 +148,10 @@ pub struct CloseBody {
     pub reason: Option<String>,
     /// True to delete the conversation at the agent, if supported (`session/delete`).
     pub discard: bool,
+    /// Closes only a session that is idle, unbound and without activity after this time, in milliseconds since the Unix
+    /// epoch; otherwise `USAGE` with `SESSION_IN_USE`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub if_idle_since_ms: Option<u64>,
 }
 
 /// `POST /v1/sessions/{key}/unbind`.

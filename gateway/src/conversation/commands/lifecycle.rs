@@ -172,7 +172,7 @@ impl Commands {
         discard: bool,
     ) -> Result<String, Failure> {
         let reason = format!("{} by {}", ending.as_str(), context.name());
-        let request = CloseRequest { reason, ending, discard };
+        let request = CloseRequest { ending, discard, ..CloseRequest::new(reason) };
         let now = self.service.close(session, request, message_idempotency_key(context.inbound)?).await?;
         let forgets = match now.discarded {
             Some(true) => " Its agent was asked to forget it.",

@@ -1,7 +1,7 @@
 //! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
-use crate::session::task::{ActorRequest, CommandQueues, LoadRetry, run};
+use crate::session::task::{ActorRequest, CommandQueues, LoadRetry, is_stop_command, run};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
@@ -40,10 +40,8 @@ impl Manager {
             let actor = self.actor(session);
             let (reply, answer) = oneshot::channel();
             let request = ActorRequest { command: command.clone(), keyed: keyed.clone(), reply };
-            let urgent = matches!(
-                request.command,
-                ActorCommand::Cancel(_) | ActorCommand::Close(_) | ActorCommand::AnswerPermission { .. }
-            );
+            let urgent = is_stop_command(&request.command)
+                || matches!(request.command, ActorCommand::AnswerPermission { .. });
             let queue = if urgent { &actor.urgent } else { &actor.mailbox };
             match queue.try_send(request) {
                 Ok(()) => {

@@ -3,6 +3,7 @@
 use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
 use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor};
+use crate::session::restore::agent_profile;
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -12,7 +13,7 @@ use acp_core::failure::Failure;
 use acp_core::policy::{BindOrigin, BindingTimeouts, Effective, EffectivePolicy, PolicyScope};
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest, SpawnResult};
 use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
-use acp_core::runtime::{BackendHealth, Runtime, acpx};
+use acp_core::runtime::{BackendHealth, Runtime, acpx, direct};
 use acp_core::session::SessionState;
 use acp_core::{mcp, options};
 use acp_shared::codes::Code;
@@ -69,6 +70,7 @@ impl Manager {
             return Ok(spawned);
         }
         policy.may_spawn(request.prompt.is_some())?;
+        check_stored(&request, &policy.backend.value)?;
         let windows = match (&request.bind, &request.configured) {
             (None, _) => BindingTimeouts::default(),
             // A project of the configuration allows spawns in its channel.
@@ -84,21 +86,23 @@ impl Manager {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        self.await_health(backend.map_err(|failure| policy.explain_missing_backend(failure))?, policy)
-            .await?;
+        let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
+        self.await_health(Arc::clone(&backend), policy).await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
         self.check_spawner(request.spawned_by.as_ref()).await?;
         let parent = self.agent_parent(&mut request, &agent).await?;
-        self.deps.profiles.configured(&agent)?;
+        let profile = agent_profile(&self.deps, &agent, &request.command, None)?;
+        backend.check(&request, &profile)?;
         mcp::check_directories(&request.additional_directories)?;
         if let Some(named) = self.named_session(&agent, &request).await? {
             return Ok(SpawnResult { existing: true, ..SpawnResult::created(named, None) });
         }
         let directories = &request.additional_directories;
-        let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        let mut lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        lookup.programs.extend(request.command.first().cloned());
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
         if let Some(parent) = parent {
@@ -233,7 +237,7 @@ impl Manager {
         policy: &EffectivePolicy,
         found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
-        let profile = self.deps.profiles.profile(&agent, found)?;
+        let profile = agent_profile(&self.deps, &agent, &request.command, Some(found))?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
         let now_ms = self.deps.clock.now_ms();
         let directory = |asked: &String| self.deps.profiles.directory(&agent, asked, found);
@@ -243,6 +247,8 @@ impl Manager {
             voting: request.voting.unwrap_or_default(),
             mcp_servers: request.mcp_servers.clone(),
             auth_method: request.auth_method.clone(),
+            command: request.command.clone(),
+            listing: request.listing,
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),
@@ -319,8 +325,9 @@ impl Manager {
             spawned_by: request.spawned_by.clone(),
             parent_session_key: request.spawned_by.clone(),
             gateway_instance_id: self.instance_id,
-            agent_session_id: None,
-            resumable: false,
+            // The agent itself decides whether the conversation exists.
+            resumable: request.resume.is_some(),
+            agent_session_id: request.resume.clone(),
             agent_info: None,
             lease_id: None,
             options,
@@ -330,6 +337,29 @@ impl Manager {
             updated_at_ms: now_ms,
             last_activity_at_ms: now_ms,
         }
+    }
+}
+
+/// Checks a request about conversations that the agent has stored.
+///
+/// # Errors
+/// `USAGE`.
+fn check_stored(request: &SpawnRequest, backend: &str) -> Result<(), Failure> {
+    let usage = |text: &str| Err(Failure::new(Code::Usage, text).origin("client"));
+    if request.resume.is_none() && request.listing.is_none() {
+        return Ok(());
+    }
+    if backend != direct::ID {
+        return usage("stored conversations of an agent need the backend direct: acpx keeps its own");
+    }
+    if request.listing.is_some() && (request.resume.is_some() || request.prompt.is_some()) {
+        return usage("a list of the stored sessions takes neither a prompt nor a session to continue");
+    }
+    match &request.resume {
+        Some(id) if !direct::is_session_id(id) => {
+            usage("the id of the conversation to continue is empty or longer than 1024 bytes")
+        }
+        _ => Ok(()),
     }
 }
 

@@ -28,8 +28,12 @@ use std::time::Duration;
 const REBUILD_MS: u64 = 250;
 
 /// True if a command must act on the process even if nothing can be committed (H19).
-pub(super) const fn is_stop_command(command: &ActorCommand) -> bool {
-    matches!(command, ActorCommand::Cancel(_) | ActorCommand::Close(_))
+pub(crate) const fn is_stop_command(command: &ActorCommand) -> bool {
+    match command {
+        ActorCommand::Cancel(_) => true,
+        ActorCommand::Close(request) => request.if_idle_since_ms.is_none(),
+        _ => false,
+    }
 }
 
 /// Requests the end of a process, regardless of the database.
@@ -165,6 +169,10 @@ impl SessionTask {
         }
         if matches!(error, StoreError::LabelTaken { .. }) {
             tracing::info!(session_key = %self.key, %error, "label taken; session keeps its own");
+            return self.rebuild().await;
+        }
+        if matches!(error, StoreError::SessionBound) {
+            tracing::info!(session_key = %self.key, "session bound; not closed");
             return self.rebuild().await;
         }
         tracing::error!(session_key = %self.key, %error, "commit failed; rebuilding session actor");

@@ -62,6 +62,7 @@ pub(super) fn session(name: &str) -> SessionRow {
         agent_info: None,
         lease_id: None,
         options: SessionOptions {
+            command: Vec::new(),
             permission: PermissionMode::Ask,
             non_interactive: NonInteractive::Fail,
             mode_id: Some("default".into()),
@@ -74,6 +75,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             mcp_servers: vec![acp_core::config::McpServer { name: "files".into(), ..Default::default() }],
             additional_directories: vec!["/more".into()],
             auth_method: Some("key".to_owned()),
+            listing: None,
             asking: None,
         },
         last_session_seq: 0,

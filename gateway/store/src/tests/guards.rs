@@ -144,7 +144,7 @@ async fn journal_is_append_only() {
         let result = store.write("tamper", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await;
         assert!(constraint(result).contains("append-only"), "{sql}");
     }
-    let events = store.events_after(row.session_key, 0, 10, 1_000).await.unwrap();
+    let events = store.events_after(row.session_key, None, 10, 1_000).await.unwrap().rows;
     assert_eq!(events[0].kind, EventKind::AgentMessage);
 }
 
@@ -182,6 +182,25 @@ async fn closed_session_has_no_bindings_and_stays_closed() {
     let late = binding(&row.session_key, "elsewhere", BindingStatus::Active);
     let bind = store.write("bind", move |tx| crate::bindings::insert(tx, &late)).await;
     assert!(constraint(bind).contains("closed"));
+}
+
+/// A close on condition ends no binding that was made since its actor last looked.
+#[tokio::test]
+async fn bound_session_is_not_closed_on_condition() {
+    let (_dir, store) = open();
+    let row = session("s");
+    store.spawn_session(spawn_tx(row.clone())).await.unwrap();
+    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let closed = Write::Session(Box::new(SessionRow { state: SessionState::Closed, ..row.clone() }));
+    let close =
+        || vec![Write::RequireUnbound, closed.clone(), Write::EndBindings { reason: "closed".into() }];
+    let bound = binding(&row.session_key, "room", BindingStatus::Active);
+    store.write("bind", move |tx| crate::bindings::insert(tx, &bound)).await.unwrap();
+    let refused = store.commit(fence.clone(), close()).await;
+    assert!(matches!(refused, Err(StoreError::SessionBound)), "{refused:?}");
+    let (key, end) = (row.session_key.clone(), "unbound");
+    store.write("unbind", move |tx| crate::bindings::end_all(tx, &key, end)).await.unwrap();
+    store.commit(fence, close()).await.unwrap();
 }
 
 #[tokio::test]

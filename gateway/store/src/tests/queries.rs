@@ -44,6 +44,8 @@ async fn sessions_are_filtered_and_paged_in_creation_order() {
         (SessionQuery { agents: agents(&["none"]), ..query() }, vec![]),
         (SessionQuery { text: text("PROJECT"), ..query() }, vec!["one"]),
         (SessionQuery { text: text("label of t"), ..query() }, vec!["two"]),
+        (SessionQuery { idle_since_ms: Some(2), ..query() }, vec!["two"]),
+        (SessionQuery { idle_since_ms: Some(u64::MAX), ..query() }, vec!["one", "two"]),
         (SessionQuery { text: text("%"), ..query() }, vec![]),
         (SessionQuery { text: text(""), ..query() }, vec!["one", "two"]),
     ] {

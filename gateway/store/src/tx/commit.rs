@@ -17,7 +17,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Superseded`] if the fence is not the newest; [`StoreError::Numbering`] if a number does
     /// not follow the last one; [`StoreError::LimitReached`]; [`StoreError::KeyTaken`];
-    /// [`StoreError::UsedMeanwhile`]; [`StoreError::Refused`]; as [`Store::write`].
+    /// [`StoreError::UsedMeanwhile`]; [`StoreError::SessionBound`]; [`StoreError::Refused`]; as [`Store::write`].
     pub async fn commit(&self, fence: ActorFence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
         self.write_sized("commit", bytes, move |tx| {
@@ -57,6 +57,7 @@ fn weight(write: &Write) -> usize {
         | Write::Written { .. }
         | Write::Wake(_)
         | Write::Idempotency { .. }
+        | Write::RequireUnbound
         | Write::EndBindings { .. }
         | Write::ExpireBinding { .. }
         | Write::TouchBindings { .. } => 0,
@@ -185,6 +186,8 @@ impl BatchWriter<'_> {
             }
             // `Wake` is checked first, see `commit`; bindings end after the journal, see `apply`.
             Write::Wake(_) | Write::EndBindings { .. } | Write::ExpireBinding { .. } => Ok(()),
+            Write::RequireUnbound if bindings::of_session(tx, self.session)?.is_empty() => Ok(()),
+            Write::RequireUnbound => Err(StoreError::SessionBound),
             Write::TouchBindings { at_ms } => bindings::touch_all(tx, self.session, *at_ms),
         }
     }

@@ -34,8 +34,9 @@ impl Store {
     /// Inserts a session and its first rows, within the limits on sessions in use.
     ///
     /// # Errors
-    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::TooManyChildren`], [`StoreError::LabelTaken`],
-    /// [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::TooManyChildren`],
+    /// [`StoreError::LabelTaken`], [`StoreError::Continued`], [`StoreError::ConversationBound`], as [`Store::commit`]. After an
+    /// error nothing was created.
     pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, naming, binding, run, events, idempotency, caps, children_max } = spawn;
@@ -45,6 +46,7 @@ impl Store {
             if let Some(naming) = &naming {
                 acpx_names::check_free(tx, &session.agent, naming)?;
             }
+            sessions::check_not_continued(tx, &session)?;
             sessions::check_caps(tx, &caps)?;
             if let (Some(parent), Some(max)) = (&session.spawned_by, children_max) {
                 sessions::check_children(tx, parent, max)?;

@@ -92,6 +92,29 @@ fn closed_session_can_be_deleted() {
 }
 
 #[test]
+fn close_on_condition_spares_a_session_in_use() {
+    let close = |world: &mut World, since_ms| {
+        let request = CloseRequest { if_idle_since_ms: Some(since_ms), ..CloseRequest::new("idle") };
+        world.command(ActorCommand::Close(request)).map(drop)
+    };
+    let is_in_use =
+        |refused: Result<(), Failure>| refused.unwrap_err().detail_code.as_deref() == Some("SESSION_IN_USE");
+    let mut world = ready();
+    let run = prompt(&mut world, "Thello").unwrap();
+    let events = world.rows.events.len();
+    assert!(is_in_use(close(&mut world, u64::MAX)), "a turn runs");
+    assert_eq!(world.rows.events.len(), events, "a refused close writes nothing");
+    world.emit("D\n");
+    assert_eq!(run_state(&world, run), RunState::Completed);
+    let used_ms = world.rows.session.last_activity_at_ms;
+    assert!(is_in_use(close(&mut world, used_ms - 1)), "used after that time");
+    assert_eq!(world.rows.session.state, SessionState::Idle);
+    close(&mut world, used_ms).unwrap();
+    assert_eq!(world.rows.session.state, SessionState::Closed);
+    close(&mut world, 0).unwrap();
+}
+
+#[test]
 fn discard_is_answered_before_the_process_ends() {
     let discard = || CloseRequest { discard: true, ..CloseRequest::new("enough") };
     let discarded = |answer: CommandReply| match answer {

@@ -117,6 +117,7 @@ pub(in crate::runtime) fn abilities(result: &Value) -> AgentCapabilities {
         load: agent.and_then(|agent| agent.get("loadSession")) == Some(&Value::Bool(true)),
         resume: of("resume"),
         close: of("close"),
+        list: of("list"),
         delete: of("delete"),
         steer: steering(Some(result)) || steering(agent),
         mcp_http: mcp("http"),

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `state` | the machine's state, small and serialisable |
 //! | `open` | initialise, then new, resume or load, then mode and options |
+//! | `listing` | initialise, then list the agent's stored sessions |
 //! | `turn` | prompt, steer, cancel, options, probe, close, and their answers |
 //! | `requests` | requests of the agent |
 //! | `updates` | updates of the agent |
@@ -18,6 +19,7 @@ mod calls;
 mod excerpt;
 mod halves;
 pub(super) mod lens;
+mod listing;
 mod open;
 mod requests;
 mod state;
@@ -30,6 +32,8 @@ mod asking_tests;
 mod cancel_tests;
 #[cfg(test)]
 mod lens_tests;
+#[cfg(test)]
+mod listing_tests;
 #[cfg(test)]
 mod open_tests;
 #[cfg(test)]
@@ -44,6 +48,8 @@ mod sign_in_tests;
 mod surrogate_tests;
 #[cfg(test)]
 pub mod tests;
+
+pub use open::is_session_id;
 
 use crate::agent_settings::OptionChange;
 use crate::backend::{

@@ -19,7 +19,8 @@ const SESSION_ID_BYTES_MAX: usize = 1024;
 /// Maximum length of the list of modes in a status, in characters.
 const KNOWN_CHARS_MAX: usize = 500;
 
-fn fits(id: &str) -> bool {
+/// True if a text can be an agent's id of a conversation.
+pub fn is_session_id(id: &str) -> bool {
     !id.is_empty() && id.len() <= SESSION_ID_BYTES_MAX
 }
 
@@ -37,6 +38,7 @@ impl DirectMachine {
                 additional_directories: input.additional_directories.clone(),
                 agent: input.agent.clone(),
                 auth_method: input.auth_method.clone(),
+                listing: input.listing,
             }),
             asking_mode: input.asking_mode.clone(),
             vouched: input.asks,
@@ -170,6 +172,9 @@ impl DirectMachine {
 
     fn open_session(&mut self) -> Vec<BackendStep> {
         let Some(wanted) = self.state.wanted.clone() else { return Vec::new() };
+        if wanted.listing.is_some() {
+            return self.list_sessions(None);
+        }
         self.state.session_id.clone_from(&wanted.resume);
         let params = self.session_params(&wanted);
         if wanted.resume.is_none() {
@@ -199,7 +204,8 @@ impl DirectMachine {
         };
         let result = lens::value(raw);
         if self.state.phase == HandshakePhase::Creating {
-            let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| fits(id)) else {
+            let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| is_session_id(id))
+            else {
                 let text = "The agent opened a session without a usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
             };
@@ -242,7 +248,7 @@ impl DirectMachine {
         self.fail(Failure { acp: Some(lens::raw_error(error)), ..failure })
     }
 
-    fn fail_opening(&mut self, error: &str, what: &str) -> Vec<BackendStep> {
+    pub(super) fn fail_opening(&mut self, error: &str, what: &str) -> Vec<BackendStep> {
         let (code, message) = lens::error(error);
         let failure = if self.needs_sign_in(code, &message) {
             self.sign_in_failure(&message)
@@ -275,7 +281,7 @@ impl DirectMachine {
         Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent")
     }
 
-    fn fail(&mut self, failure: Failure) -> Vec<BackendStep> {
+    pub(super) fn fail(&mut self, failure: Failure) -> Vec<BackendStep> {
         self.state.phase = HandshakePhase::Failed;
         vec![BackendStep::Failed(failure)]
     }

@@ -4,7 +4,7 @@
 use super::calls::OpenToolCalls;
 use crate::agent_settings::OptionChange;
 use crate::agent_settings::{AgentSettings, ConfigOption, MODEL_OPTION};
-use crate::backend::CloseMode;
+use crate::backend::{CloseMode, SessionListing};
 use crate::config::{ClientFs, McpServer};
 use crate::files::AcceptedContent;
 use acp_shared::ids::{LeaseId, RunId};
@@ -97,6 +97,9 @@ pub(super) struct MachineState {
     pub(super) goodbye: Option<CloseMode>,
     /// Number of the next request without a durable id.
     pub(super) counter: u64,
+    /// Number of stored sessions that the agent has listed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(super) listed: usize,
     /// Number of lines that were not messages.
     pub(super) noise: u64,
     /// First half of a character cut at the end of the last chunk.
@@ -164,6 +167,8 @@ pub(super) enum HandshakePhase {
     Resuming,
     /// `session/load` was sent.
     Loading,
+    /// `session/list` was sent.
+    Listing,
     /// A mode or an option is being set.
     Setting,
     /// The session is open.
@@ -188,6 +193,8 @@ pub(super) struct WantedSession {
     pub(super) agent: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) auth_method: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) listing: Option<SessionListing>,
 }
 
 /// Capabilities that the agent reported.
@@ -196,6 +203,8 @@ pub(in crate::runtime) struct AgentCapabilities {
     pub(in crate::runtime) load: bool,
     pub(in crate::runtime) resume: bool,
     pub(super) close: bool,
+    #[serde(default)]
+    pub(super) list: bool,
     #[serde(default)]
     pub(super) delete: bool,
     pub(super) steer: bool,

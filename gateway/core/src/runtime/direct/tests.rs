@@ -76,6 +76,7 @@ pub(in crate::runtime) fn defaults() -> StartSessionParams {
         offer_terminal: true,
         agent: "qwen".to_owned(),
         auth_method: None,
+        listing: None,
     }
 }
 

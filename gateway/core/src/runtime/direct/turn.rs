@@ -298,7 +298,8 @@ impl DirectMachine {
             ("new", HandshakePhase::Creating)
             | ("resume", HandshakePhase::Resuming)
             | ("load", HandshakePhase::Loading) => self.opened(outcome),
-            ("setup", HandshakePhase::Setting) if self.is_current_setting(number) => {
+            ("list", HandshakePhase::Listing) if self.is_current_number(number) => self.listed(outcome),
+            ("setup", HandshakePhase::Setting) if self.is_current_number(number) => {
                 self.setting_done(outcome)
             }
             ("set", HandshakePhase::Ready) => self.change_done(number, outcome, raw),
@@ -308,9 +309,9 @@ impl DirectMachine {
         }
     }
 
-    /// True if `number` is the setting in progress. Settings are sent one at a time before the session is
+    /// True if `number` is the setting or the page of a list in progress. They are sent one at a time before the session is
     /// open, and no probes are sent before that, so it is the last number issued.
-    fn is_current_setting(&self, number: Option<&str>) -> bool {
+    fn is_current_number(&self, number: Option<&str>) -> bool {
         number.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n + 1 == self.state.counter)
     }
 

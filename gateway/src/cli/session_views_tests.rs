@@ -3,6 +3,7 @@
 use super::*;
 use crate::tests::session_row;
 use acp_core::agent_settings::{AgentSettings, Choices, ConfigOption};
+use acp_shared::ids::SessionKey;
 
 #[test]
 fn modes_models_and_options_of_the_agent_have_a_row_each() {
