@@ -116,7 +116,8 @@ fn stored_sessions_are_listed_and_one_is_continued() {
     assert_eq!(none["sessions"], json!([]));
     // Two sessions never continue one conversation.
     let id = stored[0]["session_id"].as_str().unwrap_or_default();
-    let resume = |id: &str| house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--resume", id]);
+    let resume =
+        |id: &str| house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--resume", id]);
     assert_eq!(resume(id).error()["detail_code"], "CONVERSATION_CONTINUED");
     let _ = house.verb(&["sessions", "close", &keys[0]]);
     let continued = resume(id).ok().json();

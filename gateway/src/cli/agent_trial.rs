@@ -181,9 +181,16 @@ fn format_stored(stored: &StoredSessions) -> String {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let rows = stored.sessions.iter().map(|stored| {
         let open = stored.session_key.as_ref().map(SessionKey::to_string).unwrap_or_default();
-        vec![stored.session_id.clone(), text(&stored.updated_at), text(&stored.title), text(&stored.cwd), open]
+        vec![
+            stored.session_id.clone(),
+            text(&stored.updated_at),
+            text(&stored.title),
+            text(&stored.cwd),
+            open,
+        ]
     });
-    let more = if stored.more { "\nThe agent has more sessions; --cwd DIR lists those of a directory." } else { "" };
+    let more =
+        if stored.more { "\nThe agent has more sessions; --cwd DIR lists those of a directory." } else { "" };
     format!(
         "{}\n{more}\nNext: acp-gateway sessions spawn --agent {} --cwd {} --resume {}",
         table(&["ID", "UPDATED", "TITLE", "CWD", "OPEN AS"], rows),
@@ -253,11 +260,8 @@ async fn try_agent(
 
 async fn close(client: &GatewayClient, key: &SessionKey, verb: &str) -> CliResult {
     let path = format!("/v1/sessions/{}/{verb}", encode(key.as_str()));
-    let body = CloseBody {
-        reason: Some("the trial ended".to_owned()),
-        discard: true,
-        ..CloseBody::default()
-    };
+    let body =
+        CloseBody { reason: Some("the trial ended".to_owned()), discard: true, ..CloseBody::default() };
     let _: SessionStatus = client.post(&path, &body, &IdempotencyKey::mint()).await?;
     Ok(())
 }

@@ -142,8 +142,7 @@ async fn close(
     let verb = if args.delete { "delete" } else { "close" };
     let path = format!("/v1/sessions/{}/{verb}", encode(view.session_key.as_str()));
     let reason = format!("idle for more than {}", format_duration(args.older_than));
-    let body =
-        CloseBody { reason: Some(reason), if_idle_since_ms: Some(since_ms), ..CloseBody::default() };
+    let body = CloseBody { reason: Some(reason), if_idle_since_ms: Some(since_ms), ..CloseBody::default() };
     let _: SessionStatus = client.post(&path, &body, &IdempotencyKey::mint()).await?;
     Ok(())
 }

@@ -5,8 +5,8 @@ use crate::api::client::{EventSelection, GatewayClient, encode};
 use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, name};
-use crate::cli::session_prune::{self, PruneArgs};
 use crate::cli::session_arg::{SessionArg, resolve_name};
+use crate::cli::session_prune::{self, PruneArgs};
 use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, session_views, shell_completion, usage};
 use acp_core::api::{
     BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, SessionView, SpawnBody, SpawnedView,

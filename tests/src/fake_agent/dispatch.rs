@@ -244,11 +244,14 @@ impl Agent {
         };
         let after = params["cursor"].as_str().unwrap_or_default();
         let mut found = self.sessions.list()?;
-        found.retain(|session| session.id.as_str() > after && cwd.as_ref().is_none_or(|cwd| *cwd == session.cwd));
+        found.retain(|session| {
+            session.id.as_str() > after && cwd.as_ref().is_none_or(|cwd| *cwd == session.cwd)
+        });
         let more = found.len() > LIST_PAGE;
         found.truncate(LIST_PAGE);
         let title = |session: &Session| session.history.first().map(|entry| entry.text.clone());
-        let entry = |session: &Session| json!({"sessionId": session.id, "cwd": session.cwd, "title": title(session)});
+        let entry =
+            |session: &Session| json!({"sessionId": session.id, "cwd": session.cwd, "title": title(session)});
         let sessions: Vec<Value> = found.iter().map(entry).collect();
         let next = found.last().filter(|_| more).map(|session| session.id.clone());
         Ok(json!({"sessions": sessions, "nextCursor": next}))

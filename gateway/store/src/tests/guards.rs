@@ -192,7 +192,8 @@ async fn bound_session_is_not_closed_on_condition() {
     store.spawn_session(spawn_tx(row.clone())).await.unwrap();
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     let closed = Write::Session(Box::new(SessionRow { state: SessionState::Closed, ..row.clone() }));
-    let close = || vec![Write::RequireUnbound, closed.clone(), Write::EndBindings { reason: "closed".into() }];
+    let close =
+        || vec![Write::RequireUnbound, closed.clone(), Write::EndBindings { reason: "closed".into() }];
     let bound = binding(&row.session_key, "room", BindingStatus::Active);
     store.write("bind", move |tx| crate::bindings::insert(tx, &bound)).await.unwrap();
     let refused = store.commit(fence.clone(), close()).await;

@@ -97,9 +97,8 @@ fn close_on_condition_spares_a_session_in_use() {
         let request = CloseRequest { if_idle_since_ms: Some(since_ms), ..CloseRequest::new("idle") };
         world.command(ActorCommand::Close(request)).map(drop)
     };
-    let is_in_use = |refused: Result<(), Failure>| {
-        refused.unwrap_err().detail_code.as_deref() == Some("SESSION_IN_USE")
-    };
+    let is_in_use =
+        |refused: Result<(), Failure>| refused.unwrap_err().detail_code.as_deref() == Some("SESSION_IN_USE");
     let mut world = ready();
     let run = prompt(&mut world, "Thello").unwrap();
     let events = world.rows.events.len();

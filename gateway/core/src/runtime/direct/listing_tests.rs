@@ -37,12 +37,14 @@ fn pages_are_read_until_there_is_no_cursor() {
         { "sessionId": 7 },
     ]);
     let steps = answer(&mut machine, &steps, &json!({ "sessions": entries, "nextCursor": "2" }));
-    let first = json!({ "session_id": "a", "cwd": "/w", "title": "one two", "updated_at": "2026-01-01T00:00:00Z" });
+    let first =
+        json!({ "session_id": "a", "cwd": "/w", "title": "one two", "updated_at": "2026-01-01T00:00:00Z" });
     assert_eq!(page(&steps), json!({ "sessions": [first], "more": false }));
     assert_eq!(sent(&steps)[0].0["params"], json!({ "cwd": "/w", "cursor": "2" }));
     // A gateway that was killed continues with the same page.
     let mut machine = DirectMachine::open(Some(&machine.save())).unwrap();
-    let steps = answer(&mut machine, &steps, &json!({ "sessions": [{ "sessionId": "b" }], "nextCursor": null }));
+    let steps =
+        answer(&mut machine, &steps, &json!({ "sessions": [{ "sessionId": "b" }], "nextCursor": null }));
     assert_eq!(page(&steps), json!({ "sessions": [{ "session_id": "b" }], "more": false }));
     assert_eq!(steps.last(), Some(&BackendStep::Listed));
 }

@@ -204,7 +204,8 @@ impl DirectMachine {
         };
         let result = lens::value(raw);
         if self.state.phase == HandshakePhase::Creating {
-            let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| is_session_id(id)) else {
+            let Some(id) = result.get("sessionId").and_then(Value::as_str).filter(|id| is_session_id(id))
+            else {
                 let text = "The agent opened a session without a usable id.";
                 return self.fail(Failure::new(Code::SessionInitFailed, text).detail("NO_SESSION_ID"));
             };
