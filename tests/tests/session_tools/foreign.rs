@@ -23,7 +23,8 @@ fn uses_the_tools(name: &'static str, other: &'static str) {
     agent
         .settings
         .extend([("session_tools".to_owned(), true.into()), ("spawn_agents".to_owned(), may_spawn)]);
-    let house = Plan::default().build_in(world, &BTreeMap::from([(name, agent), (other, of(other))]));
+    let agents = BTreeMap::from([(name, agent), (other, of(other))]);
+    let house = Plan::default().build_in(world, &agents);
     let key = house.world.spawn(GATEWAY, name, "work/project");
     // The task is a script for the model of the other agent, which must not see it as its own.
     let task = r"\u005b\u005bsay forty two\u005d\u005d";

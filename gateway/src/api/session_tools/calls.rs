@@ -188,11 +188,11 @@ impl<'a> AgentCalls<'a> {
         let (mut at, mut bytes) = (after.unwrap_or(newest), 0);
         let (mut rows, mut read) = (VecDeque::new(), 0);
         loop {
-            let page = self.service.events_after(&row.session_key, at, PAGE_ROWS, PAGE_BYTES).await?;
-            if page.is_empty() {
+            let page = self.service.events_after(&row.session_key, Some(at), PAGE_ROWS, PAGE_BYTES).await?;
+            if page.rows.is_empty() {
                 return Ok((rows, false));
             }
-            for row in page {
+            for row in page.rows {
                 at = row.session_seq;
                 bytes += row.payload.len();
                 read += 1;
@@ -277,14 +277,14 @@ impl<'a> AgentCalls<'a> {
             }
         };
         while wait_s > 0 && found.state.is_ended() && !answer.has_ended() {
-            let page = match self.service.events_after(key, at, PAGE_ROWS, PAGE_BYTES).await {
+            let page = match self.service.events_after(key, Some(at), PAGE_ROWS, PAGE_BYTES).await {
                 // Retention was faster.
                 Err(failure) if failure.code == Code::CursorPruned => break,
                 page => page?,
             };
-            let Some(last) = page.last() else { break };
+            let Some(last) = page.rows.last() else { break };
             at = last.session_seq;
-            page.iter().for_each(|row| answer.add(row));
+            page.rows.iter().for_each(|row| answer.add(row));
         }
         let mut result = replies::run(key, &found);
         let secrets = self.service.secrets(row);
