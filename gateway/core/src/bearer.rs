@@ -74,27 +74,25 @@ impl BearerToken {
     }
 }
 
-/// Replaces what looks like a token in a text.
+/// Replaces what looks like a token in a text. Overlapping ones are replaced as one.
 #[must_use]
 pub fn redact_tokens(text: &str) -> Cow<'_, str> {
-    let mut out = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(PREFIX) {
-        let (before, from) = rest.split_at(at);
-        let end = PREFIX.len() + TOKEN_CHARS;
-        out.push_str(before);
-        if from.get(..end).is_some_and(|shown| BearerToken::parse(shown).is_some()) {
-            out.push_str(REDACTED);
-            rest = from.get(end..).unwrap_or_default();
-        } else {
-            out.push_str(PREFIX);
-            rest = from.get(PREFIX.len()..).unwrap_or_default();
+    let (mut out, mut copied) = (String::new(), 0);
+    for (at, _) in text.match_indices(PREFIX) {
+        let end = at + PREFIX.len() + TOKEN_CHARS;
+        if text.get(at..end).is_none_or(|shown| BearerToken::parse(shown).is_none()) {
+            continue;
         }
+        if let Some(before) = text.get(copied..at) {
+            out.push_str(before);
+            out.push_str(REDACTED);
+        }
+        copied = end;
     }
-    if out.is_empty() {
+    if copied == 0 {
         return Cow::Borrowed(text);
     }
-    out.push_str(rest);
+    out.push_str(text.get(copied..).unwrap_or_default());
     Cow::Owned(out)
 }
 
@@ -151,7 +149,8 @@ mod tests {
         let shown = token().show();
         for (text, want) in [
             (format!("a {shown}, {shown}"), "a [redacted:token], [redacted:token]"),
-            (format!("acp_acp_{shown}ü"), "acp_acp_[redacted:token]ü"),
+            (format!("acp_acp_{shown}ü"), "[redacted:token]ü"),
+            (format!("acp_{shown} acp_"), "[redacted:token] acp_"),
             ("acp_host and acp_".to_owned(), "acp_host and acp_"),
             ("nothing".to_owned(), "nothing"),
         ] {
