@@ -3,7 +3,7 @@
 use acp_tests::cli::run;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::pty::Pty;
-use acp_tests::wait::{LONG, SOON};
+use acp_tests::wait::{LONG, SOON, eventually};
 use acp_tests::world::bin;
 use rustix::process::Signal;
 use std::path::PathBuf;
@@ -148,7 +148,8 @@ fn written(command: &mut Command, is_terminal: bool) -> String {
     }
     let mut pty = Pty::start(command, 120, 60);
     assert_eq!(pty.exit_code(), Some(0), "{}", pty.written());
-    pty.written()
+    // The terminal keeps what an ended program wrote until it is read.
+    eventually(LONG, "the text is read", || Some(pty.written()).filter(|text| text.ends_with('\n')))
 }
 
 /// Flags, a variable, whether standard output is a terminal, and whether colours are expected.
