@@ -46,6 +46,7 @@ pub struct IdempotencyRecord {
 
 /// Event for an actor, processed in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "commands are the usual inputs, and each is moved once")]
 pub enum ActorInput {
     /// The actor was just restored from the database.
     Started,

@@ -301,6 +301,6 @@ impl<'a> AgentCalls<'a> {
 }
 
 fn restarting() -> Failure {
-    let text = "The gateway ends while the call waits. The turn goes on.";
+    let text = "The gateway ends while the call waits. The turn continues.";
     Failure::new(Code::GatewayUnavailable, text).origin("gateway").retryable()
 }
