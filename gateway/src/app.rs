@@ -10,6 +10,7 @@ use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ConsoleListener, ListenerStates, Listeners};
+use crate::api::session_tools::{self, socket::AgentsListener};
 use crate::api::sign_in::{self, ConsoleDesk};
 use crate::api::socket::ApiListener;
 use crate::api::tokens::{self, TokenRegistry};
@@ -117,10 +118,11 @@ pub(crate) async fn serve(
     let registry = TokenRegistry::open(store.clone()).await?;
     let (consoles, asked) = mpsc::channel(CONSOLES_WAITING_MAX);
     let desk = ConsoleDesk { tokens: registry.clone(), listeners: consoles };
-    let routes = all_routes(&service, api, console, &scrape, desk);
+    let routes = all_routes(&service, api.clone(), console, &scrape, desk);
     let listener = open_metrics_listener(config).await?;
     let resumed = resume_work(&service.manager, &inlet).await?;
     let listeners = open_listeners(&service, routes.clone(), registry, asked).await?;
+    let agents = serve_session_tools(&service, &api, clock, &stop)?;
     let serving = tokio::spawn(bound.with_metrics(metrics).serve(routes, api_limits(config), stop.clone()));
     let listeners = tokio::spawn(listeners.run(stop.clone()));
     for channel in &channels {
@@ -128,7 +130,12 @@ pub(crate) async fn serve(
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
-    tasks.extend([("local API", serving), ("listeners", listeners), ("bots", bots)]);
+    tasks.extend([
+        ("local API", serving),
+        ("listeners", listeners),
+        ("bots", bots),
+        ("session tools", agents),
+    ]);
     if let Some(listener) = listener {
         let bounds = metrics_endpoint::ScrapeLimits::default();
         tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
@@ -180,6 +187,21 @@ async fn open_listeners(
     let GatewayService { live, metrics, listeners, .. } = service;
     let server = HttpServer { router, limits: api_limits(live.at_start()) };
     Listeners::open(server, live.clone(), tokens, metrics.clone(), listeners.clone(), asked).await
+}
+
+/// Opens the socket of the session tools, and serves it.
+fn serve_session_tools(
+    service: &GatewayService,
+    api: &Api,
+    clock: Clock,
+    stop: &CancellationToken,
+) -> Result<JoinHandle<()>, Failure> {
+    let (socket, metrics) = (service.agents.agents_socket(), service.metrics.clone());
+    let is_elsewhere = service.live.at_start().northbound.agents_socket.is_some();
+    let bound = AgentsListener::bind(socket, is_elsewhere, metrics.clone());
+    let bound = bound.map_err(|error| io_failure("listen at", socket, &error))?;
+    let routes = session_tools::router(api.clone(), metrics, clock);
+    Ok(tokio::spawn(bound.serve(routes, api.limits, stop.clone())))
 }
 
 async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {

@@ -197,7 +197,16 @@ pub(crate) fn permission_row(key: &SessionKey, at: u64) -> PermissionRow {
 
 pub(crate) fn spawn_tx(session: SessionRow, binding: Option<BindingRow>) -> SpawnTx {
     let caps = acp_core::writes::SessionLimits { sessions_max: 1_000, account: None };
-    SpawnTx { session, naming: None, binding, run: None, events: Vec::new(), idempotency: None, caps }
+    SpawnTx {
+        session,
+        naming: None,
+        binding,
+        run: None,
+        events: Vec::new(),
+        idempotency: None,
+        caps,
+        children_max: None,
+    }
 }
 
 pub(crate) async fn spawn(store: &Store, session: SessionRow, binding: Option<BindingRow>) {

@@ -2,12 +2,17 @@
 
 use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use sha2::{Digest, Sha256};
+use std::borrow::Cow;
 use std::fmt;
 
 /// Beginning of each token, by which people and scanners of secrets recognise one.
 const PREFIX: &str = "acp_";
 /// Number of random bytes of a token.
 pub const SECRET_BYTES: usize = 32;
+/// Number of characters of a token behind its prefix.
+const TOKEN_CHARS: usize = 43;
+/// Placeholder for a token.
+const REDACTED: &str = "[redacted:token]";
 /// Beginning of the WebSocket subprotocol that carries a token, for clients that cannot set headers.
 const SUBPROTOCOL: &str = "acphost.bearer.";
 
@@ -33,7 +38,7 @@ impl fmt::Display for TokenDigest {
 }
 
 /// A token in the clear. Never logged.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct BearerToken([u8; SECRET_BYTES]);
 
 impl fmt::Debug for BearerToken {
@@ -67,6 +72,28 @@ impl BearerToken {
     pub fn digest(&self) -> TokenDigest {
         TokenDigest(Sha256::digest(self.0).into())
     }
+}
+
+/// Replaces what looks like a token in a text. Overlapping ones are replaced as one.
+#[must_use]
+pub fn redact_tokens(text: &str) -> Cow<'_, str> {
+    let (mut out, mut copied) = (String::new(), 0);
+    for (at, _) in text.match_indices(PREFIX) {
+        let end = at + PREFIX.len() + TOKEN_CHARS;
+        if text.get(at..end).is_none_or(|shown| BearerToken::parse(shown).is_none()) {
+            continue;
+        }
+        if let Some(before) = text.get(copied..at) {
+            out.push_str(before);
+            out.push_str(REDACTED);
+        }
+        copied = end;
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(text.get(copied..).unwrap_or_default());
+    Cow::Owned(out)
 }
 
 /// Returns the token of an `Authorization` header; `None` for another scheme or an invalid token.
@@ -115,6 +142,20 @@ mod tests {
         let digest = token().digest();
         assert_eq!(TokenDigest::parse(&digest.to_string()), Ok(digest));
         assert!(TokenDigest::parse("00").is_err());
+    }
+
+    #[test]
+    fn tokens_in_texts_are_redacted() {
+        let shown = token().show();
+        for (text, want) in [
+            (format!("a {shown}, {shown}"), "a [redacted:token], [redacted:token]"),
+            (format!("acp_acp_{shown}ü"), "[redacted:token]ü"),
+            (format!("acp_{shown} acp_"), "[redacted:token] acp_"),
+            ("acp_host and acp_".to_owned(), "acp_host and acp_"),
+            ("nothing".to_owned(), "nothing"),
+        ] {
+            assert_eq!(redact_tokens(&text), want);
+        }
     }
 
     #[test]

@@ -47,6 +47,7 @@ pub mod runtime;
 pub mod sanitize;
 pub mod secrets;
 pub mod session;
+pub mod session_tools;
 pub mod static_binding;
 #[cfg(test)]
 mod tests;

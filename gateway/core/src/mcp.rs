@@ -1,9 +1,11 @@
 //! MCP servers and additional directories of a session: merges the three levels, and builds the parameters of
 //! `session/new`, `session/load` and `session/resume`.
 
+use crate::bearer::BearerToken;
 use crate::config::mcp::mistakes;
 use crate::config::{McpServer, McpTransport, Secret};
 use crate::failure::Failure;
+use crate::session_tools::{ENV_SOCKET, ENV_TOKEN, SERVER_NAME};
 use acp_shared::codes::Code;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -97,6 +99,18 @@ pub fn server_param(server: &McpServer) -> Value {
     }
 }
 
+/// Returns the server of the session tools: the bridge, with the socket of the gateway and the token of the lease.
+pub fn session_tools_server(command: &str, socket: &str, token: &BearerToken) -> McpServer {
+    let env = [(ENV_SOCKET, socket.to_owned()), (ENV_TOKEN, token.show())];
+    McpServer {
+        name: SERVER_NAME.to_owned(),
+        command: Some(command.to_owned()),
+        args: vec![Secret("mcp".to_owned())],
+        env: env.into_iter().map(|(name, value)| (name.to_owned(), Secret(value))).collect(),
+        ..McpServer::default()
+    }
+}
+
 /// MCP server as shown to people: without arguments, values, and secret parts of the address.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct McpServerView {
@@ -183,6 +197,16 @@ mod tests {
             want["name"] = "n".into();
             assert_eq!(server_param(&server("n", config)), want);
         }
+    }
+
+    #[test]
+    fn session_tools_are_a_program_with_socket_and_token() {
+        let token = BearerToken::new([7; 32]);
+        let server = session_tools_server("/bin/acp-gateway", "/run/agents.sock", &token);
+        let env = json!([{"name": "ACP_HOST_AGENT_SOCKET", "value": "/run/agents.sock"},
+            {"name": "ACP_HOST_AGENT_TOKEN", "value": token.show()}]);
+        let want = json!({"name": "acp-host", "command": "/bin/acp-gateway", "args": ["mcp"], "env": env});
+        assert_eq!(server_param(&server), want);
     }
 
     #[test]

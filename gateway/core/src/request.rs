@@ -54,6 +54,9 @@ pub struct SpawnRequest {
     pub acpx: Option<AcpxNaming>,
     /// Session that spawns and then owns this one; `None` for a request of a person.
     pub spawned_by: Option<SessionKey>,
+    /// True if the agent of that session asks: the new session then gets no more than that one has.
+    #[serde(skip)]
+    pub by_agent: bool,
     /// MCP servers of this session, which take precedence over configured ones.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mcp_servers: Vec<McpServer>,
@@ -177,6 +180,12 @@ pub struct PromptRequest {
     /// Run of another session whose completion the prompt tells.
     #[serde(skip)]
     pub completion_of: Option<RunId>,
+    /// Session whose agent sends the prompt; `None` for a person.
+    #[serde(skip)]
+    pub sender: Option<SessionKey>,
+    /// See [`RunRow::chain`].
+    #[serde(skip)]
+    pub chain: u64,
 }
 
 impl PromptRequest {
@@ -199,6 +208,7 @@ impl PromptRequest {
             asked_by: self.asked_by,
             interactive: self.interactive,
             permissions: self.permissions,
+            chain: self.chain,
             requester_message_id: self.requester_message_id,
             idempotency_key,
             last_seq: 0,

@@ -2,6 +2,7 @@
 
 use crate::agent_settings::AgentSettings;
 use crate::backend::{AgentRequest, AskGuarantee, InputKind, SessionListing};
+use crate::bearer::TokenDigest;
 use crate::config::McpServer;
 pub use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::failure::Failure;
@@ -237,6 +238,8 @@ pub struct RunRow {
     pub interactive: bool,
     /// Permission settings of this run alone.
     pub permissions: RunPermissions,
+    /// Number of runs before this one in a chain of messages between sessions; 0 for the prompt of a person.
+    pub chain: u64,
     /// Id of the channel's message.
     pub requester_message_id: Option<String>,
     /// Idempotency key of the request.
@@ -292,6 +295,8 @@ pub struct LeaseRow {
     pub link_state: String,
     /// True if the output is unusable (H2): it is discarded until the process is gone.
     pub broken: bool,
+    /// Digest of the token of its agent's session tools; `None` if the agent has none.
+    pub agent_token: Option<TokenDigest>,
 }
 
 impl LeaseRow {
@@ -306,6 +311,7 @@ impl LeaseRow {
             next_stdin_seq: 1,
             link_state: String::new(),
             broken: false,
+            agent_token: None,
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Secrets of an agent: the values of its environment and of its MCP servers. Redacted in errors, lines
 //! that are not ACP, results of turns and standard error; not in answers.
 
+use crate::bearer::redact_tokens;
 use crate::config::McpServer;
 use crate::failure::Failure;
 use crate::sanitize;
 use acp_shared::redact::{SECRET_BYTES_MIN, Secret, is_plain_variable};
 use serde_json::Value;
+use std::borrow::Cow;
 
 /// Placeholder for a secret of an MCP server.
 const OF_SERVER: &str = "***";
@@ -35,6 +37,9 @@ impl Secrets {
 
     /// Replaces the secrets in a text, also the beginning of one where the text was cut.
     pub fn redact_text(&self, text: &mut String) {
+        if let Cow::Owned(without) = redact_tokens(text) {
+            *text = without;
+        }
         for (secret, placeholder) in &self.0 {
             if text.contains(secret.expose()) {
                 *text = text.replace(secret.expose(), placeholder);
@@ -87,7 +92,7 @@ impl Secrets {
     }
 
     /// Replaces the secrets in the texts of a value. Returns true if there was one.
-    fn redact_value(&self, value: &mut Value) -> bool {
+    pub fn redact_value(&self, value: &mut Value) -> bool {
         match value {
             Value::String(text) => {
                 let before = text.clone();

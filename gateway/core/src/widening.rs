@@ -22,6 +22,12 @@ const fn rank(mode: PermissionMode) -> u8 {
     }
 }
 
+/// Returns the stricter of two permission modes.
+#[must_use]
+pub fn stricter(one: PermissionMode, other: PermissionMode) -> PermissionMode {
+    if rank(one) <= rank(other) { one } else { other }
+}
+
 /// Returns the scope that a change from one permission mode to another needs.
 #[must_use]
 pub fn scope_of_permission(from: PermissionMode, to: PermissionMode) -> Scope {
@@ -98,6 +104,7 @@ mod tests {
         for (from_place, from) in modes.into_iter().enumerate() {
             for (to_place, to) in modes.into_iter().enumerate() {
                 let want = if to_place > from_place { Scope::Approve } else { Scope::Prompt };
+                assert_eq!(stricter(from, to), modes[from_place.min(to_place)]);
                 assert_eq!(
                     scope_of_setting(&Setting::Permission(to), &options(from)),
                     want,

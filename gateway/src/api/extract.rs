@@ -9,7 +9,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_shared::redact::hide_value;
 pub(crate) use axum::Json;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{FromRequest, FromRequestParts, Path, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
@@ -174,6 +174,44 @@ pub(crate) fn declared_bytes(body: &Body, max: usize) -> usize {
     bytes.unwrap_or(max).min(max)
 }
 
+/// Reads the body of a request, limited in size and time.
+///
+/// # Errors
+/// Another content type than JSON, no sender, too long, too slow, or broken off.
+pub(crate) async fn json_bytes(request: Request, api: &Api) -> Result<Bytes, ApiError> {
+    let is_json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
+        let kind = kind.to_str().unwrap_or_default();
+        kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+    });
+    if !is_json {
+        let refused = ApiError::usage("the body must be application/json");
+        return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
+    }
+    let limit = Duration::from_millis(api.limits.body_ms);
+    let sender = request.extensions().get::<Principal>().cloned();
+    let body = request.into_body();
+    // Of a sender that is not known yet, only a small body is read.
+    let (max, _room) = match sender {
+        None => (LARGE_BYTES - 1, None),
+        Some(sender) => {
+            let max = api.limits.body_bytes_max;
+            let taking = api.room.take(&sender, declared_bytes(&body, max));
+            let Ok(room) = tokio::time::timeout(limit, taking).await else {
+                return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
+            };
+            (max, room)
+        }
+    };
+    match tokio::time::timeout(limit, to_bytes(body, max)).await {
+        Err(_) => {
+            let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
+            Err(refused.status(StatusCode::REQUEST_TIMEOUT))
+        }
+        Ok(Err(error)) => Err(body_error(&error, max)),
+        Ok(Ok(bytes)) => Ok(bytes),
+    }
+}
+
 /// JSON request body, limited in size and time. An empty body counts as `{}`.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
@@ -182,37 +220,7 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, api: &Api) -> Result<Self, ApiError> {
-        let is_json = request.headers().get(header::CONTENT_TYPE).is_none_or(|kind| {
-            let kind = kind.to_str().unwrap_or_default();
-            kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
-        });
-        if !is_json {
-            let refused = ApiError::usage("the body must be application/json");
-            return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
-        }
-        let limit = Duration::from_millis(api.limits.body_ms);
-        let sender = request.extensions().get::<Principal>().cloned();
-        let body = request.into_body();
-        // Of a sender that is not known yet, only a small body is read.
-        let (max, _room) = match sender {
-            None => (LARGE_BYTES - 1, None),
-            Some(sender) => {
-                let max = api.limits.body_bytes_max;
-                let taking = api.room.take(&sender, declared_bytes(&body, max));
-                let Ok(room) = tokio::time::timeout(limit, taking).await else {
-                    return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
-                };
-                (max, room)
-            }
-        };
-        let bytes = match tokio::time::timeout(limit, to_bytes(body, max)).await {
-            Err(_) => {
-                let refused = ApiError::of(Code::Timeout, "the body did not arrive in time");
-                return Err(refused.status(StatusCode::REQUEST_TIMEOUT));
-            }
-            Ok(Err(error)) => return Err(body_error(&error, max)),
-            Ok(Ok(bytes)) => bytes,
-        };
+        let bytes = json_bytes(request, api).await?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let body = serde_json::from_slice(text).map(Self);
         body.map_err(|error| ApiError::usage(format!("invalid body: {}", hide_value(&error.to_string()))))

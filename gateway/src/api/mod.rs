@@ -20,6 +20,7 @@ pub(crate) mod listeners;
 pub(crate) mod openapi;
 pub(crate) mod peer_ancestry;
 pub(crate) mod session_log;
+pub(crate) mod session_tools;
 pub(crate) mod sessions;
 pub(crate) mod sign_in;
 mod sign_ins;

@@ -110,6 +110,24 @@ fn follow(table: &impl ProcessTable, own: &HashSet<i32>, pid: i32) -> Option<Opt
     Some(None)
 }
 
+/// True if a process is `root` or descends from it. False if that cannot be determined. Never waits.
+pub(crate) fn descends_from(table: &impl ProcessTable, root: i32, pid: i32) -> bool {
+    let found = (0..TRIES_MAX).find_map(|_| {
+        let mut at = pid;
+        for _ in 0..GENERATIONS_MAX {
+            if at == root {
+                return Some(true);
+            }
+            if at <= 1 {
+                return Some(false);
+            }
+            at = table.process(at)?.parent;
+        }
+        Some(false)
+    });
+    found == Some(true)
+}
+
 /// True if a process, whose foreign ancestry was this one, descends from a lease, or if its ancestry cannot be
 /// determined. `None` if an environment is being read by another thread. May hang.
 fn is_agent_process(
@@ -330,6 +348,26 @@ mod tests {
             assert_eq!(is_agent, want, "{name}");
             assert_eq!(processes.read.lock().is_empty(), by_list || pid == 10, "{name}");
         }
+    }
+
+    #[test]
+    fn descent_from_a_wrapper_is_followed_and_refused_where_unknown() {
+        for (name, pid, want) in [
+            ("the wrapper itself", 21, true),
+            ("its agent", 22, true),
+            ("its shell", 23, true),
+            ("adopted by the supervisor", 24, false),
+            ("the wrapper of another lease", 25, false),
+            ("the gateway", 12, false),
+            ("init", 1, false),
+            ("a process outside of this namespace", 0, false),
+            ("a missing parent", 30, false),
+            ("a parent cycle", 50, false),
+            ("a missing process", 60, false),
+        ] {
+            assert_eq!(descends_from(&process_list(), 21, pid), want, "{name}");
+        }
+        assert!(!descends_from(&process_list(), 1, 60));
     }
 
     #[test]

@@ -333,12 +333,12 @@ pub(super) async fn refuse(stream: UnixStream, body_bytes_max: usize) {
 }
 
 /// Duplicates the socket of a connection, to notice when the peer closes it.
-fn watch(stream: &UnixStream) -> io::Result<UnixStream> {
+pub(super) fn watch(stream: &UnixStream) -> io::Result<UnixStream> {
     UnixStream::from_std(stream.as_fd().try_clone_to_owned()?.into())
 }
 
 /// Waits until the peer has closed both directions. A peer that has only finished writing still reads.
-async fn closed(socket: &UnixStream) {
+pub(super) async fn closed(socket: &UnixStream) {
     while let Ok(ready) = socket.ready(Interest::WRITABLE).await {
         if ready.is_write_closed() {
             return;

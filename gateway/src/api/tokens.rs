@@ -4,6 +4,7 @@
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody};
 use crate::api::sign_ins::SignIns;
 use crate::api::{Api, no_such_method};
+use crate::util::random;
 use acp_core::api::{TokenBody, TokenCreatedView, TokenView};
 use acp_core::bearer::{BearerToken, SECRET_BYTES, TokenDigest};
 use acp_core::failure::Failure;
@@ -20,7 +21,6 @@ use axum::http::StatusCode;
 use axum::routing::{delete, get};
 use parking_lot::RwLock;
 use std::collections::HashMap;
-use std::io::Read as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -111,7 +111,7 @@ impl TokenRegistry {
     /// # Errors
     /// `RUNTIME` without random bytes.
     pub(super) fn random(&self) -> Result<BearerToken, ApiError> {
-        random_secret().map(BearerToken::new).map_err(|error| {
+        random::secret::<SECRET_BYTES>().map(BearerToken::new).map_err(|error| {
             ApiError::of(Code::Runtime, format!("reading random bytes from /dev/urandom failed: {error}"))
         })
     }
@@ -243,12 +243,6 @@ fn check(body: &TokenBody) -> Result<(), ApiError> {
         return Err(ApiError::usage("expires_s must be at least 1 and at most ten years"));
     }
     Ok(())
-}
-
-fn random_secret() -> std::io::Result<[u8; SECRET_BYTES]> {
-    let mut secret = [0; SECRET_BYTES];
-    std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
-    Ok(secret)
 }
 
 /// Router of `/v1/tokens`, for local users only.

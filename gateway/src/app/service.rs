@@ -9,6 +9,7 @@ use crate::metrics::{Metrics, STUCK};
 use crate::runtime::acpx::names_acpx;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
+use crate::runtime::profiles::Profiles as _;
 use crate::session::manager::{
     CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
     SessionStatus, SpawnRequest, SpawnResult,
@@ -18,6 +19,7 @@ use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
+use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
@@ -28,6 +30,7 @@ use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::runtime::{Registry, acpx};
+use acp_core::secrets::Secrets;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, LIST_FEATURE};
@@ -378,6 +381,34 @@ impl Service for GatewayService {
 
     fn instance_id(&self) -> GatewayInstanceId {
         self.store.identity().instance_id
+    }
+
+    fn lease_of_token(&self, token: TokenDigest) -> ServiceFuture<'_, Option<(SessionKey, LeaseId)>> {
+        Box::pin(async move { Ok(self.store.lease_of_token(token).await?) })
+    }
+
+    fn root_process(&self, lease: LeaseId) -> ServiceFuture<'_, Option<i32>> {
+        Box::pin(async move {
+            let leases = match self.supervisor.call(Request::ListLeases { detail: false }).await {
+                Ok(protocol::Reply::Leases(leases)) => leases,
+                Ok(_) => return Err(Failure::of(Code::ProtocolError).origin("supervisor")),
+                Err(CallError::Refused(_) | CallError::Disconnected) => {
+                    let text =
+                        "The process of the request cannot be checked: the supervisor does not answer.";
+                    return Err(Failure::new(Code::BackendUnavailable, text)
+                        .origin("supervisor")
+                        .retryable());
+                }
+            };
+            Ok(leases.iter().find(|found| found.lease_id == lease).and_then(|found| found.wrapper_pid))
+        })
+    }
+
+    fn secrets(&self, session: &SessionRow) -> Secrets {
+        let Ok(profile) = self.agents.configured(&session.agent) else { return Secrets::default() };
+        let servers =
+            mcp::merge_servers([profile.mcp_servers.as_slice(), session.options.mcp_servers.as_slice()]);
+        Secrets::new(&profile.env, &servers)
     }
 
     fn config(&self) -> Arc<LoadedConfig> {

@@ -51,8 +51,8 @@ pub(crate) struct AcpArgs {
 
 type Socket = WebSocketStream<UnixStream>;
 
-/// Line of the editor.
-enum Line {
+/// Line of standard input.
+pub(super) enum Line {
     Text(String),
     TooLong,
 }
@@ -77,7 +77,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: AcpArgs) -> CliResult {
         cwd,
         key: format!("acp-bridge:{}", IdempotencyKey::mint()),
     };
-    let mut lines = read_lines();
+    let mut lines = read_lines(LINE_BYTES_MAX);
     let mut bridge = Bridge::new(options);
     let mut wait_ms = FIRST_WAIT_MS;
     loop {
@@ -177,29 +177,29 @@ async fn deliver(out: Vec<BridgeOutput>, gateway: &mut Socket) -> Result<bool, F
     Ok(is_there)
 }
 
-fn print(line: &str) -> Result<(), Failure> {
+pub(super) fn print(line: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let written = writeln!(stdout, "{line}").and_then(|()| stdout.flush());
     written.map_err(|error| inside("cannot write to standard output", &error))
 }
 
 /// Reads lines of standard input on a thread of its own, one at a time: a read cannot be interrupted.
-fn read_lines() -> mpsc::Receiver<Line> {
+pub(super) fn read_lines(bytes_max: u64) -> mpsc::Receiver<Line> {
     let (send, lines) = mpsc::channel(1);
     std::thread::spawn(move || {
         let mut stdin = io::stdin().lock();
         loop {
             let mut bytes = Vec::new();
-            match stdin.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut bytes) {
+            match stdin.by_ref().take(bytes_max + 1).read_until(b'\n', &mut bytes) {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}
             }
             let is_whole = bytes.last() == Some(&b'\n');
-            if !is_whole && bytes.len() as u64 > LINE_BYTES_MAX {
+            if !is_whole && bytes.len() as u64 > bytes_max {
                 // The rest of the line is skipped, piece by piece.
                 while !matches!(bytes.last(), Some(b'\n')) {
                     bytes.clear();
-                    match stdin.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut bytes) {
+                    match stdin.by_ref().take(bytes_max).read_until(b'\n', &mut bytes) {
                         Ok(0) | Err(_) => return,
                         Ok(_) => {}
                     }

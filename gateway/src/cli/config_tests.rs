@@ -74,6 +74,7 @@ const ENCRYPTED: &str = "gateway/src/api/tests/encrypted.rs";
 const HOSTILE: &str = "gateway/src/api/tests/hostile.rs";
 const NORTHBOUND: &str = "gateway/core/src/config/northbound.rs";
 const ACP_HTTP: &str = "tests/tests/northbound/http.rs";
+const SESSION_TOOLS: &str = "tests/tests/session_tools/main.rs";
 const PROGRAMS: &str = "tests/tests/acpx_backend/programs.rs";
 const ACP_RESUME: &str = "tests/tests/northbound/resume.rs";
 
@@ -398,6 +399,7 @@ const ROWS: &[Row] = &[
     ("{tools.sessions.visibility,sandbox.session_visibility}", "\"self\"", Seen(sight)),
     ("{agents.*.sandboxed,tools.agent_to_agent.enabled,tools.agent_to_agent.send}", "true", Seen(sight)),
     ("tools.agent_to_agent.allow", "[\"*\"]", Seen(sight)),
+    ("agents.*.session_tools", "true", Seen(profile)),
     ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
     ("agents.*.client_fs", "\"read\"", Seen(profile)),
     ("{agents.*.,}mcp_servers.*.{name,command}", "\"other\"", Seen(servers)),
@@ -481,6 +483,8 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("northbound.acp", ACP_HTTP, "switched_off_server_does_not_exist"),
     ("northbound.detach_grace_ms", ACP_RESUME, "connection_without_streams_ends_and_its_turn_does_not"),
     ("metrics.listen", METRICS, "metrics_address_serves_metrics_only"),
+    ("agents.*.spawn_agents", SESSION_TOOLS, "agent_spawns_another_agent_and_uses_its_answer"),
+    ("northbound.agents_socket", SESSION_TOOLS, "socket_can_be_elsewhere"),
     ("northbound.listen", NETWORK, "reload_opens_and_closes_listeners"),
     ("northbound.allowed_hosts", NETWORK, "foreign_host_and_origin_are_refused_on_every_verb"),
     ("northbound.allowed_origins", NETWORK, "pages_of_allowed_origins_may_use_and_read"),

@@ -18,6 +18,7 @@ mod given;
 pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod logs;
+mod mcp;
 mod migrate;
 pub(crate) mod output;
 pub(crate) mod permissions;
@@ -175,6 +176,9 @@ enum CliCommand {
     /// Write man pages or completion scripts (used by `make man` and `make completions`)
     #[command(hide = true)]
     Generate(generate::GenerateArgs),
+    /// Connect an agent with the session tools of its gateway on standard input and output (used by agents)
+    #[command(hide = true)]
+    Mcp,
     /// Run a program in a new Unix session (used by `up`)
     #[command(hide = true)]
     Detached {
@@ -257,6 +261,7 @@ fn run(
         CliCommand::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
         CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
         CliCommand::Acp(args) => command()?.block_on(acp::run(global, args)),
+        CliCommand::Mcp => command()?.block_on(mcp::run()),
         CliCommand::Logs(args) => command()?.block_on(logs::run(global, args, out)),
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),

@@ -5,7 +5,7 @@
 use crate::config::LiveConfig;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
-use acp_core::actor::{ActorLimits, AgentProfile, PACKAGE_RUNNERS};
+use acp_core::actor::{ActorLimits, AgentProfile, PACKAGE_RUNNERS, SessionTools};
 use acp_core::api::AgentView;
 use acp_core::config::check::RESERVED_ENV;
 use acp_core::config::{AgentConfig, Config};
@@ -13,6 +13,7 @@ use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::policy::{EffectivePolicy, PolicyScope};
 use acp_core::preset::{DEFAULT, PRESETS, Preset, find};
+use acp_core::session_tools::AGENTS_SOCKET;
 use acp_shared::codes::Code;
 use acp_shared::files::FilesError;
 use acp_shared::ids::AgentName;
@@ -34,6 +35,7 @@ pub(crate) struct Agents {
     live: LiveConfig,
     env: Vec<(String, String)>,
     demo: Vec<String>,
+    session_tools: SessionTools,
 }
 
 /// Resolved command line of an agent on this machine.
@@ -50,7 +52,15 @@ impl Agents {
     pub(crate) fn new(live: LiveConfig, env: Vec<(String, String)>, exe: &Path, state_dir: &Path) -> Self {
         let text = |path: &Path| path.to_string_lossy().into_owned();
         let demo = vec![text(exe), "demo-agent".to_owned(), "--state-dir".to_owned(), text(state_dir)];
-        Self { live, env, demo }
+        let socket = live.at_start().northbound.agents_socket.clone();
+        let socket = socket.unwrap_or_else(|| state_dir.join(AGENTS_SOCKET));
+        let session_tools = SessionTools { command: text(exe), socket: text(&socket) };
+        Self { live, env, demo, session_tools }
+    }
+
+    /// Returns the socket of the session tools.
+    pub(crate) fn agents_socket(&self) -> &Path {
+        Path::new(&self.session_tools.socket)
     }
 
     /// Returns the programs to look up for [`Agents::list`].
@@ -225,6 +235,7 @@ impl Agents {
             offer_terminal: true,
             permission: policy.permission.mode.value,
             non_interactive: policy.permission.non_interactive.value,
+            session_tools: agent.session_tools.then(|| self.session_tools.clone()),
             refused: None,
         }
     }

@@ -2,6 +2,7 @@
 //! modifying method takes an idempotency key: a repeated key returns the first response and has no second
 //! effect.
 
+mod agent_requests;
 mod handle;
 mod spawn;
 
@@ -103,12 +104,14 @@ impl Manager {
     pub(crate) async fn prompt(
         &self,
         session: &SessionKey,
-        request: PromptRequest,
+        mut request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
         let keyed = keyed("prompt", session, &key, &request);
+        let allowed = self.complete_agent_prompt(session, &mut request).await?;
+        let allowed = allowed.and(self.deps.live.policy(&PolicyScope::default()).may_prompt());
         let (policy, room) = self.wake_limits(session).await?;
-        let (caps, refused) = match (self.deps.live.policy(&PolicyScope::default()).may_prompt(), room) {
+        let (caps, refused) = match (allowed, room) {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };

@@ -4,6 +4,7 @@
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
 use acp_core::api::{AgentView, StatusView};
+use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
@@ -16,6 +17,7 @@ use acp_core::request::{
 };
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
+use acp_core::secrets::Secrets;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
@@ -191,6 +193,27 @@ pub(crate) trait Service: Send + Sync + 'static {
 
     /// Returns the id of this gateway instance.
     fn instance_id(&self) -> GatewayInstanceId;
+
+    /// Returns session and lease of the agent that has this token, unless its lease is being closed.
+    fn lease_of_token(&self, token: TokenDigest) -> ServiceFuture<'_, Option<(SessionKey, LeaseId)>> {
+        let _ = token;
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Returns the process at the root of a lease's tree.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` without the supervisor.
+    fn root_process(&self, lease: LeaseId) -> ServiceFuture<'_, Option<i32>> {
+        let _ = lease;
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Returns the secrets of a session's agent.
+    fn secrets(&self, session: &SessionRow) -> Secrets {
+        let _ = session;
+        Secrets::default()
+    }
 
     /// Returns the live configuration.
     fn config(&self) -> Arc<LoadedConfig> {

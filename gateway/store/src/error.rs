@@ -172,6 +172,12 @@ pub enum StoreError {
         /// True if it is the limit of the account.
         account: bool,
     },
+    /// The maximum number of open sessions that one session spawned is reached.
+    #[error("the limit of {children_max} open sessions spawned by one session is reached")]
+    TooManyChildren {
+        /// Maximum number of sessions.
+        children_max: u64,
+    },
     /// Another open session has this label.
     #[error("an open session already has the label {label:?}")]
     LabelTaken {
@@ -342,6 +348,9 @@ impl From<StoreError> for Failure {
             StoreError::LimitReached { account, .. } => {
                 let detail = if *account { ACCOUNT_SESSIONS_MAX } else { SESSIONS_MAX };
                 Failure::new(Code::LimitReached, error.to_string()).detail(detail).retryable()
+            }
+            StoreError::TooManyChildren { .. } => {
+                Failure::new(Code::LimitReached, error.to_string()).detail("CHILDREN_MAX").retryable()
             }
             StoreError::LabelTaken { label } => {
                 let text = format!(

@@ -4,15 +4,15 @@ use crate::Store;
 use crate::codec::to_json;
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
+use acp_core::bearer::TokenDigest;
 use acp_core::rows::{LeaseRow, LeaseStatus};
 use acp_shared::ids::{LeaseId, SessionKey};
 use acp_shared::protocol::LeaseKind;
 
-const COLUMNS: &str =
-    "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state, broken";
+const COLUMNS: &str = "lease_id, session_key, spawn_json, usage, stdout_offset, next_stdin_seq, link_state, broken, agent_token";
 
 const INSERT: &str = "INSERT INTO acp_leases (lease_id, session_key, kind, spawn_json, usage, stdout_offset, \
-    next_stdin_seq, link_state, broken) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
+    next_stdin_seq, link_state, broken, agent_token) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)";
 
 const PROGRESS: &str = "UPDATE acp_leases SET stdout_offset = ?3, next_stdin_seq = ?4, \
     link_state = coalesce(?5, link_state) \
@@ -28,6 +28,7 @@ fn from_row(row: &Row<'_>) -> Result<LeaseRow, StoreError> {
         next_stdin_seq: row.get("next_stdin_seq")?,
         link_state: row.get("link_state")?,
         broken: row.get("broken")?,
+        agent_token: row.get("agent_token")?,
     })
 }
 
@@ -51,7 +52,8 @@ pub fn insert(db: &Db, row: &LeaseRow) -> Result<(), StoreError> {
             row.stdout_offset,
             row.next_stdin_seq,
             row.link_state,
-            row.broken
+            row.broken,
+            row.agent_token
         ],
     )
     .map(drop)
@@ -172,6 +174,22 @@ pub fn offsets(db: &Db) -> Result<Vec<(LeaseId, u64)>, StoreError> {
 }
 
 impl Store {
+    /// Session and lease of the agent that has this token. `None` if there is none, or its lease is being closed.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn lease_of_token(
+        &self,
+        token: TokenDigest,
+    ) -> Result<Option<(SessionKey, LeaseId)>, StoreError> {
+        const SQL: &str = "SELECT session_key, lease_id FROM acp_leases \
+            WHERE agent_token = ?1 AND usage IN ('intended','open','ready')";
+        self.read("lease_of_token", move |db| {
+            db.first(SQL, params![token], |row| Ok((row.get("session_key")?, row.get("lease_id")?)))
+        })
+        .await
+    }
+
     /// Leases that have not ended, including terminals.
     ///
     /// # Errors

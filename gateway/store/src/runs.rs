@@ -9,13 +9,13 @@ use acp_shared::ids::{RunId, SessionKey};
 use std::sync::Arc;
 
 const COLUMNS: &str = "run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
-    permission, non_interactive, requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at";
+    permission, non_interactive, requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, ended_at, chain";
 
 const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, prompt, files_json, author, asked_by, interactive, \
     permission, non_interactive, requester_message_id, idempotency_key, last_seq, stop_reason, usage_json, error_json, created_at, started_at, \
-    ended_at) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :asked_by, :interactive, \
+    ended_at, chain) VALUES (:run_id, :session_key, :mode, :state, :prompt, :files_json, :author, :asked_by, :interactive, \
     :permission, :non_interactive, :requester_message_id, :idempotency_key, 0, :stop_reason, :usage_json, :error_json, :created_at, :started_at, \
-    :ended_at) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
+    :ended_at, :chain) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
     stop_reason = excluded.stop_reason, usage_json = excluded.usage_json, error_json = excluded.error_json, \
     started_at = excluded.started_at, ended_at = excluded.ended_at \
     WHERE session_key = excluded.session_key";
@@ -35,6 +35,7 @@ fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
             mode: row.get("permission")?,
             non_interactive: row.get("non_interactive")?,
         },
+        chain: row.get("chain")?,
         requester_message_id: row.get("requester_message_id")?,
         idempotency_key: row.get("idempotency_key")?,
         last_seq: row.get("last_seq")?,
@@ -75,6 +76,7 @@ pub fn put(db: &Db, row: &RunRow) -> Result<(), StoreError> {
             ":created_at": row.created_at_ms,
             ":started_at": row.started_at_ms,
             ":ended_at": row.ended_at_ms,
+            ":chain": row.chain,
         },
     )?;
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the run belongs to another session")) }
@@ -179,6 +181,18 @@ impl Store {
     pub async fn runs(&self, key: SessionKey, rows_max: u64) -> Result<Vec<RunRow>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 ORDER BY ord DESC LIMIT ?2");
         self.read("runs", move |db| db.all(&sql, params![key, rows_max], from_row)).await
+    }
+
+    /// Returns the running turn of a session, or else the newest run that has ended.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn current_run(&self, key: SessionKey) -> Result<Option<RunRow>, StoreError> {
+        let sql = format!(
+            "SELECT {COLUMNS} FROM acp_runs WHERE session_key = ?1 AND state <> 'queued' \
+             ORDER BY state = 'running' DESC, ord DESC LIMIT 1"
+        );
+        self.read("current_run", move |db| db.first(&sql, params![key], from_row)).await
     }
 
     /// Returns one run.

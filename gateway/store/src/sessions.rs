@@ -221,6 +221,16 @@ pub fn check_caps(
     Ok(())
 }
 
+/// Checks that a session may spawn one more.
+///
+/// # Errors
+/// [`StoreError::TooManyChildren`]; SQLite errors.
+pub fn check_children(db: &Db, parent: &SessionKey, children_max: u64) -> Result<(), StoreError> {
+    const SQL: &str = "SELECT count(*) AS used FROM acp_sessions WHERE spawned_by = ?1 AND state <> 'closed'";
+    let used: u64 = db.first(SQL, params![parent], |row| row.get("used"))?.unwrap_or(0);
+    if used < children_max { Ok(()) } else { Err(StoreError::TooManyChildren { children_max }) }
+}
+
 /// Open session with the data for the caps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionUsage {

@@ -7,7 +7,7 @@ use super::outlet::{self, Line};
 use super::requests::{Answer, Requests};
 use super::session::Sessions;
 use serde_json::{Value, json};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(crate) struct Agent {
     pub(crate) flags: Flags,
     pub(crate) log: Log,
     pub(crate) sessions: Sessions,
+    /// `mcpServers` of each session, as given last.
+    pub(crate) servers: BTreeMap<String, Value>,
     pub(crate) requests: Requests,
     pub(crate) initialized: bool,
     pub(crate) authenticated: bool,
@@ -57,6 +59,7 @@ impl Agent {
         Ok(Self {
             log,
             sessions: Sessions::open(flags.state.clone())?,
+            servers: BTreeMap::new(),
             requests: Requests::new(flags.string_ids),
             initialized: false,
             authenticated: false,

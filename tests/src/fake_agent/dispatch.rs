@@ -193,6 +193,7 @@ impl Agent {
         mcp_servers("session/new", params)?;
         self.demand_authenticated()?;
         let session = self.sessions.create(cwd, self.flags.modes)?.clone();
+        self.servers.insert(session.id.clone(), params["mcpServers"].clone());
         Ok(messages::session_result(&self.flags, &session, self.knows_booleans, true))
     }
 
@@ -232,6 +233,7 @@ impl Agent {
             return Err(Refused::plain(NOT_FOUND, format!("there is no session {id}")));
         }
         self.sessions.change(id, |session| session.cwd = cwd)?;
+        self.servers.insert(id.to_owned(), params["mcpServers"].clone());
         self.sessions.get(id).cloned().ok_or_else(|| Refused::plain(INTERNAL, "the session went away"))
     }
 

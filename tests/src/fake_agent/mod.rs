@@ -25,6 +25,7 @@
 //! | `permission [TITLE]` | a tool call, `session/request_permission`, the outcome: says `permission: selected ID`, `permission: cancelled`, `permission: error CODE` or, in mode `auto`, `permission: auto` |
 //! | `missing_tool_call [TITLE]` | the same without a preceding `tool_call`: only a `tool_call_update` after it |
 //! | `elicit JSON` | `elicitation/create` with these parameters and the session; says `elicit: accept CONTENT`, `elicit: decline`, `elicit: cancel` or `elicit: error CODE` |
+//! | `session_tool NAME JSON` | calls this session tool over the MCP server `acp-host` with these arguments; says `NAME: RESULT` |
 //! | `page_complete ID` | `elicitation/complete` for this id |
 //! | `fs_read PATH` | `fs/read_text_file`; says `fs_read: CONTENT` or `fs_read: error CODE` |
 //! | `fs_write PATH TEXT` | `fs/write_text_file`; says `fs_write: ok` or `fs_write: error CODE` |
@@ -59,6 +60,8 @@
 //! | `ignore_eof` | end of file on stdin has no effect from now on |
 //! | `fork_child` | starts a child in the agent's process group and says `child PID` |
 //! | `spawn_setsid` | starts a grandchild in its own process session, which ignores SIGTERM, and says `escaped PID` |
+//!
+//! The heading of a message of another session (`Message from the session …`) is no part of a script.
 //!
 //! `session/cancel` ends a running turn before its next directive (unless that is `no_reply`), or in a wait, with
 //! `cancelled`.
@@ -107,6 +110,7 @@ mod process;
 mod requests;
 mod script;
 mod session;
+mod session_tools;
 mod turn;
 
 use flags::Flags;

@@ -30,6 +30,7 @@ pub(crate) enum Directive {
     Permission { title: String, announced: bool },
     Elicit(Value),
     PageComplete(String),
+    SessionTool { name: String, arguments: Value },
     FsRead { path: String },
     FsWrite { path: String, text: String },
     Terminal { command: String, kill: bool },
@@ -66,8 +67,11 @@ pub(crate) enum Directive {
 /// Minimum length of the line of `long_line`.
 pub(crate) const LONG_LINE_BYTES_MIN: usize = 400;
 
+/// Beginning of the heading of another session's message.
+const MESSAGE_HEADING: &str = "Message from the session ";
+
 /// The first words of all directives, and the one of a remark.
-const NAMES: &str = "say chunks stamps thought plan mode tool permission missing_tool_call elicit page_complete fs_read fs_write \
+const NAMES: &str = "say chunks stamps thought plan mode tool permission missing_tool_call elicit session_tool page_complete fs_read fs_write \
     terminal terminal_kill terminals ext_request ext_notify long_line endless_line titles reads writes unknown_update bad_json \
     orphan_reply late_update stderr sleep wait_cancel no_reply refuse stop error error_data option_name bad_utf8 raw \
     exit crash ignore_term ignore_eof fork_child spawn_setsid #";
@@ -92,6 +96,8 @@ impl fmt::Display for ScriptError {
 
 /// Parses a prompt.
 pub(crate) fn parse(text: &str) -> Result<Script, ScriptError> {
+    let is_message = text.starts_with(MESSAGE_HEADING);
+    let text = text.split_once("\n\n").filter(|_| is_message).map_or(text, |(_, text)| text);
     let first = text.split_whitespace().next().unwrap_or_default();
     if !is_name(first) {
         return Ok(Script::Plain(text.to_owned()));
@@ -124,6 +130,11 @@ fn directive(line: &str) -> Result<Directive, String> {
         "permission" => Ok(Directive::Permission { title: title(rest), announced: true }),
         "missing_tool_call" => Ok(Directive::Permission { title: title(rest), announced: false }),
         "elicit" => serde_json::from_str(rest).map(Directive::Elicit).map_err(|e| format!("no JSON: {e}")),
+        "session_tool" => {
+            let (name, arguments) = word(rest);
+            let arguments = serde_json::from_str(arguments).map_err(|e| format!("no JSON: {e}"))?;
+            Ok(Directive::SessionTool { name: name.to_owned(), arguments })
+        }
         "page_complete" => Ok(Directive::PageComplete(required(name, rest)?)),
         "fs_read" => Ok(Directive::FsRead { path: required(name, rest)? }),
         "fs_write" => path_and_text(name, rest).map(|(path, text)| Directive::FsWrite { path, text }),

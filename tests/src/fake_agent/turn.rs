@@ -146,6 +146,10 @@ impl Agent {
                     Some(format!("{}{}", result["action"].as_str()?, content.unwrap_or_default()))
                 })?;
             }
+            Directive::SessionTool { name, arguments } => {
+                let said = self.call_session_tool(&turn.session, name, arguments)?;
+                self.say(turn, &said)?;
+            }
             Directive::PageComplete(id) => {
                 let params = json!({"elicitationId": id});
                 self.send(&messages::notification("elicitation/complete", params))?;

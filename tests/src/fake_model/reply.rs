@@ -59,7 +59,8 @@ pub(super) fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Pie
                 pieces.extend((1..=count).map(|n| (pace, Piece::Text(format!("w{n} ")))));
             }
             Step::Hang => pieces.push((Duration::ZERO, Piece::Hang)),
-            Step::Write { .. } | Step::Run { .. } => match request.call(&step) {
+            Step::Repeat => pieces.push((Duration::ZERO, Piece::Text(request.last_result.clone()))),
+            Step::Write { .. } | Step::Run { .. } | Step::Tool { .. } => match request.call(&step) {
                 Some((name, arguments)) => {
                     finish = "tool_calls";
                     pieces.push((Duration::ZERO, Piece::Call { name, arguments }));

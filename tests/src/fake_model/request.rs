@@ -18,6 +18,8 @@ pub struct Request {
     pub scripts_before: usize,
     /// Number of tool results since that message.
     pub tool_results: usize,
+    /// Text of the last tool result; empty if there is none.
+    pub last_result: String,
     /// The agent's tools, as in the request.
     pub tools: Vec<Value>,
 }
@@ -52,6 +54,12 @@ impl Request {
             prompt,
             scripts_before: users().filter(|(i, m)| *i < at && text(m).contains("[[")).count(),
             tool_results: messages.iter().skip(at).filter(|message| message["role"] == "tool").count(),
+            last_result: messages
+                .iter()
+                .skip(at)
+                .rfind(|message| message["role"] == "tool")
+                .map(text)
+                .unwrap_or_default(),
             tools: body["tools"].as_array().cloned().unwrap_or_default(),
         }
     }
@@ -91,7 +99,11 @@ impl Request {
                 vec![(&["file_path", "filePath", "absolute_path", "path"], path), (&["content"], content)],
             ),
             Step::Run { command } => (&["run_shell_command", "bash", "shell"], vec![(&["command"], command)]),
-            Step::Say(_) | Step::Chunks { .. } | Step::Error(_) | Step::Hang => return None,
+            Step::Tool { name, arguments } => {
+                let found = self.tool_names().into_iter().find(|tool| tool.ends_with(name.as_str()))?;
+                return Some((found.to_owned(), arguments.clone()));
+            }
+            Step::Say(_) | Step::Chunks { .. } | Step::Repeat | Step::Error(_) | Step::Hang => return None,
         };
         let named = |name: &&str| self.tools.iter().find(|tool| tool["function"]["name"] == **name);
         let tool = &names.iter().find_map(named)?["function"];

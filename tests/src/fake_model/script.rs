@@ -5,12 +5,15 @@
 //! - `[[chunks N PACE]]`: the pieces `w1 `, `w2 ` … `wN `, one every `PACE` (`20ms`).
 //! - `[[write PATH CONTENT]]`: a call of the agent's own tool for writing a file.
 //! - `[[run COMMAND]]`: a call of the agent's own tool for running a command.
+//! - `[[tool NAME JSON]]`: a call of the tool whose name ends with `NAME`, with these arguments.
+//! - `[[repeat]]`: the last tool result as text.
 //! - `[[error STATUS]]`: an HTTP error instead of an answer.
 //! - `[[hang]]`: no further byte until the agent disconnects.
 //!
 //! An answer ends with the first tool call. When the tool's result arrives, the script continues after it;
 //! without remaining steps the answer is `done`.
 
+use serde_json::Value;
 use std::time::Duration;
 
 /// One step of the model.
@@ -37,6 +40,15 @@ pub enum Step {
         /// The command line.
         command: String,
     },
+    /// A call of another tool.
+    Tool {
+        /// End of its name.
+        name: String,
+        /// Its arguments.
+        arguments: Value,
+    },
+    /// The last tool result as text.
+    Repeat,
     /// An HTTP error.
     Error(u16),
     /// No further output.
@@ -47,7 +59,7 @@ impl Step {
     /// Whether an answer ends with this step.
     #[must_use]
     pub const fn is_tool(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Run { .. })
+        matches!(self, Self::Write { .. } | Self::Run { .. } | Self::Tool { .. })
     }
 
     fn parse(text: &str) -> Option<Self> {
@@ -64,6 +76,11 @@ impl Step {
                 Some(Self::Write { path: path.to_owned(), content: content.to_owned() })
             }
             "run" => Some(Self::Run { command: rest.to_owned() }),
+            "tool" => {
+                let (name, arguments) = rest.split_once(' ')?;
+                Some(Self::Tool { name: name.to_owned(), arguments: serde_json::from_str(arguments).ok()? })
+            }
+            "repeat" => Some(Self::Repeat),
             "error" => Some(Self::Error(rest.parse().ok()?)),
             "hang" => Some(Self::Hang),
             _ => None,
@@ -100,6 +117,13 @@ mod tests {
             ("a [[say b c]] d [[hang]]", vec![Step::Say("b c".into()), Step::Hang]),
             ("[[chunks 50 20ms]]", vec![Step::Chunks { count: 50, pace }]),
             ("[[write /a/b x y]]", vec![Step::Write { path: "/a/b".into(), content: "x y".into() }]),
+            (
+                r#"[[tool list {"a":"\u005b\u005bx"}]] [[repeat]]"#,
+                vec![
+                    Step::Tool { name: "list".into(), arguments: serde_json::json!({"a": "[[x"}) },
+                    Step::Repeat,
+                ],
+            ),
             ("[[run sleep 9]][[error 503]]", vec![Step::Run { command: "sleep 9".into() }, Step::Error(503)]),
         ] {
             assert_eq!(steps(text), want, "{text}");

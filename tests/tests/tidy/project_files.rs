@@ -10,7 +10,7 @@ const ALLOWED: [(&str, &str); 9] = [
     ("app/signals.rs", "the terminal, to know whether it is gone"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),
-    ("api/tokens.rs", "random bytes of the kernel"),
+    ("util/random.rs", "random bytes of the kernel"),
     ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
     ("ops/notify/request.rs", "the file of a webhook's secret"),

@@ -1,5 +1,6 @@
 //! Inputs of an actor: events, commands, configuration and limits.
 
+use crate::bearer::BearerToken;
 use crate::config::{ClientFs, McpServer};
 use crate::elicitation::ElicitationAnswer;
 use crate::failure::Failure;
@@ -25,6 +26,8 @@ pub struct StepContext {
     pub now_ms: u64,
     /// Unused lease id, for a lease that the step may create.
     pub fresh_lease: LeaseId,
+    /// Unused token, for the session tools of that lease; without one it gets none.
+    pub fresh_token: Option<BearerToken>,
 }
 
 /// Id of a waiting caller; the driver maps the id to the caller.
@@ -43,6 +46,7 @@ pub struct IdempotencyRecord {
 
 /// Event for an actor, processed in one step.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "commands are the usual inputs, and each is moved once")]
 pub enum ActorInput {
     /// The actor was just restored from the database.
     Started,
@@ -254,8 +258,19 @@ pub struct AgentProfile {
     pub permission: PermissionMode,
     /// Non-interactive policy of new sessions, for requests without a person to ask.
     pub non_interactive: NonInteractive,
+    /// Session tools of the agent, if it has them.
+    pub session_tools: Option<SessionTools>,
     /// Reason why the agent must not be started; only a running process is followed.
     pub refused: Option<Failure>,
+}
+
+/// Where an agent finds the session tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionTools {
+    /// Program of the bridge.
+    pub command: String,
+    /// Socket that the bridge connects to.
+    pub socket: String,
 }
 
 impl AgentProfile {
@@ -279,6 +294,7 @@ impl AgentProfile {
             offer_terminal: false,
             permission: PermissionMode::DenyAll,
             non_interactive: NonInteractive::Deny,
+            session_tools: None,
             refused: Some(refused),
         }
     }

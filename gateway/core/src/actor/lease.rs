@@ -38,7 +38,12 @@ impl Actor {
             &self.session.cwd,
             [self.profile.additional_directories.as_slice(), own.additional_directories.as_slice()],
         );
-        let mcp_servers = self.mcp_servers();
+        let mut mcp_servers = self.mcp_servers();
+        let token = self.profile.session_tools.as_ref().zip(out.fresh_token).map(|(tools, token)| {
+            let own = mcp::session_tools_server(&tools.command, &tools.socket, &token);
+            mcp_servers = mcp::merge_servers([mcp_servers.as_slice(), std::slice::from_ref(&own)]);
+            token.digest()
+        });
         let own_auth_method = own.auth_method.clone();
         let spawn = Spawn {
             lease_id,
@@ -50,7 +55,7 @@ impl Actor {
             roots: std::iter::once(&self.session.cwd).chain(&directories).cloned().collect(),
             graces: self.profile.graces,
         };
-        let row = LeaseRow::new(spawn.clone());
+        let row = LeaseRow { agent_token: token, ..LeaseRow::new(spawn.clone()) };
         out.writes.push(Write::NewLease(Box::new(row.clone())));
         let lines = LineSplitter::new(0, self.limits.line_bytes_max);
         self.lease = Some(Lease { backend_dirty: true, ..Lease::new(row, lines, VecDeque::new()) });

@@ -22,7 +22,7 @@ pub(crate) mod tests;
 
 pub use input::{
     ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,
-    QuestionAnswer, StepContext, Ticket,
+    QuestionAnswer, SessionTools, StepContext, Ticket,
 };
 pub use opening::PACKAGE_RUNNERS;
 pub use output::{ActorEffect, StepOutput};

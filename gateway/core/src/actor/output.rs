@@ -2,6 +2,7 @@
 
 use super::input::{CommandReply, IdempotencyRecord, StepContext, Ticket};
 use crate::backend::LineFault;
+use crate::bearer::BearerToken;
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
 use crate::rows::{AgentRequestRow, RunRow, SessionRow};
@@ -99,6 +100,8 @@ pub struct StepOutput {
     pub transitions: Vec<Transition>,
     pub(super) now_ms: u64,
     fresh_lease: LeaseId,
+    /// Token for the session tools of the agent lease that the step creates: one at most.
+    pub(super) fresh_token: Option<BearerToken>,
     leases_minted: u32,
     /// True if a run ended in this step.
     pub(super) run_ended: bool,
@@ -113,6 +116,7 @@ impl StepOutput {
             transitions: Vec::new(),
             now_ms: ctx.now_ms,
             fresh_lease: ctx.fresh_lease,
+            fresh_token: ctx.fresh_token,
             leases_minted: 0,
             run_ended: false,
             before: session.clone(),

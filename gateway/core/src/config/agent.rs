@@ -1,6 +1,7 @@
 //! `agents.NAME` and `backends.NAME`: start, environment and termination of agents.
 
 use super::{McpServer, NonInteractive, PermissionMode};
+use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -134,6 +135,11 @@ pub struct AgentConfig {
     pub client_fs: Option<ClientFs>,
     /// MCP servers of this agent, after the global ones. Default: none.
     pub mcp_servers: Vec<McpServer>,
+    /// Gives the agent the session tools: an MCP server through which it lists, reads, prompts and spawns sessions of
+    /// this gateway. Default: false. Ours.
+    pub session_tools: bool,
+    /// Agents whose sessions it may spawn with them. Default: none, its own. Ours.
+    pub spawn_agents: Option<Vec<AgentName>>,
     /// Additional directories of its sessions, after `acp.additional_directories`. Default: empty.
     pub additional_directories: Vec<PathBuf>,
     /// Time between end of file on standard input and SIGTERM. Default: none, 2000 or the built-in table's.

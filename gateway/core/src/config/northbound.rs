@@ -31,6 +31,9 @@ pub struct NorthboundConfig {
     pub acp: bool,
     /// Time after which an ACP connection without open streams ends. Default: 60000.
     pub detach_grace_ms: u64,
+    /// Socket of the session tools, for agents that cannot reach the state directory; every user may connect, and a
+    /// request needs the token of a lease. Default: none, `agents.sock` in the state directory.
+    pub agents_socket: Option<PathBuf>,
     /// `northbound.tls.*`.
     pub tls: TlsConfig,
     /// `northbound.proxy.*`.
@@ -46,6 +49,7 @@ impl Default for NorthboundConfig {
             insecure_plaintext: false,
             acp: true,
             detach_grace_ms: 60_000,
+            agents_socket: None,
             tls: TlsConfig::default(),
             proxy: ProxyConfig::default(),
         }
@@ -150,6 +154,7 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
         ("northbound.tls.key", &tls.key),
         ("northbound.tls.client_ca", &tls.client_ca),
         ("northbound.proxy.socket", &proxy.socket),
+        ("northbound.agents_socket", &config.northbound.agents_socket),
     ] {
         absolute(found, key(path), value.as_deref());
     }

@@ -7,13 +7,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Keys and sections that are read only at start. All others are read when needed.
-const AT_START: [&str; 6] = [
+const AT_START: [&str; 7] = [
     "acp.control_plane",
     // The API server reads its limits once, before listening.
     "limits.connections_max",
     "limits.prompt_bytes_max",
     "log.format",
     "metrics",
+    "northbound.agents_socket",
     "supervisor",
 ];
 

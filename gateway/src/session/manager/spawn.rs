@@ -61,7 +61,7 @@ impl Manager {
 
     async fn spawn_once(
         &self,
-        request: SpawnRequest,
+        mut request: SpawnRequest,
         key: IdempotencyKey,
         policy: &EffectivePolicy,
     ) -> Result<SpawnResult, Failure> {
@@ -93,6 +93,7 @@ impl Manager {
             None => self.deps.profiles.default_agent()?,
         };
         let root = self.root_of_spawner(request.spawned_by.as_ref()).await?;
+        let parent = self.agent_parent(&mut request, &agent).await?;
         let profile = agent_profile(&self.deps, &agent, &request.command, None)?;
         backend.check(&request, &profile)?;
         mcp::check_directories(&request.additional_directories)?;
@@ -106,6 +107,9 @@ impl Manager {
         let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
         if root.is_some() {
             tx.session.owner_session_key = root;
+        }
+        if let Some(parent) = parent {
+            parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
         }
         let run_id = tx.run.as_ref().map(|run| run.run_id);
         let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
@@ -285,7 +289,16 @@ impl Manager {
         let spawned = SpawnResult::created(session_key, run.as_ref().map(|run| run.run_id));
         let result = serde_json::to_string(&spawned).map_err(|_| Failure::of(Code::Runtime))?;
         let idempotency = Some((keyed.scope, keyed.key, keyed.fingerprint, result));
-        Ok(SpawnTx { session, naming: request.acpx, binding, run, events, idempotency, caps })
+        Ok(SpawnTx {
+            session,
+            naming: request.acpx,
+            binding,
+            run,
+            events,
+            idempotency,
+            caps,
+            children_max: None,
+        })
     }
 
     fn new_session(

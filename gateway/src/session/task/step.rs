@@ -7,10 +7,12 @@ use crate::runtime::agent_host::executor::AgentRequestExecutor;
 use crate::session::lease_events::{acked, attached, closing, spawned, written};
 use crate::session::restore::make;
 use crate::supervisor::CallError;
+use crate::util::random;
 use acp_core::actor::{
     ActorCommand, ActorEffect, ActorInput, CommandReply, IdempotencyRecord, LeaseEvent, StepContext,
     StepOutput, Ticket,
 };
+use acp_core::bearer::BearerToken;
 use acp_core::failure::Failure;
 use acp_core::rows::LeaseStatus;
 use acp_core::transition::Transition;
@@ -82,7 +84,11 @@ impl SessionTask {
     /// be committed (H19).
     async fn step_stopping(&mut self, input: ActorInput, stops: bool) -> TaskEnded {
         let thread_id = asked_in(&input);
-        let ctx = StepContext { now_ms: self.deps.clock.now_ms(), fresh_lease: LeaseId::mint() };
+        let ctx = StepContext {
+            now_ms: self.deps.clock.now_ms(),
+            fresh_lease: LeaseId::mint(),
+            fresh_token: fresh_token(),
+        };
         let StepOutput { writes, effects, transitions, .. } = self.actor.step(&ctx, input);
         if !writes.is_empty() {
             let fence = self.fence.clone();
@@ -365,4 +371,13 @@ pub(crate) fn replay(
         ActorCommand::AnswerPermission { .. } => Ok(CommandReply::Done),
     };
     parsed.map_err(|_| Failure::of(Code::Runtime).origin("gateway"))
+}
+
+/// Returns an unused token; `None` if the kernel gives no random bytes, and then an agent gets no session tools.
+fn fresh_token() -> Option<BearerToken> {
+    let secret = random::secret();
+    secret
+        .inspect_err(|error| tracing::error!(%error, "reading random bytes failed"))
+        .ok()
+        .map(BearerToken::new)
 }

@@ -188,6 +188,7 @@ pub(super) fn spawn_tx(session: SessionRow) -> SpawnTx {
         events: Vec::new(),
         idempotency: None,
         caps: acp_core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
+        children_max: None,
     }
 }
 

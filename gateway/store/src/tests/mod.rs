@@ -13,3 +13,4 @@ mod queries;
 mod retention;
 mod round_trip;
 mod safety;
+mod session_tools;

@@ -23,6 +23,7 @@ async fn claim_returns_exactly_what_was_committed() {
     let answer = ("f".to_owned(), "{\"ok\":true}".to_owned());
     let idempotency_key = IdempotencyKey::mint();
     let spawn = SpawnTx {
+        children_max: None,
         naming: None,
         session: row.clone(),
         binding: Some(bound.clone()),

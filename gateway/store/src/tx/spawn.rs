@@ -26,17 +26,20 @@ pub struct SpawnTx {
     pub idempotency: Option<(String, IdempotencyKey, String, String)>,
     /// Limits on sessions in use.
     pub caps: SessionLimits,
+    /// Maximum number of open sessions that the spawner may have spawned, this one included; `None` for no limit.
+    pub children_max: Option<u64>,
 }
 
 impl Store {
     /// Inserts a session and its first rows, within the limits on sessions in use.
     ///
     /// # Errors
-    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::LabelTaken`],
-    /// [`StoreError::Continued`], [`StoreError::ConversationBound`], as [`Store::commit`]. After an error nothing was created.
+    /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::TooManyChildren`],
+    /// [`StoreError::LabelTaken`], [`StoreError::Continued`], [`StoreError::ConversationBound`], as [`Store::commit`]. After an
+    /// error nothing was created.
     pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
         self.write("spawn_session", move |tx| {
-            let SpawnTx { session, naming, binding, run, events, idempotency, caps } = spawn;
+            let SpawnTx { session, naming, binding, run, events, idempotency, caps, children_max } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
                 idempotency::insert(tx, scope, key, fingerprint, result, tx.now_ms())?;
             }
@@ -45,6 +48,9 @@ impl Store {
             }
             sessions::check_not_continued(tx, &session)?;
             sessions::check_caps(tx, &caps)?;
+            if let (Some(parent), Some(max)) = (&session.spawned_by, children_max) {
+                sessions::check_children(tx, parent, max)?;
+            }
             sessions::insert(tx, &session)?;
             if let Some(naming) = &naming {
                 acpx_names::insert(tx, &session, naming)?;

@@ -11,7 +11,7 @@ use acp_shared::ids::LeaseId;
 use std::collections::BTreeSet;
 
 fn context() -> StepContext {
-    StepContext { now_ms: 1, fresh_lease: LeaseId::mint() }
+    StepContext { now_ms: 1, fresh_lease: LeaseId::mint(), fresh_token: None }
 }
 
 #[test]

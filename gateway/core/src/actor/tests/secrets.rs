@@ -31,7 +31,10 @@ fn world() -> World {
 /// Journal rows, rows and effects of one backend step, as text.
 fn shown(world: &mut World, step: BackendStep) -> String {
     let actor = world.actor.as_mut().unwrap();
-    let mut out = StepOutput::new(&StepContext { now_ms: 1, fresh_lease: LeaseId::mint() }, &actor.session);
+    let mut out = StepOutput::new(
+        &StepContext { now_ms: 1, fresh_lease: LeaseId::mint(), fresh_token: None },
+        &actor.session,
+    );
     actor.on_backend_steps(vec![step], &mut out);
     for write in &mut out.writes {
         // The row of the session holds its MCP servers.

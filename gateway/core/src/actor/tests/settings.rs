@@ -94,7 +94,7 @@ fn setting_without_agent_applies_at_next_start_unless_refused() {
     assert_eq!(world.rows.session.options.config, [("effort".to_owned(), "low".to_owned())]);
     let option = OptionChange::Config { id: "effort".to_owned(), value: "low".to_owned() };
     let actor = world.actor.as_mut().unwrap();
-    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
+    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint(), fresh_token: None };
     let mut out = StepOutput::new(&ctx, &actor.session);
     let refused = |option| BackendStep::OptionAnswered {
         option,
@@ -110,7 +110,7 @@ fn setting_without_agent_applies_at_next_start_unless_refused() {
 fn preset_settings_are_not_stored_as_user_choice() {
     let mut world = ready();
     let actor = world.actor.as_mut().unwrap();
-    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint() };
+    let ctx = StepContext { now_ms: 1, fresh_lease: acp_shared::ids::LeaseId::mint(), fresh_token: None };
     let mut out = StepOutput::new(&ctx, &actor.session);
     let option = OptionChange::Mode("ask".to_owned());
     let text = "taken".to_owned();

@@ -313,7 +313,7 @@ impl World {
             if self.is_repeated(&input) {
                 continue;
             }
-            let ctx = StepContext { now_ms: self.now_ms, fresh_lease: LeaseId::mint() };
+            let ctx = StepContext { now_ms: self.now_ms, fresh_lease: LeaseId::mint(), fresh_token: None };
             let Some(actor) = &mut self.actor else { return false };
             if input == ActorInput::LookedUp && !self.inspections_hang {
                 actor.configure(Ok(AgentProfile { is_looked_up: true, ..profile() }), self.limits.clone());

@@ -1,0 +1,202 @@
+//! Requests of agents through the session tools: what they take over from the turn in which they are made, and their limits.
+//! A spawned session never has more than the one that spawned it.
+
+use super::Manager;
+use crate::runtime::profiles::Profiles;
+use acp_core::failure::Failure;
+use acp_core::mcp;
+use acp_core::request::{PromptRequest, SpawnRequest};
+use acp_core::rows::{RunRow, SessionRow};
+use acp_core::run::RunState;
+use acp_core::session_tools::{CHAIN_MAX, CHILDREN_MAX, DEPTH_MAX};
+use acp_core::widening::stricter;
+use acp_shared::codes::Code;
+use acp_shared::ids::{AgentName, SessionKey};
+use acp_store::SpawnTx;
+use std::path::Path;
+
+/// Session whose agent spawns another one.
+pub(super) struct AgentParent {
+    row: SessionRow,
+    /// Its turn.
+    turn: Option<RunRow>,
+    /// Number of the new session's first run in its chain.
+    chain: u64,
+}
+
+fn limit(detail: &str, text: String) -> Failure {
+    Failure::new(Code::LimitReached, text).detail(detail).origin("gateway")
+}
+
+/// Returns the number of the next run in the chain of a turn.
+///
+/// # Errors
+/// `ACP_LIMIT_REACHED`.
+fn next_in_chain(turn: Option<&RunRow>) -> Result<u64, Failure> {
+    let chain = turn.map_or(0, |turn| turn.chain) + 1;
+    if chain <= CHAIN_MAX {
+        return Ok(chain);
+    }
+    let text = format!(
+        "The turn was caused by {CHAIN_MAX} messages between sessions, each sent by the turn of the one before. It cannot \
+         cause another one: answer, and let a person decide."
+    );
+    Err(limit("CHAIN_MAX", text))
+}
+
+/// True if a person can be asked in a turn.
+fn is_interactive(turn: Option<&RunRow>) -> bool {
+    turn.is_some_and(|turn| turn.state == RunState::Running && turn.interactive)
+}
+
+fn asked_by(turn: Option<&RunRow>) -> String {
+    turn.map(|turn| turn.asked_by.clone()).unwrap_or_default()
+}
+
+impl Manager {
+    /// Completes the prompt that an agent sends to another session: chain, and who can be asked, are those of its own turn.
+    /// The prompt of a person stays as it is.
+    ///
+    /// # Errors
+    /// The store cannot be read. Inside: `USAGE` for a prompt to the own session; `ACP_LIMIT_REACHED`.
+    pub(super) async fn complete_agent_prompt(
+        &self,
+        session: &SessionKey,
+        request: &mut PromptRequest,
+    ) -> Result<Result<(), Failure>, Failure> {
+        let Some(sender) = request.sender.clone() else { return Ok(Ok(())) };
+        if sender == *session {
+            let text = "A session cannot send a message to itself.";
+            return Ok(Err(Failure::new(Code::Usage, text).detail("SEND_TO_SELF").origin("client")));
+        }
+        let turn = self.deps.store.current_run(sender).await?;
+        request.interactive = is_interactive(turn.as_ref());
+        request.asked_by = asked_by(turn.as_ref());
+        Ok(next_in_chain(turn.as_ref()).map(|chain| request.chain = chain))
+    }
+
+    /// Checks that the agent of a session may spawn one of `agent`. `None` for the request of a person.
+    ///
+    /// # Errors
+    /// `NO_SESSION`, `ACP_AGENT_NOT_ALLOWED`, `ACP_LIMIT_REACHED`; the store cannot be read.
+    pub(super) async fn agent_parent(
+        &self,
+        request: &mut SpawnRequest,
+        agent: &AgentName,
+    ) -> Result<Option<AgentParent>, Failure> {
+        let Some(parent) = request.spawned_by.clone().filter(|_| request.by_agent) else { return Ok(None) };
+        let row = self.deps.store.session(parent.clone()).await?;
+        let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
+        self.may_spawn_agent(&row, agent)?;
+        if self.generations_above(&row).await? >= DEPTH_MAX {
+            let text =
+                format!("A session may have {DEPTH_MAX} generations of spawned sessions beneath it at most.");
+            return Err(limit("DEPTH_MAX", text));
+        }
+        let turn = self.deps.store.current_run(parent).await?;
+        let chain = next_in_chain(turn.as_ref())?;
+        request.cwd.get_or_insert_with(|| row.cwd.clone());
+        request.interactive = is_interactive(turn.as_ref());
+        request.asked_by = asked_by(turn.as_ref());
+        Ok(Some(AgentParent { row, turn, chain }))
+    }
+
+    fn may_spawn_agent(&self, parent: &SessionRow, agent: &AgentName) -> Result<(), Failure> {
+        let loaded = self.deps.live.now();
+        let listed = loaded.config.agents.get(&parent.agent).and_then(|of| of.spawn_agents.as_ref());
+        if listed.map_or(*agent == parent.agent, |listed| listed.contains(agent)) {
+            return Ok(());
+        }
+        let text = format!("The agent {} may not spawn sessions of {agent}.", parent.agent);
+        Err(Failure::new(Code::AgentNotAllowed, text).detail("SPAWN_AGENTS").origin("gateway"))
+    }
+
+    /// Returns the number of sessions above this one, [`DEPTH_MAX`] at most.
+    async fn generations_above(&self, row: &SessionRow) -> Result<usize, Failure> {
+        let mut above = row.spawned_by.clone();
+        for generations in 0..DEPTH_MAX {
+            let Some(key) = above else { return Ok(generations) };
+            above = self.deps.store.session(key).await?.and_then(|row| row.spawned_by);
+        }
+        Ok(DEPTH_MAX)
+    }
+}
+
+impl AgentParent {
+    /// Limits the rows of the new session to what its parent has.
+    ///
+    /// # Errors
+    /// `ACP_CWD_NOT_ALLOWED` if a directory lies outside of the parent's.
+    pub(super) fn narrow(self, tx: &mut SpawnTx, profiles: &dyn Profiles) -> Result<(), Failure> {
+        let Self { row: parent, turn, chain } = self;
+        let configured = |agent: &AgentName| profiles.configured(agent).map(|it| it.additional_directories);
+        let own = parent.options.additional_directories.as_slice();
+        let of_agent = configured(&parent.agent)?;
+        let roots = mcp::merge_directories("", [std::slice::from_ref(&parent.cwd), of_agent.as_slice(), own]);
+        let child = &mut tx.session;
+        let wanted = [child.cwd.clone()].into_iter().chain(configured(&child.agent)?);
+        for directory in wanted.chain(child.options.additional_directories.iter().cloned()) {
+            if !roots.iter().any(|root| Path::new(&directory).starts_with(root)) {
+                let text = format!(
+                    "The directory {directory} lies outside of the directories of the session {}.",
+                    parent.session_key
+                );
+                return Err(Failure::new(Code::CwdNotAllowed, text)
+                    .detail("OUTSIDE_OF_PARENT")
+                    .origin("gateway"));
+            }
+        }
+        let options = &mut child.options;
+        options.permission = stricter(options.permission, parent.options.permission);
+        if let Some(mode) = turn.as_ref().and_then(|turn| turn.permissions.mode) {
+            options.permission = stricter(options.permission, mode);
+        }
+        options.voting = parent.options.voting;
+        if child.agent == parent.agent {
+            options.mode_id = parent.options.mode_id;
+            options.config = parent.options.config;
+            options.model = parent.options.model;
+        }
+        child.asked_by = parent.asked_by;
+        if let Some(run) = &mut tx.run {
+            run.chain = chain;
+        }
+        tx.children_max = Some(CHILDREN_MAX);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+    use super::*;
+    use acp_shared::ids::{IdempotencyKey, RunId};
+
+    fn turn(chain: u64, state: RunState, interactive: bool) -> RunRow {
+        let request = PromptRequest { chain, interactive, ..PromptRequest::default() };
+        let session = SessionKey::parse("agent:demo:acp:1").unwrap();
+        RunRow { state, ..request.into_run(RunId::mint(), &session, IdempotencyKey::mint(), 1) }
+    }
+
+    #[test]
+    fn chain_of_messages_has_five_links() {
+        assert_eq!(next_in_chain(None), Ok(1));
+        for chain in 0..CHAIN_MAX {
+            assert_eq!(next_in_chain(Some(&turn(chain, RunState::Running, true))), Ok(chain + 1));
+        }
+        let refused = next_in_chain(Some(&turn(CHAIN_MAX, RunState::Completed, true))).unwrap_err();
+        assert_eq!((refused.code, refused.detail_code.as_deref()), (Code::LimitReached, Some("CHAIN_MAX")));
+    }
+
+    #[test]
+    fn person_can_be_asked_in_a_running_interactive_turn_only() {
+        for (state, interactive, want) in [
+            (RunState::Running, true, true),
+            (RunState::Running, false, false),
+            (RunState::Completed, true, false),
+        ] {
+            assert_eq!(is_interactive(Some(&turn(0, state, interactive))), want, "{state:?} {interactive}");
+        }
+        assert!(!is_interactive(None));
+    }
+}
