@@ -130,12 +130,8 @@ pub(crate) async fn serve(
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
-    tasks.extend([
-        ("local API", serving),
-        ("listeners", listeners),
-        ("bots", bots),
-        ("session tools", agents),
-    ]);
+    tasks.extend([("local API", serving), ("listeners", listeners), ("bots", bots)]);
+    tasks.push(agents);
     if let Some(listener) = listener {
         let bounds = metrics_endpoint::ScrapeLimits::default();
         tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
@@ -195,13 +191,13 @@ fn serve_session_tools(
     api: &Api,
     clock: Clock,
     stop: &CancellationToken,
-) -> Result<JoinHandle<()>, Failure> {
+) -> Result<(&'static str, JoinHandle<()>), Failure> {
     let (socket, metrics) = (service.agents.agents_socket(), service.metrics.clone());
     let is_elsewhere = service.live.at_start().northbound.agents_socket.is_some();
     let bound = AgentsListener::bind(socket, is_elsewhere, metrics.clone());
     let bound = bound.map_err(|error| io_failure("listen at", socket, &error))?;
     let routes = session_tools::router(api.clone(), metrics, clock);
-    Ok(tokio::spawn(bound.serve(routes, api.limits, stop.clone())))
+    Ok(("session tools", tokio::spawn(bound.serve(routes, api.limits, stop.clone()))))
 }
 
 async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {

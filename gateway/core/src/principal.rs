@@ -62,7 +62,7 @@ const LOCAL_USER: &str = "user:";
 const CONSOLE: &str = "console:";
 
 /// Prefix of the identity of a session's agent.
-pub const AGENT_USER: &str = "session:";
+const AGENT_USER: &str = "session:";
 
 /// Who makes a request: the user of a local process, the holder of a token, or a user whom a trusted proxy names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

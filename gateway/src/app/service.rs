@@ -9,7 +9,6 @@ use crate::metrics::{Metrics, STUCK};
 use crate::runtime::acpx::names_acpx;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
-use crate::runtime::profiles::Profiles as _;
 use crate::session::manager::{
     CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
     SessionStatus, SpawnRequest, SpawnResult,
@@ -405,10 +404,11 @@ impl Service for GatewayService {
     }
 
     fn secrets(&self, session: &SessionRow) -> Secrets {
-        let Ok(profile) = self.agents.configured(&session.agent) else { return Secrets::default() };
-        let servers =
-            mcp::merge_servers([profile.mcp_servers.as_slice(), session.options.mcp_servers.as_slice()]);
-        Secrets::new(&profile.env, &servers)
+        self.manager.secrets(session)
+    }
+
+    fn take_completion(&self, run: RunId) -> ServiceFuture<'_, bool> {
+        Box::pin(async move { Ok(self.store.take_completion(run).await?) })
     }
 
     fn config(&self) -> Arc<LoadedConfig> {

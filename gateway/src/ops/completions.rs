@@ -3,12 +3,14 @@
 //! crash between two attempts neither loses nor repeats it.
 
 use crate::session::manager::Manager;
-use acp_core::completion::{RunAnswer, completion_key, completion_prompt};
+use acp_core::completion::{completion_key, completion_prompt};
 use acp_core::failure::Failure;
 use acp_core::rows::{RunRow, SessionRow};
 use acp_core::session::SessionState;
+use acp_core::session_tools::AnswerText;
 use acp_shared::ids::{IdempotencyKey, RunId};
 use acp_store::completions::DueCompletion;
+use acp_store::events::JournalRows;
 use acp_store::{Store, StoreError};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +77,8 @@ async fn deliver(store: &Store, manager: &Manager, due: DueCompletion) -> Result
         tracing::info!(%session_key, %run_id, "completion dropped: its requester is closed");
         return Ok(());
     };
-    let prompt = completion_prompt(&session, &run, read_answer(store, &session, &run).await?);
+    let answer = read_answer(store, &session, &run).await?;
+    let prompt = completion_prompt(&session, &run, answer, &manager.secrets(&session));
     let requester = &requester.session_key;
     let key = completion_key(&run).unwrap_or_else(|_| IdempotencyKey::mint());
     let accepted = manager.prompt(requester, prompt, key).await?;
@@ -84,18 +87,14 @@ async fn deliver(store: &Store, manager: &Manager, due: DueCompletion) -> Result
 }
 
 /// Reads the text of the agent in the run, which is the session's first one.
-async fn read_answer(store: &Store, session: &SessionRow, run: &RunRow) -> Result<RunAnswer, StoreError> {
-    let mut answer = RunAnswer::default();
-    let (mut after, mut left) = (session.pruned_seq, run.last_seq);
-    while left > 0 {
-        let rows =
-            store.events_after(session.session_key.clone(), after, ROWS_AT_ONCE, BYTES_AT_ONCE).await?;
+async fn read_answer(store: &Store, session: &SessionRow, run: &RunRow) -> Result<String, StoreError> {
+    let (mut answer, mut at) = (AnswerText::new(run.run_id), None);
+    while run.last_seq > 0 && !answer.has_ended() {
+        let key = session.session_key.clone();
+        let JournalRows { rows, .. } = store.events_after(key, at, ROWS_AT_ONCE, BYTES_AT_ONCE).await?;
         let Some(last) = rows.last() else { break };
-        after = last.session_seq;
-        for row in rows.iter().filter(|row| row.run_id == Some(run.run_id)) {
-            answer.add(row);
-            left = run.last_seq.saturating_sub(row.seq.unwrap_or_default());
-        }
+        at = Some(last.session_seq);
+        rows.iter().for_each(|row| answer.add(row));
     }
-    Ok(answer)
+    Ok(answer.into_text())
 }

@@ -209,6 +209,13 @@ pub(crate) trait Service: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
+    /// Takes the completion of a spawned session's first run for its requester, which waits for it. Returns false if it
+    /// is a prompt of the requester.
+    fn take_completion(&self, run: RunId) -> ServiceFuture<'_, bool> {
+        let _ = run;
+        Box::pin(async { Ok(true) })
+    }
+
     /// Returns the secrets of a session's agent.
     fn secrets(&self, session: &SessionRow) -> Secrets {
         let _ = session;

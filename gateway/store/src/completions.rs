@@ -110,13 +110,17 @@ impl Store {
         self.read("due_completions", move |db| due(db, rows_max)).await
     }
 
-    /// Takes a completion for a requester that waits for the run: it is not delivered again. Returns false if there is
-    /// none, or it was delivered or taken before.
+    /// Takes a completion for a requester that waits for the run: it is not delivered. Returns false if it was delivered
+    /// before.
     ///
     /// # Errors
     /// As [`Store::write`].
     pub async fn take_completion(&self, run_id: RunId) -> Result<bool, StoreError> {
-        self.write("take_completion", move |tx| settle(tx, run_id, CompletionState::Taken, "")).await
+        self.write("take_completion", move |tx| {
+            settle(tx, run_id, CompletionState::Taken, "")?;
+            Ok(state(tx, run_id)? != Some(CompletionState::Delivered))
+        })
+        .await
     }
 
     /// Gives up a completion whose requester is closed.

@@ -2,6 +2,7 @@
 //! exist.
 
 use crate::api::session_tools::replies;
+use crate::session::manager::spawnable_agents;
 use crate::session::service::Service;
 use acp_core::api::PageCursor;
 use acp_core::event::EventRow;
@@ -12,7 +13,7 @@ use acp_core::session_tools::{
     AnswerText, CURRENT, HistoryArguments, ListArguments, OldestRow, SendArguments, SpawnArguments, ToolCall,
     bounded_rows, bounded_text, message_rows, prompt_text,
 };
-use acp_core::visibility::{Action, AgentToAgent, Requester, Visibility, can_see};
+use acp_core::visibility::{Action, AgentRequester};
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -40,8 +41,7 @@ pub(super) struct AgentCalls<'a> {
     clock: Clock,
     ending: CancellationToken,
     own: SessionRow,
-    visibility: Visibility,
-    between: AgentToAgent,
+    requester: AgentRequester,
 }
 
 impl<'a> AgentCalls<'a> {
@@ -51,22 +51,14 @@ impl<'a> AgentCalls<'a> {
         clock: Clock,
         ending: CancellationToken,
         own: SessionRow,
+        requester: AgentRequester,
     ) -> Self {
-        Self {
-            service,
-            clock,
-            ending,
-            own,
-            visibility: Visibility::default(),
-            between: AgentToAgent::default(),
-        }
+        Self { service, clock, ending, own, requester }
     }
 
     /// Returns the names of the agents that the requester may spawn.
     pub(super) fn spawn_agents(&self) -> Vec<String> {
-        let loaded = self.service.config();
-        let listed = loaded.config.agents.get(&self.own.agent).and_then(|agent| agent.spawn_agents.clone());
-        let agents = listed.unwrap_or_else(|| vec![self.own.agent.clone()]);
+        let agents = spawnable_agents(&self.service.config().config, &self.own.agent);
         agents.iter().map(AgentName::to_string).collect()
     }
 
@@ -84,10 +76,6 @@ impl<'a> AgentCalls<'a> {
         }
     }
 
-    fn sees(&self, row: Option<&SessionRow>, action: Action) -> bool {
-        can_see(Requester::Session(&self.own, self.visibility), row, &self.between, action)
-    }
-
     /// Returns a session for an action.
     async fn session(&self, named: &str, action: Action) -> Result<SessionRow, Failure> {
         let found = match SessionKey::parse(named) {
@@ -98,7 +86,7 @@ impl<'a> AgentCalls<'a> {
                 Err(failure) => return Err(failure),
             },
         };
-        let visible = found.filter(|row| self.sees(Some(row), action));
+        let visible = found.filter(|row| self.requester.sees(Some(row), action));
         visible.ok_or_else(|| Failure::of(Code::NoSession))
     }
 
@@ -136,7 +124,7 @@ impl<'a> AgentCalls<'a> {
                 (before, looked_at) = (place, looked_at + 1);
                 let is_wanted = replies::is_in(states, row.state)
                     && since_ms.is_none_or(|since| row.last_activity_at_ms >= since)
-                    && self.sees(Some(&row), Action::List);
+                    && self.requester.sees(Some(&row), Action::List);
                 if is_wanted {
                     let mut row = replies::listed(&row, &self.own);
                     secrets.redact_value(&mut row);
@@ -289,14 +277,23 @@ impl<'a> AgentCalls<'a> {
         let mut result = replies::run(key, &found);
         let secrets = self.service.secrets(row);
         secrets.redact_value(&mut result);
-        let result = match result {
+        let mut result = match result {
             Value::Object(result) => result,
             other => return Ok(other),
         };
         let mut text = answer.into_text();
         secrets.redact_text(&mut text);
-        let is_answered = wait_s > 0 && found.state.is_ended();
-        Ok(if is_answered { bounded_text(result, "text", &text) } else { Value::Object(result) })
+        if wait_s == 0 || !found.state.is_ended() {
+            return Ok(Value::Object(result));
+        }
+        // The requester gets the end of a session that it spawned once: here, or as a prompt.
+        if row.spawned_by.as_ref() == Some(&self.own.session_key)
+            && !self.service.take_completion(run).await?
+        {
+            result.insert("note".to_owned(), "The reply is in a prompt of this session.".into());
+            return Ok(Value::Object(result));
+        }
+        Ok(bounded_text(result, "text", &text))
     }
 }
 
