@@ -407,8 +407,8 @@ impl Service for GatewayService {
         self.manager.secrets(session)
     }
 
-    fn take_completion(&self, run: RunId) -> ServiceFuture<'_, bool> {
-        Box::pin(async move { Ok(self.store.take_completion(run).await?) })
+    fn take_completion(&self, run: RunId, turn: RunId) -> ServiceFuture<'_, bool> {
+        Box::pin(async move { Ok(self.store.take_completion(run, turn).await?) })
     }
 
     fn config(&self) -> Arc<LoadedConfig> {

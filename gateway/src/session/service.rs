@@ -209,10 +209,10 @@ pub(crate) trait Service: Send + Sync + 'static {
         Box::pin(async { Ok(None) })
     }
 
-    /// Takes the completion of a spawned session's first run for its requester, which waits for it. Returns false if it
-    /// is a prompt of the requester.
-    fn take_completion(&self, run: RunId) -> ServiceFuture<'_, bool> {
-        let _ = run;
+    /// Takes the completion of a spawned session's first run for its requester, which waits for it in a turn. Returns
+    /// false if it is or will be a prompt of the requester.
+    fn take_completion(&self, run: RunId, turn: RunId) -> ServiceFuture<'_, bool> {
+        let _ = (run, turn);
         Box::pin(async { Ok(true) })
     }
 

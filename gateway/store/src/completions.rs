@@ -110,15 +110,24 @@ impl Store {
         self.read("due_completions", move |db| due(db, rows_max)).await
     }
 
-    /// Takes a completion for a requester that waits for the run: it is not delivered. Returns false if it was delivered
-    /// before.
+    /// Takes a completion for a requester that waits for the run in the turn `turn`: it is not delivered. Returns false if
+    /// it was delivered before, or will be, because that turn has ended or is being cancelled: nobody would read it there.
     ///
     /// # Errors
     /// As [`Store::write`].
-    pub async fn take_completion(&self, run_id: RunId) -> Result<bool, StoreError> {
+    pub async fn take_completion(&self, run_id: RunId, turn: RunId) -> Result<bool, StoreError> {
+        const RUNS: &str = "SELECT 1 FROM acp_runs AS r JOIN acp_sessions AS s ON s.session_key = r.session_key \
+            WHERE r.run_id = ?1 AND r.state = 'running' AND s.state = 'running'";
         self.write("take_completion", move |tx| {
-            settle(tx, run_id, CompletionState::Taken, "")?;
-            Ok(state(tx, run_id)? != Some(CompletionState::Delivered))
+            if tx.first(RUNS, params![turn], |_| Ok(()))?.is_some() {
+                settle(tx, run_id, CompletionState::Taken, "")?;
+            }
+            Ok(match state(tx, run_id)? {
+                Some(CompletionState::Awaited | CompletionState::Due | CompletionState::Delivered) => false,
+                Some(CompletionState::Bound | CompletionState::Taken | CompletionState::Dropped) | None => {
+                    true
+                }
+            })
         })
         .await
     }

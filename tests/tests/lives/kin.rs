@@ -79,6 +79,7 @@ fn completion_reaches_its_requester_once_across_kills() {
 #[test]
 fn agent_sees_its_tree_and_nothing_else() {
     let house = Plan::flags(&[]).gateway("[agents.other]\ncommand = [\"/bin/false\"]\n").build();
+    let _ = house.world.dir("work/project");
     let root = spawn(&house, &["--label", "root"]);
     let child = spawn(&house, &["--spawned-by", &root]);
     let grandchild = spawn(&house, &["--spawned-by", &child, "--label", "deep"]);

@@ -1,6 +1,7 @@
 //! Session tools: agents list, read, prompt and spawn sessions of their gateway, within what they may see and have.
 
 mod foreign;
+mod kin;
 
 use acp_tests::cli::output_text;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};

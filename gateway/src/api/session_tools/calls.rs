@@ -9,6 +9,7 @@ use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{SessionQuery, SessionRow};
+use acp_core::run::RunState;
 use acp_core::session_tools::{
     AnswerText, CURRENT, HistoryArguments, ListArguments, OldestRow, SendArguments, SpawnArguments, ToolCall,
     bounded_rows, bounded_text, message_rows, prompt_text,
@@ -233,10 +234,29 @@ impl<'a> AgentCalls<'a> {
             by_agent: true,
             ..SpawnRequest::default()
         };
+        let turn = self.service.runs(&self.own.session_key, PAGE_ROWS).await?;
+        let turn = turn.iter().find(|run| run.state == RunState::Running).map(|run| run.run_id);
         let spawned = self.service.spawn(request, once).await?;
         let row = self.service.session(&spawned.session_key).await?;
         let run = spawned.run_id.ok_or_else(|| Failure::of(Code::Runtime))?;
-        self.outcome(&row, run, 0, arguments.wait_s).await
+        let mut outcome = self.outcome(&row, run, 0, arguments.wait_s).await?;
+        // The end of the session reaches the requester once: here, or as a prompt.
+        if let Some(result) = outcome.as_object_mut().filter(|result| result.contains_key("text"))
+            && !self.is_told_here(run, turn).await?
+        {
+            result.remove("text");
+            result.remove("dropped");
+            result.insert("note".to_owned(), "A prompt of this session has or will have the reply.".into());
+        }
+        Ok(outcome)
+    }
+
+    /// True if the requester, which waits in `turn`, gets the end of a session that it spawned as a result.
+    async fn is_told_here(&self, run: RunId, turn: Option<RunId>) -> Result<bool, Failure> {
+        match turn {
+            Some(turn) => self.service.take_completion(run, turn).await,
+            None => Ok(false),
+        }
     }
 
     fn prompt(&self, text: &str) -> String {
@@ -277,20 +297,13 @@ impl<'a> AgentCalls<'a> {
         let mut result = replies::run(key, &found);
         let secrets = self.service.secrets(row);
         secrets.redact_value(&mut result);
-        let mut result = match result {
+        let result = match result {
             Value::Object(result) => result,
             other => return Ok(other),
         };
         let mut text = answer.into_text();
         secrets.redact_text(&mut text);
         if wait_s == 0 || !found.state.is_ended() {
-            return Ok(Value::Object(result));
-        }
-        // The requester gets the end of a session that it spawned once: here, or as a prompt.
-        if row.spawned_by.as_ref() == Some(&self.own.session_key)
-            && !self.service.take_completion(run).await?
-        {
-            result.insert("note".to_owned(), "The reply is in a prompt of this session.".into());
             return Ok(Value::Object(result));
         }
         Ok(bounded_text(result, "text", &text))

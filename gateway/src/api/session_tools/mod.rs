@@ -15,7 +15,7 @@ use acp_core::failure::Failure;
 use acp_core::principal::Principal;
 use acp_core::rows::SessionRow;
 use acp_core::session::SessionState;
-use acp_core::session_tools::{MCP_PATH, Received, ServerFacts, receive};
+use acp_core::session_tools::{MCP_PATH, MessageResult, ServerFacts, receive};
 use acp_core::visibility::AgentRequester;
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
@@ -88,9 +88,9 @@ async fn message(State(tools): State<SessionTools>, request: Request) -> Result<
     let spawn_agents = calls.spawn_agents();
     let facts = ServerFacts { version: env!("CARGO_PKG_VERSION"), spawn_agents: &spawn_agents };
     let reply = match receive(&body, &facts) {
-        Received::Nothing => return Ok(StatusCode::ACCEPTED.into_response()),
-        Received::Reply(reply) => reply,
-        Received::Call(pending) => match calls.execute(&pending.call, once).await {
+        MessageResult::Nothing => return Ok(StatusCode::ACCEPTED.into_response()),
+        MessageResult::Reply(reply) => reply,
+        MessageResult::Call(pending) => match calls.execute(&pending.call, once).await {
             // Nothing was decided: the bridge asks the next gateway process, under the same key.
             Err(failure) if is_ending(&failure) => return Err(failure.into()),
             outcome => pending.reply(outcome),

@@ -105,9 +105,7 @@ impl Manager {
         lookup.programs.extend(request.command.first().cloned());
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
-        if root.is_some() {
-            tx.session.owner_session_key = root;
-        }
+        tx.session.owner_session_key = root.or(tx.session.owner_session_key);
         if let Some(parent) = parent {
             parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
         }

@@ -119,7 +119,7 @@ async fn completion_is_due_once_the_run_ends_and_is_delivered_once() {
     let refused = commit(&store, &parent, writes).await;
     assert!(matches!(refused, Err(StoreError::UsedMeanwhile)), "{refused:?}");
     assert_eq!(store.run(again.run_id).await.unwrap(), None, "the prompt is not accepted either");
-    assert!(!store.take_completion(first.run_id).await.unwrap());
+    assert!(!store.take_completion(first.run_id, busy.run_id).await.unwrap());
 }
 
 #[tokio::test]
@@ -144,17 +144,28 @@ async fn completion_of_a_bound_session_goes_to_its_conversation() {
 #[tokio::test]
 async fn completion_that_was_taken_or_dropped_is_not_delivered() {
     let (_dir, store) = open();
-    insert_session(&store, "parent").await;
+    let parent = insert_session(&store, "parent").await;
     let (child, first) = spawned(&store, "early", None).await;
-    for _ in 0..2 {
-        assert!(store.take_completion(first.run_id).await.unwrap(), "a repeated call gets the answer again");
-    }
     commit(&store, &child, vec![ended(&first)]).await.unwrap();
+    let turn = RunRow { started_at_ms: Some(1), ..run(&parent.session_key, RunState::Running) };
+    let of_parent = |state| Write::Session(Box::new(SessionRow { state, ..parent.clone() }));
+    let start = vec![of_parent(SessionState::Cancelling), Write::Run(Box::new(turn.clone()))];
+    commit(&store, &parent, start).await.unwrap();
+    for waits_in in [turn.run_id, RunId::mint()] {
+        assert!(!store.take_completion(first.run_id, waits_in).await.unwrap(), "nobody reads it there");
+    }
+    commit(&store, &parent, vec![of_parent(SessionState::Running)]).await.unwrap();
+    for _ in 0..2 {
+        let taken = store.take_completion(first.run_id, turn.run_id).await.unwrap();
+        assert!(taken, "a repeated call gets the answer again");
+    }
+    commit(&store, &parent, vec![ended(&turn), of_parent(SessionState::Idle)]).await.unwrap();
     let (child, second) = spawned(&store, "late", None).await;
     commit(&store, &child, vec![ended(&second)]).await.unwrap();
     assert!(store.drop_completion(second.run_id, "requester-closed").await.unwrap());
     assert_eq!(store.due_completions(9).await.unwrap(), []);
     let states = [state(&store, first.run_id).await, state(&store, second.run_id).await];
     assert_eq!(states, [Some(CompletionState::Taken), Some(CompletionState::Dropped)]);
-    assert!(store.take_completion(RunId::mint()).await.unwrap(), "a run without a completion");
+    let without = store.take_completion(RunId::mint(), turn.run_id).await.unwrap();
+    assert!(without, "a run without a completion");
 }
