@@ -2,10 +2,11 @@
 //! requests are retried under the same idempotency key, and event streams resume after the last event
 //! received.
 
+mod agent;
+
 use crate::api::sse_parser::{SseEvent, SseParser};
 use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use acp_core::failure::Failure;
-use acp_core::session_tools::MCP_PATH;
 use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
@@ -108,44 +109,6 @@ impl GatewayClient {
     /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self { socket: state_dir.join(SOCKET), deadline: None, token: None }
-    }
-
-    /// Creates a client of the session tools.
-    pub(crate) fn of_agent(socket: PathBuf, token: String) -> Self {
-        Self { socket, deadline: None, token: Some(Secret::new(token)) }
-    }
-
-    /// Sends one message of MCP, and again under the same key while the gateway restarts. Returns the answer, if it has one.
-    ///
-    /// # Errors
-    /// The failure returned by the gateway; `GATEWAY_UNAVAILABLE`.
-    pub(crate) async fn post_message(
-        &self,
-        message: Bytes,
-        key: &IdempotencyKey,
-    ) -> Result<Option<String>, Failure> {
-        let mut retry = RetryBudget::new(true);
-        let token = self.token.as_ref().map(|token| format!("Bearer {}", token.expose())).unwrap_or_default();
-        loop {
-            let headers = [(header::AUTHORIZATION, token.as_str())];
-            let request = request(Method::POST, MCP_PATH, message.clone(), Some(key), &headers)?;
-            let lost = match self.once(request).await {
-                Ok((StatusCode::OK, body)) => return Ok(Some(String::from_utf8_lossy(&body).into_owned())),
-                Ok((status, _)) if status.is_success() => return Ok(None),
-                Ok((status, body)) => {
-                    let failure = read_failure(status, &body);
-                    let may_retry = status == StatusCode::SERVICE_UNAVAILABLE && failure.retryable;
-                    if !may_retry || !retry.wait(&AttemptError::Broken(String::new()), self.deadline).await {
-                        return Err(failure);
-                    }
-                    continue;
-                }
-                Err(lost) => lost,
-            };
-            if !retry.wait(&lost, self.deadline).await {
-                return Err(self.unavailable(&lost));
-            }
-        }
     }
 
     /// Sets a deadline, after which calls fail with `TIMEOUT`.
