@@ -1,8 +1,10 @@
 //! Calls of the session tools: the agent as a client of MCP.
 
 use super::agent::{Agent, Exit};
+use crate::northbound::try_http;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
@@ -22,10 +24,30 @@ fn messages(tool: &str, arguments: &Value) -> Vec<Value> {
     ]
 }
 
-/// Starts the server of a session as it was given, and sends the messages.
-fn start(servers: &Value, messages: &[Value]) -> Result<(Child, Receiver<Value>), String> {
+/// Returns the server of a session as it was given.
+fn server_of(servers: &Value) -> Result<&Value, String> {
     let server = servers.as_array().into_iter().flatten().find(|server| server["name"] == SERVER);
-    let server = server.ok_or_else(|| format!("there is no server {SERVER}"))?;
+    server.ok_or_else(|| format!("there is no server {SERVER}"))
+}
+
+/// Sends one message without the bridge, under a key of its own choice, and returns the response.
+fn post(servers: &Value, arguments: &Value) -> Result<Value, String> {
+    let server = server_of(servers)?;
+    let value = |name: &str| {
+        let found = server["env"].as_array().into_iter().flatten().find(|it| it["name"] == name);
+        found.and_then(|it| it["value"].as_str()).unwrap_or_default()
+    };
+    let (socket, token) =
+        (value("ACP_HOST_AGENT_SOCKET"), format!("Bearer {}", value("ACP_HOST_AGENT_TOKEN")));
+    let key = arguments["key"].as_str().unwrap_or_default();
+    let headers = [("authorization", token.as_str()), ("idempotency-key", key)];
+    let answer = try_http(Path::new(socket), "POST", "/mcp", &headers, &arguments["message"].to_string());
+    answer.map(|answer| answer.json()).map_err(|error| error.to_string())
+}
+
+/// Starts the server of a session, and sends the messages.
+fn start(servers: &Value, messages: &[Value]) -> Result<(Child, Receiver<Value>), String> {
+    let server = server_of(servers)?;
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut command = Command::new(text(&server["command"]));
     command.args(server["args"].as_array().into_iter().flatten().map(text));
@@ -51,7 +73,8 @@ fn start(servers: &Value, messages: &[Value]) -> Result<(Child, Receiver<Value>)
 }
 
 impl Agent {
-    /// Calls a tool, and returns its result or error. A cancel ends the call.
+    /// Calls a tool, and returns its result or error. A cancel ends the call. The tool `bridge` sends any `messages` and
+    /// returns the answer with the id `until`; `post` sends one `message` under a `key` and without the bridge.
     pub(super) fn call_session_tool(
         &mut self,
         session: &str,
@@ -59,13 +82,21 @@ impl Agent {
         arguments: &Value,
     ) -> Result<String, Exit> {
         let servers = self.servers.get(session).cloned().unwrap_or_default();
-        let (mut child, lines) = match start(&servers, &messages(tool, arguments)) {
+        if tool == "post" {
+            let answer = post(&servers, arguments).unwrap_or_else(|why| json!(why));
+            return Ok(format!("post: {}", answer["result"].get("structuredContent").unwrap_or(&answer)));
+        }
+        let (sent, id) = match arguments["messages"].as_array() {
+            Some(given) if tool == "bridge" => (given.clone(), arguments["until"].clone()),
+            _ => (messages(tool, arguments), json!(2)),
+        };
+        let (mut child, lines) = match start(&servers, &sent) {
             Ok(started) => started,
             Err(why) => return Ok(format!("{tool}: {why}")),
         };
         let answer = loop {
             match lines.try_recv() {
-                Ok(answer) if answer["id"] == 2 => break answer,
+                Ok(answer) if answer["id"] == id => break answer,
                 Ok(_) => {}
                 Err(TryRecvError::Empty) if self.is_cancelled() => break json!("cancelled"),
                 Err(TryRecvError::Empty) => self.handle_next_line(Some(Instant::now() + POLL))?,

@@ -136,7 +136,7 @@ fn parse(model: &str, stream: bool, body: &Value) -> Result<Request, String> {
         usage: true,
         prompt: since.first().map(text).unwrap_or_default(),
         scripts_before: before.iter().filter(|turn| scripted(turn)).count(),
-        last_result: String::new(),
+        results: Vec::new(),
         tool_results: since.iter().map(|turn| count(turn, "functionResponse")).sum(),
         tools,
     })

@@ -25,6 +25,8 @@ use tokio::net::TcpListener;
 const LOG_LINES_MAX: usize = 10_000;
 /// Maximum length of a logged script, in characters.
 const SCRIPT_CHARS_MAX: usize = 400;
+/// Maximum length of a logged tool result, in characters.
+const RESULT_CHARS_MAX: usize = 10_000;
 
 /// Log of requests, shared by all connections.
 #[derive(Debug, Default, Clone)]
@@ -54,11 +56,15 @@ impl Log {
         } else {
             script::answer(&script::steps(&request.prompt), request.tool_results)
         };
+        let result =
+            request.results.last().map(|text| text.chars().take(RESULT_CHARS_MAX).collect::<String>());
         let line = self.add(json!({
             "side_call": request.is_side_call(),
             "script": request.script().chars().take(SCRIPT_CHARS_MAX).collect::<String>(),
             "scripts_before": request.scripts_before,
             "tool_results": request.tool_results,
+            "last_result": result,
+            "calls": steps.iter().filter_map(|step| request.call(step)).collect::<Vec<_>>(),
             "tools": request.tool_names(),
             "stream": request.stream,
             // `open` while it is answered, `done` at its end, `aborted` if the agent disconnected early.

@@ -59,7 +59,11 @@ pub(super) fn pieces(request: &Request, steps: Vec<Step>) -> (Vec<(Duration, Pie
                 pieces.extend((1..=count).map(|n| (pace, Piece::Text(format!("w{n} ")))));
             }
             Step::Hang => pieces.push((Duration::ZERO, Piece::Hang)),
-            Step::Repeat => pieces.push((Duration::ZERO, Piece::Text(request.last_result.clone()))),
+            Step::Repeat(member) => {
+                let value = request.result_member(&member).unwrap_or_default();
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                pieces.push((Duration::ZERO, Piece::Text(text)));
+            }
             Step::Write { .. } | Step::Run { .. } | Step::Tool { .. } => match request.call(&step) {
                 Some((name, arguments)) => {
                     finish = "tool_calls";

@@ -3,6 +3,9 @@
 use super::script::Step;
 use serde_json::{Map, Value, json};
 
+/// Beginning of the name of a tool of the gateway that the agent offers through its tool `tool_call` only.
+const DEFERRED: &str = "mcp__acp-host__";
+
 /// One request for a completion.
 #[derive(Debug)]
 pub struct Request {
@@ -18,8 +21,8 @@ pub struct Request {
     pub scripts_before: usize,
     /// Number of tool results since that message.
     pub tool_results: usize,
-    /// Text of the last tool result; empty if there is none.
-    pub last_result: String,
+    /// Texts of these results, oldest first.
+    pub results: Vec<String>,
     /// The agent's tools, as in the request.
     pub tools: Vec<Value>,
 }
@@ -54,12 +57,7 @@ impl Request {
             prompt,
             scripts_before: users().filter(|(i, m)| *i < at && text(m).contains("[[")).count(),
             tool_results: messages.iter().skip(at).filter(|message| message["role"] == "tool").count(),
-            last_result: messages
-                .iter()
-                .skip(at)
-                .rfind(|message| message["role"] == "tool")
-                .map(text)
-                .unwrap_or_default(),
+            results: messages.iter().skip(at).filter(|message| message["role"] == "tool").map(text).collect(),
             tools: body["tools"].as_array().cloned().unwrap_or_default(),
         }
     }
@@ -70,6 +68,27 @@ impl Request {
         let start = self.prompt.find("[[").unwrap_or(0);
         let end = self.prompt.rfind("]]").map_or(self.prompt.len(), |end| end + 2);
         self.prompt.get(start..end).unwrap_or(&self.prompt)
+    }
+
+    /// Member of the newest tool result that is an object with this member.
+    #[must_use]
+    pub fn result_member(&self, name: &str) -> Option<Value> {
+        self.results.iter().rev().find_map(|text| {
+            let object = text.get(text.find('{')?..=text.rfind('}')?)?;
+            serde_json::from_str::<Value>(object).ok()?.get(name).cloned()
+        })
+    }
+
+    /// The arguments of a step; the value `$NAME` is that member of a tool result.
+    fn filled(&self, arguments: &Value) -> Value {
+        let mut filled = arguments.clone();
+        for value in filled.as_object_mut().into_iter().flat_map(Map::values_mut) {
+            let named = value.as_str().and_then(|text| text.strip_prefix('$'));
+            if let Some(member) = named.and_then(|name| self.result_member(name)) {
+                *value = member;
+            }
+        }
+        filled
     }
 
     /// Whether this call is not part of the conversation (a title, a summary): such calls have no tools.
@@ -100,10 +119,19 @@ impl Request {
             ),
             Step::Run { command } => (&["run_shell_command", "bash", "shell"], vec![(&["command"], command)]),
             Step::Tool { name, arguments } => {
-                let found = self.tool_names().into_iter().find(|tool| tool.ends_with(name.as_str()))?;
-                return Some((found.to_owned(), arguments.clone()));
+                let offered = |name: &str| self.tool_names().into_iter().find(|tool| tool.ends_with(name));
+                let arguments = self.filled(arguments);
+                return match offered(name) {
+                    Some(found) => Some((found.to_owned(), arguments)),
+                    None => {
+                        let inner = json!({"name": format!("{DEFERRED}{name}"), "arguments": arguments});
+                        offered("tool_call").map(|found| (found.to_owned(), inner))
+                    }
+                };
             }
-            Step::Say(_) | Step::Chunks { .. } | Step::Repeat | Step::Error(_) | Step::Hang => return None,
+            Step::Say(_) | Step::Chunks { .. } | Step::Repeat(_) | Step::Error(_) | Step::Hang => {
+                return None;
+            }
         };
         let named = |name: &&str| self.tools.iter().find(|tool| tool["function"]["name"] == **name);
         let tool = &names.iter().find_map(named)?["function"];
@@ -172,6 +200,11 @@ mod tests {
         let arguments = json!({"command": "ls", "is_background": false});
         assert_eq!(request.call(&step), Some(("run_shell_command".into(), arguments)));
         assert_eq!(request.tool_names(), ["write", "run_shell_command"]);
+        let step =
+            Step::Tool { name: "write".into(), arguments: json!({"filePath": "$path", "content": "$x"}) };
+        let request =
+            Request { results: vec![r#"{"path":"/old"}"#.into(), r#"ok: {"path":"/f"}"#.into()], ..request };
+        assert_eq!(request.call(&step), Some(("write".into(), json!({"filePath": "/f", "content": "$x"}))));
         assert_eq!(Request::parse(&json!({})).call(&step), None);
     }
 }

@@ -5,8 +5,10 @@
 //! - `[[chunks N PACE]]`: the pieces `w1 `, `w2 ` … `wN `, one every `PACE` (`20ms`).
 //! - `[[write PATH CONTENT]]`: a call of the agent's own tool for writing a file.
 //! - `[[run COMMAND]]`: a call of the agent's own tool for running a command.
-//! - `[[tool NAME JSON]]`: a call of the tool whose name ends with `NAME`, with these arguments.
-//! - `[[repeat]]`: the last tool result as text.
+//! - `[[tool NAME JSON]]`: a call of the tool whose name ends with `NAME`, with these arguments; of one that is not offered
+//!   through the agent's tool `tool_call`, if it has that. A value `"$MEMBER"` is that member of the newest tool result that
+//!   has it.
+//! - `[[repeat MEMBER]]`: that member as text.
 //! - `[[error STATUS]]`: an HTTP error instead of an answer.
 //! - `[[hang]]`: no further byte until the agent disconnects.
 //!
@@ -47,8 +49,8 @@ pub enum Step {
         /// Its arguments.
         arguments: Value,
     },
-    /// The last tool result as text.
-    Repeat,
+    /// A member of a tool result as text.
+    Repeat(String),
     /// An HTTP error.
     Error(u16),
     /// No further output.
@@ -80,7 +82,7 @@ impl Step {
                 let (name, arguments) = rest.split_once(' ')?;
                 Some(Self::Tool { name: name.to_owned(), arguments: serde_json::from_str(arguments).ok()? })
             }
-            "repeat" => Some(Self::Repeat),
+            "repeat" => Some(Self::Repeat(rest.to_owned())),
             "error" => Some(Self::Error(rest.parse().ok()?)),
             "hang" => Some(Self::Hang),
             _ => None,
@@ -118,10 +120,10 @@ mod tests {
             ("[[chunks 50 20ms]]", vec![Step::Chunks { count: 50, pace }]),
             ("[[write /a/b x y]]", vec![Step::Write { path: "/a/b".into(), content: "x y".into() }]),
             (
-                r#"[[tool list {"a":"\u005b\u005bx"}]] [[repeat]]"#,
+                r#"[[tool list {"a":"\u005b\u005bx"}]] [[repeat text]]"#,
                 vec![
                     Step::Tool { name: "list".into(), arguments: serde_json::json!({"a": "[[x"}) },
-                    Step::Repeat,
+                    Step::Repeat("text".into()),
                 ],
             ),
             ("[[run sleep 9]][[error 503]]", vec![Step::Run { command: "sleep 9".into() }, Step::Error(503)]),

@@ -1,7 +1,9 @@
 //! Session tools: agents list, read, prompt and spawn sessions of their gateway, within what they may see and have.
 
 mod foreign;
+mod hostile;
 mod kin;
+mod transcript;
 
 use acp_tests::cli::output_text;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
@@ -19,8 +21,13 @@ const OTHER: &str = "other";
 
 /// A house whose scripted agent has the session tools.
 fn house() -> House {
+    house_of("ask")
+}
+
+/// As [`house`], with this permission mode of the agent.
+fn house_of(permission: &'static str) -> House {
     let world = World::new();
-    let mut agent = scripted(&world, &[], "ask");
+    let mut agent = scripted(&world, &[], permission);
     let may_spawn = toml::Value::from(vec![AGENT, OTHER]);
     agent
         .settings

@@ -23,6 +23,9 @@ pub fn message_rows(rows: &[EventRow], include_tools: bool) -> Vec<Value> {
         let Ok(event) = serde_json::from_str::<Value>(&event_line(row)) else { continue };
         if row.kind == EventKind::AgentMessage {
             let text = delta_text(&event);
+            if text.is_empty() {
+                continue;
+            }
             match messages.last_mut().filter(|_| reply.is_some_and(|before| before.run_id == row.run_id)) {
                 Some(last) => {
                     if let Some(Value::String(before)) = last.get_mut("text") {
@@ -113,10 +116,11 @@ impl AnswerText {
         match row.kind {
             EventKind::AgentMessage => {
                 let event: Value = serde_json::from_str(&event_line(row)).unwrap_or_default();
-                if std::mem::take(&mut self.is_interrupted) && !self.text.is_empty() {
+                let piece = delta_text(&event);
+                if !piece.is_empty() && std::mem::take(&mut self.is_interrupted) && !self.text.is_empty() {
                     self.text.push_str("\n\n");
                 }
-                self.text.push_str(&delta_text(&event));
+                self.text.push_str(&piece);
                 if self.text.len() > 2 * ANSWER_BYTES_KEPT {
                     let at = self.text.ceil_char_boundary(self.text.len() - ANSWER_BYTES_KEPT);
                     drop(self.text.drain(..at));

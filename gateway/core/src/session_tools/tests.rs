@@ -256,7 +256,9 @@ fn history_joins_replies_and_leaves_out_tools_unless_asked() {
         event(run, 6, EventKind::ToolCall, &json!({"toolCallId": "t", "title": "Read\na"})),
         event(run, 7, EventKind::ToolCallUpdate, &json!({"toolCallId": "t", "status": "failed"})),
         event(run, 8, EventKind::AgentMessage, &chunk("bye")),
-        event(run, 9, EventKind::Done, &json!({"stop_reason": "end_turn"})),
+        event(run, 9, EventKind::ToolCall, &json!({"toolCallId": "u"})),
+        event(run, 10, EventKind::AgentMessage, &chunk("")),
+        event(run, 11, EventKind::Done, &json!({"stop_reason": "end_turn"})),
     ];
     let tools = [
         json!({"seq": 6, "role": "tool", "text": "Read a"}),
@@ -264,7 +266,7 @@ fn history_joins_replies_and_leaves_out_tools_unless_asked() {
     ];
     let want = |tools: &[Value], replies: &[Value]| {
         let first = json!({"seq": 1, "role": "user", "text": "hi", "author": "ann"});
-        let last = json!({"seq": 9, "role": "system", "text": "turn ended: end_turn"});
+        let last = json!({"seq": 11, "role": "system", "text": "turn ended: end_turn"});
         let mut all = vec![first, replies[0].clone()];
         all.extend_from_slice(tools);
         all.extend_from_slice(&replies[1..]);
@@ -279,7 +281,7 @@ fn history_joins_replies_and_leaves_out_tools_unless_asked() {
         assert!(!text.has_ended());
         text.add(row);
     }
-    text.add(&event(Some(RunId::mint()), 10, EventKind::AgentMessage, &chunk("another turn")));
+    text.add(&event(Some(RunId::mint()), 12, EventKind::AgentMessage, &chunk("another turn")));
     assert!(text.has_ended());
     assert_eq!(text.into_text(), "Hello\n\nbye");
 }

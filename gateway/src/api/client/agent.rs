@@ -1,6 +1,6 @@
 //! The client as a bridge of the session tools: it carries messages of an agent to the gateway, with the token of its lease.
 
-use super::{AttemptError, GatewayClient, RetryBudget, read_failure};
+use super::{AttemptError, BACKLOG_WAIT, GatewayClient, RetryBudget, read_failure};
 use acp_core::failure::Failure;
 use acp_core::session_tools::MCP_PATH;
 use acp_shared::ids::IdempotencyKey;
@@ -8,6 +8,16 @@ use acp_shared::redact::Secret;
 use bytes::Bytes;
 use hyper::{Method, StatusCode, header};
 use std::path::PathBuf;
+use std::time::Instant;
+
+impl RetryBudget {
+    /// Starts the time limit again after an attempt that has waited for its result: the gateway was lost only now.
+    fn renew(&mut self, began: Instant) {
+        if began.elapsed() > 2 * BACKLOG_WAIT {
+            *self = Self::new(true);
+        }
+    }
+}
 
 impl GatewayClient {
     /// Creates a client of the session tools.
@@ -29,7 +39,10 @@ impl GatewayClient {
         loop {
             let headers = [(header::AUTHORIZATION, token.as_str())];
             let request = self.request(Method::POST, MCP_PATH, message.clone(), Some(key), &headers)?;
-            let lost = match self.once(request).await {
+            let began = Instant::now();
+            let outcome = self.once(request).await;
+            retry.renew(began);
+            let lost = match outcome {
                 Ok((StatusCode::OK, body)) => return Ok(Some(String::from_utf8_lossy(&body).into_owned())),
                 Ok((status, _)) if status.is_success() => return Ok(None),
                 Ok((status, body)) => {
@@ -45,6 +58,23 @@ impl GatewayClient {
             if !retry.wait(&lost, self.deadline).await {
                 return Err(self.unavailable(&lost));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn time_for_a_restart_begins_when_the_gateway_is_lost() {
+        let now = Instant::now();
+        let lost = AttemptError::Broken(String::new());
+        for (waited_s, may_retry) in [(1, false), (120, true)] {
+            let mut retry = RetryBudget { until: now, ..RetryBudget::new(true) };
+            retry.renew(now.checked_sub(Duration::from_secs(waited_s)).unwrap_or(now));
+            assert_eq!(retry.wait(&lost, None).await, may_retry, "{waited_s}");
         }
     }
 }

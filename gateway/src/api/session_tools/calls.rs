@@ -106,8 +106,10 @@ impl<'a> AgentCalls<'a> {
         };
         let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
         let (mut rows, mut looked_at, mut has_more) = (Vec::new(), 0, true);
+        // True once a row is found that belongs on the next page: others must not be told by a cursor.
+        let mut is_full = false;
         let secrets = self.service.secrets(&self.own);
-        while has_more && rows.len() < limit && looked_at < LISTED_ROWS_MAX {
+        while has_more && !is_full && looked_at < LISTED_ROWS_MAX {
             let query = SessionQuery {
                 closed_too: replies::includes_closed(states),
                 agent: agent.clone(),
@@ -118,23 +120,25 @@ impl<'a> AgentCalls<'a> {
             let page = self.service.find_sessions(query).await?;
             has_more = page.len() as u64 >= u64::from(PAGE_ROWS);
             for (place, row) in page {
-                if rows.len() >= limit {
-                    has_more = true;
-                    break;
-                }
-                (before, looked_at) = (place, looked_at + 1);
+                looked_at += 1;
                 let is_wanted = replies::is_in(states, row.state)
                     && since_ms.is_none_or(|since| row.last_activity_at_ms >= since)
                     && self.requester.sees(Some(&row), Action::List);
-                if is_wanted {
+                if !is_wanted {
+                    before = place;
+                } else if rows.len() < limit {
+                    before = place;
                     let mut row = replies::listed(&row, &self.own);
                     secrets.redact_value(&mut row);
                     rows.push(row);
+                } else {
+                    is_full = true;
+                    break;
                 }
             }
         }
         let mut result = Map::new();
-        if has_more {
+        if has_more || is_full {
             result.insert("next_cursor".to_owned(), PageCursor(before).encode().into());
         }
         Ok(bounded_rows(result, "sessions", rows, OldestRow::Last))

@@ -12,6 +12,7 @@ use acp_shared::log_limit::RefusalLog;
 use axum::Router;
 use axum::extract::Request;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +42,12 @@ impl AgentPeer {
         self.pid.is_some_and(|pid| peer_ancestry::descends_from(&ProcFs, root, pid))
             && !self.process.as_deref().is_some_and(peer_ancestry::has_ended)
     }
+}
+
+/// Returns the owner of a user's connections, for [`ConnectionSlots`]: an address of its own, so that the connections of one
+/// user do not close those of another one.
+fn slot_owner(uid: u32) -> Option<IpAddr> {
+    Some(Ipv4Addr::from(uid).into())
 }
 
 impl Gate for AgentPeer {
@@ -78,9 +85,9 @@ impl AgentsListener {
         accept_until(accept, &log, &ending, |(stream, _), tasks| {
             let (Some(peer), Ok(socket)) = (AgentPeer::of(&stream), watch(&stream)) else { return };
             let (server, ending) = (server.clone(), ending.clone());
-            let (slots, metrics) = (slots.clone(), metrics.clone());
+            let (slots, metrics, uid) = (slots.clone(), metrics.clone(), peer.uid);
             drop(tasks.spawn(async move {
-                let (slot, displaced) = slots.take(None);
+                let (slot, displaced) = slots.take(slot_owner(uid));
                 if displaced {
                     metrics.api_refused(AGENTS, "too_many_connections");
                 }
@@ -91,5 +98,21 @@ impl AgentsListener {
         .await;
         log.flush();
         remove_socket(&path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_of_one_user_do_not_close_those_of_another() {
+        let slots = ConnectionSlots::new(4);
+        let agent = slots.take(slot_owner(1_000)).0;
+        let _call = agent.request();
+        let others: Vec<_> = (0..6).map(|_| slots.take(slot_owner(1_001)).0).collect();
+        let _calls: Vec<_> = others.iter().map(|slot| slot.request()).collect();
+        let _ = slots.take(slot_owner(1_001));
+        assert!(!agent.end().is_cancelled());
     }
 }

@@ -69,8 +69,8 @@ fn asked_by(turn: Option<&RunRow>) -> String {
 }
 
 impl Manager {
-    /// Completes the prompt that an agent sends to another session: chain, and who can be asked, are those of its own turn.
-    /// The prompt of a person stays as it is.
+    /// Completes the prompt that an agent sends to another session: chain, and who can be asked, are those of its own turn,
+    /// and a permission mode of that turn alone is not widened. The prompt of a person stays as it is.
     ///
     /// # Errors
     /// The store cannot be read. Inside: `USAGE` for a prompt to the own session; `ACP_LIMIT_REACHED`.
@@ -87,6 +87,11 @@ impl Manager {
         let turn = self.deps.store.current_run(sender).await?;
         request.interactive = is_interactive(turn.as_ref());
         request.asked_by = asked_by(turn.as_ref());
+        if let Some(mode) = turn.as_ref().and_then(|turn| turn.permissions.mode) {
+            let target = self.deps.store.session(session.clone()).await?;
+            request.permissions.mode =
+                Some(target.map_or(mode, |row| stricter(mode, row.options.permission)));
+        }
         Ok(next_in_chain(turn.as_ref()).map(|chain| request.chain = chain))
     }
 
