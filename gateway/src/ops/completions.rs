@@ -8,6 +8,7 @@ use acp_core::failure::Failure;
 use acp_core::rows::{RunRow, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::session_tools::AnswerText;
+use acp_core::widening::stricter;
 use acp_shared::ids::{IdempotencyKey, RunId};
 use acp_store::completions::DueCompletion;
 use acp_store::events::JournalRows;
@@ -78,7 +79,9 @@ async fn deliver(store: &Store, manager: &Manager, due: DueCompletion) -> Result
         return Ok(());
     };
     let answer = read_answer(store, &session, &run).await?;
-    let prompt = completion_prompt(&session, &run, answer, &manager.secrets(&session));
+    let mut prompt = completion_prompt(&session, &run, answer, &manager.secrets(&session));
+    // A turn with a permission mode of its own does not get a wider one by the sessions that it spawns.
+    prompt.permissions.mode = run.permissions.mode.map(|mode| stricter(mode, requester.options.permission));
     let requester = &requester.session_key;
     let key = completion_key(&run).unwrap_or_else(|_| IdempotencyKey::mint());
     let accepted = manager.prompt(requester, prompt, key).await?;

@@ -3,7 +3,8 @@
 use super::{OTHER, call, house, results, text, tool};
 use acp_tests::cli::output_text;
 use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
-use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::northbound::http;
+use acp_tests::wait::{LONG, SOON, eventually, until};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -53,6 +54,19 @@ fn end_of_a_spawned_session_is_told_once() {
     until(LONG, "prompt answered", || house.prompts_received(prompt) == 1);
     assert_eq!(told(&house, &key, text(&waited, "session")), [] as [String; 0]);
     assert_eq!(completion_states(&house), ["taken", "delivered"]);
+
+    // The permission mode of a turn limits the prompt that its spawned session causes.
+    let limited = json!({"agent": OTHER, "task": "say limited", "mode": "persistent"});
+    let body = json!({"text": tool("sessions_spawn", &limited), "permission": "deny-all"});
+    let socket = house.world.path(GATEWAY).join("gateway.sock");
+    let accepted = http(&socket, "POST", &format!("/v1/sessions/{key}/prompt"), &[], &body.to_string());
+    assert!(accepted.status < 300, "{accepted:?}");
+    let mode = eventually(LONG, "end told", || {
+        let sql = "SELECT permission FROM acp_runs WHERE session_key = ?1 AND prompt LIKE 'Session %limited'";
+        house.world.journal(GATEWAY).query_row(sql, [&key], |row| row.get::<_, Option<String>>(0)).ok()
+    });
+    assert_eq!(mode.as_deref(), Some("deny-all"));
+    until(LONG, "at rest", || house.verb(&["sessions", "show", &key])["state"] == "idle");
     house.end();
 }
 

@@ -192,6 +192,8 @@ impl AgentParent {
         child.asked_by = parent.asked_by;
         if let Some(run) = &mut tx.run {
             run.chain = chain;
+            // The prompt about the end of the session is limited by it.
+            run.permissions.mode = turn.and_then(|turn| turn.permissions.mode).map(|_| options.permission);
         }
         tx.children_max = Some(CHILDREN_MAX);
         Ok(())
