@@ -372,7 +372,7 @@ impl ConversationWorker {
 
 /// Returns the text without a mention of the bot at its beginning. A command after a mention stays text for the
 /// agent, since another bot may be the one that executes commands there.
-fn without_mention(text: &str, me: Snowflake) -> String {
+pub(super) fn without_mention(text: &str, me: Snowflake) -> String {
     let rest =
         [format!("<@{me}>"), format!("<@!{me}>")].iter().find_map(|it| text.trim_start().strip_prefix(it));
     let rest = rest.map(str::trim_start).filter(|rest| command::parse(rest).is_none());
