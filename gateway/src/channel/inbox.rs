@@ -64,11 +64,11 @@ pub trait InboundPort: Send + Sync + 'static {
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
 
-    /// Returns the id of the newest message of a conversation that was accepted, slash commands excluded: the
-    /// backfill of an unbound conversation starts there. Ids of a conversation are numbers. `None` if unknown.
-    fn newest_message(&self, at: ConversationRef) -> BoxFuture<'_, Option<String>> {
+    /// Returns the backfill mark of an unbound channel in which messages open conversations. Without a mark, it is set to
+    /// the newest accepted message of the channel, or else to `first`. `None` if the store failed.
+    fn project_mark(&self, at: ConversationRef, first: String) -> BoxFuture<'_, Option<String>> {
         let _ = at;
-        Box::pin(std::future::ready(None))
+        Box::pin(std::future::ready(Some(first)))
     }
 
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made

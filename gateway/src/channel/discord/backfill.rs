@@ -31,8 +31,8 @@ const fn budget(is_idle: bool) -> QueueOptions {
 /// [`StateCache::should_attempt`]: crate::channel::discord::state_cache::StateCache::should_attempt
 pub(super) const CONCURRENT_MAX: usize = 4;
 
-/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds. Short, because nothing records
-/// which messages were ignored there: a channel that becomes a project must not turn its past into sessions.
+/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds. Short, because a mark may be from
+/// a time before the channel ceased to be a project, and because each message would open a thread.
 const PROJECT_WINDOW_MS: u64 = 15 * 60_000;
 
 /// Result of a backfill.
@@ -120,10 +120,7 @@ impl ConversationWorker {
                 {
                     missed
                 }
-                None if self.inner.is_project(self.channel) => match self.newest_message().await {
-                    Some(newest) => newest,
-                    None => return Ok(Some(BackfillOutcome::Nothing)),
-                },
+                None if self.inner.is_project(self.channel) => self.project_mark().await?,
                 _ => return Ok(Some(BackfillOutcome::Nothing)),
             },
         };
@@ -150,13 +147,14 @@ impl ConversationWorker {
         Ok(Some(BackfillOutcome::Read))
     }
 
-    /// Returns the newest message of the conversation that was accepted earlier, in place of a mark; at most
-    /// [`PROJECT_WINDOW_MS`] back, since other messages may be many.
-    async fn newest_message(&self) -> Option<Snowflake> {
-        let newest: Snowflake =
-            self.inbox.newest_message(self.inner.at(self.channel, None)).await?.parse().ok()?;
-        let since_ms = self.inner.clock.wall_ms().saturating_sub(PROJECT_WINDOW_MS);
-        Some(newest.max(Snowflake::from_ms(since_ms)))
+    /// Returns the mark of a project's channel, at most [`PROJECT_WINDOW_MS`] back. A channel without one begins now.
+    async fn project_mark(&self) -> Result<Snowflake, RestError> {
+        let now_ms = self.inner.clock.wall_ms();
+        let first = Snowflake::from_ms(now_ms).to_string();
+        let mark = self.inbox.project_mark(self.inner.at(self.channel, None), first).await;
+        let why = || RestError::Uncertain { why: "the mark of the channel cannot be read".to_owned() };
+        let mark: Snowflake = mark.and_then(|mark| mark.parse().ok()).ok_or_else(why)?;
+        Ok(mark.max(Snowflake::from_ms(now_ms.saturating_sub(PROJECT_WINDOW_MS))))
     }
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for
