@@ -39,7 +39,7 @@ PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
 PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-browser test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -131,6 +131,12 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	tests/foreign/install-shells.sh "$(TARGET_DIR)/foreign"
 	PATH="$(abspath $(TARGET_DIR)/foreign)/shells/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test shell -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
+
+test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
+	if command -v node >/dev/null; then node --test tests/console/*.test.mjs; else echo "SKIPPED: tests/console: there is no node"; fi
+	$(CARGO) build --locked --workspace --bins
+	tests/browser/install.sh "$(TARGET_DIR)/foreign"
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture foreign::
 
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway
 	$(CARGO) build --locked --workspace --bins

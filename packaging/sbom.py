@@ -49,6 +49,17 @@ def component(identity):
     return entry
 
 
+# Modules of the web console that are part of acp-gateway; gateway/console/vendor has them with their licences. htm does not
+# tell which Preact its file contains.
+VENDORED = [("htm", "3.1.1", "Apache-2.0"), ("marked", "18.2.1", "MIT"), ("preact", None, "MIT")]
+
+
+def vendored(name, version, licence):
+    purl = f"pkg:npm/{name}@{version}" if version else f"pkg:npm/{name}"
+    entry = {"type": "library", "bom-ref": purl, "name": name, "purl": purl, "licenses": [{"expression": licence}]}
+    return entry | ({"version": version} if version else {})
+
+
 version = next(packages[identity]["version"] for identity in roots)
 order = sorted(found, key=ref)
 bom = {
@@ -56,7 +67,7 @@ bom = {
     "specVersion": "1.5",
     "version": 1,
     "metadata": {"component": {"type": "application", "bom-ref": "acp-host", "name": "acp-host", "version": version}},
-    "components": [component(identity) for identity in order],
+    "components": [component(identity) for identity in order] + [vendored(*entry) for entry in VENDORED],
     "dependencies": [{"ref": "acp-host", "dependsOn": sorted(ref(identity) for identity in roots)}]
     + [
         {"ref": ref(identity), "dependsOn": sorted({ref(other) for other in needed(identity)})}

@@ -9,7 +9,8 @@ use crate::api::access;
 use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
 use crate::api::http::HttpServer;
-use crate::api::listeners::{ListenerStates, Listeners};
+use crate::api::listeners::{ConsoleListener, ListenerStates, Listeners};
+use crate::api::sign_in::{self, ConsoleDesk};
 use crate::api::socket::ApiListener;
 use crate::api::tokens::{self, TokenRegistry};
 use crate::api::{Api, ApiLimits, router};
@@ -49,12 +50,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 /// Retry interval of a start that finds the disk full, in milliseconds.
 const DISK_FULL_RETRY_MS: u64 = 500;
+
+/// Maximum number of consoles that wait for a listener at the same time.
+const CONSOLES_WAITING_MAX: usize = 16;
 
 /// Start parameters of a gateway.
 pub(crate) struct StartOptions {
@@ -110,10 +114,12 @@ pub(crate) async fn serve(
         MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), supervisor, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let registry = TokenRegistry::open(store.clone()).await?;
-    let routes = all_routes(&service, api, console, &scrape, &registry);
+    let (consoles, asked) = mpsc::channel(CONSOLES_WAITING_MAX);
+    let desk = ConsoleDesk { tokens: registry.clone(), listeners: consoles };
+    let routes = all_routes(&service, api, console, &scrape, desk);
     let listener = open_metrics_listener(config).await?;
     let resumed = resume_work(&service.manager, &inlet).await?;
-    let listeners = open_listeners(&service, routes.clone(), registry).await?;
+    let listeners = open_listeners(&service, routes.clone(), registry, asked).await?;
     let serving = tokio::spawn(bound.with_metrics(metrics).serve(routes, api_limits(config), stop.clone()));
     let listeners = tokio::spawn(listeners.run(stop.clone()));
     for channel in &channels {
@@ -134,11 +140,7 @@ pub(crate) async fn serve(
     tracing::info!("gateway stopping");
     stop.cancel();
     service.manager.stopped().await;
-    for (what, task) in tasks {
-        if task.await.is_err() {
-            tracing::warn!(task = what, "background task panicked");
-        }
-    }
+    join_all(tasks).await;
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
     service.registry.unregister(direct::ID);
     service.registry.unregister(acp_core::runtime::acpx::ID);
@@ -156,13 +158,14 @@ fn all_routes(
     api: Api,
     console: ConsoleApi,
     scrape: &MetricsEndpoint,
-    registry: &TokenRegistry,
+    desk: ConsoleDesk,
 ) -> Router {
     let routes = router(api.clone())
         .merge(console::router(api.clone(), console))
         .merge(scrape.clone().router())
         .merge(acp::router(&api, AcpLimits::default(), service.metrics.clone()))
-        .merge(tokens::router(api, registry.clone()));
+        .merge(tokens::router(api.clone(), desk.tokens.clone()))
+        .merge(sign_in::router(api, desk));
     access::protected(routes, Arc::clone(service) as _, service.metrics.clone())
 }
 
@@ -171,15 +174,25 @@ async fn open_listeners(
     service: &GatewayService,
     router: Router,
     tokens: TokenRegistry,
+    asked: mpsc::Receiver<ConsoleListener>,
 ) -> Result<Listeners, Failure> {
     let GatewayService { live, metrics, listeners, .. } = service;
     let server = HttpServer { router, limits: api_limits(live.at_start()) };
-    Listeners::open(server, live.clone(), tokens, metrics.clone(), listeners.clone()).await
+    Listeners::open(server, live.clone(), tokens, metrics.clone(), listeners.clone(), asked).await
 }
 
 async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {
     let Some(at) = config.metrics.listen else { return Ok(None) };
     metrics_endpoint::listen(at).await.map(Some).map_err(|error| cannot_listen(at, &error))
+}
+
+/// Waits for background tasks to end.
+async fn join_all(tasks: Vec<(&'static str, JoinHandle<()>)>) {
+    for (what, task) in tasks {
+        if task.await.is_err() {
+            tracing::warn!(task = what, "background task panicked");
+        }
+    }
 }
 
 /// Serves until a signal arrives, or the supervisor refuses this gateway as rolled back.

@@ -16,6 +16,10 @@ pub const ROOTS_MAX: usize = 64;
 pub const NAMES_MAX: usize = 256;
 /// Maximum length of a path, root or program name, in bytes: as in Linux.
 pub const NAME_BYTES_MAX: usize = 4096;
+/// Maximum number of entries in a list of a directory.
+pub const ENTRIES_MAX: u64 = 2_000;
+/// Feature of a supervisor that lists directories: see [`FilesOp::List`].
+pub const LIST_FEATURE: &str = "files_list";
 /// Maximum length of a search path, in bytes.
 pub const SEARCH_BYTES_MAX: usize = 64 * 1024;
 
@@ -88,6 +92,14 @@ pub enum FilesOp {
         /// Search path in the form of `PATH`; relative entries are ignored.
         search: String,
     },
+    /// Lists a directory beneath the roots. Answered by [`FilesReply::List`]. Only for a supervisor with the feature
+    /// [`LIST_FEATURE`].
+    List {
+        /// Absolute path.
+        path: String,
+        /// Maximum number of entries, at most [`ENTRIES_MAX`].
+        entries_max: u64,
+    },
 }
 
 impl FilesRequest {
@@ -111,7 +123,8 @@ impl FilesOp {
             | Self::Inspect { .. }
             | Self::Directory { .. }
             | Self::Directories { .. }
-            | Self::Programs { .. } => &[],
+            | Self::Programs { .. }
+            | Self::List { .. } => &[],
         }
     }
 
@@ -122,6 +135,7 @@ impl FilesOp {
             Self::Read { path, .. }
             | Self::Write { path, .. }
             | Self::Inspect { path, .. }
+            | Self::List { path, .. }
             | Self::Directory { path } => std::slice::from_ref(path),
             Self::Directories { paths: names } | Self::Programs { names, .. } => names.as_slice(),
         }
@@ -136,6 +150,7 @@ impl FilesOp {
             | Self::Write { .. }
             | Self::Inspect { .. }
             | Self::Directory { .. }
+            | Self::List { .. }
             | Self::Directories { .. } => "",
         }
     }
@@ -150,6 +165,7 @@ impl std::fmt::Debug for FilesOp {
             Self::Directory { path } => write!(f, "Directory({path:?})"),
             Self::Directories { paths } => write!(f, "Directories({paths:?})"),
             Self::Programs { names, .. } => write!(f, "Programs({names:?})"),
+            Self::List { path, .. } => write!(f, "List({path:?})"),
         }
     }
 }
@@ -174,6 +190,24 @@ pub enum FilesReply {
     Directories(Vec<Result<String, FilesError>>),
     /// Absolute path of each program in the order of the request; `None` if there is no executable file.
     Programs(Vec<Option<String>>),
+    /// Entries of a directory, by name.
+    List {
+        /// The first entries. Names that are not UTF-8 are left out.
+        entries: Vec<FilesEntry>,
+        /// True if there are others.
+        more: bool,
+    },
+}
+
+/// Entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesEntry {
+    /// Name without the directory.
+    pub name: String,
+    /// True for a directory beneath the roots, also by a link.
+    pub is_directory: bool,
+    /// Size in bytes; of a link its own.
+    pub size: u64,
 }
 
 impl FilesReply {
@@ -188,6 +222,7 @@ impl FilesReply {
                 | (Self::Directory { .. }, FilesOp::Directory { .. })
                 | (Self::Directories(_), FilesOp::Directories { .. })
                 | (Self::Programs(_), FilesOp::Programs { .. })
+                | (Self::List { .. }, FilesOp::List { .. })
         )
     }
 
@@ -202,6 +237,9 @@ impl FilesReply {
             Self::Directory { path, roots } => path.len() + roots.iter().map(String::len).sum::<usize>(),
             Self::Directories(all) => all.iter().flatten().map(String::len).sum(),
             Self::Programs(all) => all.iter().flatten().map(String::len).sum(),
+            Self::List { entries, .. } => {
+                entries.iter().map(|entry| entry.name.len() + size_of::<FilesEntry>()).sum()
+            }
         }
     }
 }

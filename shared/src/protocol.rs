@@ -6,7 +6,8 @@
 //! - **2**: a gateway sends Marks right after Hello, and acting requests with its epoch (Act); AckSynced in place of
 //!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is
 //!   still supported for older gateways.
-//! - **Features**: a supervisor names them in its Welcome. [`crate::figures::FEATURE`]: Figures.
+//! - **Features**: a supervisor names them in its Welcome. [`crate::figures::FEATURE`]: Figures;
+//!   [`crate::files::LIST_FEATURE`]: lists of directories.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one

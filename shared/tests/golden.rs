@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use acp_shared::figures::Figure;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
+use acp_shared::files::{FilesEntry, FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, Inspection};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, SessionKey, StartId};
 use acp_shared::launch::{ExitStatus, FromWrapper, Launch, ToWrapper};
 use acp_shared::protocol::*;
@@ -357,7 +357,12 @@ fn protocol_bytes_match_golden_files() {
     let later = [Reply::Files(Ok(FilesReply::Written)), Reply::SessionLog(piece)];
     let (replies_1, replies_2, reply_of_feature) =
         print_all("Reply", &replies(), &later, &[Reply::Figures(vec![figure])]);
-    insta::assert_snapshot!("protocol-features", request_of_feature + &reply_of_feature);
+    let list = FilesOp::List { path: "/w".into(), entries_max: 9 };
+    let entry = FilesEntry { name: "a".into(), is_directory: true, size: 300 };
+    let (_, ops, list) = print_all("FilesOp", &[], &files_ops(), &[list]);
+    let entries = FilesReply::List { entries: vec![entry], more: true };
+    let (_, file_replies, entries) = print_all("FilesReply", &[], &files_replies(), &[entries]);
+    insta::assert_snapshot!("protocol-features", request_of_feature + &reply_of_feature + &list + &entries);
     let texts = [
         print_both("ToSupervisor", &to_supervisor(), &to_supervisor_2()),
         print_both("ToClient", &to_client(), &[ToClient::RolledBack(rollback)]),
@@ -370,8 +375,8 @@ fn protocol_bytes_match_golden_files() {
         print_both("ExitStatus", &exits, &[]),
         print_both("RefusalCode", codes, codes_2),
         print_both("FilesScope", &[], &[FilesScope::Lease(lease()), FilesScope::Tenant]),
-        print_both("FilesOp", &[], &files_ops()),
-        print_both("FilesReply", &[], &files_replies()),
+        (String::new(), ops),
+        (String::new(), file_replies),
         print_both("FilesError", &[], &files_errors()),
     ];
     let (first, second): (Vec<_>, Vec<_>) = texts.into_iter().unzip();

@@ -149,6 +149,15 @@ impl Profiles for ShortLines {
         self.0.profile(agent, found)
     }
 
+    fn of_command(
+        &self,
+        agent: &AgentName,
+        command: &[String],
+        found: Option<&LookupResults>,
+    ) -> Result<AgentProfile, Failure> {
+        self.0.of_command(agent, command, found)
+    }
+
     fn default_agent(&self) -> Result<AgentName, Failure> {
         self.0.default_agent()
     }

@@ -53,7 +53,7 @@ impl SimStore {
     pub(crate) fn clear(&mut self) {
         let name = unique_name();
         let mut db = schema::open_in_memory(&name).unwrap();
-        copy_pages(&self.template, &mut db, &mut |_, _| {}).unwrap();
+        copy_pages(&self.template, &mut db, &mut |_| {}).unwrap();
         let reader = schema::open_in_memory(&name).unwrap();
         reader.sqlite().pragma_update(None, "query_only", true).unwrap();
         self.db = Some(db);

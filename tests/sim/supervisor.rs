@@ -67,7 +67,9 @@ pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
         FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: request.roots }),
         FilesOp::Directories { paths } => Ok(FilesReply::Directories(paths.into_iter().map(Ok).collect())),
         FilesOp::Programs { names, .. } => Ok(FilesReply::Programs(names.into_iter().map(Some).collect())),
-        FilesOp::Read { .. } | FilesOp::Write { .. } | FilesOp::Inspect { .. } => Err(FilesError::NotFound),
+        FilesOp::Read { .. } | FilesOp::Write { .. } | FilesOp::Inspect { .. } | FilesOp::List { .. } => {
+            Err(FilesError::NotFound)
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! [`world::World`] starts supervisors and gateways as a person would, drives them through their command
 //! lines, inspects the running processes, and ends everything it started.
 
+pub mod browser;
 pub mod cli;
 pub mod fake_agent;
 pub mod fake_channel;

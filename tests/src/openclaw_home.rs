@@ -62,6 +62,20 @@ impl OpenclawHome {
         home
     }
 
+    /// Creates a home directory with one session, whose conversation has this id at the agent and can be resumed.
+    #[must_use]
+    pub fn of_conversation(world: &World, now_ms: u64, id: &str) -> Self {
+        let home = Self::empty(world, now_ms);
+        let entry = json!({ "sessionId": "e1", "acp": home.meta(1, "codex") });
+        home.write("agents/codex/sessions/sessions.json", &json!({ key(1): entry }));
+        let record = json!({
+            "schema": "acpx.session.v1", "acpx_record_id": "r1", "acp_session_id": id, "closed": false,
+            "agent_capabilities": { "loadSession": true },
+        });
+        world.write("home/.acpx/sessions/r1.json", &record.to_string());
+        home
+    }
+
     fn empty(world: &World, now_ms: u64) -> Self {
         let dir = world.dir("home/.openclaw");
         let cwd = world.dir("work/project").to_string_lossy().into_owned();
@@ -277,7 +291,10 @@ impl OpenclawHome {
             "plugins": { "entries": { "acpx": { "config": { "permissionMode": "approve-reads", "agents": {
                 "my-codex": { "command": "codex-acp", "args": ["--api-key", BOT_TOKEN] } } } } } },
         });
-        self.write("openclaw.json", &config);
+        // OpenClaw reads JSON5.
+        let config = config.to_string();
+        let members = config.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or_default();
+        self.write_text("openclaw.json", &format!("{{ // settings\nother: 'text', {members}, /* end */ }}"));
     }
 
     /// Five files that cannot be read, and one that OpenClaw has migrated.

@@ -2,6 +2,8 @@
 
 #[path = "acpx/client.rs"]
 mod client;
+#[path = "acpx/commands.rs"]
+mod commands;
 #[path = "acpx/errors.rs"]
 mod errors;
 #[path = "acpx/foreign.rs"]

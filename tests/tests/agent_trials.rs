@@ -42,7 +42,8 @@ fn sign_in_uses_the_method_and_names_what_is_offered() {
     let refused = house.cli(&["agents", "login", AGENT]);
     assert_eq!((refused.code, refused.error_code().as_str()), (Some(1), "ACP_AUTH_REQUIRED"));
     let message = refused.error()["message"].to_string();
-    let next = format!("acp-gateway agents login {AGENT} --method fake-key");
+    let state = house.world.path(GATEWAY);
+    let next = format!("acp-gateway --state-dir {} agents login {AGENT} --method fake-key", state.display());
     assert!(message.contains(&next), "{message}");
     let refused = house.cli(&["agents", "login", AGENT, "--method", "other"]);
     assert!(refused.error()["message"].to_string().contains("fake-key"), "{refused:?}");

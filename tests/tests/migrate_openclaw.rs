@@ -7,7 +7,7 @@ use acp_testkit::ability::Ability;
 use acp_testkit::skip_unless;
 use acp_testkit::sys::{Boundary, boundary};
 use acp_tests::cli::{Output, RunningCommand, run};
-use acp_tests::house::{AGENT, GATEWAY, House};
+use acp_tests::house::{AGENT, GATEWAY, House, Plan};
 use acp_tests::invariants;
 use acp_tests::openclaw_home::{
     BINDINGS, BOT_TOKEN, BROKEN, LEASES, OpenclawHome, SESSIONS, WEBHOOK_TOKEN, key,
@@ -238,6 +238,41 @@ fn imported_sessions_are_used_and_missing_ones_name_the_command() {
     assert!(unknown.to_string().contains("migrate openclaw"), "{unknown}");
     until(SOON, "no agent was started", || house.leases().is_empty());
     house.end();
+}
+
+/// A conversation continues by its id at the agent, also where new sessions have the backend `acpx`: acpx's records of
+/// OpenClaw are not in the home directories of this gateway's sessions.
+#[test]
+fn imported_conversation_continues_where_acpx_is_configured() {
+    let mut house = Plan::flags(&[]).gateway("[acp]\nbackend = \"acpx\"").build();
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--backend", "direct", "--wait", "60"];
+    let first = house.verb(&spawn)["session_key"].as_str().unwrap().to_owned();
+    let _ = house.prompt(&first, "say one");
+    let id = house.verb(&["sessions", "show", &first])["agent_session_id"].as_str().unwrap().to_owned();
+    let _ = house.verb(&["sessions", "close", &first]);
+    house.stop_gateway();
+    let _home = OpenclawHome::of_conversation(&house.world, now_ms(), &id);
+    let config = house.world.path(&format!("{GATEWAY}.toml"));
+    let agent = format!("codex={AGENT}");
+    let imported = migrate(&house.world, &["--agent", &agent, "--config", config.to_str().unwrap()]).ok();
+    assert_eq!((&totals(&imported)["import"], &records(&imported)[0]["why"]), (&1.into(), &"".into()));
+    house.start_gateway();
+    let _ = house.prompt(&key(1), "say two");
+    let shown = house.verb(&["sessions", "show", &key(1)]);
+    assert_eq!(shown["agent_session_id"], id.as_str(), "{shown}");
+    house.end();
+}
+
+/// Settings that nest without end are left out; the records are imported.
+#[test]
+fn endless_settings_are_left_out() {
+    let world = World::new();
+    let _home = OpenclawHome::of_conversation(&world, now_ms(), "live");
+    world.write("home/.openclaw/openclaw.json", &"[".repeat(200_000));
+    let dry = migrate(&world, &["--dry-run", "--agent", "codex=demo"]).ok();
+    assert_eq!(totals(&dry)["import"], 1, "{dry:#?}");
+    assert!(dry.stdout.contains("its settings are not shown"), "{dry:#?}");
 }
 
 /// System calls that change files.

@@ -3,6 +3,7 @@
 #![deny(clippy::indexing_slicing)]
 
 mod gateway;
+mod host;
 mod requests;
 mod session;
 mod tokens;
@@ -11,15 +12,19 @@ pub use gateway::{
     AccountView, AgentView, BackendView, CapabilitiesView, ConfigView, HealthView, LimitsView, ListenerView,
     StatusView, StoreView, SupervisorView,
 };
+pub use host::{AuditView, CheckView, EvidenceView, FactView, LeaseView, ProcessView};
 pub use requests::{
     AnswerBody, CancelBody, CloseBody, ConfigChoice, FileBody, NewBody, OptionBody, PromptBody, ReleaseBody,
     SessionPatch, SpawnBody, UnbindBody,
 };
 pub use session::{
-    AcpxSessionView, BoundView, DiffView, FileView, FilesView, Opening, OptionView, PendingPermissionView,
-    PermissionView, RunView, SessionView, SpawnedView,
+    AcpxSessionView, BoundView, DiffView, DirectoriesView, EntriesView, EntryView, FileView, FilesView,
+    Opening, OptionView, PendingPermissionView, PermissionView, RunView, SessionView, SpawnedView,
 };
-pub use tokens::{TokenBody, TokenCreatedView, TokenView};
+pub use tokens::{
+    ConsoleBody, ConsoleOpenedView, IdentityView, LoginBody, LoginView, TokenBody, TokenCreatedView,
+    TokenView,
+};
 
 use crate::failure::Failure;
 use data_encoding::BASE64URL_NOPAD;

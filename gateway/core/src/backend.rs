@@ -55,6 +55,10 @@ pub trait BackendMachine: Send {
     fn own_permission_mode(&self, _mode: PermissionMode) -> Option<PermissionMode> {
         None
     }
+    /// True if the process is not the agent but passes turns on to it: its exit leaves the outcome of the turn unknown.
+    fn is_proxy(&self) -> bool {
+        false
+    }
     /// Returns the machine's state as text, to be committed.
     fn save(&self) -> String;
 }

@@ -5,6 +5,7 @@
 //! journal. They are replaced once, before anything is stored. Valid text stays byte for byte as received.
 #![deny(clippy::indexing_slicing)]
 
+use memchr::memmem;
 use std::borrow::Cow;
 
 /// Maximum nesting of a line. Parsers stop at 128 levels, and rows and event lines add a few to a payload.
@@ -37,9 +38,7 @@ impl<'a> AgentLine<'a> {
         let source =
             std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed);
         let was_text = matches!(source, Cow::Borrowed(_));
-        let mut scanner = Scanner::new(&source);
-        scanner.run();
-        let (text, is_aligned) = scanner.finish();
+        let (text, is_aligned) = repair_json(&source);
         let is_repaired = text.is_some() || !was_text;
         Self { source, text, is_aligned, is_repaired }
     }
@@ -98,9 +97,37 @@ pub fn rejoin_surrogates(literal: &str, pair: Option<(u16, u16)>, without_end: b
 
 /// Repairs a stored payload. Rows of earlier versions were stored as received.
 pub fn readable_payload(payload: &str) -> Cow<'_, str> {
-    let mut scanner = Scanner::new(payload);
+    repair_json(payload).0.map_or(Cow::Borrowed(payload), Cow::Owned)
+}
+
+/// Returns the repaired text if anything was replaced, and true if offsets are unchanged.
+fn repair_json(source: &str) -> (Option<String>, bool) {
+    if !may_need_repair(source.as_bytes()) {
+        return (None, true);
+    }
+    let mut scanner = Scanner::new(source);
     scanner.run();
-    scanner.finish().0.map_or(Cow::Borrowed(payload), Cow::Owned)
+    scanner.finish()
+}
+
+/// Returns false if nothing in the text can need a replacement, as in nearly all lines; faster than a scan.
+fn may_need_repair(bytes: &[u8]) -> bool {
+    let brackets = bytes.iter().filter(|byte| **byte | 0x20 == b'{').count();
+    // A number of the minimum length covers at least one of these chunks.
+    let has_long_number = bytes
+        .chunks_exact(LONG_NUMBER_BYTES / 2)
+        .any(|chunk| chunk.iter().all(|byte| matches!(byte, b'-' | b'.' | b'0'..=b'9')));
+    brackets > DEPTH_MAX
+        || has_long_number
+        || memmem::find(bytes, b"\\u").is_some()
+        || memchr::memchr2_iter(b'e', b'E', bytes).any(|at| is_large_exponent(bytes, at))
+}
+
+/// Returns true if an exponent at this offset may make a number of less than the minimum length exceed a double.
+fn is_large_exponent(bytes: &[u8], at: usize) -> bool {
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let first = if bytes.get(at + 1) == Some(&b'+') { at + 2 } else { at + 1 };
+    at.checked_sub(1).is_some_and(is_digit) && (first..first + 2).all(is_digit)
 }
 
 const fn is_high(unit: u16) -> bool {

@@ -55,6 +55,16 @@ fn unrepresentable_values_become_strings() {
 }
 
 #[test]
+fn a_long_number_is_found_at_every_offset() {
+    let number = format!("-9.{}", "9".repeat(LONG_NUMBER_BYTES - 3));
+    for spaces in 0..LONG_NUMBER_BYTES {
+        assert!(may_need_repair(format!("[{}{number}]", " ".repeat(spaces)).as_bytes()), "{spaces}");
+    }
+    let usual = r#"{"jsonrpc":"2.0","method":"session/update","params":{"text":"one\n{[two]}","n":12.5}}"#;
+    assert!(!may_need_repair(usual.as_bytes()));
+}
+
+#[test]
 fn surrogates_at_string_ends_are_kept() {
     let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
     let line = AgentLine::repair(source.as_bytes());
@@ -143,6 +153,9 @@ proptest! {
         }
         prop_assert_eq!(repair(&fixed), fixed.clone());
         prop_assert_eq!(readable_payload(&line).into_owned(), fixed);
+        let mut scanner = Scanner::new(&line);
+        scanner.run();
+        prop_assert!(may_need_repair(line.as_bytes()) || scanner.finish().0.is_none(), "{} is not scanned", line);
     }
 
     #[test]

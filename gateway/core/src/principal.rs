@@ -56,12 +56,14 @@ impl FromStr for Scope {
 
 /// Prefix of the identity of a local process.
 const LOCAL_USER: &str = "user:";
+/// Prefix of the identity of a console that a local user opened.
+const CONSOLE: &str = "console:";
 
 /// Who makes a request: the user of a local process, the holder of a token, or a user whom a trusted proxy names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
-    /// Identity: `user:NAME` of a local process, `token:ID` of a token, `proxy:NAME` of a proxy's user. Two principals
-    /// are the same if this is equal.
+    /// Identity: `user:NAME` of a local process, `console:NAME` of a console that it opened, `token:ID` of a token,
+    /// `proxy:NAME` of a proxy's user. Two principals are the same if this is equal.
     pub id: String,
     /// Name that is shown as author of prompts and of answers: the user's or the token's.
     pub name: String,
@@ -81,6 +83,12 @@ impl Principal {
         Self { id, name, scope: Scope::Admin, local: true, agents: Vec::new() }
     }
 
+    /// Creates the principal of a console that a local user opened.
+    #[must_use]
+    pub fn of_console(user: String, scope: Scope, local: bool) -> Self {
+        Self { id: format!("{CONSOLE}{user}"), name: user, scope, local, agents: Vec::new() }
+    }
+
     /// Creates the principal of a user whom a trusted proxy names.
     #[must_use]
     pub fn of_proxy_user(name: String, scope: Scope) -> Self {
@@ -92,6 +100,12 @@ impl Principal {
     #[must_use]
     pub fn is_local_user(&self) -> bool {
         self.id.starts_with(LOCAL_USER)
+    }
+
+    /// True for a console that a local user opened.
+    #[must_use]
+    pub fn is_console(&self) -> bool {
+        self.id.starts_with(CONSOLE)
     }
 
     /// Returns the principal as one who answers a question.
@@ -174,6 +188,10 @@ mod tests {
         assert!(local.is_local_user() && !proxied.is_local_user());
         // A proxy's user cannot take the identity of a local one.
         assert!(!Principal::of_proxy_user("user:root".to_owned(), Scope::Read).is_local_user());
+        // Nor does a console speak for others.
+        let console = Principal::of_console("ann".to_owned(), Scope::Admin, true);
+        assert!(console.is_console() && !console.is_local_user() && !local.is_console());
+        assert!(console.acts_as(named("bob")).is_err());
     }
 
     #[test]

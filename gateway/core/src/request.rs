@@ -63,6 +63,9 @@ pub struct SpawnRequest {
     /// Sign-in method for `authenticate` before the session is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Conversation of the agent to continue, by the agent's id; `None` begins a new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,

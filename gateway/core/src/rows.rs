@@ -56,6 +56,9 @@ pub struct SessionOptions {
     /// Sign-in method for `authenticate` before each opening; `None` uses the agent's configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent, given at the spawn; empty for an agent of the configuration.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Lists the agent's stored sessions instead of opening one; the session is then closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listing: Option<SessionListing>,
@@ -80,6 +83,7 @@ impl SessionOptions {
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
             auth_method: None,
+            command: Vec::new(),
             listing: None,
             asking: None,
         }

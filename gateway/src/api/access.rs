@@ -2,6 +2,7 @@
 //! what a principal may not see is answered like what does not exist.
 
 use crate::api::extract::ApiError;
+use crate::api::web_files;
 use crate::api::web_gate::{TokenFault, unauthorized};
 use crate::metrics::Metrics;
 use crate::session::service::Service;
@@ -57,6 +58,11 @@ const fn access(method: &'static str, path: &'static str, scope: Scope, reach: R
 /// All routes. Some handlers need more for some requests: see [`acp_core::widening`].
 const ACCESS: &[Access] = &[
     Access { method: "GET", path: "/health", scope: None, reach: Nothing },
+    // The code is the credential.
+    Access { method: "POST", path: "/v1/login", scope: None, reach: Nothing },
+    access("POST", "/v1/logout", Scope::Read, Nothing),
+    access("GET", "/v1/whoami", Scope::Read, Nothing),
+    access("POST", "/v1/console/open", Scope::Admin, Everything),
     access("GET", "/v1/openapi.json", Scope::Read, Nothing),
     access("GET", "/v1/capabilities", Scope::Read, Nothing),
     access("GET", "/v1/stream", Scope::Read, Selected),
@@ -65,6 +71,12 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/status", Scope::Read, Everything),
     access("GET", "/metrics", Scope::Read, Everything),
     access("GET", "/v1/agents", Scope::Read, Selected),
+    // What a session may be started in, it can list, too.
+    access("GET", "/v1/directories", Scope::Prompt, Selected),
+    access("GET", "/v1/doctor", Scope::Read, Everything),
+    access("GET", "/v1/leases", Scope::Read, Everything),
+    access("GET", "/v1/leases/{id}", Scope::Read, Everything),
+    access("GET", "/v1/audit", Scope::Read, Selected),
     access("GET", "/v1/sessions", Scope::Read, Selected),
     access("GET", "/v1/acpx/sessions", Scope::Read, Selected),
     access("POST", "/v1/sessions", Scope::Prompt, Selected),
@@ -75,6 +87,7 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/sessions/{key}/diff", Scope::Read, Session),
     access("GET", "/v1/sessions/{key}/files", Scope::Read, Session),
     access("GET", "/v1/sessions/{key}/files/content", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}/files/entries", Scope::Read, Session),
     access("POST", "/v1/sessions/{key}/prompt", Scope::Prompt, Session),
     access("POST", "/v1/sessions/{key}/cancel", Scope::Prompt, Session),
     access("POST", "/v1/sessions/{key}/close", Scope::Prompt, Session),
@@ -112,7 +125,8 @@ fn entry(method: &Method, path: &str) -> Option<&'static Access> {
 
 /// True if the request needs no token.
 pub(super) fn is_open(request: &Request) -> bool {
-    entry(request.method(), request.uri().path()).is_some_and(|entry| entry.scope.is_none())
+    web_files::is_file(request)
+        || entry(request.method(), request.uri().path()).is_some_and(|entry| entry.scope.is_none())
 }
 
 /// Refuses the request unless the principal has the scope.
@@ -162,6 +176,9 @@ pub(crate) async fn authorize_spawn(
     }
     let programs = "starting MCP servers of your own on the gateway's machine";
     require(principal, scope_of_servers(&request.mcp_servers), programs)?;
+    if !request.command.is_empty() {
+        require(principal, Scope::Admin, "running a command of your own as an agent")?;
+    }
     if request.auth_method.is_some() {
         require(principal, Scope::Admin, "signing an agent in")?;
     }

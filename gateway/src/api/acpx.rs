@@ -27,13 +27,14 @@ pub(crate) struct NameListQuery {
     /// Returns only sessions of this agent; absent: of all agents, or with `cwd` of the configured default.
     #[param(value_type = Option<String>)]
     agent: Option<AgentName>,
-    /// Returns only the open session with the name `name` in this directory or the nearest parent.
+    /// Returns only the open session with the name `name` in this directory or the nearest parent; with `all`, if there is
+    /// none, the newest closed one in exactly this directory.
     cwd: Option<String>,
     /// Uppermost parent directory of `cwd` in which the session is looked for.
     root: Option<String>,
     /// Name; absent: the session without one.
     name: Option<String>,
-    /// True to include closed sessions.
+    /// True to include closed sessions that are not removed.
     #[serde(default)]
     all: bool,
 }
@@ -46,13 +47,18 @@ pub(crate) async fn list(
 ) -> Result<Json<Vec<AcpxSessionView>>, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let NameListQuery { agent, cwd, root, name, all } = query;
-    let naming = cwd.map(|cwd| AcpxNaming { name: name.unwrap_or_default(), cwd, root, replace: false });
-    if let Some(naming) = &naming {
-        naming.check().map_err(ApiError::usage)?;
-    }
-    let default = || api.service.config().config.acp.default_agent.clone();
-    let agent = agent.or_else(|| naming.as_ref().and_then(|_| default()));
-    let query = NameQuery { agent, naming, closed_too: all, limit: SESSIONS_MAX };
+    let query = match cwd {
+        None => NameQuery::All { agent, closed_too: all, limit: SESSIONS_MAX },
+        Some(cwd) => {
+            let naming = AcpxNaming { name: name.unwrap_or_default(), cwd, root, replace: false };
+            naming.check().map_err(ApiError::usage)?;
+            let agent = agent.or_else(|| api.service.config().config.acp.default_agent.clone());
+            let agent = agent.ok_or_else(|| {
+                ApiError::usage("no agent was named, and acp.default_agent is not set: name the agent")
+            })?;
+            NameQuery::Named { agent, naming, closed_too: all }
+        }
+    };
     let mut visible = VisibleSessions::new(&api.service, caller);
     let mut found = Vec::new();
     for named in api.service.acpx_sessions(query).await? {

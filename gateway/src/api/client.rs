@@ -112,6 +112,11 @@ impl GatewayClient {
         self
     }
 
+    /// True if a process listens at the socket. That of a killed gateway stays without one.
+    pub(crate) async fn is_served(&self) -> bool {
+        connect(&self.socket).await.is_ok()
+    }
+
     /// Sends a GET request.
     ///
     /// # Errors
@@ -184,10 +189,7 @@ impl GatewayClient {
         let response = self.send(request).await.map_err(|lost| self.unavailable(&lost))?;
         let broken = |why: String| self.unavailable(&AttemptError::Broken(why));
         if response.status() != StatusCode::OK {
-            let status = response.status();
-            let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
-            let body = body.map_err(|error| broken(error.to_string()))?;
-            return Err(read_failure(status, &body.to_bytes()).into());
+            return Err(self.failure_of(response).await.into());
         }
         let (mut body, mut pending) = (response.into_body(), Vec::new());
         while let Some(frame) = body.frame().await {
@@ -202,6 +204,30 @@ impl GatewayClient {
             pending.drain(..end);
         }
         Ok(())
+    }
+
+    /// Sends a POST request whose response is a stream for as long as the client holds it.
+    ///
+    /// # Errors
+    /// As [`GatewayClient::get`].
+    pub(crate) async fn hold<B: Serialize>(&self, path: &str, body: &B) -> Result<HeldStream, Failure> {
+        let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
+        let accept = [(header::ACCEPT, "text/event-stream")];
+        let request = request(Method::POST, path, Bytes::from(body), None, &accept)?;
+        let response = self.send(request).await.map_err(|lost| self.unavailable(&lost))?;
+        if response.status() != StatusCode::OK {
+            return Err(self.failure_of(response).await);
+        }
+        Ok(HeldStream { body: response.into_body(), parser: SseParser::default() })
+    }
+
+    /// Reads the failure that a response reports.
+    async fn failure_of(&self, response: Response<Incoming>) -> Failure {
+        let status = response.status();
+        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
+            Ok(body) => read_failure(status, &body.to_bytes()),
+            Err(error) => self.unavailable(&AttemptError::Broken(error.to_string())),
+        }
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -288,6 +314,28 @@ impl GatewayClient {
             retry: RetryBudget::new(false),
             ended: false,
             connection: watch::Sender::new(true),
+        }
+    }
+}
+
+/// Stream that stands for something that the gateway keeps open meanwhile.
+pub(crate) struct HeldStream {
+    body: Incoming,
+    parser: SseParser,
+}
+
+impl HeldStream {
+    /// Returns the next event; `None` once the stream has ended or is broken.
+    pub(crate) async fn next(&mut self) -> Option<SseEvent> {
+        loop {
+            match self.parser.next() {
+                Ok(Some(event)) if event.name == STREAM_END => return None,
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => {}
+                Err(_) => return None,
+            }
+            let frame = self.body.frame().await?.ok()?;
+            self.parser.push(frame.data_ref()?).ok()?;
         }
     }
 }

@@ -48,12 +48,13 @@ pub(super) fn resume_optional(headers: &HeaderMap, after: Option<Cursor>) -> Res
     }
 }
 
-/// Refuses a number whose next rows are pruned.
+/// Returns the number after which a reader continues: the last pruned one without a cursor, so that rows which are pruned
+/// before they are read are missed by nobody unnoticed.
 ///
 /// # Errors
 /// `CURSOR_PRUNED`.
-pub(super) fn check(after: u64, pruned: u64) -> Result<(), ApiError> {
-    Ok(events::check_cursor(after, pruned).map_err(Failure::from)?)
+pub(super) fn start(cursor: u64, pruned: u64) -> Result<u64, Failure> {
+    Ok(events::start(events::position(cursor), pruned)?)
 }
 
 /// Names the last pruned row in a header of the response.

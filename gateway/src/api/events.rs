@@ -11,7 +11,7 @@ use acp_core::event_json::{wire_type, write_event, write_journal_row};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_shared::ids::{RunId, SessionKey};
-use acp_store::events::EventBounds;
+use acp_store::events::{self, EventBounds, JournalRows};
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -69,10 +69,9 @@ pub(crate) async fn events(
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let pruned = api.service.session(&key).await?.pruned_seq;
     if !cursor::accepts_stream(&headers) {
-        return Ok(Json(page(&api, &key, &query, pruned).await?).into_response());
+        return Ok(Json(page(&api, &key, &query).await?).into_response());
     }
-    let cursor = cursor::resume(&headers, query.after)?;
-    cursor::check(cursor, pruned)?;
+    let cursor = cursor::start(cursor::resume(&headers, query.after)?, pruned)?;
     let keep_alive = Duration::from_millis(api.limits.keep_alive_ms);
     let reader = JournalReader {
         wake: api.service.watch(&key),
@@ -127,7 +126,7 @@ pub(crate) async fn stream_all(
     let wake = api.service.watch_all();
     let EventBounds { pruned, last } = api.service.event_bounds().await?;
     let start = cursor::resume_optional(&headers, query.after)?.unwrap_or(last);
-    cursor::check(start, pruned)?;
+    cursor::start(start, pruned)?;
     let reader = JournalReader {
         wake,
         filter: EventFilter { run: None, replay: query.replay, session: query.session, kinds },
@@ -184,20 +183,18 @@ fn row_writer(is_raw: bool) -> fn(&EventRow, &mut String) {
     if is_raw { write_journal_row } else { write_event }
 }
 
-async fn page(
-    api: &Api,
-    key: &SessionKey,
-    query: &EventsQuery,
-    pruned_seq: u64,
-) -> Result<EventsPage, ApiError> {
+async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<EventsPage, ApiError> {
     let limit = query.limit.unwrap_or(PAGE_ROWS_MAX).clamp(1, PAGE_ROWS_MAX);
     let after = query.after.unwrap_or_default().0;
     let filter = EventFilter { run: query.run, replay: query.replay, ..EventFilter::default() };
-    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true, pruned_seq };
+    let mut page = EventsPage { events: Vec::new(), next_after: after, more: true, pruned_seq: 0 };
     let mut bytes = 0;
     let room = |page: &EventsPage| limit.saturating_sub(u32::try_from(page.events.len()).unwrap_or(u32::MAX));
     while room(&page) > 0 && bytes < PAGE_BYTES {
-        let rows = api.service.events_after(key, page.next_after, room(&page), PAGE_BYTES).await?;
+        let position = events::position(page.next_after);
+        let JournalRows { pruned_seq, rows } =
+            api.service.events_after(key, position, room(&page), PAGE_BYTES).await?;
+        page.pruned_seq = pruned_seq;
         if rows.is_empty() {
             page.more = false;
             break;
@@ -268,8 +265,8 @@ impl JournalReader {
         let service = &self.api.service;
         match &self.source {
             JournalSource::Session(key) => {
-                let rows = service.events_after(key, self.cursor, BATCH_ROWS, BATCH_BYTES).await?;
-                Ok(rows.into_iter().map(|row| (row.session_seq, row)).collect())
+                let found = service.events_after(key, Some(self.cursor), BATCH_ROWS, BATCH_BYTES).await?;
+                Ok(found.rows.into_iter().map(|row| (row.session_seq, row)).collect())
             }
             JournalSource::All(_, pruned) => {
                 service.all_events_after(self.cursor, *pruned, BATCH_ROWS, BATCH_BYTES).await

@@ -13,6 +13,7 @@ use acp_core::render::diff::FileChanges;
 use acp_core::transcript::Transcript;
 use acp_shared::codes::Code;
 use acp_shared::ids::{RunId, SessionKey};
+use acp_store::events::JournalRows;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -95,7 +96,7 @@ pub(crate) async fn export(
         }
     };
     let note = (pruned > 0).then(|| Ok(Bytes::from(note)));
-    let reader = JournalExport { api, key, cursor: 0, end: session.last_session_seq, writer };
+    let reader = JournalExport { api, key, cursor: pruned, end: session.last_session_seq, writer };
     let pieces = stream::unfold(reader, |mut reader| async move {
         let piece = reader.next().await?;
         Some((piece, reader))
@@ -116,16 +117,17 @@ impl JournalExport {
     /// Returns the next piece; `None` after the last one.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         while self.cursor < self.end {
-            let rows =
-                match self.api.service.events_after(&self.key, self.cursor, BATCH_ROWS, BATCH_BYTES).await {
-                    Ok(rows) => rows,
-                    Err(failure) => {
-                        // Breaks the connection, so that the client does not take this for the end.
-                        tracing::warn!(session_key = %self.key, %failure, "export failed");
-                        self.cursor = self.end;
-                        return Some(Err(io::Error::other(failure)));
-                    }
-                };
+            let position = Some(self.cursor);
+            let rows = match self.api.service.events_after(&self.key, position, BATCH_ROWS, BATCH_BYTES).await
+            {
+                Ok(found) => found.rows,
+                Err(failure) => {
+                    // Breaks the connection, so that the client does not take this for the end.
+                    tracing::warn!(session_key = %self.key, %failure, "export failed");
+                    self.cursor = self.end;
+                    return Some(Err(io::Error::other(failure)));
+                }
+            };
             let Some(last) = rows.last() else { break };
             self.cursor = last.session_seq;
             let mut out = String::new();
@@ -168,7 +170,7 @@ pub(crate) async fn read_diff(
     key: &SessionKey,
     only: Option<RunId>,
 ) -> Result<DiffView, Failure> {
-    let pruned_seq = service.session(key).await?.pruned_seq;
+    service.session(key).await?;
     if let Some(run) = only
         && service.run(key, run).await?.is_none()
     {
@@ -176,18 +178,19 @@ pub(crate) async fn read_diff(
         return Err(Failure::new(Code::NoSession, text).origin("gateway"));
     }
     let mut changes = FileChanges::default();
-    let mut cursor = 0;
-    loop {
-        let rows = service.events_after(key, cursor, BATCH_ROWS, BATCH_BYTES).await?;
-        let Some(last) = rows.last() else { break };
-        cursor = last.session_seq;
+    let mut position = None;
+    let pruned_seq = loop {
+        let JournalRows { pruned_seq, rows } =
+            service.events_after(key, position, BATCH_ROWS, BATCH_BYTES).await?;
+        let Some(last) = rows.last() else { break pruned_seq };
+        position = Some(last.session_seq);
         let calls = |row: &&EventRow| matches!(row.kind, EventKind::ToolCall | EventKind::ToolCallUpdate);
         for row in rows.iter().filter(calls).filter(|row| only.is_none() || row.run_id == only) {
             if let Ok(update) = serde_json::from_str(&row.payload) {
                 changes.add(&update);
             }
         }
-    }
+    };
     // A comparison may take some tenths of a second.
     let text = tokio::task::spawn_blocking(move || changes.unified(DIFF_BYTES_MAX)).await;
     let text = text.map_err(|error| {

@@ -190,14 +190,20 @@ impl<T: DeserializeOwned> FromRequest<Api> for JsonBody<T> {
             let refused = ApiError::usage("the body must be application/json");
             return Err(refused.status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        let (max, limit) = (api.limits.body_bytes_max, Duration::from_millis(api.limits.body_ms));
-        let Some(sender) = request.extensions().get::<Principal>().cloned() else {
-            return Err(ApiError::of(Code::AuthRequired, "the request has no sender"));
-        };
+        let limit = Duration::from_millis(api.limits.body_ms);
+        let sender = request.extensions().get::<Principal>().cloned();
         let body = request.into_body();
-        let bytes = declared_bytes(&body, max);
-        let Ok(_room) = tokio::time::timeout(limit, api.room.take(&sender, bytes)).await else {
-            return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
+        // Of a sender that is not known yet, only a small body is read.
+        let (max, _room) = match sender {
+            None => (LARGE_BYTES - 1, None),
+            Some(sender) => {
+                let max = api.limits.body_bytes_max;
+                let taking = api.room.take(&sender, declared_bytes(&body, max));
+                let Ok(room) = tokio::time::timeout(limit, taking).await else {
+                    return Err(ApiError::of(Code::LimitReached, "too many large requests; try again later"));
+                };
+                (max, room)
+            }
         };
         let bytes = match tokio::time::timeout(limit, to_bytes(body, max)).await {
             Err(_) => {

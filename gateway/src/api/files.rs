@@ -2,22 +2,30 @@
 //! directories.
 
 use crate::api::Api;
+use crate::api::access;
 use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
 use crate::session::service::Service;
-use acp_core::api::{FileView, FilesView};
+use acp_core::api::{DirectoriesView, EntriesView, EntryView, FileView, FilesView};
 use acp_core::failure::Failure;
+use acp_core::policy::{PolicyScope, effective_policy};
 use acp_core::rows::SessionRow;
 use acp_shared::codes::Code;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, NAME_BYTES_MAX, READ_BYTES_MAX};
-use acp_shared::ids::SessionKey;
+use acp_shared::files::{
+    ENTRIES_MAX, FilesEntry, FilesError, FilesOp, FilesReply, NAME_BYTES_MAX, READ_BYTES_MAX,
+};
+use acp_shared::ids::{AgentName, SessionKey};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
+use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::IntoParams;
+
+/// Maximum number of completions of a directory.
+const DIRECTORIES_MAX: usize = 200;
 
 /// Query of `GET /v1/sessions/{key}/files`.
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -77,6 +85,111 @@ pub(crate) async fn inspect(
         }
     };
     Ok(FilesView { roots, file })
+}
+
+/// Query of `GET /v1/sessions/{key}/files/entries`.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct EntriesQuery {
+    /// Directory: an absolute path, or one relative to the working directory, which is the default.
+    path: Option<String>,
+}
+
+/// `GET /v1/sessions/{key}/files/entries`: a directory of the session.
+pub(crate) async fn entries(
+    State(api): State<Api>,
+    SessionKeyPath(key): SessionKeyPath,
+    query: Result<Query<EntriesQuery>, QueryRejection>,
+) -> Result<Json<EntriesView>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let session = api.service.session(&key).await?;
+    let path = query.path.map_or_else(|| Ok(session.cwd.clone()), |path| absolute(&session, path))?;
+    let roots = api.service.file_roots(&session);
+    let (found, more) = list(api.service.as_ref(), roots, path).await?.map_err(file_error)?;
+    let view = |FilesEntry { name, is_directory, size }| EntryView { name, is_directory, size };
+    Ok(Json(EntriesView { entries: found.into_iter().map(view).collect(), more }))
+}
+
+async fn list(
+    service: &dyn Service,
+    roots: Vec<String>,
+    path: String,
+) -> Result<Result<(Vec<FilesEntry>, bool), FilesError>, Failure> {
+    let op = FilesOp::List { path, entries_max: ENTRIES_MAX };
+    match service.read_files(roots, op).await? {
+        Ok(FilesReply::List { entries, more }) => Ok(Ok((entries, more))),
+        Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
+        Err(error) => Ok(Err(error)),
+    }
+}
+
+/// Query of `GET /v1/directories`.
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(default, deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct DirectoriesQuery {
+    /// Agent of the session to start; absent takes the configured default.
+    #[param(value_type = Option<String>)]
+    agent: Option<AgentName>,
+    /// Beginning of the path. Without it, the directories that the configuration allows.
+    prefix: Option<String>,
+}
+
+/// `GET /v1/directories`: completes the working directory of a new session.
+pub(crate) async fn directories(
+    State(api): State<Api>,
+    Caller(caller): Caller,
+    query: Result<Query<DirectoriesQuery>, QueryRejection>,
+) -> Result<Json<DirectoriesView>, ApiError> {
+    let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
+    let loaded = api.service.config();
+    let agent = query.agent.or_else(|| loaded.config.acp.default_agent.clone());
+    if agent.as_ref().is_some_and(|agent| !caller.may_use_agent(agent.as_str())) {
+        return Err(Failure::of(Code::AgentNotAllowed).into());
+    }
+    if agent.is_none() {
+        access::require_all_agents(&caller)?;
+    }
+    let scope = agent.map_or_else(PolicyScope::default, |agent| PolicyScope::default().with_agent(&agent));
+    let policy = effective_policy(&loaded, &scope);
+    let allowed =
+        [&policy.cwd_roots.value, &policy.workspace_roots.value].into_iter().find(|roots| !roots.is_empty());
+    let roots: Vec<String> = allowed.map_or_else(
+        || vec!["/".to_owned()],
+        |roots| roots.iter().map(|root| root.display().to_string()).collect(),
+    );
+    let prefix = query.prefix.unwrap_or_default();
+    if prefix.len() > NAME_BYTES_MAX || prefix.contains('\0') {
+        return Err(ApiError::usage(format!(
+            "the prefix is longer than {NAME_BYTES_MAX} bytes, or has a NUL byte"
+        )));
+    }
+    let mut found: Vec<String> = roots.iter().filter(|root| root.starts_with(&prefix)).cloned().collect();
+    let mut more = false;
+    if let Some((parent, name)) = prefix.rsplit_once('/') {
+        let parent = if parent.is_empty() { "/" } else { parent };
+        let within: Vec<String> =
+            roots.into_iter().filter(|root| FilePath::new(parent).starts_with(root)).collect();
+        if !within.is_empty() {
+            // A directory that cannot be read has no completions.
+            let listed = list(api.service.as_ref(), within, parent.to_owned()).await?;
+            let (entries, others) = listed.unwrap_or_default();
+            more = others;
+            let fits = |entry: &FilesEntry| {
+                entry.is_directory
+                    && entry.name.starts_with(name)
+                    && (name.starts_with('.') || !entry.name.starts_with('.'))
+            };
+            let path = |entry: FilesEntry| format!("{}/{}", parent.trim_end_matches('/'), entry.name);
+            found.extend(entries.into_iter().filter(fits).map(path));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    more |= found.len() > DIRECTORIES_MAX;
+    found.truncate(DIRECTORIES_MAX);
+    Ok(Json(DirectoriesView { directories: found, more }))
 }
 
 /// `GET /v1/sessions/{key}/files/content`: the text of a file.

@@ -5,6 +5,7 @@ use crate::api::ApiLimits;
 use crate::api::connection_io::ConnectionIo;
 use crate::api::connection_slots::{ActiveRequest, ConnectionSlot};
 use crate::api::extract::{ApiError, TakenRoom};
+use crate::api::sign_in::SignedOut;
 use crate::api::tokens::TokenLease;
 use crate::api::web_gate;
 use acp_core::failure::Failure;
@@ -159,7 +160,7 @@ impl Exchange {
     async fn answer_admitted(
         self,
         mut request: Request,
-        lease: Option<TokenLease>,
+        mut lease: Option<TokenLease>,
     ) -> Result<Response, Infallible> {
         let mut active = self.slot.request();
         if let Some(lease) = lease.clone() {
@@ -171,6 +172,10 @@ impl Exchange {
             () = ended(lease.as_ref()) => return Ok(web_gate::unauthorized(web_gate::TokenFault::Revoked)),
             response = hyper::service::Service::call(&routes, request) => response?,
         };
+        if let Some(SignedOut(ended)) = response.extensions_mut().remove() {
+            ended.cancel();
+            lease = None;
+        }
         let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if (is_upgrade || is_stream(&response)) && !active.become_stream() {
             return Ok(too_many_streams());

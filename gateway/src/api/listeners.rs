@@ -1,5 +1,6 @@
 //! Listeners besides the socket in the state directory: TCP, and the socket of a trusted proxy. They follow the live
-//! configuration: a reload opens new ones, closes removed ones, and reads the TLS files again.
+//! configuration: a reload opens new ones, closes removed ones, and reads the TLS files again. `acp-gateway console` has one
+//! on loopback while it runs.
 
 use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::api::http::HttpServer;
@@ -17,16 +18,17 @@ use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Name of TCP listeners in metrics and logs.
 const TCP: &str = "tcp";
@@ -64,8 +66,20 @@ enum Wanted {
     Proxy(PathBuf, ProxyConfig),
 }
 
+/// Request for an address at which a console can be reached.
+pub(crate) struct ConsoleListener {
+    /// Loopback address; `None` for one of the configuration, or a free port.
+    pub(crate) at: Option<SocketAddr>,
+    /// Closes a listener that is opened for this.
+    pub(crate) stop: CancellationToken,
+    /// The address, or the reason why there is none.
+    pub(crate) reply: oneshot::Sender<Result<SocketAddr, String>>,
+}
+
 struct ActiveListener {
     wanted: Wanted,
+    /// Address of TCP, with the port that was taken.
+    bound: Option<SocketAddr>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -91,6 +105,8 @@ pub(crate) struct Listeners {
     changes: watch::Receiver<Arc<LoadedConfig>>,
     states: ListenerStates,
     active: BTreeMap<String, ActiveListener>,
+    asked: mpsc::Receiver<ConsoleListener>,
+    consoles: TaskTracker,
 }
 
 impl Listeners {
@@ -105,6 +121,7 @@ impl Listeners {
         tokens: TokenRegistry,
         metrics: Metrics,
         states: ListenerStates,
+        asked: mpsc::Receiver<ConsoleListener>,
     ) -> Result<Self, Failure> {
         let slots = ConnectionSlots::new(server.limits.connections_max);
         let (log, tls) = (RefusalLog::default(), Arc::default());
@@ -112,7 +129,8 @@ impl Listeners {
         let shared = Shared { server, live, tokens, metrics, slots, log, tls, end };
         // Subscribed first: a reload while the listeners are opened is followed afterwards.
         let changes = shared.live.changes();
-        let mut listeners = Self { shared, changes, states, active: BTreeMap::new() };
+        let (active, consoles) = (BTreeMap::new(), TaskTracker::new());
+        let mut listeners = Self { shared, changes, states, active, asked, consoles };
         match listeners.follow().await.into_iter().next() {
             None => Ok(listeners),
             Some(failure) => {
@@ -128,6 +146,10 @@ impl Listeners {
             tokio::select! {
                 () = ending.cancelled() => break,
                 changed = self.changes.changed() => if changed.is_err() { break },
+                Some(asked) = self.asked.recv() => {
+                    self.open_console(asked).await;
+                    continue;
+                }
             }
             for failure in self.follow().await {
                 tracing::error!(%failure, "listener not opened; others are served");
@@ -195,11 +217,12 @@ impl Listeners {
         let stop = CancellationToken::new();
         let end = CancellationToken::new();
         let shared = Shared { slots: self.shared.slots.under(&end), end, ..self.shared.clone() };
-        let mut plaintext = false;
+        let (mut plaintext, mut bound) = (false, None);
         let (task, details) = match &wanted {
             Wanted::Tcp(at, has_tls) => {
                 let listener = TcpListener::bind(at).await.map_err(|error| error.to_string())?;
-                let bound = listener.local_addr().map_err(|error| error.to_string())?;
+                let port = listener.local_addr().map_err(|error| error.to_string())?;
+                bound = Some(port);
                 plaintext = !has_tls && !at.ip().to_canonical().is_loopback();
                 let details = match (has_tls, plaintext) {
                     (true, _) => "TLS",
@@ -208,7 +231,7 @@ impl Listeners {
                 };
                 (
                     tokio::spawn(shared.serve_tcp(listener, *has_tls, stop.clone())),
-                    format!("{bound}: {details}"),
+                    format!("{port}: {details}"),
                 )
             }
             Wanted::Proxy(socket, proxy) => {
@@ -222,8 +245,37 @@ impl Listeners {
         };
         tracing::info!(address, details, "listener opened");
         self.states.set(address, true, plaintext, details);
-        self.active.insert(address.to_owned(), ActiveListener { wanted, stop, task });
+        self.active.insert(address.to_owned(), ActiveListener { wanted, bound, stop, task });
         Ok(())
+    }
+
+    /// Serves a console at a listener of the configuration, or at one of its own until it is stopped.
+    async fn open_console(&mut self, asked: ConsoleListener) {
+        let configured = self.active.values().find_map(ActiveListener::console_address);
+        let found = match (asked.at, configured) {
+            (None, Some(at)) => Ok(at),
+            (at, _) => self.listen_for_console(at, asked.stop).await.map_err(|error| error.to_string()),
+        };
+        // The command may be gone already; then its listener is stopped.
+        let _ = asked.reply.send(found);
+    }
+
+    async fn listen_for_console(
+        &self,
+        at: Option<SocketAddr>,
+        stop: CancellationToken,
+    ) -> std::io::Result<SocketAddr> {
+        let at = at.unwrap_or_else(|| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0));
+        let listener = TcpListener::bind(at).await?;
+        let bound = listener.local_addr()?;
+        let end = CancellationToken::new();
+        let shared = Shared { slots: self.shared.slots.under(&end), end, ..self.shared.clone() };
+        tracing::info!(address = %bound, "console listener opened");
+        drop(self.consoles.spawn(async move {
+            shared.serve_tcp(listener, false, stop).await;
+            tracing::info!(address = %bound, "console listener closed");
+        }));
+        Ok(bound)
     }
 
     async fn end(&mut self, address: &str) {
@@ -240,6 +292,16 @@ impl Listeners {
         while let Some(address) = self.active.keys().next().cloned() {
             self.end(&address).await;
         }
+        self.consoles.close();
+        self.consoles.wait().await;
+    }
+}
+
+impl ActiveListener {
+    /// Returns the address if a browser on this machine can use it without a certificate.
+    fn console_address(&self) -> Option<SocketAddr> {
+        let is_plain = matches!(self.wanted, Wanted::Tcp(_, false));
+        self.bound.filter(|bound| is_plain && bound.ip().to_canonical().is_loopback())
     }
 }
 

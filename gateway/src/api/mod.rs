@@ -1,5 +1,5 @@
 //! The API: REST and server-sent events under `/v1`, on a Unix socket in the state directory and, if configured, on TCP
-//! and the socket of a proxy.
+//! and the socket of a proxy; and the files of the web console that uses it.
 #![deny(clippy::indexing_slicing)]
 
 pub(crate) mod access;
@@ -14,18 +14,22 @@ pub(crate) mod events;
 pub(crate) mod export;
 pub(crate) mod extract;
 pub(crate) mod files;
+mod host;
 pub(crate) mod http;
 pub(crate) mod listeners;
 pub(crate) mod openapi;
 pub(crate) mod peer_ancestry;
 pub(crate) mod session_log;
 pub(crate) mod sessions;
+pub(crate) mod sign_in;
+mod sign_ins;
 pub(crate) mod socket;
 pub(crate) mod sse_parser;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod tls;
 pub(crate) mod tokens;
+mod web_files;
 mod web_gate;
 mod write_timeout;
 
@@ -34,8 +38,9 @@ use crate::session::service::Service;
 use acp_core::session::Ending;
 use acp_shared::codes::Code;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -101,6 +106,11 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/health", get(sessions::health))
         .route("/v1/status", get(sessions::status))
         .route("/v1/agents", get(sessions::agents))
+        .route("/v1/directories", get(files::directories))
+        .route("/v1/doctor", get(host::doctor))
+        .route("/v1/leases", get(host::leases))
+        .route("/v1/leases/{id}", get(host::lease))
+        .route("/v1/audit", get(host::audit))
         .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
         .route("/v1/acpx/sessions", get(acpx::list))
         .route("/v1/sessions/{key}", get(sessions::show).patch(sessions::patch))
@@ -109,6 +119,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/sessions/{key}/diff", get(export::diff))
         .route("/v1/sessions/{key}/files", get(files::files))
         .route("/v1/sessions/{key}/files/content", get(files::content))
+        .route("/v1/sessions/{key}/files/entries", get(files::entries))
         .route("/v1/sessions/{key}/prompt", post(sessions::prompt))
         .route("/v1/sessions/{key}/cancel", post(sessions::cancel))
         .route("/v1/sessions/{key}/close", sessions::ending(Ending::Closed))
@@ -122,14 +133,16 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/sessions/{key}/permissions/{id}", post(sessions::answer))
         .route("/v1/sessions/{key}/events", get(events::events))
         .route("/v1/sessions/{key}/log", get(session_log::log))
-        .fallback(no_such_path)
+        .fallback(file_or_no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::disable())
         .with_state(api)
 }
 
-async fn no_such_path(State(_): State<Api>) -> ApiError {
-    ApiError::usage("there is no such path").status(StatusCode::NOT_FOUND)
+/// Serves the files of the web console.
+async fn file_or_no_such_path(request: Request) -> Response {
+    let no_such_path = || ApiError::usage("there is no such path").status(StatusCode::NOT_FOUND);
+    web_files::answer(&request).unwrap_or_else(|| no_such_path().into_response())
 }
 
 async fn no_such_method(State(_): State<Api>) -> ApiError {

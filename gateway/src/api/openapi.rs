@@ -4,14 +4,14 @@ mod operations;
 #[cfg(test)]
 mod tests;
 
+use crate::api::web_files::{self, WebFile};
 use acp_core::api::{ErrorBody, WebhookBody};
 use acp_core::jsonrpc::put;
-use axum::body::Bytes;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::response::Response;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use std::sync::OnceLock;
+use std::sync::LazyLock;
 use utoipa::ToSchema;
 use utoipa::openapi::path::Parameter;
 
@@ -57,11 +57,11 @@ enum Answer {
     Text(&'static [&'static str]),
 }
 
-/// `GET /v1/openapi.json`.
-pub(crate) async fn document() -> Response {
-    static TEXT: OnceLock<Bytes> = OnceLock::new();
-    let text = TEXT.get_or_init(|| Bytes::from(render()));
-    ([(header::CONTENT_TYPE, "application/json")], text.clone()).into_response()
+/// `GET /v1/openapi.json`. Compressed, because every console reads it.
+pub(crate) async fn document(request: Request) -> Response {
+    static FILE: LazyLock<WebFile> =
+        LazyLock::new(|| WebFile::new("application/json", render().into_bytes()));
+    web_files::respond(&FILE, &request, "no-cache")
 }
 
 /// Returns the document as text.
@@ -150,7 +150,7 @@ impl Operation {
             let content = json!({ "application/json": { "schema": body(schemas) } });
             put(&mut out, "requestBody", json!({ "content": content }));
         }
-        if self.path == "/health" {
+        if ["/health", "/v1/login"].contains(&self.path) {
             put(&mut out, "security", json!([]));
         }
         out
@@ -167,7 +167,7 @@ impl Operation {
         let path = names.map(|name| json!({ "name": name, "in": "path", "required": true, "schema": text }));
         let mut all: Vec<Value> = path.collect();
         all.extend(self.query.map(|query| query()).unwrap_or_default().into_iter().map(value));
-        if self.body.is_some() {
+        if self.body.is_some() && !self.is_sign_in() {
             let about = "Repetitions with the same key get the first response.";
             all.push(header(
                 "Idempotency-Key",
@@ -175,11 +175,16 @@ impl Operation {
                 json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
             ));
         }
-        if self.is_stream() {
+        if self.is_stream() && !self.is_modifying() {
             let about = "Streams only: id of the last event received.";
             all.push(header("Last-Event-ID", about, json!({ "type": "integer", "minimum": 0 })));
         }
         all
+    }
+
+    /// True for a request that has an effect each time.
+    fn is_sign_in(&self) -> bool {
+        ["/v1/login", "/v1/console/open"].contains(&self.path)
     }
 
     const fn is_stream(&self) -> bool {

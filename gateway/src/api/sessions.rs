@@ -6,6 +6,7 @@ use crate::api::acpx;
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody, SessionKeyPath, author};
 use crate::api::openapi::OPENAPI_PATH;
 use crate::session::service::Service;
+use acp_core::acpx_contract::command_agent;
 use acp_core::api::{
     AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, HealthView, LimitsView,
     NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, PageCursor, PendingPermissionView, PermissionView,
@@ -227,8 +228,13 @@ pub(crate) async fn spawn(
     JsonBody(body): JsonBody<SpawnBody>,
 ) -> Result<Json<SpawnedView>, ApiError> {
     let wait = body.wait_s.map(|seconds| Duration::from_secs(seconds.min(OPENING_WAIT_MAX_S)));
+    let agent = match (body.agent, body.command.as_slice()) {
+        (agent, []) => agent,
+        (None, command) => Some(command_agent(command).map_err(|error| ApiError::usage(error.to_string()))?),
+        (Some(_), _) => return Err(ApiError::usage("agent and command exclude each other")),
+    };
     let request = SpawnRequest {
-        agent: body.agent,
+        agent,
         cwd: body.cwd,
         label: body.label,
         mode: body.mode.unwrap_or(SessionMode::Persistent),
@@ -243,6 +249,7 @@ pub(crate) async fn spawn(
         mcp_servers: mcp::servers_from_map(body.mcp_servers)?,
         additional_directories: body.additional_directories,
         auth_method: body.auth_method,
+        command: body.command,
         backend: body.backend,
         resume: body.resume,
         listing: body.listing,

@@ -8,6 +8,7 @@ mod hostile;
 mod limited;
 mod network;
 mod rest;
+mod sign_in;
 mod streams;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};
@@ -38,11 +39,12 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{self, EventBounds, JournalRows};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,6 +65,8 @@ pub(crate) struct Fake {
     /// Prompts by key: true if a person could be asked.
     prompts: Mutex<HashMap<IdempotencyKey, bool>>,
     rows: Mutex<Vec<EventRow>>,
+    /// Number of the last row that is pruned after the session was read.
+    pruned_by_read: AtomicU64,
     pub(crate) pending: Mutex<Vec<PermissionRow>>,
     state: Mutex<(SessionState, RunState)>,
     wake: watch::Sender<u64>,
@@ -79,7 +83,8 @@ impl Fake {
             run: RunId::mint(),
             calls: Mutex::default(),
             prompts: Mutex::default(),
-            rows: Mutex::new(Vec::new()),
+            rows: Mutex::default(),
+            pruned_by_read: AtomicU64::new(0),
             pending: Mutex::new(Vec::new()),
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
@@ -256,10 +261,15 @@ impl Service for Fake {
     fn events_after<'a>(
         &'a self,
         _: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, JournalRows> {
+        let pruned_seq = self.pruned_by_read.load(Ordering::Relaxed);
+        let after = match events::start(position, pruned_seq) {
+            Ok(after) => after,
+            Err(error) => return ready(Err(error.into())),
+        };
         let rows = self.rows.lock().unwrap();
         let rows = rows.iter().skip(usize::try_from(after).unwrap()).take(limit as usize);
         let fitting = rows.scan(0, |bytes, row| {
@@ -267,7 +277,7 @@ impl Service for Fake {
             *bytes += row.payload.len();
             fits.then(|| row.clone())
         });
-        ready(Ok(fitting.collect()))
+        ready(Ok(JournalRows { pruned_seq, rows: fitting.collect() }))
     }
     fn session_log<'a>(&'a self, _: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         // Pieces of at most two lines, of a log whose first line was dropped.
@@ -292,9 +302,10 @@ impl Service for Fake {
         bytes_max: usize,
     ) -> ServiceFuture<'_, Vec<(u64, EventRow)>> {
         // Event ids differ from the numbers within the session.
-        let rows = self.events_after(&self.key, after.saturating_sub(FIRST_EVENT_ID), limit, bytes_max);
+        let position = Some(after.saturating_sub(FIRST_EVENT_ID));
+        let rows = self.events_after(&self.key, position, limit, bytes_max);
         Box::pin(async move {
-            Ok(rows.await?.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
+            Ok(rows.await?.rows.into_iter().map(|row| (FIRST_EVENT_ID + row.session_seq, row)).collect())
         })
     }
     fn event_bounds(&self) -> ServiceFuture<'_, EventBounds> {

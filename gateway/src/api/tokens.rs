@@ -1,7 +1,8 @@
 //! Tokens of the API: the valid ones in memory, and `/v1/tokens`. A change is committed first; then it holds for the next
-//! request, and a revoked token's running requests end.
+//! request, and a revoked token's running requests end. Sign-ins of the console are in memory only.
 
 use crate::api::extract::{ApiError, Caller, IdempotencyKeyHeader, Json, JsonBody};
+use crate::api::sign_ins::SignIns;
 use crate::api::{Api, no_such_method};
 use acp_core::api::{TokenBody, TokenCreatedView, TokenView};
 use acp_core::bearer::{BearerToken, SECRET_BYTES, TokenDigest};
@@ -49,6 +50,7 @@ struct Inner {
     store: Store,
     clock: Clock,
     live: RwLock<HashMap<TokenDigest, LiveToken>>,
+    sign_ins: SignIns,
     /// Keeps the order of changes in memory that of their commits.
     change: Mutex<()>,
 }
@@ -56,8 +58,12 @@ struct Inner {
 /// Validity of the token of a request.
 #[derive(Debug, Clone)]
 pub(super) struct TokenLease {
-    revoked: CancellationToken,
-    expires_in: Option<Duration>,
+    /// The token.
+    pub(super) token: TokenDigest,
+    /// Cancelled when the token is revoked.
+    pub(super) revoked: CancellationToken,
+    /// Time until it is refused; `None` for never.
+    pub(super) expires_in: Option<Duration>,
 }
 
 impl TokenLease {
@@ -86,15 +92,54 @@ impl TokenRegistry {
         let live =
             rows.map(|row| (row.digest, LiveToken { row, revoked: CancellationToken::new() })).collect();
         let clock = store.clock();
-        Ok(Self {
-            inner: Arc::new(Inner { store, clock, live: RwLock::new(live), change: Mutex::default() }),
+        let (live, sign_ins, change) = (RwLock::new(live), SignIns::default(), Mutex::default());
+        Ok(Self { inner: Arc::new(Inner { store, clock, live, sign_ins, change }) })
+    }
+
+    /// Sign-ins of the console.
+    pub(super) fn sign_ins(&self) -> &SignIns {
+        &self.inner.sign_ins
+    }
+
+    /// Time, in milliseconds since the Unix epoch.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.inner.clock.wall_ms()
+    }
+
+    /// Returns a new token that nobody has.
+    ///
+    /// # Errors
+    /// `RUNTIME` without random bytes.
+    pub(super) fn random(&self) -> Result<BearerToken, ApiError> {
+        random_secret().map(BearerToken::new).map_err(|error| {
+            ApiError::of(Code::Runtime, format!("reading random bytes from /dev/urandom failed: {error}"))
         })
+    }
+
+    /// Exchanges a code of the console for a token. `None` if the code is not valid.
+    ///
+    /// # Errors
+    /// As [`TokenRegistry::random`].
+    pub(super) fn log_in(
+        &self,
+        code: &str,
+    ) -> Result<Option<(BearerToken, Principal, TokenLease)>, ApiError> {
+        let Some(code) = BearerToken::parse(code) else { return Ok(None) };
+        let token = self.random()?;
+        if !self.inner.sign_ins.log_in(&code, &token, self.now_ms()) {
+            return Ok(None);
+        }
+        Ok(self.find(&token, true).map(|(principal, lease)| (token, principal, lease)))
     }
 
     /// Returns the principal of a valid token.
     pub(super) fn find(&self, token: &BearerToken, is_local: bool) -> Option<(Principal, TokenLease)> {
+        let token = token.digest();
+        if let Some(found) = self.inner.sign_ins.find(token, self.now_ms(), is_local) {
+            return Some(found);
+        }
         let live = self.inner.live.read();
-        let LiveToken { row, revoked } = live.get(&token.digest())?;
+        let LiveToken { row, revoked } = live.get(&token)?;
         let left_ms = match row.expires_at_ms {
             Some(at_ms) => Some(at_ms.checked_sub(self.inner.clock.wall_ms()).filter(|left| *left > 0)?),
             None => None,
@@ -106,16 +151,14 @@ impl TokenRegistry {
             local: is_local,
             agents: row.agents.clone(),
         };
-        let lease = TokenLease { revoked: revoked.clone(), expires_in: left_ms.map(Duration::from_millis) };
+        let expires_in = left_ms.map(Duration::from_millis);
+        let lease = TokenLease { token, revoked: revoked.clone(), expires_in };
         Some((principal, lease))
     }
 
     async fn add(&self, body: TokenBody, key: IdempotencyKey) -> Result<TokenCreatedView, ApiError> {
         check(&body)?;
-        let secret = random_secret().map_err(|error| {
-            ApiError::of(Code::Runtime, format!("reading random bytes from /dev/urandom failed: {error}"))
-        })?;
-        let token = BearerToken::new(secret);
+        let token = self.random()?;
         let now_ms = self.inner.clock.wall_ms();
         let new = TokenRow {
             token_id: TokenId::mint(),
@@ -142,6 +185,10 @@ impl TokenRegistry {
     }
 
     async fn revoke(&self, which: String) -> Result<TokenView, ApiError> {
+        if let Some(view) = self.inner.sign_ins.revoke(&which, self.now_ms()) {
+            tracing::info!(token_id = which, name = view.name, "console sign-in revoked");
+            return Ok(view);
+        }
         let _order = self.inner.change.lock().await;
         let name = which.clone();
         let revoked = self.inner.store.write("token_revoke", move |tx| tokens::revoke(tx, &which)).await;
@@ -172,6 +219,7 @@ impl TokenRegistry {
             created_at_ms: row.created_at_ms,
             expires_at_ms: row.expires_at_ms,
             revoked_at_ms: row.revoked_at_ms,
+            console: false,
         }
     }
 }
@@ -214,21 +262,30 @@ pub(crate) fn router(api: Api, tokens: TokenRegistry) -> Router {
 }
 
 /// Tokens are managed on this machine: a token that leaked must not create others that outlive it.
-fn require_local_user(caller: &Principal) -> Result<(), ApiError> {
-    if caller.is_local_user() {
-        return Ok(());
-    }
-    let text = "tokens are managed on the gateway's machine: run `acp-gateway token` there";
-    Err(ApiError::from(Failure::new(Code::PermissionDenied, text).detail("LOCAL_ONLY").origin("gateway")))
+pub(super) fn require_local_user(caller: &Principal) -> Result<(), ApiError> {
+    if caller.is_local_user() { Ok(()) } else { Err(local_only()) }
+}
+
+/// A console that a local user opened shows and revokes tokens, and creates none.
+fn require_local_user_or_console(caller: &Principal) -> Result<(), ApiError> {
+    if caller.is_local_user() || caller.is_console() { Ok(()) } else { Err(local_only()) }
+}
+
+fn local_only() -> ApiError {
+    let text =
+        "tokens are managed on the gateway's machine: run `acp-gateway token` or `acp-gateway console` there";
+    ApiError::from(Failure::new(Code::PermissionDenied, text).detail("LOCAL_ONLY").origin("gateway"))
 }
 
 async fn list(
     Extension(tokens): Extension<TokenRegistry>,
     Caller(caller): Caller,
 ) -> Result<Json<Vec<TokenView>>, ApiError> {
-    require_local_user(&caller)?;
+    require_local_user_or_console(&caller)?;
     let rows = tokens.inner.store.tokens().await.map_err(Failure::from)?;
-    Ok(Json(rows.iter().map(|row| tokens.view(row)).collect()))
+    let mut views = tokens.inner.sign_ins.views(tokens.now_ms());
+    views.extend(rows.iter().map(|row| tokens.view(row)));
+    Ok(Json(views))
 }
 
 async fn add(
@@ -246,7 +303,7 @@ async fn revoke(
     Caller(caller): Caller,
     path: Result<Path<String>, PathRejection>,
 ) -> Result<Json<TokenView>, ApiError> {
-    require_local_user(&caller)?;
+    require_local_user_or_console(&caller)?;
     let Path(which) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     Ok(Json(tokens.revoke(which).await?))
 }

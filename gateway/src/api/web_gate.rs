@@ -70,6 +70,8 @@ pub(super) enum TokenFault {
     Revoked,
     /// The proxy names no person.
     Nameless,
+    /// The one-time code is unknown, used or too old.
+    Code,
 }
 
 impl TokenFault {
@@ -79,6 +81,7 @@ impl TokenFault {
             Self::Invalid => "bad_token",
             Self::Revoked => "revoked_token",
             Self::Nameless => "no_name",
+            Self::Code => "bad_code",
         }
     }
 }
@@ -255,6 +258,11 @@ pub(super) fn unauthorized(fault: TokenFault) -> Response {
             "Bearer realm=\"acp-gateway\"",
             "NAME_REQUIRED",
             "the proxy names no person: it must set the header northbound.proxy.header once",
+        ),
+        TokenFault::Code => (
+            "Bearer realm=\"acp-gateway\"",
+            "CODE_INVALID",
+            "the code of this link is unknown, used or older than 5 minutes: `acp-gateway console` prints a new link",
         ),
     };
     let failure = Failure::new(Code::PermissionDenied, text).detail(detail).origin("gateway");

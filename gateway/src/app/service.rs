@@ -30,14 +30,16 @@ use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, Session
 use acp_core::runtime::{Registry, acpx};
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
-use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
-use acp_shared::protocol::{self, LogFrom, LogPiece, OUTPUT_BYTES_MAX, Request};
+use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, LIST_FEATURE};
+use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::protocol::{
+    self, EvidenceReport, LeaseInfo, LogFrom, LogPiece, OUTPUT_BYTES_MAX, RefusalCode, Request,
+};
 use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{EventBounds, JournalRows};
 use acp_store::gauges;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
@@ -72,6 +74,19 @@ pub(crate) struct GatewayService {
     pub(crate) file_reads: Semaphore,
     /// Start time of the gateway, in milliseconds since the Unix epoch.
     pub(crate) started_at_ms: u64,
+}
+
+/// Failure of a request to the supervisor that it refused, or to which it does not answer.
+fn no_answer(what: &str, answer: Result<protocol::Reply, CallError>) -> Failure {
+    let unavailable =
+        |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
+    match answer {
+        Ok(_) => Failure::of(Code::ProtocolError).origin("supervisor"),
+        Err(CallError::Refused(refusal)) => unavailable(refusal.message),
+        Err(CallError::Disconnected) => {
+            unavailable(format!("{what} cannot be read: the supervisor does not answer."))
+        }
+    }
 }
 
 impl Service for GatewayService {
@@ -220,29 +235,50 @@ impl Service for GatewayService {
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, JournalRows> {
         Box::pin(async move {
-            Ok(self.store.events_after(session.clone(), after, u64::from(limit), bytes_max).await?)
+            Ok(self.store.events_after(session.clone(), position, u64::from(limit), bytes_max).await?)
         })
     }
 
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
         Box::pin(async move {
-            let unavailable =
-                |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
             match self.supervisor.call(Request::SessionLog { session_key, from, bytes_max }).await {
                 Ok(protocol::Reply::SessionLog(piece)) => Ok(piece),
-                Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
-                Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
-                Err(CallError::Disconnected) => {
-                    Err(unavailable("The log cannot be read: the supervisor does not answer.".to_owned()))
-                }
+                other => Err(no_answer("The log", other)),
             }
         })
+    }
+
+    fn leases(&self) -> ServiceFuture<'_, Vec<LeaseInfo>> {
+        Box::pin(async move {
+            match self.supervisor.call(Request::ListLeases { detail: true }).await {
+                Ok(protocol::Reply::Leases(leases)) => Ok(leases),
+                other => Err(no_answer("The list of leases", other)),
+            }
+        })
+    }
+
+    fn lease_evidence(&self, lease_id: LeaseId) -> ServiceFuture<'_, Option<EvidenceReport>> {
+        Box::pin(async move {
+            match self.supervisor.call(Request::Verify { lease_id }).await {
+                Ok(protocol::Reply::Evidence(report)) => Ok(Some(report)),
+                Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => Ok(None),
+                other => Err(no_answer("The evidence of a lease", other)),
+            }
+        })
+    }
+
+    fn settled_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.settled_permissions(limit).await?) })
+    }
+
+    fn state_dir(&self) -> Option<&Path> {
+        Some(self.store.dir())
     }
 
     fn all_events_after(
@@ -308,19 +344,18 @@ impl Service for GatewayService {
         op: FilesOp,
     ) -> ServiceFuture<'_, Result<FilesReply, FilesError>> {
         Box::pin(async move {
+            if matches!(op, FilesOp::List { .. }) && !self.supervisor.has_feature(LIST_FEATURE) {
+                let why =
+                    "This supervisor lists no directories: it does not answer, or is older than the gateway.";
+                return Err(Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable());
+            }
             // A helper without a lease works for sessions without a process too, and cannot write.
             let request = FilesRequest { scope: FilesScope::Tenant, roots, op };
             // Starts of agents need helpers too. The semaphore is never closed.
             let _place = self.file_reads.acquire().await;
-            let unavailable =
-                |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
             match self.supervisor.call(Request::Files(request)).await {
                 Ok(protocol::Reply::Files(result)) => Ok(result),
-                Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
-                Err(CallError::Refused(refusal)) => Err(unavailable(refusal.message)),
-                Err(CallError::Disconnected) => {
-                    Err(unavailable("Files cannot be read: the supervisor does not answer.".to_owned()))
-                }
+                other => Err(no_answer("A file", other)),
             }
         })
     }
@@ -357,6 +392,12 @@ impl Service for GatewayService {
     fn status(&self) -> ServiceFuture<'_, StatusView> {
         Box::pin(async move {
             let mut status = self.status_now();
+            if let Some(backend) = status.backends.iter_mut().find(|backend| backend.id == acpx::ID)
+                && let Ok(Some(info)) = self.store.last_agent_info(acpx::ID).await
+                && let Some(versions) = acpx::versions_text(&info)
+            {
+                backend.details.push_str(&format!("; {versions} when the newest session was last opened"));
+            }
             match self.store_now().await {
                 Ok(store) => status.store = Some(store),
                 Err(failure) => {

@@ -1,15 +1,16 @@
-//! Signals of a gateway: SIGTERM and SIGINT end it; SIGHUP reloads the configuration, or ends a gateway that runs
-//! in a terminal.
+//! Signals of a gateway: SIGTERM and SIGINT end it; SIGHUP reloads the configuration, or ends a gateway whose terminal was
+//! closed.
 
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
-use futures_util::FutureExt as _;
+use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Signals that a service handles.
 pub(crate) struct ServiceSignals {
     terminate: Signal,
     interrupt: Signal,
+    /// For a service that ends with its terminal.
     hangup: Option<Signal>,
     /// Requests a configuration reload.
     pub(super) reload: Option<Signal>,
@@ -18,8 +19,8 @@ pub(crate) struct ServiceSignals {
 /// Meaning of SIGHUP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SighupAction {
-    /// The terminal is gone: end the service.
-    Ends,
+    /// Reload the configuration, or end the service if its terminal is gone.
+    EndsWithTerminal,
     /// Reload the configuration.
     Reloads,
 }
@@ -36,25 +37,18 @@ impl ServiceSignals {
                     .origin("gateway")
             })
         };
-        let heard = Some(listen(SignalKind::hangup())?);
-        let (hangup, reload) = match hangup {
-            SighupAction::Ends => (heard, None),
-            SighupAction::Reloads => (None, heard),
-        };
+        let ends = hangup == SighupAction::EndsWithTerminal && has_terminal();
+        let hangup = ends.then(|| listen(SignalKind::hangup())).transpose()?;
+        let reload = Some(listen(SignalKind::hangup())?);
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         Ok(Self { terminate, interrupt, hangup, reload })
     }
 
-    /// True if a signal has already arrived.
-    pub(crate) fn is_raised(&mut self) -> bool {
-        self.next().now_or_never().is_some()
-    }
-
     /// Waits for a signal that ends the service.
-    pub(super) async fn next(&mut self) {
+    pub(crate) async fn next(&mut self) {
         let hangup = async {
             match &mut self.hangup {
-                Some(signal) => drop(signal.recv().await),
+                Some(signal) => while signal.recv().await.is_some() && has_terminal() {},
                 None => std::future::pending().await,
             }
         };
@@ -64,4 +58,9 @@ impl ServiceSignals {
             () = hangup => {}
         }
     }
+}
+
+/// True if this process has a controlling terminal that was not closed.
+fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
 }

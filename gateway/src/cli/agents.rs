@@ -3,12 +3,13 @@
 use crate::cli::GlobalArgs;
 use crate::cli::agent_trial::{self, LoginArgs, StoredArgs, TestArgs, TrialArgs};
 use crate::cli::config::{ConfigArgs, environment, read};
-use crate::cli::output::{CliResult, Out, table};
+use crate::cli::output::{CliError, CliResult, Out, table};
 use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use acp_core::api::AgentView;
 use acp_core::config::load::LoadedConfig;
+use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use clap::{Args, Subcommand};
 use std::path::{Path, PathBuf};
@@ -45,6 +46,16 @@ pub(crate) const LOCAL: &str = "No gateway answers: this command searched as its
 
 /// `agents`
 pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
+    run_verb(global, args, out).await.map_err(|error| match error {
+        CliError::Failed(failure) => {
+            let message = global.repeat_paths(&failure.message, args.config.config.as_deref());
+            CliError::Failed(Failure { message, ..failure })
+        }
+        error => error,
+    })
+}
+
+async fn run_verb(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -> CliResult {
     match &args.verb {
         None => {}
         Some(AgentsCommand::Install(args)) => return agent_trial::install(global, args, out).await,
@@ -52,13 +63,14 @@ pub(crate) async fn run(global: &GlobalArgs, args: &AgentsArgs, out: &mut Out) -
         Some(AgentsCommand::Test(args)) => return agent_trial::test(global, args, out).await,
         Some(AgentsCommand::Sessions(args)) => return agent_trial::sessions(global, args, out).await,
     }
+    let all = global.advise("agents --all", args.config.config.as_deref());
     match global.client()?.get::<Vec<AgentView>>("/v1/agents").await {
-        Ok(views) => out.show(&views, |views| format_agents(views, args.all)),
+        Ok(views) => out.show(&views, |views| format_agents(views, args.all, &all)),
         Err(failure) if failure.code == Code::GatewayUnavailable => {
             let state_dir = global.state_dir()?;
             let (loaded, _) = read(&state_dir, &args.config, None)?;
             let views = agents_found_here(&agents_of(loaded, &state_dir));
-            out.show(&views, |views| format!("{}\n\n{LOCAL}", format_agents(views, args.all)))
+            out.show(&views, |views| format!("{}\n\n{LOCAL}", format_agents(views, args.all, &all)))
         }
         Err(failure) => Err(failure.into()),
     }
@@ -79,7 +91,8 @@ pub(crate) fn exe() -> PathBuf {
     std::env::current_exe().unwrap_or_else(|_| PathBuf::from("acp-gateway"))
 }
 
-fn format_agents(views: &[AgentView], all: bool) -> String {
+/// Formats the agents that can be used, or all of them. `list_all` is the command that shows all.
+fn format_agents(views: &[AgentView], all: bool, list_all: &str) -> String {
     let useful = |view: &&AgentView| all || view.path.is_some() || view.origin == "configured";
     let shown: Vec<&AgentView> = views.iter().filter(useful).collect();
     let rows = shown.iter().map(|view| {
@@ -101,9 +114,7 @@ fn format_agents(views: &[AgentView], all: bool) -> String {
     let mut text = table(&["AGENT", "TITLE", "STATE", "COMMAND", ""], rows);
     let hidden = views.len() - shown.len();
     if hidden > 0 {
-        text.push_str(&format!(
-            "\n\n{hidden} more agents are known but not installed here: acp-gateway agents --all"
-        ));
+        text.push_str(&format!("\n\n{hidden} more agents are known but not installed here: {list_all}"));
     }
     text
 }

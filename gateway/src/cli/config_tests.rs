@@ -73,6 +73,7 @@ const ENCRYPTED: &str = "gateway/src/api/tests/encrypted.rs";
 const HOSTILE: &str = "gateway/src/api/tests/hostile.rs";
 const NORTHBOUND: &str = "gateway/core/src/config/northbound.rs";
 const ACP_HTTP: &str = "tests/tests/northbound/http.rs";
+const PROGRAMS: &str = "tests/tests/acpx_backend/programs.rs";
 const ACP_RESUME: &str = "tests/tests/northbound/resume.rs";
 
 fn mine() -> AgentName {
@@ -100,6 +101,10 @@ fn cwd(loaded: &LoadedConfig) -> String {
     let agents = agents(loaded);
     let found = local_lookup::look_up(&agents.lookup(&mine(), None, &[]));
     format!("{:?}", agents.cwd(&mine(), None, &found))
+}
+
+fn command(loaded: &LoadedConfig) -> String {
+    format!("{:?}", agents(loaded).of_command(&mine(), &["/bin/true".to_owned()], None))
 }
 
 fn default_agent(loaded: &LoadedConfig) -> String {
@@ -366,6 +371,7 @@ const ROWS: &[Row] = &[
     ("bindings.*.permission", "\"deny-all\"", Seen(configured)),
     ("bindings.*.non_interactive_permissions", "\"fail\"", Seen(configured)),
     ("backends.direct.env_allow", "[\"SEC*\"]", Seen(profile)),
+    ("acpx.allow_commands", "true", Seen(command)),
     ("backends.acpx.enabled", "false", Seen(acpx)),
     ("backends.acpx.command", "[\"node\", \"acpx.js\"]", Seen(acpx)),
     ("backends.acpx.{init_ms,eof_ms}", "300000", Seen(acpx)),
@@ -449,6 +455,7 @@ const TESTED: &[(&str, &str, &str)] = &[
     ),
     ("bindings.*.cwd", BINDINGS, "static_binding_starts_session_with_first_message"),
     ("bindings.*.backend", MANAGER, "static_session_uses_its_own_backend"),
+    ("backends.acpx.versions", PROGRAMS, "configured_versions_are_accepted_and_shown"),
     ("limits.queue_runs_max", MANAGER, "running_session_applies_reloaded_limits"),
     ("limits.turn_ms", LIFECYCLE, "turn_above_configured_limit_is_stopped"),
     (

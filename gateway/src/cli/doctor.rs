@@ -7,7 +7,8 @@ use crate::cli::GlobalArgs;
 use crate::cli::agents::{LOCAL, agents_found_here, agents_of, exe};
 use crate::cli::config::{ConfigArgs, environment, file_of, read};
 use crate::cli::output::{CliResult, Out, table};
-use crate::cli::serve::{sibling, supervisor_dir};
+use crate::cli::serve::sibling;
+use crate::cli::up::lock::recorded_socket;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
 use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
@@ -75,7 +76,7 @@ fn failed(name: &'static str, detail: impl Into<String>) -> Check {
 pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -> CliResult {
     let state_dir = global.state_dir()?;
     let mut checks = Vec::new();
-    let mut supervisor_socket = supervisor_dir(&state_dir).join("supervisor.sock");
+    let mut supervisor_socket = recorded_socket(&state_dir);
     let (mut config, mut known) = (None, None);
     match read(&state_dir, &args.config, None) {
         Err(failure) => checks.push(failed("configuration", failure.message)),
@@ -117,6 +118,9 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         "agents run as this user and can access everything that it can, including this API: run untrusted \
          agents as another user",
     ));
+    for check in &mut checks {
+        check.detail = global.repeat_paths(&check.detail, args.config.config.as_deref());
+    }
     out.show(&checks, |checks| {
         let rows = checks.iter().map(|check| {
             let verdict = match check.verdict {

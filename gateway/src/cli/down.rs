@@ -1,18 +1,15 @@
 //! `down`: ends the gateway and the supervisor that `up` started in this state directory, and nothing else.
 
+use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out};
-use crate::cli::serve::supervisor_dir;
+use crate::cli::serve::{supervisor_dir, supervisor_socket};
 use crate::cli::service::unit_of;
-use crate::cli::up::lock::{RunningUp, UpLock};
+use crate::cli::up::lock::{RunningUp, UpLock, own_supervisor_runs};
 use crate::cli::up::{RunningSupervisor, end, running_supervisor_pid};
-use crate::cli::{GlobalArgs, inside};
 use acp_core::api::StatusView;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
-use rustix::fs::{FlockOperation, flock};
 use serde::Serialize;
-use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -27,9 +24,10 @@ pub(crate) const EXAMPLES: &str = "\
 Ends the gateway that holds the lock of `up` in the state directory, in the foreground or in the background, then its supervisor
 and all agents. After a kill of the gateway it ends the supervisor and the agents that were left. Sessions stay.
 
-Services of systemd, and supervisors that other gateways use, are named and left alone.
+A gateway that `up` did not start is named and left alone, as is a supervisor that is a service, belongs to another state
+directory, or is used by other gateways.
 
-Exit codes: 0 if nothing of `up` is left, 1 otherwise.";
+Exit codes: 0 if nothing is left that `up` started; 1 otherwise, also for a gateway that `up` did not start.";
 
 #[derive(Debug, Default, Serialize)]
 struct DownOutput {
@@ -59,42 +57,41 @@ pub(crate) async fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     }
     // Held until the end, so that no `up` starts in the meantime.
     let lock = UpLock::take(&state_dir)?.ok_or_else(|| {
-        let text = "another `up` was started in the meantime: call `acp-gateway down` again";
+        let down = global.advise("down", None);
+        let text = format!("another `up` was started in the meantime: call `{down}` again");
         Failure::new(Code::Runtime, text).origin("client")
     })?;
-    let socket = lock.recorded().unwrap_or_else(|| supervisor_dir(&state_dir).join("supervisor.sock"));
+    let socket = lock.recorded().unwrap_or_else(|| supervisor_socket(&state_dir));
+    let mut is_own = true;
     if let Some(pid) = running_supervisor_pid(&socket).await? {
         let mut supervisor = RunningSupervisor::found(pid, &socket);
         match end(&mut supervisor, &state_dir).await? {
             None => ended.supervisor_pid = Some(pid),
             Some(why) => {
+                is_own = unit_of(pid).is_none() && own_supervisor_runs(&state_dir)?;
                 ended.supervisor_pid = None;
                 ended.kept = Some(format!("the supervisor (pid {pid}) keeps running: {why}"));
             }
         }
     }
     if ended.kept.is_none() {
-        verify_supervisor_ended(&state_dir).await?;
+        verify_supervisor_ended(global, &state_dir).await?;
     }
     out.show(&ended, |ended| text(ended, &state_dir))?;
-    if ended.kept.is_some() { Err(CliError::Code(Code::Runtime.exit())) } else { Ok(()) }
+    if ended.kept.is_some() && is_own { Err(CliError::Code(Code::Runtime.exit())) } else { Ok(()) }
 }
 
 /// Checks that no supervisor holds the lock of its state directory: one that does not answer may still run.
-async fn verify_supervisor_ended(state_dir: &Path) -> Result<(), Failure> {
-    let path = supervisor_dir(state_dir).join("lock");
-    let file = match File::open(&path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(inside(&format!("cannot open {}", path.display()), &error)),
-    };
+async fn verify_supervisor_ended(global: &GlobalArgs, state_dir: &Path) -> Result<(), Failure> {
     let until = Instant::now() + LOCK_WAIT;
-    while flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
+    while own_supervisor_runs(state_dir)? {
         if Instant::now() >= until {
+            let dir = supervisor_dir(state_dir);
             let text = format!(
-                "a supervisor still holds {} and does not answer: look at {}, then call `acp-gateway down` again",
-                path.display(),
-                supervisor_dir(state_dir).join("supervisor.log").display()
+                "a supervisor still holds the lock of {} and does not answer: look at {}, then call `{}` again",
+                dir.display(),
+                dir.join("supervisor.log").display(),
+                global.advise("down", None)
             );
             return Err(Failure::new(Code::Runtime, text).origin("client"));
         }
@@ -112,6 +109,9 @@ async fn supervisor_of(global: &GlobalArgs) -> Option<i32> {
 /// Refuses to end a gateway that `up` did not start.
 async fn refuse_other_gateway(global: &GlobalArgs, state_dir: &Path) -> Result<(), CliError> {
     let client = global.client()?.until(Some(Instant::now() + STATUS_WAIT));
+    if !client.is_served().await {
+        return Ok(());
+    }
     let status = match client.get::<StatusView>("/v1/status").await {
         Ok(status) => status,
         Err(failure) if failure.code == Code::GatewayUnavailable => return Ok(()),

@@ -182,7 +182,7 @@ fn config_text(answers: &Answers) -> String {
     let modes = MODES.map(|(name, _, meaning)| format!("# {name}: {meaning}")).join("\n");
     format!(
         "# Configuration of acp-gateway, written by `acp-gateway init`. After a change: `acp-gateway config check`,\n\
-         # then restart `acp-gateway up`, or reload the service. Every key: gateway.example.toml in the documentation.\n\n\
+         # then SIGHUP to `acp-gateway up`, or reload the service. Every key: gateway.example.toml in the documentation.\n\n\
          [acp]\n\
          # Agent of sessions that name none; `acp-gateway agents` lists those that can be used here.\n\
          default_agent = {}\n\

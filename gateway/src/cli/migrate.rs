@@ -102,7 +102,7 @@ pub(crate) fn run(global: &GlobalArgs, verb: &MigrateCommand, out: &mut Out) -> 
         let lines = import.rehearse(&planned, source.imported_at_ms).map_err(store_failed)?;
         CompletedImport { lines, backup: None }
     } else {
-        import.run(&planned, &source, &mut |_, _| {}).map_err(store_failed)?
+        import.run(&planned, &source, &mut |_| {}).map_err(store_failed)?
     };
     import.close().map_err(store_failed)?;
     report(&done, &read.review, &source, args.dry_run, out)
@@ -132,7 +132,6 @@ fn make_plan(
         include_closed: args.include_closed,
         agents: names(&args.agents),
         accounts: names(&args.accounts),
-        uses_acpx: loaded.config.acp.backend == "acpx",
         now_ms,
         gateway_instance_id,
         check_agent: &check_agent,

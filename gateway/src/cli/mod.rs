@@ -7,6 +7,7 @@ pub(crate) mod agent_trial;
 mod agents;
 pub(crate) mod chat;
 pub(crate) mod config;
+mod console;
 #[cfg(feature = "discord")]
 pub(crate) mod discord;
 pub(crate) mod doctor;
@@ -115,6 +116,8 @@ enum CliCommand {
     Serve(serve::ServeArgs),
     /// Talk with an agent in the terminal
     Chat(chat::ChatArgs),
+    /// Open the web console in a browser; Ctrl-C closes it and signs the browser out
+    Console(console::ConsoleArgs),
     /// Manage sessions: spawn, list, show, history, set, label, rename, cancel, release, export, new, close, archive, delete, reset, prune
     #[command(subcommand)]
     Sessions(sessions::SessionsCommand),
@@ -249,6 +252,7 @@ fn run(
         CliCommand::Status => command()?.block_on(status::run(global, out)),
         CliCommand::Serve(args) => service()?.block_on(serve::run(global, &args, channels, out)),
         CliCommand::Chat(args) => command()?.block_on(chat::run(global, args, out)),
+        CliCommand::Console(args) => command()?.block_on(console::run(global, &args, out)),
         CliCommand::Sessions(verb) => command()?.block_on(sessions::run(global, verb, out)),
         CliCommand::Prompt(args) => command()?.block_on(prompt::run(global, args, false, out)),
         CliCommand::Steer(args) => command()?.block_on(prompt::run(global, args, true, out)),
@@ -320,6 +324,15 @@ impl GlobalArgs {
         format!("acp-gateway{dir} {verb}{config}")
     }
 
+    /// Repeats the paths that were given in the commands of this program that a text advises.
+    pub(crate) fn repeat_paths(&self, text: &str, config: Option<&Path>) -> String {
+        let own = self.advise("", None);
+        let repeated = ["`", "run: "].iter().fold(text.to_owned(), |text, before| {
+            text.replace(&format!("{before}acp-gateway "), &format!("{before}{own}"))
+        });
+        repeated.replace(&format!("{own}up`"), &format!("{}`", self.advise("up", config)))
+    }
+
     /// Creates a client of the gateway.
     ///
     /// # Errors
@@ -384,6 +397,13 @@ mod tests {
         assert_eq!(
             global(Some("/a")).advise("up -d", Some(Path::new("/b.toml"))),
             "acp-gateway --state-dir /a up -d --config /b.toml"
+        );
+        let text = "start it with `acp-gateway up`, or run: acp-gateway agents login a; acp-gateway ends";
+        assert_eq!(global(None).repeat_paths(text, None), text);
+        assert_eq!(
+            global(Some("/a")).repeat_paths(text, Some(Path::new("/b.toml"))),
+            "start it with `acp-gateway --state-dir /a up --config /b.toml`, or run: acp-gateway --state-dir /a agents login a; \
+             acp-gateway ends"
         );
         assert_eq!(
             global(Some("/it's a")).advise("down", None),

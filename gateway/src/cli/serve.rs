@@ -51,6 +51,11 @@ pub(crate) fn supervisor_dir(state_dir: &Path) -> PathBuf {
     state_dir.join("supervisor")
 }
 
+/// Returns the default socket of that supervisor.
+pub(crate) fn supervisor_socket(state_dir: &Path) -> PathBuf {
+    supervisor_dir(state_dir).join("supervisor.sock")
+}
+
 /// Reads the configuration, creates the state directory and starts the log.
 ///
 /// # Errors
@@ -105,8 +110,7 @@ fn start_log(log: &Log, mode: ServeMode, file: &Path, is_json: bool) -> Result<L
 
 /// Returns the supervisor's socket, and the file with its shared secret.
 pub(crate) fn supervisor_of(config: &Config, state_dir: &Path) -> (PathBuf, PathBuf) {
-    let own = || supervisor_dir(state_dir).join("supervisor.sock");
-    let socket = config.supervisor.socket.clone().unwrap_or_else(own);
+    let socket = config.supervisor.socket.clone().unwrap_or_else(|| supervisor_socket(state_dir));
     let secret = config.supervisor.secret_file.clone().unwrap_or_else(|| default_secret_path(&socket));
     (socket, secret)
 }

@@ -420,17 +420,14 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         non_interactive_permissions: args.non_interactive_permissions,
         voting: args.voting,
         prompt: args.prompt,
-        author: None,
         interactive: args.interactive,
         spawned_by: args.spawned_by,
-        acpx: None,
         wait_s: (args.wait > 0).then_some(args.wait),
         mcp_servers,
         additional_directories,
-        auth_method: None,
         backend: args.backend,
         resume: args.resume,
-        listing: None,
+        ..SpawnBody::default()
     };
     let view: SpawnedView = global.client()?.post("/v1/sessions", &body, &args.once.key()).await?;
     let terminal = out.terminal;

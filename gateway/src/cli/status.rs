@@ -4,7 +4,7 @@ use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms};
 use crate::cli::serve::{LOG_FILE, supervisor_dir};
 use crate::cli::service::unit_of;
-use crate::cli::up::lock::RunningUp;
+use crate::cli::up::lock::{RunningUp, recorded_socket};
 use crate::cli::up::running_supervisor_pid;
 use acp_core::api::{AccountView, ListenerView, SessionView, StatusView};
 use acp_core::session::SessionState;
@@ -64,13 +64,18 @@ pub(crate) async fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
     let state_dir = std::fs::canonicalize(&given).unwrap_or(given);
     let up = RunningUp::find(&state_dir)?.map(|up| up.pid);
     let client = global.client()?.until(Some(Instant::now() + ANSWER_WAIT));
-    let status = client.get::<StatusView>("/v1/status").await;
+    // What does not listen and is no `up` does not answer later either.
+    let status = match up.is_some() || client.is_served().await {
+        true => Some(client.get::<StatusView>("/v1/status").await),
+        false => None,
+    };
     let shown = match status {
-        Ok(status) => {
+        None => stopped("not running".to_owned(), state_dir).await,
+        Some(Ok(status)) => {
             let sessions: Vec<SessionView> = client.get("/v1/sessions?all=false").await?;
             running(status, &sessions, up, state_dir)
         }
-        Err(failure) => {
+        Some(Err(failure)) => {
             let detail = match (up, failure.code) {
                 (Some(pid), _) => {
                     format!("`up` runs, pid {pid}, but does not answer: it is starting or ending")
@@ -136,7 +141,7 @@ fn running(
 
 /// Describes a state directory whose gateway does not answer. Its supervisor may run, with agents.
 async fn stopped(detail: String, state_dir: PathBuf) -> StatusOutput {
-    let socket = supervisor_dir(&state_dir).join("supervisor.sock");
+    let socket = recorded_socket(&state_dir);
     let asked = running_supervisor_pid(&socket).await;
     let (pid, supervisor) = match asked {
         Ok(Some(pid)) => (Some(pid), format!("running without a gateway, pid {pid}: its agents go on")),

@@ -7,6 +7,7 @@ use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
 use crate::ops::retention;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
+use acp_store::backup::{BackupProgress, Progress};
 use acp_store::check::{self, CheckReport};
 use acp_store::compact::{self, CompactReport};
 use acp_store::retention::PruneRule;
@@ -275,24 +276,29 @@ fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
 /// Runs a long operation and reports its progress once per second.
 fn with_progress<T>(
     out: &mut Out,
-    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> Result<T, StoreError>,
+    work: impl FnOnce(BackupProgress<'_>) -> Result<T, StoreError>,
 ) -> Result<T, CliError> {
     #[derive(Serialize)]
     struct ProgressLine {
         event: &'static str,
-        pages: u64,
-        pages_total: u64,
+        #[serde(flatten)]
+        progress: Progress,
     }
     let mut said = Instant::now();
     let mut unread = None;
-    let worked = work(&mut |pages, pages_total| {
+    let worked = work(&mut |progress| {
         if said.elapsed() < PROGRESS_INTERVAL || unread.is_some() {
             return;
         }
         said = Instant::now();
-        let line = ProgressLine { event: "progress", pages, pages_total };
-        let told =
-            if out.json { out.json(&line) } else { out.note(&format!("{pages} of {pages_total} pages")) };
+        let told = if out.json {
+            out.json(&ProgressLine { event: "progress", progress })
+        } else {
+            out.note(&match progress {
+                Progress::Copied { pages, pages_total } => format!("{pages} of {pages_total} pages"),
+                Progress::Pruned { rows } => format!("{rows} rows pruned"),
+            })
+        };
         unread = told.err();
     });
     match unread {

@@ -59,7 +59,7 @@ pub(crate) enum TokenCommand {
 }
 
 /// Scopes for completion.
-fn scopes() -> Vec<CompletionCandidate> {
+pub(crate) fn scopes() -> Vec<CompletionCandidate> {
     ["read", "prompt", "approve", "admin"].map(CompletionCandidate::new).into()
 }
 
@@ -112,7 +112,8 @@ fn list(views: &[TokenView]) -> String {
         );
         let expires = if view.state == "valid" { expires } else { String::new() };
         let scope = view.scope.to_string();
-        vec![view.name.clone(), scope, agents, view.state.clone(), age(view.created_at_ms), expires]
+        let name = if view.console { format!("{} (console)", view.name) } else { view.name.clone() };
+        vec![name, scope, agents, view.state.clone(), age(view.created_at_ms), expires]
     });
     table(&["TOKEN", "SCOPE", "AGENTS", "STATE", "AGE", "EXPIRES"], rows)
 }

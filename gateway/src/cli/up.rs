@@ -14,7 +14,7 @@ use crate::cli::agents::{agents_found_here, agents_of, exe};
 use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
 use crate::cli::serve::{ServeArgs, ServeMode, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::service::unit_of;
-use crate::cli::{GlobalArgs, inside};
+use crate::cli::{GlobalArgs, inside, shell_word};
 use crate::runtime::agents::Agents;
 use crate::supervisor::{gateway_role, hello_at};
 use acp_core::failure::Failure;
@@ -24,7 +24,7 @@ use acp_shared::protocol::{Hello, Marks, Reply, Request, Role};
 use acp_store::identity::StateDirLocation;
 use acp_store::{Durability, Store, StoreError};
 use clap::Args;
-use lock::{RunningUp, UpLock};
+use lock::{RunningUp, UpLock, own_supervisor_runs};
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -55,8 +55,9 @@ Examples:
   acp-gateway up -d                 in the background, until `acp-gateway down`
   acp-gateway status                show what runs
 
-Exit codes of `up -d`: 0 if it is up, also if it was up before; 1 if it could not be started, and then nothing of it is left.
-`up` in the foreground exits with 1 if another gateway runs on the state directory.";
+Exit codes of `up -d`: 0 if it is up, also if it was up before; 1 if it could not be started, and then nothing of it is left,
+or if the gateway that runs has lost its supervisor. `up` in the foreground exits with 1 if another gateway runs on the state
+directory. SIGHUP reloads the configuration.";
 
 /// `up`
 #[derive(Debug, Args)]
@@ -117,7 +118,7 @@ pub(crate) async fn run(
     }
     let (mode, hangup) = match args.background {
         true => (ServeMode::Background, SighupAction::Reloads),
-        false => (ServeMode::Terminal, SighupAction::Ends),
+        false => (ServeMode::Terminal, SighupAction::EndsWithTerminal),
     };
     let settings = prepare(global, &args.serve, mode)?;
     let agents = agents_of(settings.loaded.clone(), &settings.state_dir);
@@ -127,16 +128,10 @@ pub(crate) async fn run(
         return Ok(());
     }
     let lock = UpLock::take(&state_dir)?.ok_or_else(|| running_already(global, &state_dir))?;
+    refuse_second_supervisor(&lock, global, &settings.supervisor_socket, &state_dir)?;
     lock.record(&settings.supervisor_socket)?;
-    let mut supervisor = find_or_start(&settings.supervisor_socket, &state_dir).await?;
-    // Ctrl-C during the start: there is nothing to serve.
-    if signals.is_raised() {
-        return if supervisor.child.is_some() {
-            stop_unused_supervisor(&mut supervisor, &state_dir).await
-        } else {
-            Ok(())
-        };
-    }
+    let started = find_or_start(&settings.supervisor_socket, &state_dir, &mut signals).await?;
+    let Some(mut supervisor) = started else { return Ok(()) };
     let mut printed = Ok(());
     let served = app::serve(settings, channels, signals, |socket: &Path| {
         let line = UpReadyLine {
@@ -182,6 +177,25 @@ fn running_already(global: &GlobalArgs, state_dir: &Path) -> Failure {
         global.advise("down", None)
     );
     Failure::new(Code::StoreUnavailable, text).detail("STORE_LOCKED").origin("client")
+}
+
+/// Refuses a new socket while the supervisor of an earlier `up` runs: its agents would be out of reach of `up` and `down`.
+fn refuse_second_supervisor(
+    lock: &UpLock,
+    global: &GlobalArgs,
+    socket: &Path,
+    state_dir: &Path,
+) -> Result<(), Failure> {
+    let Some(earlier) = lock.recorded().filter(|earlier| earlier != socket) else { return Ok(()) };
+    if !own_supervisor_runs(state_dir)? {
+        return Ok(());
+    }
+    let text = format!(
+        "the supervisor of an earlier `up` runs with its agents: continue with `--supervisor-socket {}`, or end it first: `{}`",
+        shell_word(&earlier),
+        global.advise("down", None)
+    );
+    Err(Failure::new(Code::BackendUnavailable, text).origin("client"))
 }
 
 /// Builds the welcome text.
@@ -287,38 +301,48 @@ fn supervisor_failure(socket: &Path, why: &str) -> Failure {
     Failure::new(Code::BackendUnavailable, what).origin("supervisor")
 }
 
-/// Returns the supervisor to use; starts one in the state directory if none answers.
-async fn find_or_start(socket: &Path, state_dir: &Path) -> Result<RunningSupervisor, Failure> {
+/// Returns the supervisor to use; starts one in the state directory if none answers. Returns `None` after a signal that ends
+/// the service. A started supervisor that is not returned is ended.
+async fn find_or_start(
+    socket: &Path,
+    state_dir: &Path,
+    signals: &mut ServiceSignals,
+) -> Result<Option<RunningSupervisor>, Failure> {
     if let Some(pid) = running_supervisor_pid(socket).await? {
-        return Ok(RunningSupervisor::found(pid, socket));
+        return Ok(Some(RunningSupervisor::found(pid, socket)));
     }
     let home = supervisor_dir(state_dir);
     make_private(&home)?;
     let log = home.join("supervisor.log");
     let before = std::fs::metadata(&log).map_or(0, |meta| meta.len());
     let mut child = start(&home, socket, &log)?;
+    let answered = tokio::select! {
+        answered = wait_for_answer(&mut child, socket, &log, before) => answered.map(Some),
+        () = signals.next() => Ok(None),
+    };
+    // The supervisor of another state directory may be the one that answers.
+    let is_child = |pid: &i32| i32::try_from(child.id()).is_ok_and(|child| child == *pid);
+    if !answered.as_ref().is_ok_and(|pid| pid.as_ref().is_some_and(is_child)) {
+        // Not waited for yet, so this is still the process that was started. The next start ends what it left.
+        let _ = child.kill().and_then(|()| child.wait());
+        return Ok(answered?.map(|pid| RunningSupervisor::found(pid, socket)));
+    }
+    Ok(answered?.map(|pid| RunningSupervisor { child: Some(child), ..RunningSupervisor::found(pid, socket) }))
+}
+
+/// Waits until a supervisor answers, and returns its pid.
+async fn wait_for_answer(child: &mut Child, socket: &Path, log: &Path, before: u64) -> Result<i32, Failure> {
     let until = Instant::now() + Duration::from_millis(START_MS);
     loop {
         if let Some(pid) = running_supervisor_pid(socket).await? {
-            // With two concurrent `up`s, the other one's supervisor may be the one that answers.
-            let ours = i32::try_from(child.id()).is_ok_and(|child| child == pid);
-            let found = RunningSupervisor::found(pid, socket);
-            return Ok(if ours {
-                RunningSupervisor { child: Some(child), process: None, ..found }
-            } else {
-                found
-            });
+            return Ok(pid);
         }
         let gone = child.try_wait().map_err(|error| inside("cannot wait for the supervisor", &error))?;
         if gone.is_some() || Instant::now() >= until {
-            if gone.is_none() {
-                // Not waited for yet, so this is still the process that was started. The next start ends what it left.
-                let _ = child.kill().and_then(|()| child.wait());
-            }
             let state = gone
                 .map_or("does not answer".to_owned(), |status| format!("exited during its start ({status})"));
             let what =
-                format!("the supervisor {state}; end of {}: {}", log.display(), last_lines(&log, before));
+                format!("the supervisor {state}; end of {}: {}", log.display(), last_lines(log, before));
             return Err(Failure::new(Code::BackendUnavailable, what).origin("supervisor"));
         }
         tokio::time::sleep(Duration::from_millis(ASK_MS)).await;

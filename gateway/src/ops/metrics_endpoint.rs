@@ -2,7 +2,7 @@
 
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
-use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use crate::supervisor::SupervisorClient;
 use acp_shared::figures;
 use acp_shared::log_limit::RefusalLog;
 use acp_shared::protocol::{Reply, Request};
@@ -88,13 +88,7 @@ impl MetricsEndpoint {
     }
 
     async fn read_supervisor(&self) {
-        let has_figures = match &*self.supervisor.status().borrow() {
-            SupervisorStatus::Up { welcome, .. } => {
-                welcome.features.iter().any(|name| name == figures::FEATURE)
-            }
-            _ => false,
-        };
-        if !has_figures {
+        if !self.supervisor.has_feature(figures::FEATURE) {
             return;
         }
         match tokio::time::timeout(FIGURES_WAIT, self.supervisor.call(Request::Figures)).await {

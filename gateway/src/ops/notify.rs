@@ -129,7 +129,7 @@ impl TargetTask {
     /// kept. It gets the events that are left.
     async fn report_pruned(&self, position: u64) -> Result<(), Stopped> {
         let pruned = self.retry("position", || self.store.event_bounds()).await?.pruned;
-        if let Err(error) = events::check_cursor(position, pruned) {
+        if let Err(error) = events::start(events::position(position), pruned) {
             let code = Code::CursorPruned.as_str();
             tracing::error!(webhook = %self.name, code, %error, "webhook misses pruned events");
         }

@@ -187,6 +187,48 @@ impl Agents {
         format!("{program} is not installed here.{how}{}", preset.install)
     }
 
+    /// Profile of an agent whose program was not looked up.
+    fn profile_of(&self, name: &AgentName, argv: Vec<String>) -> AgentProfile {
+        let policy = self.policy(name);
+        let loaded = self.live.now();
+        let (agent, preset) = self.settings(name);
+        let graces = Graces {
+            eof_ms: policy.agent.eof_ms.value,
+            term_ms: policy.agent.term_ms.value,
+            kill_ms: policy.agent.kill_ms.value,
+        };
+        let mut options: BTreeMap<String, String> =
+            preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
+        options.extend(agent.config.clone());
+        let env = self.environment(&agent, &preset, &policy.env_allow.value);
+        let asks = match &agent.command {
+            None if name.as_str() == DEMO => true,
+            command => preset.asks_with(command.as_deref(), &env),
+        };
+        AgentProfile {
+            argv,
+            is_looked_up: false,
+            env,
+            graces,
+            init_ms: policy.agent.init_ms.value,
+            may_fetch: false,
+            auth_method: agent.auth_method.clone(),
+            mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
+            asks: agent.asks.unwrap_or(asks),
+            options: options.into_iter().collect(),
+            mcp_servers: mcp::merge_servers([
+                loaded.config.mcp_servers.as_slice(),
+                agent.mcp_servers.as_slice(),
+            ]),
+            additional_directories: configured_directories(&loaded.config, &agent),
+            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
+            offer_terminal: true,
+            permission: policy.permission.mode.value,
+            non_interactive: policy.permission.non_interactive.value,
+            refused: None,
+        }
+    }
+
     fn var(&self, name: &str) -> Option<&str> {
         self.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -292,45 +334,8 @@ impl Profiles for Agents {
             let why = format!("Unknown agent {name}.{} {how}", self.nearest(name));
             return Err(Failure::new(Code::AgentNotAllowed, why).origin("gateway"));
         }
-        let policy = self.policy(name);
-        policy.may_use(name)?;
-        let loaded = self.live.now();
-        let (agent, preset) = self.settings(name);
-        let graces = Graces {
-            eof_ms: policy.agent.eof_ms.value,
-            term_ms: policy.agent.term_ms.value,
-            kill_ms: policy.agent.kill_ms.value,
-        };
-        let mut options: BTreeMap<String, String> =
-            preset.config.iter().map(|&(id, value)| (id.to_owned(), value.to_owned())).collect();
-        options.extend(agent.config.clone());
-        let env = self.environment(&agent, &preset, &policy.env_allow.value);
-        let asks = match &agent.command {
-            None if name.as_str() == DEMO => true,
-            command => preset.asks_with(command.as_deref(), &env),
-        };
-        Ok(AgentProfile {
-            argv: self.command(name),
-            is_looked_up: false,
-            env,
-            graces,
-            init_ms: policy.agent.init_ms.value,
-            may_fetch: false,
-            auth_method: agent.auth_method.clone(),
-            mode: agent.mode.clone().or_else(|| preset.asking_mode.map(str::to_owned)),
-            asks: agent.asks.unwrap_or(asks),
-            options: options.into_iter().collect(),
-            mcp_servers: mcp::merge_servers([
-                loaded.config.mcp_servers.as_slice(),
-                agent.mcp_servers.as_slice(),
-            ]),
-            additional_directories: configured_directories(&loaded.config, &agent),
-            client_fs: agent.client_fs.unwrap_or(preset.client_fs),
-            offer_terminal: true,
-            permission: policy.permission.mode.value,
-            non_interactive: policy.permission.non_interactive.value,
-            refused: None,
-        })
+        self.policy(name).may_use(name)?;
+        Ok(self.profile_of(name, self.command(name)))
     }
 
     fn profile(&self, name: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure> {
@@ -345,6 +350,32 @@ impl Profiles for Agents {
             return Err(failure.origin("gateway"));
         };
         Ok(AgentProfile { may_fetch: command.fetched, argv: command.argv, is_looked_up: true, ..profile })
+    }
+
+    fn of_command(
+        &self,
+        name: &AgentName,
+        command: &[String],
+        found: Option<&LookupResults>,
+    ) -> Result<AgentProfile, Failure> {
+        let refuse = |why: String| Failure::new(Code::AgentNotAllowed, why).origin("gateway");
+        if !self.live.now().config.acpx.allow_commands {
+            let why = "The agent is a command of the caller, and acpx.allow_commands is not set: add the command to \
+                       [agents] and name it, or set acpx.allow_commands = true.";
+            let failure = Failure::new(Code::Usage, why).detail("AGENT_COMMAND_NOT_ALLOWED");
+            return Err(failure.origin("gateway"));
+        }
+        let mut profile = self.profile_of(name, command.to_vec());
+        if let (Some(found), Some(program)) = (found, profile.argv.first_mut()) {
+            let Some(path) = found.programs.get(program) else {
+                let what = "does not exist, or is not executable by the user that agents run as.";
+                let shown = format!("The program of {name} {what}");
+                return Err(refuse(format!("{program} {what}")).for_conversations(shown));
+            };
+            program.clone_from(path);
+            profile.is_looked_up = true;
+        }
+        Ok(profile)
     }
 
     fn default_agent(&self) -> Result<AgentName, Failure> {

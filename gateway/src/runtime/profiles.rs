@@ -24,6 +24,17 @@ pub(crate) trait Profiles: Send + Sync {
     /// `ACP_AGENT_NOT_ALLOWED`: unknown, not on the allow-list, or not installed; the message says which.
     fn profile(&self, agent: &AgentName, found: &LookupResults) -> Result<AgentProfile, Failure>;
 
+    /// Returns the profile of an agent whose command a caller gave, from the configuration alone or to start it.
+    ///
+    /// # Errors
+    /// `ACP_AGENT_NOT_ALLOWED` if `acpx.allow_commands` is off, or if the program does not exist.
+    fn of_command(
+        &self,
+        agent: &AgentName,
+        command: &[String],
+        found: Option<&LookupResults>,
+    ) -> Result<AgentProfile, Failure>;
+
     /// Returns the default agent, for requests that name none.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use acp_core::rows::SessionRow;
 use acp_core::runtime::unavailable::UnavailableMachine;
 use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
+use acp_shared::ids::{AgentName, SessionKey};
 
 /// Restores the actor from the database. Earlier actors of this session can no longer write.
 ///
@@ -69,13 +69,29 @@ pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfi
             format!("{} The session was created with the backend {}.", failure.message, session.backend);
         Failure { message, ..failure.detail("SESSION_BACKEND") }
     })?;
-    deps.profiles.configured(&session.agent)
+    agent_profile(deps, &session.agent, &session.options.command, None)
+}
+
+/// Returns the profile of a session's agent: the configured one, or that of the session's own command. Without `found` the
+/// configuration alone decides.
+pub(super) fn agent_profile(
+    deps: &Deps,
+    agent: &AgentName,
+    command: &[String],
+    found: Option<&LookupResults>,
+) -> Result<AgentProfile, Failure> {
+    match (command, found) {
+        ([], None) => deps.profiles.configured(agent),
+        ([], Some(found)) => deps.profiles.profile(agent, found),
+        (command, found) => deps.profiles.of_command(agent, command, found),
+    }
 }
 
 /// Returns the programs and directories to look up before the session's agent is started.
 pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
     let mut lookup = deps.profiles.lookup(&session.agent, Some(&session.cwd), directories);
+    lookup.programs.extend(session.options.command.first().cloned());
     lookup.programs.extend(deps.registry.get(&session.backend).iter().flat_map(|it| it.programs()));
     lookup
 }
@@ -91,7 +107,7 @@ pub(crate) fn profile(
     found: &LookupResults,
 ) -> Result<AgentProfile, Failure> {
     configured(deps, session)?;
-    let profile = deps.profiles.profile(&session.agent, found)?;
+    let profile = agent_profile(deps, &session.agent, &session.options.command, Some(found))?;
     let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
     if cwd != session.cwd {
         let why =

@@ -17,12 +17,14 @@ use acp_core::request::{
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
 use acp_core::timeouts::Expiry;
+use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
-use acp_shared::protocol::{LogFrom, LogPiece};
+use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::protocol::{EvidenceReport, LeaseInfo, LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
-use acp_store::events::EventBounds;
+use acp_store::events::{EventBounds, JournalRows};
 use std::future::Future;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -112,15 +114,16 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn runs<'a>(&'a self, session: &'a SessionKey, limit: u32) -> ServiceFuture<'a, Vec<RunRow>>;
     /// Returns pending permission requests of the session, oldest first.
     fn pending_permissions<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Vec<PermissionRow>>;
-    /// Returns journal rows after number `after`, in order: at most `limit` rows and about `bytes_max` bytes
-    /// of payload, but at least one row if there is one. `CURSOR_PRUNED` if the next row after a number above 0 is pruned.
+    /// Returns journal rows after a position, in order: at most `limit` rows and about `bytes_max` bytes of payload, but at
+    /// least one row if there is one. Without a position these are the first rows that are there. `CURSOR_PRUNED` if the next
+    /// row after the position is pruned.
     fn events_after<'a>(
         &'a self,
         session: &'a SessionKey,
-        after: u64,
+        position: Option<u64>,
         limit: u32,
         bytes_max: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>>;
+    ) -> ServiceFuture<'a, JournalRows>;
     /// Returns a piece of the standard error of the session's agents.
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece>;
     /// Returns journal rows of all sessions after event id `after`, in order, each with its event id. Bounds as of
@@ -199,6 +202,30 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// True if every backend is healthy. Does not contact other services.
     fn is_ready(&self) -> bool {
         true
+    }
+    /// Returns the leases that the supervisor holds for the gateway.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` without the supervisor.
+    fn leases(&self) -> ServiceFuture<'_, Vec<LeaseInfo>> {
+        Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
+    }
+    /// Returns the evidence of a lease of the gateway; `None` if there is no such lease.
+    ///
+    /// # Errors
+    /// As [`Service::leases`].
+    fn lease_evidence(&self, id: LeaseId) -> ServiceFuture<'_, Option<EvidenceReport>> {
+        let _ = id;
+        Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
+    }
+    /// Returns at most `limit` settled permission requests of all sessions, the newest first.
+    fn settled_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        let _ = limit;
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    /// Returns the state directory; `None` without one.
+    fn state_dir(&self) -> Option<&Path> {
+        None
     }
     /// Returns the status of the gateway.
     fn status(&self) -> ServiceFuture<'_, StatusView>;

@@ -49,6 +49,14 @@ impl Profiles for NoAgents {
     fn profile(&self, _: &AgentName, _: &LookupResults) -> Result<AgentProfile, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
+    fn of_command(
+        &self,
+        _: &AgentName,
+        _: &[String],
+        _: Option<&LookupResults>,
+    ) -> Result<AgentProfile, Failure> {
+        Err(Failure::of(Code::AgentNotAllowed))
+    }
     fn default_agent(&self) -> Result<AgentName, Failure> {
         Err(Failure::of(Code::AgentNotAllowed))
     }
@@ -275,7 +283,7 @@ async fn unreadable_backend_state_ends_agent_and_keeps_session() {
     execute(&world.store, "UPDATE acp_leases SET link_state = '{\"no\": \"link\"'").await;
     assert_eq!(world.manager.resume().await.unwrap(), 1);
     assert_eq!(world.closed.recv().await, Some(world.lease_id));
-    let events = world.store.events_after(world.key.clone(), 0, 10, usize::MAX).await.unwrap();
+    let events = world.store.events_after(world.key.clone(), None, 10, usize::MAX).await.unwrap().rows;
     assert!(events.iter().any(|event| event.kind == acp_core::event::EventKind::Gap), "{events:?}");
     world.end().await;
 }

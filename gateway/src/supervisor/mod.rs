@@ -271,6 +271,14 @@ impl SupervisorClient {
     pub(crate) async fn call(&self, body: Request) -> CallResult {
         self.send(body).await.await.unwrap_or(Err(CallError::Disconnected))
     }
+
+    /// True if a supervisor with this feature answers.
+    pub(crate) fn has_feature(&self, name: &str) -> bool {
+        match &*self.status().borrow() {
+            SupervisorStatus::Up { welcome, .. } => welcome.features.iter().any(|feature| feature == name),
+            _ => false,
+        }
+    }
 }
 
 type SupervisorConnection = conn::Conn<ToClient, ToSupervisor>;

@@ -57,24 +57,39 @@ pub fn check_free(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<(),
     }
 }
 
-/// Sessions with names, the newest first.
-///
-/// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
-fn find(db: &Db, query: &NameQuery) -> Result<Vec<NamedSession>, StoreError> {
-    const SQL: &str = "SELECT session_key, cwd, name FROM acp_acpx_names \
-        WHERE (?1 IS NULL OR agent = ?1) AND (?2 OR is_open = 1) ORDER BY rowid DESC LIMIT ?3";
-    let from_row = |row: &Row<'_>| {
-        Ok((row.get::<SessionKey>("session_key")?, row.get::<String>("name")?, row.get::<String>("cwd")?))
-    };
-    let rows = db.all(SQL, params![query.agent, query.closed_too, query.limit], from_row)?;
-    let mut found = Vec::with_capacity(rows.len());
-    for (key, name, cwd) in rows {
-        if let Some(session) = sessions::get(db, &key)? {
-            found.push(NamedSession { name, cwd, session });
+/// The newest closed session with the name in exactly its directory that is not removed.
+fn last_closed(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<Option<SessionKey>, StoreError> {
+    const SQL: &str = "SELECT session_key FROM acp_acpx_names AS named JOIN acp_sessions AS session USING (session_key) \
+        WHERE named.agent = ?1 AND named.cwd = ?2 AND name = ?3 AND is_open = 0 AND ending IS NOT 'deleted' \
+        ORDER BY named.rowid DESC LIMIT 1";
+    db.first(SQL, params![agent, naming.cwd, naming.name], |row| row.get("session_key"))
+}
+
+/// Keys of the sessions of a query, in its order.
+fn keys(db: &Db, query: &NameQuery) -> Result<Vec<SessionKey>, StoreError> {
+    // An open session has no ending.
+    const ALL: &str = "SELECT session_key FROM acp_acpx_names AS named JOIN acp_sessions AS session USING (session_key) \
+        WHERE (?1 IS NULL OR named.agent = ?1) AND (?2 OR is_open = 1) AND ending IS NOT 'deleted' \
+        ORDER BY is_open DESC, named.rowid DESC LIMIT ?3";
+    match query {
+        NameQuery::All { agent, closed_too, limit } => {
+            db.all(ALL, params![agent, closed_too, limit], |row| row.get("session_key"))
+        }
+        NameQuery::Named { agent, naming, closed_too } => {
+            let found = match find_open(db, agent, naming)? {
+                None if *closed_too => last_closed(db, agent, naming)?,
+                found => found,
+            };
+            Ok(found.into_iter().collect())
         }
     }
-    Ok(found)
+}
+
+fn named(db: &Db, key: &SessionKey) -> Result<Option<NamedSession>, StoreError> {
+    const SQL: &str = "SELECT cwd, name FROM acp_acpx_names WHERE session_key = ?1";
+    let from_row = |row: &Row<'_>| Ok((row.get::<String>("cwd")?, row.get::<String>("name")?));
+    let Some((cwd, name)) = db.first(SQL, params![key], from_row)? else { return Ok(None) };
+    Ok(sessions::get(db, key)?.map(|session| NamedSession { name, cwd, session }))
 }
 
 impl Store {
@@ -90,19 +105,14 @@ impl Store {
         self.read("acpx_session", move |db| find_open(db, &agent, &naming)).await
     }
 
-    /// Returns sessions with names, the newest first; with a naming, only the session that has it.
+    /// Returns sessions with names.
     ///
     /// # Errors
     /// As [`Store::read`].
     pub async fn acpx_sessions(&self, query: NameQuery) -> Result<Vec<NamedSession>, StoreError> {
         self.read("acpx_sessions", move |db| {
-            let (Some(naming), Some(agent)) = (&query.naming, &query.agent) else { return find(db, &query) };
-            let Some(key) = find_open(db, agent, naming)? else { return Ok(Vec::new()) };
-            const SQL: &str = "SELECT cwd FROM acp_acpx_names WHERE session_key = ?1";
-            let cwd = db.first(SQL, params![key], |row| row.get("cwd"))?.unwrap_or_default();
-            let session = sessions::get(db, &key)?;
-            let named = |session| NamedSession { name: naming.name.clone(), cwd, session };
-            Ok(session.map(named).into_iter().collect())
+            let found: Result<Vec<_>, _> = keys(db, &query)?.iter().map(|key| named(db, key)).collect();
+            Ok(found?.into_iter().flatten().collect())
         })
         .await
     }

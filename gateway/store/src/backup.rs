@@ -8,15 +8,20 @@
 use crate::check;
 use crate::db::Db;
 use crate::error::StoreError;
-use crate::lock::private_file;
+use crate::lock::{StateLock, private_file};
 use crate::schema::{self, DB_FILE};
 use rusqlite::backup::{Backup, StepResult};
 use rustix::fs::{CWD, RenameFlags};
 use serde::Serialize;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+/// Suffix of the name of a file in the making; followed by the process id of its writer.
+const PART: &str = ".part-";
+/// Suffix of the name of a copy for an older version; followed by the version of its schema.
+const SCHEMA: &str = ".schema-";
 /// Number of pages copied between two progress reports.
 const STEP_PAGES: i32 = 1_024;
 /// Maximum number of attempts on a file locked by another program, and the pause between them in
@@ -24,8 +29,26 @@ const STEP_PAGES: i32 = 1_024;
 const BUSY_TRIES: u32 = 300;
 const BUSY_MS: u64 = 20;
 
-/// Progress callback: pages copied, pages in total.
-pub type BackupProgress<'a> = &'a mut dyn FnMut(u64, u64);
+/// Progress of a long operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Progress {
+    /// A copy.
+    Copied {
+        /// Number of copied pages.
+        pages: u64,
+        /// Number of all pages.
+        pages_total: u64,
+    },
+    /// Pruning of the journal.
+    Pruned {
+        /// Number of deleted rows.
+        rows: u64,
+    },
+}
+
+/// Callback that gets the progress.
+pub type BackupProgress<'a> = &'a mut dyn FnMut(Progress);
 
 /// Completed backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,9 +75,13 @@ pub fn backup(
     progress: BackupProgress<'_>,
 ) -> Result<CompletedBackup, StoreError> {
     let from = dir.join(DB_FILE);
-    std::fs::metadata(&from).map_err(|error| StoreError::file("inspect", &from, error))?;
+    let own = std::fs::metadata(&from).map_err(|error| StoreError::file("inspect", &from, error))?;
     match std::fs::symlink_metadata(to) {
         Ok(_) if !replace => return Err(StoreError::Exists { path: to.to_owned() }),
+        Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => {
+            let why = std::io::Error::other("it is the database itself; choose another path");
+            return Err(StoreError::file("replace", to, why));
+        }
         Ok(there) if !there.is_file() => {
             let why = std::io::Error::other("it exists and is not a regular file; choose another path");
             return Err(StoreError::file("replace", to, why));
@@ -85,8 +112,8 @@ pub fn backup(
 /// # Errors
 /// As [`backup`].
 pub fn before_migration(dir: &Path, version: i64) -> Result<PathBuf, StoreError> {
-    let to = dir.join(format!("{DB_FILE}.schema-{version}"));
-    let made = backup(dir, &to, true, &mut |_, _| {})?;
+    let to = dir.join(format!("{DB_FILE}{SCHEMA}{version}"));
+    let made = backup(dir, &to, true, &mut |_| {})?;
     tracing::info!(path = %made.path.display(), "database backed up before schema migration");
     Ok(made.path)
 }
@@ -120,7 +147,8 @@ pub fn copy_pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) ->
         let step = copying.step(STEP_PAGES)?;
         let at = copying.progress();
         let number = |pages: i32| u64::try_from(pages).unwrap_or(0);
-        progress(number(at.pagecount.saturating_sub(at.remaining)), number(at.pagecount));
+        let pages = number(at.pagecount.saturating_sub(at.remaining));
+        progress(Progress::Copied { pages, pages_total: number(at.pagecount) });
         match step {
             StepResult::Done => return Ok(()),
             StepResult::Busy | StepResult::Locked if tries >= BUSY_TRIES => {
@@ -133,6 +161,29 @@ pub fn copy_pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) ->
             _ => {}
         }
     }
+}
+
+/// Removes copies of the database that a killed process left: of a restore, a compaction or a migration, which all hold
+/// the lock of the state directory.
+pub(super) fn remove_unfinished(dir: &Path, _lock: &StateLock) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if !is_unfinished(&entry.file_name().to_string_lossy()) {
+            continue;
+        }
+        match std::fs::remove_file(&path) {
+            Ok(()) => tracing::info!(path = %path.display(), "unfinished copy of the database removed"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "unfinished copy of the database stays");
+            }
+        }
+    }
+}
+
+/// True for the name of a copy in the making, and of SQLite's files next to it.
+fn is_unfinished(name: &str) -> bool {
+    let of = name.strip_prefix(DB_FILE).and_then(|rest| rest.split_once(PART));
+    of.is_some_and(|(of, _)| of.is_empty() || of.starts_with(SCHEMA))
 }
 
 /// Temporary file; removed on drop unless renamed to its target.
@@ -148,7 +199,7 @@ impl TempFile {
     /// [`StoreError::File`].
     pub(super) fn create_next_to(to: &Path) -> Result<Self, StoreError> {
         let mut name = to.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".part-{}", std::process::id()));
+        name.push(format!("{PART}{}", std::process::id()));
         let path = to.with_file_name(name);
         drop(private_file(&path)?.set_len(0));
         Ok(Self { path })

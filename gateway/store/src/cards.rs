@@ -101,7 +101,7 @@ pub fn read_journal_after(
     run_id: RunId,
     after: u64,
 ) -> Result<NewJournalRows, StoreError> {
-    let mut rows = events::after(db, key, after, ROWS_MAX, BYTES_MAX)?;
+    let mut rows = events::after(db, key, events::position(after), ROWS_MAX, BYTES_MAX)?.rows;
     let shown = rows.iter().filter(|row| is_rendered(row)).map(|row| row.session_seq).max();
     let through = rows.last().map_or(after, |row| row.session_seq);
     let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();

@@ -4,7 +4,7 @@
 //! The smaller copy is written next to the database, checked and synced, and takes its place by one rename: a crash
 //! before the rename leaves the old file, and one after it the new file. The disk needs space for the copy, not more.
 
-use crate::backup::{BackupProgress, TempFile, sync, sync_dir};
+use crate::backup::{BackupProgress, Progress, TempFile, sync, sync_dir};
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::lock::StateLock;
@@ -99,7 +99,7 @@ pub fn compact(
             Ok(())
         })?;
         for key in keys {
-            prune(&db, &key, rule, now_ms, &mut report)?;
+            prune(&db, &key, rule, now_ms, &mut report, progress)?;
         }
     }
     empty_log(&db)?;
@@ -138,8 +138,11 @@ fn prune(
     rule: &PruneRule,
     now_ms: u64,
     report: &mut CompactReport,
+    progress: BackupProgress<'_>,
 ) -> Result<(), StoreError> {
     let found = retention::prunable_rows(db, key, rule)?;
+    let before = report.rows;
+    progress(Progress::Pruned { rows: before });
     report.sessions += u64::from(found.rows > 0);
     report.rows += found.rows;
     report.row_bytes += found.bytes;
@@ -151,6 +154,7 @@ fn prune(
     let mut steps: u64 = 0;
     while db.transaction(|| retention::delete_pruned(&tx, key))? >= ROWS_AT_ONCE {
         steps += 1;
+        progress(Progress::Pruned { rows: before + steps * ROWS_AT_ONCE });
         if steps.is_multiple_of(CHECKPOINT_EVERY) {
             empty_log(db)?;
         }
@@ -227,7 +231,7 @@ fn vacuum_into(db: Db, to: &Path, progress: BackupProgress<'_>) -> Result<Db, St
         let writing = scope.spawn(move || db.run("VACUUM INTO ?1", params![name]).map(|_| db));
         while !writing.is_finished() {
             let bytes = std::fs::metadata(to).map_or(0, |meta| meta.len());
-            progress((bytes / page.max(1)).min(total), total);
+            progress(Progress::Copied { pages: (bytes / page.max(1)).min(total), pages_total: total });
             std::thread::sleep(LOOK_INTERVAL);
         }
         writing.join().unwrap_or(Err(StoreError::Panicked { name: "compact" }))

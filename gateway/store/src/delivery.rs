@@ -161,7 +161,7 @@ fn read_batch(
         listed(&render::RENDERED_KINDS)
     );
     if after < end {
-        events::check_cursor(after, events::pruned_seq(db, key)?)?;
+        events::start(events::position(after), events::pruned_seq(db, key)?)?;
     }
     let rows =
         if after < end { db.all(&sql, params![key, after, rows_max], events::from_row)? } else { Vec::new() };
@@ -186,7 +186,7 @@ fn read_batch(
                 }
             }
             RequiredData::Next => {
-                let next = events::after(db, key, row.session_seq, 1, 1)?.pop();
+                let next = events::after(db, key, Some(row.session_seq), 1, 1)?.rows.pop();
                 out.next.extend(next.map(|next| (row.session_seq, next)));
             }
         }

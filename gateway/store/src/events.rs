@@ -94,6 +94,15 @@ pub fn last_id(db: &Db) -> Result<u64, StoreError> {
     Ok(db.first(SQL, &[], |row| row.get("event_id"))?.unwrap_or(0))
 }
 
+/// Time of the last row; 0 if there are no events.
+///
+/// # Errors
+/// SQLite errors.
+pub(crate) fn last_at_ms(db: &Db) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT created_at FROM acp_events ORDER BY event_id DESC LIMIT 1";
+    Ok(db.first(SQL, &[], |row| row.get("created_at"))?.unwrap_or(0))
+}
+
 /// Highest event ids of the journal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventBounds {
@@ -112,12 +121,29 @@ pub fn pruned_seq(db: &Db, key: &SessionKey) -> Result<u64, StoreError> {
     Ok(db.first(SQL, params![key], |row| row.get("pruned_seq"))?.unwrap_or(0))
 }
 
-/// Refuses a cursor whose next rows are pruned. A reader without a cursor, 0, begins with the rows that are there.
+/// Returns the position of a reader who names a cursor; 0 is none.
+pub const fn position(cursor: u64) -> Option<u64> {
+    if cursor > 0 { Some(cursor) } else { None }
+}
+
+/// Returns the number after which a reader continues. Without a position it begins with the rows that are there.
 ///
 /// # Errors
-/// [`StoreError::CursorPruned`].
-pub const fn check_cursor(after: u64, pruned: u64) -> Result<(), StoreError> {
-    if after > 0 && after < pruned { Err(StoreError::CursorPruned { after, pruned }) } else { Ok(()) }
+/// [`StoreError::CursorPruned`] if the next rows after the position are pruned.
+pub fn start(position: Option<u64>, pruned: u64) -> Result<u64, StoreError> {
+    match position {
+        Some(after) if after < pruned => Err(StoreError::CursorPruned { after, pruned }),
+        position => Ok(position.unwrap_or(pruned)),
+    }
+}
+
+/// Rows of a session's journal.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JournalRows {
+    /// Number of the last pruned row of the session when the rows were read; 0 if none is.
+    pub pruned_seq: u64,
+    /// Rows, in order.
+    pub rows: Vec<EventRow>,
 }
 
 /// Highest event id of a row that is pruned; 0 if none is.
@@ -143,30 +169,29 @@ pub(crate) fn note_pruned(db: &Db, event_id: u64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Journal rows after a number, in order: at most `rows_max`, and no more once they hold `bytes_max` bytes of
-/// payload (the first row is returned whatever its size).
+/// Journal rows after a position, in order, and the floor in the same snapshot: at most `rows_max` rows, and no more once they
+/// hold `bytes_max` bytes of payload (the first row is returned whatever its size).
 ///
 /// # Errors
 /// [`StoreError::CursorPruned`]; [`StoreError::Unreadable`]; SQLite errors.
 pub fn after(
     db: &Db,
     key: &SessionKey,
-    after_seq: u64,
+    position: Option<u64>,
     rows_max: u64,
     bytes_max: usize,
-) -> Result<Vec<EventRow>, StoreError> {
+) -> Result<JournalRows, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM acp_events WHERE session_key = ?1 AND session_seq > ?2 ORDER BY session_seq LIMIT ?3"
     );
-    let pruned = pruned_seq(db, key)?;
-    check_cursor(after_seq, pruned)?;
-    let mut found = Vec::new();
+    let mut found = JournalRows { pruned_seq: pruned_seq(db, key)?, rows: Vec::new() };
+    // Not 0: pruned rows may not be deleted yet.
+    let after_seq = start(position, found.pruned_seq)?;
     let mut bytes = 0;
-    // Pruned rows may not be deleted yet.
-    db.visit(&sql, params![key, after_seq.max(pruned), rows_max], |row| {
+    db.visit(&sql, params![key, after_seq, rows_max], |row| {
         let event = from_row(row)?;
         bytes += event.payload.len() + event.extra.as_ref().map_or(0, String::len);
-        found.push(event);
+        found.rows.push(event);
         Ok(if bytes < bytes_max { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
     })?;
     Ok(found)
@@ -186,7 +211,7 @@ pub fn all_after(
 ) -> Result<Vec<(u64, EventRow)>, StoreError> {
     let pruned = pruned_event_id(db)?;
     if pruned > known {
-        check_cursor(after_id, pruned)?;
+        start(Some(after_id), pruned)?;
     }
     let sql =
         format!("SELECT event_id, {COLUMNS} FROM acp_events WHERE event_id > ?1 ORDER BY event_id LIMIT ?2");
@@ -225,17 +250,17 @@ impl Store {
         self.read("event_bounds", bounds).await
     }
 
-    /// Journal rows after a number: see [`after`].
+    /// Journal rows after a position: see [`after`].
     ///
     /// # Errors
     /// As [`Store::read`].
     pub async fn events_after(
         &self,
         key: SessionKey,
-        after_seq: u64,
+        position: Option<u64>,
         rows_max: u64,
         bytes_max: usize,
-    ) -> Result<Vec<EventRow>, StoreError> {
-        self.read("events_after", move |db| after(db, &key, after_seq, rows_max, bytes_max)).await
+    ) -> Result<JournalRows, StoreError> {
+        self.read("events_after", move |db| after(db, &key, position, rows_max, bytes_max)).await
     }
 }

@@ -96,6 +96,7 @@ struct Inner {
     dir: PathBuf,
     identity: GatewayIdentity,
     clock: Clock,
+    times: OpeningTimes,
     // An unbounded channel; the permits of `places` bound it.
     queue: Sender<WriterMessage>,
     places: Arc<Semaphore>,
@@ -104,6 +105,15 @@ struct Inner {
     counters: Arc<WriterCounters>,
     health: HealthSender,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Times when the store was opened.
+#[derive(Debug, Clone, Copy)]
+struct OpeningTimes {
+    /// Time of the last row of the journal, milliseconds since the Unix epoch; 0 without one.
+    last_at_ms: u64,
+    /// [`Clock::now_ms`].
+    opened_ms: u64,
 }
 
 /// Parts of a store. [`Store::open`] makes them from a state directory; a simulation brings its own.
@@ -131,6 +141,9 @@ impl StoreParts {
     /// Puts a store together. Its transactions wait for the writer, which the caller runs.
     pub fn assemble(self) -> (Store, Writer) {
         let Self { dir, identity, db, readers, files, lock, bounds, clock } = self;
+        // Without it no row is old.
+        let last_at_ms = events::last_at_ms(&db).unwrap_or(0);
+        let times = OpeningTimes { last_at_ms, opened_ms: clock.now_ms() };
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();
         let watches = Arc::new(CommitNotifier::default());
@@ -149,7 +162,8 @@ impl StoreParts {
         };
         let places = Arc::new(Semaphore::new(WRITES_MAX));
         let thread = Mutex::default();
-        let inner = Inner { dir, identity, clock, queue, places, readers, watches, counters, health, thread };
+        let inner =
+            Inner { dir, identity, clock, times, queue, places, readers, watches, counters, health, thread };
         (Store { inner: Arc::new(inner) }, writer)
     }
 }

@@ -27,15 +27,7 @@ pub fn open_writer(dir: &Path, durability: Durability) -> Result<Db, StoreError>
 /// # Errors
 /// As [`open_writer`].
 pub(crate) fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Db, StoreError> {
-    let path = dir.join(DB_FILE);
-    // SQLite creates the WAL and shared-memory files with the mode of the database.
-    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
-    let mut db = schema::open_to_write(&path, durability, migrations.len())?;
-    if bytes <= CHECKED_FIRST_BYTES
-        && let Some(why) = check::pages(&db, true)?.into_iter().next()
-    {
-        return Err(StoreError::Damaged { why });
-    }
+    let mut db = open_checked(dir, durability, migrations.len())?;
     let found = schema::version(&db)?;
     if found > 0 && usize::try_from(found).is_ok_and(|found| found < migrations.len()) {
         backup::before_migration(dir, found)?;
@@ -45,12 +37,38 @@ pub(crate) fn open_with(dir: &Path, durability: Durability, migrations: &[&str])
     Ok(db)
 }
 
-/// Runs before the database is opened: finishes an interrupted restore, and refuses to create a new database
-/// where one is missing.
+/// Opens the only connection that writes, in a transaction that has migrated the database. Nothing is committed: the end
+/// of the connection rolls it back.
+///
+/// # Errors
+/// As [`open_writer`].
+pub fn open_uncommitted(dir: &Path) -> Result<Db, StoreError> {
+    let db = open_checked(dir, Durability::Full, MIGRATIONS.len())?;
+    db.run("BEGIN IMMEDIATE", &[])?;
+    schema::migrate_uncommitted(&db)?;
+    Ok(db)
+}
+
+fn open_checked(dir: &Path, durability: Durability, known: usize) -> Result<Db, StoreError> {
+    let path = dir.join(DB_FILE);
+    // SQLite creates the WAL and shared-memory files with the mode of the database.
+    let bytes = private_file(&path)?.metadata().map_or(0, |meta| meta.len());
+    let db = schema::open_to_write(&path, durability, known)?;
+    if bytes <= CHECKED_FIRST_BYTES
+        && let Some(why) = check::pages(&db, true)?.into_iter().next()
+    {
+        return Err(StoreError::Damaged { why });
+    }
+    Ok(db)
+}
+
+/// Runs before the database is opened: removes unfinished copies, finishes an interrupted restore, and refuses to create a new
+/// database where one is missing.
 ///
 /// # Errors
 /// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
 pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
+    backup::remove_unfinished(dir, lock);
     restore::finish(dir)?;
     let path = dir.join(DB_FILE);
     let log = dir.join(format!("{DB_FILE}{LOG_SUFFIX}"));

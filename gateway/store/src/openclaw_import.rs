@@ -5,7 +5,7 @@ use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::schema::{self, DB_FILE};
 use crate::tx::commit::apply;
-use crate::{Durability, Tx, backup, bindings, identity, meta, open, sessions};
+use crate::{Durability, Tx, backup, bindings, identity, meta, open, restore, sessions};
 use acp_core::binding::BoundSession;
 use acp_core::migrate::plan::{ImportPlan, PlannedBinding, PlannedSession};
 use acp_core::migrate::{MigrationAction, MigrationLine, MigrationTotals, RecordKind};
@@ -49,12 +49,18 @@ pub struct OpenclawImport {
 }
 
 impl OpenclawImport {
-    /// Opens the database of a state directory. A dry run without a database uses an empty one in memory.
+    /// Opens the database of a state directory. A dry run without a database uses an empty one in memory; with one, its
+    /// transaction includes the migrations that the database lacks.
     ///
     /// # Errors
     /// [`StoreError::Locked`] while a gateway runs; errors of opening the database.
     pub fn open(dir: &Path, is_dry_run: bool) -> Result<Self, StoreError> {
         let mut lock = StateLock::take(dir)?;
+        if is_dry_run && restore::is_prepared(dir)? {
+            return Err(StoreError::Refused(
+                "a restore was interrupted, and a dry run does not finish it; start the gateway, or leave out --dry-run",
+            ));
+        }
         open::before_open(dir, &lock)?;
         let dir = dir.to_owned();
         if is_dry_run && !dir.join(DB_FILE).exists() {
@@ -62,7 +68,10 @@ impl OpenclawImport {
             schema::migrate(&mut db)?;
             return Ok(Self { db, dir, instance_id: GatewayInstanceId::mint(), _lock: lock });
         }
-        let db = open::open_writer(&dir, Durability::Full)?;
+        let db = match is_dry_run {
+            true => open::open_uncommitted(&dir)?,
+            false => open::open_writer(&dir, Durability::Full)?,
+        };
         if let Some(why) = identity::location_mismatch(&db, &dir)? {
             return Err(StoreError::Cloned { dir, why });
         }
@@ -71,7 +80,9 @@ impl OpenclawImport {
             None if is_dry_run => GatewayInstanceId::mint(),
             None => identity::establish(&db, &dir)?.instance_id,
         };
-        open::after_open(&db, &mut lock)?;
+        if !is_dry_run {
+            open::after_open(&db, &mut lock)?;
+        }
         Ok(Self { db, dir, instance_id, _lock: lock })
     }
 
@@ -80,12 +91,14 @@ impl OpenclawImport {
         self.instance_id
     }
 
-    /// Runs the transaction of the import and rolls it back.
+    /// Runs the transaction of the import and rolls it back; once for a dry run.
     ///
     /// # Errors
     /// Errors of the transaction.
     pub fn rehearse(&self, plan: &ImportPlan, now_ms: u64) -> Result<Vec<MigrationLine>, StoreError> {
-        self.db.run("BEGIN IMMEDIATE", &[])?;
+        if !self.db.is_in_transaction() {
+            self.db.run("BEGIN IMMEDIATE", &[])?;
+        }
         let lines = insert_all(&Tx::unpublished(&self.db, now_ms), plan);
         if self.db.is_in_transaction() {
             self.db.run("ROLLBACK", &[])?;

@@ -103,4 +103,16 @@ impl Store {
             format!("SELECT {COLUMNS} FROM acp_permission WHERE state = 'pending' ORDER BY ord LIMIT ?1");
         self.read("all_pending_permissions", move |db| db.all(&sql, params![rows_max], from_row)).await
     }
+
+    /// Settled permission requests of all sessions, the newest first, at most `rows_max`.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn settled_permissions(&self, rows_max: u64) -> Result<Vec<PermissionRow>, StoreError> {
+        // In the order of the rows themselves, which is that of `ord`: nothing is sorted, and nothing older is read.
+        let sql = format!(
+            "SELECT {COLUMNS} FROM acp_permission WHERE state <> 'pending' ORDER BY rowid DESC LIMIT ?1"
+        );
+        self.read("settled_permissions", move |db| db.all(&sql, params![rows_max], from_row)).await
+    }
 }

@@ -8,7 +8,7 @@
 //! The commit point is one rename of a complete file. A crash before the rename undoes the restore; after it
 //! the next start finishes the restore.
 
-use crate::backup::{BackupProgress, TempFile, copy, sync, sync_dir};
+use crate::backup::{BackupProgress, TempFile, copy, remove_unfinished, sync, sync_dir};
 use crate::db::Db;
 use crate::error::StoreError;
 use crate::inbox::{self, Outcome};
@@ -55,6 +55,7 @@ pub fn restore(
     progress: BackupProgress<'_>,
 ) -> Result<Restored, StoreError> {
     let mut lock = StateLock::take(dir)?;
+    remove_unfinished(dir, &lock);
     finish(dir)?;
     let db = dir.join(DB_FILE);
     check_restorable(from, &db)?;
@@ -135,6 +136,14 @@ pub fn finish(dir: &Path) -> Result<Option<PathBuf>, StoreError> {
     sync_dir(&db)?;
     tracing::warn!(kept = %aside.display(), "database replaced by backup");
     Ok(aside.exists().then_some(aside))
+}
+
+/// True if a restore was prepared and is not finished.
+///
+/// # Errors
+/// [`StoreError::File`].
+pub fn is_prepared(dir: &Path) -> Result<bool, StoreError> {
+    Ok(ready(dir)?.is_some())
 }
 
 /// Prepared file and the time from its name.

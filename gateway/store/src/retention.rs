@@ -3,10 +3,10 @@
 //! rows, which the next pass deletes.
 
 use crate::Store;
-use crate::Tx;
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::events;
+use crate::{OpeningTimes, Tx};
 use acp_core::retention::{JournalFacts, RetentionPolicy, RunSpan, prunable_through};
 use acp_shared::ids::{RunId, SessionKey};
 use std::ops::ControlFlow;
@@ -28,6 +28,13 @@ pub struct PruneRule {
     pub policy: RetentionPolicy,
     /// Names of the configured webhooks. The position of another webhook counts while it is younger than the rows.
     pub webhooks: Vec<String>,
+}
+
+/// Returns the time by which the age of rows is measured: the wall clock, but never later than `last_at_ms`, the time of the
+/// last row when the process opened the store, plus the monotonic time since. A wall clock that is ahead, or that is set
+/// forward, makes no row old.
+pub fn age_time_ms(wall_ms: u64, last_at_ms: u64, uptime_ms: u64) -> u64 {
+    wall_ms.min(last_at_ms.saturating_add(uptime_ms))
 }
 
 /// Sessions of one read that may have rows to prune.
@@ -221,6 +228,13 @@ fn is_prunable(db: &Db, key: &SessionKey, rule: &PruneRule) -> Result<bool, Stor
 }
 
 impl Store {
+    /// Returns the time by which the age of rows is measured: see [`age_time_ms`].
+    pub fn age_time_ms(&self) -> u64 {
+        let OpeningTimes { last_at_ms, opened_ms } = self.inner.times;
+        let clock = self.clock();
+        age_time_ms(clock.wall_ms(), last_at_ms, clock.now_ms().saturating_sub(opened_ms))
+    }
+
     /// Prunes the journals of all sessions. Returns the number of deleted rows. Stops between two transactions once
     /// `goes_on` returns false.
     ///

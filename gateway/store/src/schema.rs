@@ -260,6 +260,18 @@ pub(crate) fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), Store
         .map_err(|error| StoreError::Migration(Arc::new(error)))
 }
 
+/// Applies the migrations that the database lacks in the open transaction, and leaves the version as it is.
+///
+/// # Errors
+/// SQLite errors.
+pub(crate) fn migrate_uncommitted(db: &Db) -> Result<(), StoreError> {
+    let applied = usize::try_from(version(db)?).unwrap_or(usize::MAX);
+    for sql in MIGRATIONS.iter().skip(applied) {
+        db.sqlite().execute_batch(sql)?;
+    }
+    Ok(())
+}
+
 /// Marks a new file as a database of this program.
 ///
 /// # Errors
@@ -351,7 +363,7 @@ mod tests {
         assert!(is_current(version(&open_to_read(&kept).unwrap()).unwrap()));
         // This program restores the backup and refuses the newer database.
         assert!(matches!(open_writer(dir.path(), Durability::Full), Err(StoreError::Newer { .. })));
-        crate::restore::restore(dir.path(), &kept, 1, &mut |_, _| {}).unwrap();
+        crate::restore::restore(dir.path(), &kept, 1, &mut |_| {}).unwrap();
         drop(open_writer(dir.path(), Durability::Full).unwrap());
     }
 

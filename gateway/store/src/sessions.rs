@@ -349,6 +349,19 @@ impl Store {
         self.read("session", move |db| get(db, &key)).await
     }
 
+    /// Agent information of the newest session of a backend that was opened.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn last_agent_info(&self, backend: &'static str) -> Result<Option<String>, StoreError> {
+        const SQL: &str = "SELECT agent_info_json FROM acp_sessions WHERE backend = ?1 AND agent_info_json IS NOT NULL \
+            ORDER BY rowid DESC LIMIT 1";
+        self.read("last_agent_info", move |db| {
+            db.first(SQL, params![backend], |row| row.get("agent_info_json"))
+        })
+        .await
+    }
+
     /// At most `rows_max` sessions, the one with the latest activity first; with `closed_too` also the closed
     /// ones, except deleted ones.
     ///

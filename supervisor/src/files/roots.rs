@@ -5,7 +5,7 @@
 //! `..`. A write creates a new file in the same directory, syncs it and renames it over the old one, so it is
 //! atomic. These functions block; they run in the helper process.
 
-use acp_shared::files::{FilesError, Inspection, READ_BYTES_MAX, WRITE_BYTES_MAX};
+use acp_shared::files::{ENTRIES_MAX, FilesEntry, FilesError, Inspection, READ_BYTES_MAX, WRITE_BYTES_MAX};
 use rustix::fs::{self, Access, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -15,6 +15,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+/// Maximum number of names of a directory that are read to list the first of them.
+const LISTED_NAMES_MAX: usize = 20_000;
 /// Maximum number of attempts for a lookup that fails because a directory was moved meanwhile.
 const LOOKUP_TRIES: usize = 128;
 
@@ -137,6 +139,15 @@ impl Roots {
         find().map_err(|error: RootsError| error.0)
     }
 
+    /// Returns the first entries of a directory by name, and whether there are more.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub(crate) fn list(&self, path: &str, entries_max: u64) -> Result<(Vec<FilesEntry>, bool), FilesError> {
+        let max = usize::try_from(entries_max.min(ENTRIES_MAX)).unwrap_or(0);
+        self.list_directory(path, max).map_err(|error| error.0)
+    }
+
     /// Returns the canonical paths of the roots that could be opened.
     ///
     /// # Errors
@@ -157,6 +168,37 @@ impl Roots {
         let found = self.list.iter().filter_map(below).min_by_key(|(_, rest)| rest.components().count());
         let (root, rest) = found.ok_or(FilesError::Outside)?;
         Ok((root, if rest.as_os_str().is_empty() { Path::new(".") } else { rest }))
+    }
+
+    fn list_directory(&self, path: &str, entries_max: usize) -> RootsResult<(Vec<FilesEntry>, bool)> {
+        let (root, below) = self.locate(path)?;
+        let dir = lookup(&root.dir, below, DIR)?;
+        let (mut names, mut more) = (Vec::new(), false);
+        for entry in fs::Dir::read_from(&dir)? {
+            let entry = entry?;
+            match entry.file_name().to_str() {
+                Ok("." | "..") | Err(_) => {}
+                Ok(_) if names.len() >= LISTED_NAMES_MAX => {
+                    more = true;
+                    break;
+                }
+                Ok(name) => names.push(name.to_owned()),
+            }
+        }
+        names.sort_unstable();
+        more |= names.len() > entries_max;
+        names.truncate(entries_max);
+        let described = names.into_iter().filter_map(|name| {
+            // An entry that was removed meanwhile is left out.
+            let stat = fs::statat(&dir, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let is_directory = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => true,
+                FileType::Symlink => lookup(&root.dir, &below.join(&name), DIR).is_ok(),
+                _ => false,
+            };
+            Some(FilesEntry { name, is_directory, size: u64::try_from(stat.st_size).unwrap_or(0) })
+        });
+        Ok((described.collect(), more))
     }
 
     fn open_file(&self, path: &str) -> RootsResult<(File, u64)> {

@@ -55,6 +55,10 @@ fn answer(job: HelperJob) -> Result<FilesReply, FilesError> {
             let roots = open()?;
             Ok(FilesReply::Directory { path: roots.directory(&path)?, roots: roots.paths()? })
         }
+        FilesOp::List { path, entries_max } => {
+            let (entries, more) = open()?.list(&path, entries_max)?;
+            Ok(FilesReply::List { entries, more })
+        }
         FilesOp::Directories { paths } => {
             Ok(FilesReply::Directories(paths.iter().map(|path| probe::directory(path)).collect()))
         }

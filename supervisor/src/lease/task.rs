@@ -67,33 +67,12 @@ struct LeaseTask<S: Sys = Linux> {
 /// Runs a lease. The owner is notified of every change by [`Event`]s.
 pub async fn run<S: Sys>(
     context: Arc<Context<S>>,
-    mut lease: Lease,
+    lease: Lease,
     asked: SpawnRequest,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
-    let mut started = match spawn::start(&context, &mut lease, &asked).await {
-        Ok(started) => started,
-        Err(error) => return clean_up_failed_start(&context, lease, None, error).await,
-    };
-    if let Err(error) = spawn::bind_and_release(&context, &mut lease, &asked.spec, &mut started).await {
-        return clean_up_failed_start(&context, lease, Some(started), error).await;
-    }
-    let (child, control, relay) = started.start_relay(&context, &lease, &asked.spec.env);
-    context
-        .send_event(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false })
-        .await;
-    let stop = Escalation::new(lease.graces);
-    let mut task = LeaseTask {
-        context,
-        lease,
-        relay,
-        child: Some(child),
-        control: Some(control),
-        stop,
-        done: false,
-        vanished: false,
-        foreign_messages: 0,
-    };
+    // Boxed, so that a running lease does not keep the larger state of its start.
+    let Some(mut task) = Box::pin(LeaseTask::start(context, lease, asked)).await else { return };
     if let Some(to) = task.run_until_ended(&mut commands).await {
         drop(to.send(task.export(commands)));
     }
@@ -257,6 +236,38 @@ async fn recv_control(control: Option<&Control>) -> ControlEvent {
 }
 
 impl<S: Sys> LeaseTask<S> {
+    /// Spawns the agent; `None` after the cleanup of a failed start.
+    async fn start(context: Arc<Context<S>>, mut lease: Lease, asked: SpawnRequest) -> Option<Self> {
+        let mut started = match spawn::start(&context, &mut lease, &asked).await {
+            Ok(started) => started,
+            Err(error) => {
+                clean_up_failed_start(&context, lease, None, error).await;
+                return None;
+            }
+        };
+        if let Err(error) = spawn::bind_and_release(&context, &mut lease, &asked.spec, &mut started).await {
+            clean_up_failed_start(&context, lease, Some(started), error).await;
+            return None;
+        }
+        let (child, control, relay) = started.start_relay(&context, &lease, &asked.spec.env);
+        context
+            .send_event(Event::Spawned { lease: lease.clone(), result: Ok(relay.clone()), crashed: false })
+            .await;
+        let stop = Escalation::new(lease.graces);
+        let (child, control) = (Some(child), Some(control));
+        Some(Self {
+            context,
+            lease,
+            relay,
+            child,
+            control,
+            stop,
+            done: false,
+            vanished: false,
+            foreign_messages: 0,
+        })
+    }
+
     /// Runs until the lease has ended, or until a handover requests the state of the task. Returns the
     /// channel for the state in the latter case.
     async fn run_until_ended(

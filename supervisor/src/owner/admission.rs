@@ -71,7 +71,9 @@ impl Owner {
         self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
         let welcome = Welcome {
             version,
-            features: vec![acp_shared::figures::FEATURE.to_owned()],
+            features: [acp_shared::figures::FEATURE, acp_shared::files::LIST_FEATURE]
+                .map(str::to_owned)
+                .to_vec(),
             pid: self.context.me.pid,
             supervisor_id: self.supervisor_id.clone(),
             credit_bytes: self.context.config.credit_bytes,

@@ -23,7 +23,10 @@ use std::sync::Arc;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::OwnedPermit;
 
+/// Maximum number of bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
+/// Size of the read buffer until output fills it: most agents are idle or write short lines.
+const BUFFER_BYTES: usize = 4 * 1024;
 const BUSY_RETRY_MS: u64 = 50;
 
 struct AgentRelay {
@@ -164,7 +167,7 @@ impl AgentRelay {
             exit: None,
             stderr_reader,
             ended: false,
-            buffer: vec![0; READ_BYTES],
+            buffer: vec![0; BUFFER_BYTES],
         }
     }
 
@@ -326,6 +329,7 @@ impl AgentRelay {
 
     async fn read_stdout(&mut self, room: usize) {
         let Some(pipe) = &self.stdout else { return };
+        let room = room.min(self.buffer.len());
         let space = self.buffer.get_mut(..room).unwrap_or_default();
         match pipe.try_read(space) {
             Ok(0) => self.stdout = None,
@@ -333,6 +337,9 @@ impl AgentRelay {
                 let bytes = self.buffer.get(..count).unwrap_or_default();
                 if let Err(error) = self.output.push(bytes).await {
                     self.lose_output(&error);
+                }
+                if count == self.buffer.len() {
+                    self.buffer.resize(READ_BYTES, 0);
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}

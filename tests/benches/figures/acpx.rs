@@ -4,7 +4,7 @@
 use crate::house::{GATEWAY, House};
 use crate::proc::Private;
 use crate::report::{Limit, Report};
-use crate::stats::{Sample, ms};
+use crate::stats::{Sample, count, ms};
 use acp_tests::wait::{SOON, until};
 use acp_tests::world::bin;
 use std::io::{BufRead as _, BufReader};
@@ -94,8 +94,18 @@ impl Side {
         Times { first_ms, whole_ms: ms(began.elapsed()), chunks }
     }
 
-    /// Private memory of the processes between client and agent, and of the client, in KiB, while a turn waits.
-    fn memory(&self, house: &House) -> (f64, f64) {
+    /// Median private memory of the process between client and agent of one session, in KiB, the parts of gateway and supervisor
+    /// left out.
+    fn between(&self, house: &House) -> f64 {
+        let word = match self {
+            Self::Own => "acp-wrapper",
+            Self::Acpx(_) => "__queue-owner",
+        };
+        median(house, word)
+    }
+
+    /// Private memory of client and [`Side::between`] while a turn waits, in KiB.
+    fn turn_memory(&self, house: &House) -> f64 {
         let (mut child, mut stdout) = self.start(house, &["prompt", "-s", "warm", "say begun\nsleep 1500"]);
         let mut line = String::new();
         while !line.contains("begun\"") || !line.contains("agent_message_chunk") {
@@ -104,22 +114,26 @@ impl Side {
             assert!(read > 0, "the turn ended before it began");
         }
         let pid = i32::try_from(child.id()).unwrap_or_else(|e| panic!("{e}"));
-        let client = Private::of(pid).kib;
-        let between: f64 = match self {
-            // The wrapper; gateway and supervisor serve all sessions.
-            Self::Own => processes(house, "acp-wrapper"),
-            Self::Acpx(_) => processes(house, "__queue-owner"),
-        };
+        let memory = Private::of(pid).kib + self.between(house);
         let _ = child.wait();
-        (between, client)
+        memory
     }
 }
 
-/// Private memory of the processes of this world with a word in their command line, in KiB.
-fn processes(house: &House, word: &str) -> f64 {
+/// Median private memory of the processes of this world with a word in their command line, in KiB.
+fn median(house: &House, word: &str) -> f64 {
     let found = house.world.processes();
     let wanted = found.iter().filter(|process| process.argv.iter().any(|arg| arg.contains(word)));
-    wanted.map(|process| Private::of(process.pid).kib).sum()
+    let mut sample = Sample::default();
+    for process in wanted {
+        sample.push(Private::of(process.pid).kib);
+    }
+    sample.median()
+}
+
+/// Private memory of gateway and supervisor, in KiB.
+fn services(house: &House) -> f64 {
+    [&house.gateway, &house.supervisor].map(|service| Private::of(service.pid()).kib).iter().sum()
 }
 
 /// Measures everything.
@@ -144,13 +158,19 @@ pub(crate) fn measure(report: &mut Report) {
         }
         samples.map(|sample| sample.median())
     };
+    let before = services(&house);
     let cold = each(PAIRS, &|side, pair| {
         side.run(&house, &["sessions", "ensure", "--name", &format!("cold{pair}")]).whole_ms
     });
+    let share = (services(&house) - before) / count(PAIRS);
     for side in &sides {
         let _ = side.run(&house, &["sessions", "ensure", "--name", "warm"]);
         let _ = side.run(&house, &["prompt", "-s", "warm", "say warm"]);
     }
+    // A session of ours also costs its part of gateway and supervisor.
+    let with_share = |[own, acpx]: [f64; 2]| [own + share, acpx];
+    let idle = with_share(sides.each_ref().map(|side| side.between(&house)));
+    let busy = with_share(sides.each_ref().map(|side| side.turn_memory(&house)));
     let hello = ["prompt", "-s", "warm", "say hello"];
     let first = each(PAIRS, &|side, _| side.run(&house, &hello).first_ms);
     let warm = each(PAIRS, &|side, _| side.run(&house, &hello).whole_ms);
@@ -168,14 +188,18 @@ pub(crate) fn measure(report: &mut Report) {
     ] {
         report.against(name, (own, "ms"), ("acpx", acpx), (acpx / own, Some(Limit::AtLeast(least))));
     }
-    let [own, acpx] = sides.each_ref().map(|side| side.memory(&house));
     report.against(
         "idle session without its agent",
-        (own.0, "KiB"),
-        ("acpx", acpx.0),
-        (acpx.0 / own.0, None),
+        (idle[0], "KiB"),
+        ("acpx", idle[1]),
+        (idle[1] / idle[0], None),
     );
-    report.against("client of a turn", (own.1, "KiB"), ("acpx", acpx.1), (acpx.1 / own.1, None));
+    report.against(
+        "client and session in a turn",
+        (busy[0], "KiB"),
+        ("acpx", busy[1]),
+        (busy[1] / busy[0], None),
+    );
     for number in 0..PAIRS {
         let _ = sides[1].run(&house, &["sessions", "close", &format!("cold{number}")]);
     }

@@ -11,24 +11,31 @@ use std::process::Command;
 pub(crate) struct Client<'a> {
     pub(crate) house: &'a House,
     pub(crate) dir: PathBuf,
+    /// Agent; `None` for the default one.
+    pub(crate) agent: Option<&'static str>,
 }
 
 impl<'a> Client<'a> {
-    /// Client in the working directory of the house.
+    /// Client in the working directory of the house, with the scripted agent.
     pub(crate) fn new(house: &'a House) -> Self {
-        Self { house, dir: house.world.dir("work/project") }
+        Self { house, dir: house.world.dir("work/project"), agent: Some(AGENT) }
     }
 
     /// Client in another directory.
     pub(crate) fn at(&self, relative: &str) -> Self {
-        Self { house: self.house, dir: self.house.world.dir(relative) }
+        Self { dir: self.house.world.dir(relative), ..Self::new(self.house) }
     }
 
-    /// Command line in a format, with the scripted agent.
+    /// Client with another agent.
+    pub(crate) fn with_agent(&self, agent: Option<&'static str>) -> Self {
+        Self { house: self.house, dir: self.dir.clone(), agent }
+    }
+
+    /// Command line in a format.
     pub(crate) fn command(&self, global: &[&str], args: &[&str]) -> Command {
         let mut command = self.house.world.command("acp-gateway");
         command.arg("--state-dir").arg(self.house.world.path(GATEWAY)).arg("acpx");
-        command.args(global).arg("--cwd").arg(&self.dir).arg(AGENT).args(args);
+        command.args(global).arg("--cwd").arg(&self.dir).args(self.agent).args(args);
         command
     }
 

@@ -12,7 +12,7 @@ type Case = (&'static [&'static str], &'static [&'static str], i32, &'static str
 fn failures_are_structured_errors_with_exit_codes() {
     let house = House::new(&[]);
     let client = Client::new(&house);
-    let cases: [Case; 11] = [
+    let cases: [Case; 10] = [
         (&[], &["prompt", "hi"], 4, "NO_SESSION", Value::Null),
         (&[], &["set-mode", "x"], 4, "NO_SESSION", Value::Null),
         (&[], &["sessions", "show", "nothing"], 4, "NO_SESSION", Value::Null),
@@ -20,7 +20,6 @@ fn failures_are_structured_errors_with_exit_codes() {
         (&[], &["sessions", "nonsense"], 2, "USAGE", Value::Null),
         (&[], &["prompt", "--nonsense-flag-before-text"], 4, "NO_SESSION", Value::Null),
         (&["--verbose"], &["status"], 2, "USAGE", Value::Null),
-        (&["--agent", "/bin/sh"], &["exec", "hi"], 2, "USAGE", json!("AGENT_COMMAND_NOT_ALLOWED")),
         (&["--prompt-retries", "3"], &["exec", "hi"], 2, "USAGE", json!("NOT_SUPPORTED")),
         (&["--approve-all", "--deny-all"], &["exec", "hi"], 2, "USAGE", Value::Null),
         (&["--timeout", "-1"], &["exec", "hi"], 2, "USAGE", Value::Null),
@@ -39,6 +38,21 @@ fn failures_are_structured_errors_with_exit_codes() {
             assert!(!error[member].is_null(), "{member}: {error}");
         }
         assert_eq!(output.lines().len(), 1, "{output:?}");
+    }
+    let command = client.with_agent(None).with(&["--agent", "/bin/sh"], &["exec", "hi"]);
+    let error = command.error();
+    assert_eq!((command.code, command.lines().len()), (Some(2), 1), "{command:?}");
+    assert_eq!(
+        (&error["code"], &error["detailCode"]),
+        (&json!("USAGE"), &json!("AGENT_COMMAND_NOT_ALLOWED")),
+        "{command:?}"
+    );
+    assert_eq!(house.verb(&["sessions", "list"]), json!([]), "no command of a caller was started");
+    // Without an agent and a default one no session is meant.
+    let _ = client.ensure();
+    for args in [["status"].as_slice(), &["cancel"], &["prompt", "hi"], &["sessions", "close"]] {
+        let refused = client.with_agent(None).run(args);
+        assert_eq!((refused.code, refused.error_code().as_str()), (Some(2), "USAGE"), "{refused:?}");
     }
     let strict_text =
         acp_tests::cli::run(&mut client.command(&["--json-strict"], &["status"]), acp_tests::wait::SOON);

@@ -2,8 +2,9 @@
 
 use crate::client::{Client, check_turn, linked, said};
 use acp_tests::cli::{RunningCommand, run};
-use acp_tests::house::House;
+use acp_tests::house::{AGENT, House, Plan, scripted};
 use acp_tests::wait::{LONG, SOON, until};
+use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::fs;
 
@@ -142,6 +143,35 @@ fn verbs_of_a_session_tell_its_state() {
     house.end();
 }
 
+/// Without an agent a verb means the session of the default agent, also where another agent has a newer one.
+#[test]
+fn verbs_without_an_agent_mean_the_default_agent() {
+    let world = World::new();
+    let agents = [AGENT, "other"].map(|name| (name, scripted(&world, &[], "ask")));
+    let plan = Plan::flags(&[]).gateway(&format!("[acp]\ndefault_agent = \"{AGENT}\""));
+    let house = plan.build_in(world, &agents.into());
+    let client = Client::new(&house);
+    let other = client.with_agent(Some("other"));
+    let unnamed = client.with_agent(None);
+    let (key, newer) = (client.ensure(), other.ensure());
+    assert_ne!(key, newer);
+    for verb in [["sessions", "show"], ["sessions", "history"]] {
+        assert_eq!(unnamed.object(&verb)["id"], json!(key), "{verb:?}");
+    }
+    assert_eq!(unnamed.object(&["sessions", "close"])["id"], json!(key));
+    let shown = unnamed.object(&["sessions", "show"]);
+    assert_eq!((&shown["id"], &shown["closed"]), (&json!(key), &json!(true)), "the last one, closed");
+    let _ = unnamed.run(&["sessions", "close"]);
+    assert_eq!(other.object(&["sessions", "show"])["closed"], false);
+    // The newest one of several closed ones.
+    let next = client.ensure();
+    assert_eq!(unnamed.object(&["sessions", "close"])["id"], json!(next));
+    assert_eq!(unnamed.object(&["sessions", "show"])["id"], json!(next));
+    let lines = unnamed.run(&["sessions", "watch"]).ok().lines();
+    assert!(lines.is_empty(), "{lines:?}");
+    house.end();
+}
+
 /// A session that the agent cannot open keeps no name, and the error is the agent's own.
 #[test]
 fn failed_ensure_leaves_no_session() {
@@ -162,6 +192,9 @@ fn failed_ensure_leaves_no_session() {
     assert_eq!(client.object(&["status"])["status"], "no-session");
     let failed = client.run(&["exec", "hello"]);
     assert_eq!((failed.code, &failed.error()["detailCode"]), (Some(1), &json!("AUTH_REQUIRED")));
+    let failed = client.with(&["--model", "big"], &["exec", "hello"]);
+    assert_eq!((failed.code, &failed.error()["detailCode"]), (Some(1), &json!("AUTH_REQUIRED")));
+    assert_eq!(house.verb(&["sessions", "list"]), json!([]), "no session is left open");
     until(SOON, "no agent is left", || house.leases().iter().all(|lease| lease.processes().is_empty()));
     house.end();
 }

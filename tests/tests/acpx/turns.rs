@@ -83,6 +83,26 @@ fn queued_turn_is_watched_and_resumed() {
     house.end();
 }
 
+/// Without JSON, too, `--no-wait` queues behind the running turn, and a later prompt waits for both.
+#[test]
+fn queue_is_the_same_for_people() {
+    let house = House::new(&[]);
+    let client = Client::new(&house);
+    let _ = client.ensure();
+    let mut turn = client.follow(&[], &["prompt", "say begun\nwait_cancel"]);
+    let _ = turn.events_until(SOON, |line| line["type"] == "text");
+    let queued = client.text("text", &["prompt", "--no-wait", "say second"]).ok();
+    assert!(queued.stdout.starts_with("[queued] "), "{queued:?}");
+    assert_eq!(client.text("text", &["cancel"]).ok().stdout, "cancel requested");
+    let third = client.text("text", &["prompt", "say third"]).ok();
+    assert_eq!(third.stdout, "third\n\n[done] end_turn");
+    let _ = turn.finish(LONG).ok();
+    let history = client.text("quiet", &["sessions", "history"]).ok();
+    let answers: Vec<&str> = history.stdout.lines().filter(|line| !line.starts_with("say ")).collect();
+    assert_eq!(answers, ["begun", "second", "third"], "{history:?}");
+    house.end();
+}
+
 /// SIGINT cancels and waits: the turn has a result, and the exit code is 0. SIGTERM leaves the turn running.
 #[test]
 fn interrupt_cancels_and_termination_leaves_the_turn_running() {
@@ -212,6 +232,10 @@ fn exec_leaves_nothing() {
     house.world.write("work/project/prompt.txt", "say from a file");
     let lines = client.with(&["--model", "big"], &["exec", "--file", "prompt.txt"]).ok().lines();
     assert_eq!(said(&lines), "from a file");
+    let refused = client.with(&["--model", "unheard-of"], &["exec", "hello"]);
+    assert_eq!((refused.code, refused.lines().len()), (Some(2), 1), "{refused:?}");
+    let key = refused.error()["sessionId"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(house.verb(&["sessions", "show", &key])["state"], "closed", "{refused:?}");
     house.world.write("work/project/blocks.json", r#"[{"type":"text","text":"say block"}]"#);
     assert_eq!(said(&client.run(&["exec", "-f", "blocks.json"]).ok().lines()), "block");
     house

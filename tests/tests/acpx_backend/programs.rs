@@ -31,19 +31,46 @@ fn missing_acpx_is_reported_with_the_command_to_install_it() {
     house.end();
 }
 
+/// House whose acpx is a shell script, with further configuration before and in the section of the backend.
+fn house_with(script: &str, config: &str, more: &str) -> House {
+    let world = World::new();
+    let acpx = world.write("acpx", script);
+    fs::set_permissions(&acpx, fs::Permissions::from_mode(0o755)).unwrap_or_else(|e| panic!("{e}"));
+    let agents = BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]);
+    let config = format!("{config}[backends.acpx]\n{more}\ncommand = [\"{}\"]\n", acpx.display());
+    Plan::default().gateway(&config).build_in(world, &agents)
+}
+
 #[test]
 fn acpx_of_another_version_is_refused_with_the_found_version() {
-    let world = World::new();
-    let old = world.write("acpx", "#!/bin/sh\necho 0.1.15\n");
-    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).unwrap_or_else(|e| panic!("{e}"));
-    let agents = BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]);
-    let config = format!("[backends.acpx]\ncommand = [\"{}\"]\n", old.display());
-    let house = Plan::default().gateway(&config).build_in(world, &agents);
+    let house = house_with("#!/bin/sh\necho 0.1.15\n", "", "");
     // No key of the configuration names the backend: a session may.
     let error = first_end(&house, &["--backend", "acpx"]);
     let text = error["message"].as_str().unwrap_or_default();
     assert_eq!(error["code"], "ACP_BACKEND_UNAVAILABLE", "{error}");
     assert!(text.contains("0.1.15") && text.contains(">=0.19.1, <0.20"), "{error}");
+    house.end();
+}
+
+#[test]
+fn configured_versions_are_accepted_and_shown() {
+    let script = r#"#!/bin/sh
+case "$*" in
+  --version) echo 0.20.5 ;;
+  *"sessions new"*) echo '{"action":"session_ensured","created":true}' ;;
+  *"sessions show"*) echo '{"messages":[],"agentCapabilities":{}}' ;;
+  *) echo '{}' ;;
+esac
+"#;
+    let house = house_with(script, "[acp]\nbackend = \"acpx\"\n", "versions = \">=0.20, <0.21\"");
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn = ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--wait", "60"];
+    let refused = house.cli(&[&spawn[..], &["--add-dir", "/usr"]].concat());
+    assert_eq!(refused.error_code(), "USAGE", "{refused:?}");
+    let doctor = || house.cli(&["doctor"]).stdout;
+    assert!(!doctor().contains("acpx 0.20.5"), "{}", doctor());
+    let _ = house.cli(&spawn).ok();
+    assert!(doctor().contains("acpx 0.20.5 when"), "{}", doctor());
     house.end();
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_tests::cli::RunningCommand;
+use acp_tests::cli::{Output, RunningCommand};
 use acp_tests::house::{AGENT, House, scripted};
 use acp_tests::processes::{self, ProcessHandle};
 use acp_tests::story::check_turn;
@@ -11,6 +11,11 @@ use acp_tests::world::{GATEWAY_DB, World};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Maximum duration of an unblocked shutdown on a busy machine with two cores.
+const PROMPT: Duration = Duration::from_secs(5);
 
 /// World with a configuration `home.toml`, which is passed to `up`.
 fn with_agent() -> World {
@@ -20,8 +25,16 @@ fn with_agent() -> World {
 }
 
 fn up(world: &World) -> Value {
+    up_with(world, &[]).ok().json()
+}
+
+fn up_with(world: &World, args: &[&str]) -> Output {
     let config = world.path("home.toml").to_string_lossy().into_owned();
-    world.cli("home", &["up", "-d", "--config", &config]).ok().json()
+    world.cli("home", &[&["up", "-d", "--config", &config], args].concat())
+}
+
+fn kill(process: &Value) {
+    assert!(ProcessHandle::open(pid(process)).unwrap().kill());
 }
 
 fn pid(value: &Value) -> i32 {
@@ -62,11 +75,17 @@ fn detached_up_runs_until_down() {
     assert_eq!((status.code, &status.json()["ok"]), (Some(1), &false.into()));
 }
 
-/// SIGHUP applies a new log level to a gateway in the background.
+/// SIGHUP applies a new log level to a gateway in the background, and in the foreground.
 #[test]
 fn log_level_of_detached_up_is_reloaded() {
     let world = with_agent();
-    let gateway = ProcessHandle::open(pid(&up(&world)["gateway_pid"])).unwrap();
+    check_reload(&world, pid(&up(&world)["gateway_pid"]));
+    let world = with_agent();
+    check_reload(&world, world.up("home").pid());
+}
+
+fn check_reload(world: &World, gateway: i32) {
+    let gateway = ProcessHandle::open(gateway).unwrap();
     let mut log = world.follow("home", &["logs", "--service=gateway", "--follow"]);
     let text = std::fs::read_to_string(world.path("home.toml")).unwrap();
     world.write("home.toml", &format!("[log]\nlevel = \"debug\"\n{text}"));
@@ -90,12 +109,92 @@ fn down_ends_what_a_killed_gateway_left() {
     let ready = up(&world);
     let key = world.spawn("home", AGENT, "work/project");
     check_turn(&world.prompt("home", &key, "hello"), "end_turn");
-    assert!(ProcessHandle::open(pid(&ready["gateway_pid"])).unwrap().kill());
+    kill(&ready["gateway_pid"]);
     let status = || world.cli("home", &["status"]);
     until(SOON, "gateway gone", || status().json()["detail"] == "not running");
     assert_eq!((status().code, &status().json()["supervisor"]["pid"]), (Some(1), &ready["supervisor_pid"]));
+    let start = Instant::now();
     let down = world.cli("home", &["down"]).ok().json();
+    let took = start.elapsed();
+    assert!(took < PROMPT, "it took {took:?}");
     assert_eq!((&down["gateway_pid"], &down["supervisor_pid"]), (&Value::Null, &ready["supervisor_pid"]));
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// After a kill of the gateway, the supervisor at another socket is still the one of this state directory: `status`, `init` and
+/// `down` find it, and `up` does not start another one.
+#[test]
+fn surviving_supervisor_at_another_socket_is_found() {
+    let world = with_agent();
+    let socket = world.path("home/supervisor/other.sock").to_string_lossy().into_owned();
+    let ready = up_with(&world, &["--supervisor-socket", &socket]).ok().json();
+    kill(&ready["gateway_pid"]);
+    let refused = up_with(&world, &[]);
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    let message = refused.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&format!("--supervisor-socket {socket}")), "{message}");
+    let status = world.cli("home", &["status"]).json();
+    assert_eq!(status["supervisor"]["pid"], ready["supervisor_pid"], "{status}");
+    let init = world.cli("home", &["init", "--yes", "--agent", "demo"]);
+    let message = init.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("its supervisor runs without a gateway"), "{message}");
+    let down = world.cli("home", &["down"]).ok().json();
+    assert_eq!(down["supervisor_pid"], ready["supervisor_pid"]);
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// `up -d` does not report success while the supervisor of the running gateway is gone.
+#[test]
+fn detached_up_names_a_missing_supervisor() {
+    let world = with_agent();
+    let ready = up(&world);
+    kill(&ready["supervisor_pid"]);
+    let again = up_with(&world, &[]);
+    assert_eq!((again.code, again.error_code().as_str()), (Some(1), "ACP_BACKEND_UNAVAILABLE"), "{again:?}");
+    let message = again.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("supervisor") && message.contains(" down`"), "{message}");
+    let _ = world.cli("home", &["down"]).ok();
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// Of several `up -d` at once one starts the gateway, and the others wait for it.
+#[test]
+fn concurrent_detached_ups_share_one_gateway() {
+    let world = with_agent();
+    let config = world.path("home.toml").to_string_lossy().into_owned();
+    let args = ["up", "-d", "--config", &config];
+    let ups: Vec<RunningCommand> = (0..3).map(|_| world.follow("home", &args)).collect();
+    let ready: Vec<Value> = ups.into_iter().map(|up| up.finish(LONG).ok().json()).collect();
+    assert_eq!(ready.iter().filter(|ready| ready["already_running"] == false).count(), 1, "{ready:?}");
+    assert!(ready.iter().all(|one| one["gateway_pid"] == ready[0]["gateway_pid"]), "{ready:?}");
+    let _ = world.cli("home", &["down"]).ok();
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// `down` succeeds beside a supervisor that `up` did not start, and fails beside one that `up` started and others use.
+#[test]
+fn down_names_a_supervisor_that_it_keeps() {
+    let world = with_agent();
+    let foreign = world.supervisor();
+    let socket = foreign.socket().to_string_lossy().into_owned();
+    let ready = up_with(&world, &["--supervisor-socket", &socket]).ok().json();
+    assert_eq!(ready["supervisor_pid"], foreign.pid());
+    let down = world.cli("home", &["down"]).ok().json();
+    assert_eq!((&down["gateway_pid"], &down["supervisor_pid"]), (&ready["gateway_pid"], &Value::Null));
+    assert!(down["kept"].as_str().unwrap().contains(&format!("pid {}", foreign.pid())), "{down}");
+    assert_eq!(foreign.terminate(LONG), Some(0));
+    world.configure("guest", "", &BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]));
+    let ready = up(&world);
+    let guest = world.gateway("guest", &world.path("home/supervisor/supervisor.sock"));
+    let key = world.spawn("guest", AGENT, "work/guest");
+    check_turn(&world.prompt("guest", &key, "hello"), "end_turn");
+    let down = world.cli("home", &["down"]);
+    assert_eq!((down.code, &down.json()["gateway_pid"]), (Some(1), &ready["gateway_pid"]), "{down:?}");
+    assert!(down.json()["kept"].as_str().unwrap().contains("other gateways"), "{down:?}");
+    let _ = world.cli("guest", &["sessions", "close", &key]).ok();
+    assert_eq!(guest.terminate(LONG), Some(0));
+    let down = world.cli("home", &["down"]).ok().json();
+    assert_eq!(down["supervisor_pid"], ready["supervisor_pid"]);
     assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
@@ -104,7 +203,7 @@ fn down_ends_what_a_killed_gateway_left() {
 fn down_reports_a_supervisor_that_does_not_answer() {
     let world = with_agent();
     let ready = up(&world);
-    assert!(ProcessHandle::open(pid(&ready["gateway_pid"])).unwrap().kill());
+    kill(&ready["gateway_pid"]);
     let supervisor = ProcessHandle::open(pid(&ready["supervisor_pid"])).unwrap();
     assert!(supervisor.signal(Signal::STOP));
     let down = world.cli("home", &["down"]);
@@ -147,5 +246,21 @@ fn killed_init_leaves_no_process() {
     // `init`, its gateway, and the supervisor of that.
     until(LONG, "gateway started", || world.path("home/gateway.sock").exists());
     init.kill9();
+    until(LONG, "no process left", || world.processes().is_empty());
+}
+
+/// `up` in the foreground ends when its terminal is closed.
+#[test]
+fn closed_terminal_ends_up() {
+    let world = World::new();
+    let up = world.gateway_verb("home", &["up"]);
+    let mut script = Command::new("script");
+    let words = std::iter::once(up.get_program()).chain(up.get_args());
+    let line = words.map(|word| format!("'{}'", word.to_string_lossy())).collect::<Vec<_>>().join(" ");
+    script.args(["--quiet", "--command", &line, "/dev/null"]).current_dir(world.path("work"));
+    script.env_clear().envs(up.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut terminal = RunningCommand::start(&mut script);
+    until(LONG, "gateway ready", || world.cli("home", &["status"]).code == Some(0));
+    terminal.kill9();
     until(LONG, "no process left", || world.processes().is_empty());
 }

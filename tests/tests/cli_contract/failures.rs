@@ -2,11 +2,14 @@
 
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{GATEWAY, House, Plan, scripted};
-use acp_tests::wait::{LONG, until};
+use acp_tests::wait::{LONG, SOON, spin_until, until};
 use acp_tests::world::{Agent, GATEWAY_DB, World};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
+use std::time::Instant;
 
 /// `up` with a database that cannot be opened reports the reason, ends the supervisor that it had started, and changes
 /// nothing.
@@ -39,6 +42,49 @@ fn interrupted_up_leaves_no_process() {
         assert_eq!(output.code, Some(0), "{output:#?}");
         assert_eq!(world.processes(), [], "nothing is left alive");
     }
+}
+
+/// Ctrl-C ends `up` at once while its supervisor does not answer, with the supervisor.
+#[test]
+fn interrupted_up_does_not_wait_for_its_supervisor() {
+    let world = World::new();
+    let up = RunningCommand::start(&mut world.gateway_verb("home", &["up"]));
+    let supervisor = spin_until(LONG, "supervisor started", || {
+        world.processes().into_iter().find(|process| process.argv.iter().any(|arg| arg == "serve"))
+    });
+    assert!(world.open_process(&supervisor).unwrap().signal(Signal::STOP));
+    let start = Instant::now();
+    assert!(up.signal(Signal::INT));
+    let output = up.finish(LONG);
+    assert_eq!(output.code, Some(0), "{output:#?}");
+    assert!(start.elapsed() < SOON / 2, "it took {:?}", start.elapsed());
+    assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// An `up` that cannot use what answers at the socket ends the supervisor that it had started.
+#[test]
+fn up_with_an_unusable_supervisor_leaves_no_process() {
+    let world = World::new();
+    let socket = world.dir("home/supervisor").join("impostor.sock");
+    let impostor = UnixListener::bind(&socket).unwrap();
+    let args = ["up", "--supervisor-socket", socket.to_str().unwrap()];
+    let up = RunningCommand::start(&mut world.gateway_verb("home", &args));
+    let mut asked = impostor.accept().unwrap().0;
+    // First there is no answer, so that `up` starts a supervisor.
+    while !world.path("home/supervisor/supervisor.log").exists() {
+        drop(asked);
+        asked = impostor.accept().unwrap().0;
+    }
+    // The supervisor gets the path, and `up` one byte that is no message.
+    fs::remove_file(&socket).unwrap();
+    asked.write_all(&[0, 0, 0, 1, 0xc1]).unwrap();
+    let output = up.finish(LONG);
+    assert_eq!(
+        (output.code, output.error_code().as_str()),
+        (Some(1), "ACP_BACKEND_UNAVAILABLE"),
+        "{output:#?}"
+    );
+    assert_eq!(world.processes(), [], "nothing is left alive");
 }
 
 /// The failure names the command that shows standard error, and quotes nothing of standard error itself.
@@ -97,4 +143,24 @@ fn history_in_file_has_prompts_and_answers() {
     let lines: Vec<&str> = said.stdout.lines().collect();
     assert_eq!(lines, ["> say forty two", "forty two", "> say the end", "the end"], "{said:#?}");
     house.end();
+}
+
+/// `agents` and `doctor` repeat `--state-dir` and `--config` in the commands that they advise.
+#[test]
+fn advised_commands_repeat_given_paths() {
+    let world = World::new();
+    let config = world.write("home.toml", "").to_string_lossy().into_owned();
+    let own = format!("acp-gateway --state-dir {}", world.path("home").display());
+    let doctor = world.cli("home", &["doctor", "--config", &config]);
+    assert!(
+        doctor.stdout.contains(&format!("not running: start it with `{own} up --config {config}`")),
+        "{doctor:?}"
+    );
+    let agents = world.cli("home", &["agents", "test", "demo"]);
+    let message = agents.error()["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&format!("`{own} up`")), "{message}");
+    let mut listed = world.command("acp-gateway");
+    listed.arg("--state-dir").arg(world.path("home")).args(["agents", "--config", &config]);
+    let listed = run(&mut listed, LONG).ok().stdout;
+    assert!(listed.contains(&format!("{own} agents --all --config {config}")), "{listed}");
 }

@@ -2,10 +2,12 @@
 //! `CURSOR_PRUNED`, and a reader without a cursor gets what is there and learns that it is not all.
 
 use crate::{cwd, websocket};
+use acp_tests::cli::RunningCommand;
 use acp_tests::house::{GATEWAY, House};
 use acp_tests::northbound::{agent_text, seqs};
+use acp_tests::processes;
 use acp_tests::story::check_answer;
-use acp_tests::wait::LONG;
+use acp_tests::wait::{LONG, spin_until};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -107,6 +109,31 @@ fn check_acp(house: &House, key: &str, pruned: u64) {
     let (_, rows) = client.load(key, None);
     assert!(seqs(&rows).iter().all(|seq| *seq > pruned), "{rows:?}");
     assert_eq!(agent_text(&rows), "three");
+}
+
+/// What a killed `store compact` leaves is removed by the next process that holds the lock, before it needs the space.
+#[test]
+fn copy_of_a_killed_compaction_is_removed() {
+    let (mut house, _) = House::new(&[]).with_session();
+    house.kill_gateway();
+    let state = house.world.path(GATEWAY);
+    let parts = || {
+        let names = std::fs::read_dir(&state).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().starts_with("gateway.db.part-")).count()
+    };
+    // The copy is there for about 100 ms.
+    let is_left = (0..50).any(|_| {
+        let mut compact =
+            RunningCommand::start(&mut house.world.gateway_verb(GATEWAY, &["store", "compact"]));
+        spin_until(LONG, "copy", || (parts() > 0 || !processes::is_alive(compact.pid())).then_some(()));
+        compact.kill9();
+        parts() > 0
+    });
+    assert!(is_left, "no kill came in time");
+    house.start_gateway();
+    assert_eq!(parts(), 0);
+    assert_eq!(house.verb(&["store", "check"])["ok"], true);
+    house.end();
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! Errors of the contract: one stable code for each cause, with the agent's own error. Readers of both shapes.
 
-use super::CONTRACT_VERSION;
 use crate::failure::Failure;
 use crate::jsonrpc::{AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, NOT_FOUND, put};
 use acp_shared::codes::Code;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+/// Version of the envelope.
+const CONTRACT_VERSION: u32 = 1;
 /// Number of a missing resource before ACP assigned [`NOT_FOUND`].
 const NOT_FOUND_LEGACY: i64 = -32001;
 /// Texts of agents that answer a missing session with another number.
@@ -68,16 +69,6 @@ impl AcpxCode {
     }
 }
 
-acp_shared::named! {
-    /// Stream of a line.
-    pub enum StreamKind {
-        /// Line of a turn.
-        Prompt = "prompt",
-        /// Line of any other command.
-        Control = "control",
-    }
-}
-
 /// Members of a line that correlate it.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -91,20 +82,21 @@ pub struct Envelope<'a> {
     request_id: Option<&'a str>,
     /// Number of the line in its request, from 1.
     seq: u64,
+    /// `prompt` for a line of a turn, `control` for any other.
     stream: &'static str,
 }
 
 impl<'a> Envelope<'a> {
     /// Envelope of a line of a turn.
     pub fn of_turn(session_id: &'a str, request_id: &'a str, seq: u64) -> Self {
-        let stream = StreamKind::Prompt.as_str();
-        Self { event_version: CONTRACT_VERSION, session_id, request_id: Some(request_id), seq, stream }
+        let request_id = Some(request_id);
+        Self { event_version: CONTRACT_VERSION, session_id, request_id, seq, stream: "prompt" }
     }
 
     /// Envelope of the only line of a command.
     pub fn of_control(session_id: Option<&'a str>) -> Self {
-        let (session_id, stream) = (session_id.unwrap_or("unknown"), StreamKind::Control.as_str());
-        Self { event_version: CONTRACT_VERSION, session_id, request_id: None, seq: 1, stream }
+        let session_id = session_id.unwrap_or("unknown");
+        Self { event_version: CONTRACT_VERSION, session_id, request_id: None, seq: 1, stream: "control" }
     }
 
     /// Appends the members, with a comma before each.
@@ -124,7 +116,7 @@ pub struct ContractError {
     /// Finer than the code.
     pub detail: Option<String>,
     /// Origin: `cli`, `runtime`, `queue` or `acp`.
-    pub origin: String,
+    pub origin: &'static str,
     /// Message.
     pub message: String,
     /// True if sending the same request again may succeed.
@@ -188,8 +180,7 @@ fn tells_not_found(value: &Value, depth: usize) -> bool {
 impl ContractError {
     /// Error of the command itself.
     pub fn new(code: AcpxCode, message: impl Into<String>) -> Self {
-        let (origin, message) = ("cli".to_owned(), message.into());
-        Self { code, detail: None, origin, message, retryable: false, acp: None }
+        Self { code, detail: None, origin: "cli", message: message.into(), retryable: false, acp: None }
     }
 
     /// Sets the detail code.
@@ -199,8 +190,8 @@ impl ContractError {
     }
 
     /// Sets the origin.
-    pub fn origin(mut self, origin: &str) -> Self {
-        origin.clone_into(&mut self.origin);
+    pub const fn origin(mut self, origin: &'static str) -> Self {
+        self.origin = origin;
         self
     }
 
@@ -230,7 +221,7 @@ impl ContractError {
         let error = Self {
             code,
             detail,
-            origin: of_origin(value["origin"].as_str().unwrap_or("runtime")).to_owned(),
+            origin: of_origin(value["origin"].as_str().unwrap_or("runtime")),
             message,
             retryable: overloaded || value["retryable"].as_bool().unwrap_or(false),
             acp,
@@ -247,7 +238,7 @@ impl ContractError {
         let read = Self {
             code: known.unwrap_or(AcpxCode::Runtime),
             detail: text("detailCode"),
-            origin: of_origin(data["origin"].as_str().unwrap_or("acp")).to_owned(),
+            origin: of_origin(data["origin"].as_str().unwrap_or("acp")),
             message: error["message"].as_str().unwrap_or_default().to_owned(),
             retryable: data["retryable"].as_bool().unwrap_or(false),
             acp,

@@ -2,6 +2,7 @@
 //! for people. Pure: rows of the journal in, lines out.
 #![deny(clippy::indexing_slicing)]
 
+mod command;
 mod cursor;
 mod errors;
 mod lines;
@@ -10,8 +11,9 @@ mod messages;
 mod tests;
 mod text;
 
+pub use command::{command_agent, split_command};
 pub use cursor::WatchCursor;
-pub use errors::{AcpxCode, ContractError, Envelope, StreamKind};
+pub use errors::{AcpxCode, ContractError, Envelope};
 pub use lines::{TurnLines, WatchLines};
 pub use messages::JournalLine;
 pub use text::TurnText;
@@ -21,8 +23,6 @@ use serde::{Deserialize, Serialize};
 use std::path::{Component, Path};
 use utoipa::ToSchema;
 
-/// Version of the envelope.
-pub const CONTRACT_VERSION: u32 = 1;
 /// Maximum length of a session's name, in characters.
 const NAME_CHARS_MAX: usize = 200;
 
@@ -79,14 +79,24 @@ impl AcpxNaming {
 }
 
 /// Query for sessions with names.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NameQuery {
-    /// Only sessions of this agent.
-    pub agent: Option<AgentName>,
-    /// Only the open session that has this name; needs the agent.
-    pub naming: Option<AcpxNaming>,
-    /// True to include closed sessions.
-    pub closed_too: bool,
-    /// Maximum number of sessions.
-    pub limit: u64,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NameQuery {
+    /// All sessions with names, the open ones first and of each group the newest first; not removed ones.
+    All {
+        /// Only sessions of this agent.
+        agent: Option<AgentName>,
+        /// True to include closed sessions.
+        closed_too: bool,
+        /// Maximum number of sessions.
+        limit: u64,
+    },
+    /// The open session of an agent that has a name, in the nearest directory.
+    Named {
+        /// Agent.
+        agent: AgentName,
+        /// Name, and the directories in which it is looked for.
+        naming: AcpxNaming,
+        /// True to fall back on the newest closed session with the name in exactly that directory.
+        closed_too: bool,
+    },
 }

@@ -376,6 +376,34 @@ fn texts_are_those_of_acpx() {
     let (mut text, mut out) = (TurnText::full(), String::new());
     text.error("TIMEOUT", "m", &mut out);
     assert_eq!(out, "[error] TIMEOUT: m\n");
+    assert_eq!(Journal::new().add(EventKind::Done, "{}").text(TurnText::quiet()), "\n", "an empty answer");
+}
+
+/// What an agent may repeat without end is not kept: long thoughts, and many or large tool calls.
+#[test]
+fn text_of_a_turn_is_made_in_bounded_memory() {
+    let chunk = json!({"content": {"type": "text", "text": "x".repeat(100_000)}}).to_string();
+    let (mut text, mut out) = (TurnText::full(), String::new());
+    let mut push = |kind: EventKind, payload: &str| {
+        let mut journal = Journal::new();
+        journal.add(kind, payload);
+        text.push(&JournalLine::parse(&journal.lines[0]).unwrap(), &mut out);
+        out.clone()
+    };
+    for _ in 0..100 {
+        assert_eq!(push(EventKind::AgentThought, &chunk), "");
+    }
+    let call = |id: String| json!({"toolCallId": id, "title": "t", "status": "pending", "content": [chunk]});
+    for n in 0..300 {
+        // A call that repeats its output is not forgotten.
+        push(EventKind::ToolCallUpdate, &call("same".to_owned()).to_string());
+        push(EventKind::ToolCallUpdate, &call(format!("{}", n / 3)).to_string());
+    }
+    let held = format!("{text:?}").len();
+    assert!(held < 20 * 1024 * 1024, "{held} bytes are kept");
+    assert!(out.starts_with("[thinking] xxx"));
+    let starts = out.matches("[tool]").count();
+    assert!((101..110).contains(&starts), "{starts}");
 }
 
 #[test]

@@ -8,6 +8,11 @@ use std::collections::HashMap;
 
 /// Maximum length of a thought, in characters.
 const THOUGHT_CHARS_MAX: usize = 900;
+/// Size of a thought from which on its rest is not kept, in bytes.
+const THOUGHT_BYTES_MAX: usize = 64 * 1024;
+/// Size of the updates of tool calls, in bytes, after which calls are forgotten if their members take half of it. A forgotten
+/// call with further updates is shown as a new one.
+const TOOLS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum length of a summary within a line, in characters.
 const INLINE_CHARS_MAX: usize = 220;
 /// Maximum length of a tool's output, in characters.
@@ -34,8 +39,9 @@ pub struct TurnText {
     /// True for the format `quiet`: only the answer.
     is_quiet: bool,
     tools: HashMap<String, ToolState>,
+    /// Size of the members in `tools`, and of the updates since, in bytes.
+    tools_bytes: usize,
     thought: String,
-    answer: String,
     wrote_any: bool,
     in_line: bool,
 }
@@ -46,14 +52,14 @@ impl TurnText {
         Self {
             is_quiet: false,
             tools: HashMap::new(),
+            tools_bytes: 0,
             thought: String::new(),
-            answer: String::new(),
             wrote_any: false,
             in_line: false,
         }
     }
 
-    /// Text in the format `quiet`: the whole answer at its end.
+    /// Text in the format `quiet`: the answer, ended by a line break.
     pub fn quiet() -> Self {
         Self { is_quiet: true, ..Self::full() }
     }
@@ -63,14 +69,18 @@ impl TurnText {
         let Some(kind) = row.kind() else { return };
         if self.is_quiet {
             match kind {
-                EventKind::AgentMessage => self.answer.push_str(&chunk_text(row).unwrap_or_default()),
+                EventKind::AgentMessage => self.write(&chunk_text(row).unwrap_or_default(), out),
                 EventKind::Done => self.flush(out),
                 _ => {}
             }
             return;
         }
         match kind {
-            EventKind::AgentThought => self.thought.push_str(&chunk_text(row).unwrap_or_default()),
+            EventKind::AgentThought => {
+                if self.thought.len() < THOUGHT_BYTES_MAX {
+                    self.thought.push_str(&chunk_text(row).unwrap_or_default());
+                }
+            }
             EventKind::AgentMessage => {
                 self.flush_thought(out);
                 self.write(&chunk_text(row).unwrap_or_default(), out);
@@ -115,18 +125,8 @@ impl TurnText {
 
     /// Appends what is held back, and ends the line.
     pub fn flush(&mut self, out: &mut String) {
-        if self.is_quiet {
-            let answer = std::mem::take(&mut self.answer);
-            if !answer.is_empty() || !self.wrote_any {
-                self.write(&answer, out);
-                if !answer.ends_with('\n') {
-                    self.write("\n", out);
-                }
-            }
-            return;
-        }
         self.flush_thought(out);
-        if self.in_line {
+        if self.in_line || (self.is_quiet && !self.wrote_any) {
             self.write("\n", out);
         }
     }
@@ -167,6 +167,14 @@ impl TurnText {
     }
 
     fn tool(&mut self, row: &JournalLine<'_>, out: &mut String) {
+        self.tools_bytes += row.payload().len();
+        if self.tools_bytes > TOOLS_BYTES_MAX {
+            self.tools_bytes = self.tools.values().map(ToolState::bytes).sum();
+            if self.tools_bytes > TOOLS_BYTES_MAX / 2 {
+                self.tools.clear();
+                self.tools_bytes = 0;
+            }
+        }
         let update: Value = serde_json::from_str(row.payload()).unwrap_or_default();
         let id = update.get("toolCallId").and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut state = self.tools.remove(&id).unwrap_or_default();
@@ -197,6 +205,10 @@ impl TurnText {
 impl ToolState {
     fn text(&self, name: &str) -> Option<&str> {
         self.members.get(name)?.as_str()
+    }
+
+    fn bytes(&self) -> usize {
+        self.members.values().map(|value| value.to_string().len()).sum()
     }
 
     fn lines(&self, id: &str, status: &str, is_final: bool) -> Vec<String> {

@@ -120,6 +120,14 @@ impl Actor {
                 self.requeue(run_id, out);
                 return;
             }
+            PromptDelivery::Arrived if self.backend.is_proxy() => {
+                let text = format!(
+                    "{} The bridge to it exited ({status}). {}",
+                    Code::Uncertain.text(),
+                    self.log_hint()
+                );
+                Failure::new(Code::Uncertain, text).detail("BRIDGE_EXITED")
+            }
             PromptDelivery::NeverArrived | PromptDelivery::Arrived => {
                 let text = format!(
                     "The agent exited during the turn ({status}). The turn was not retried: check what it \

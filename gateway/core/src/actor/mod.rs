@@ -18,7 +18,7 @@ mod settings;
 mod turn;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use input::{
     ActorCommand, ActorInput, ActorLimits, AgentProfile, CommandReply, IdempotencyRecord, LeaseEvent,

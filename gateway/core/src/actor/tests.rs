@@ -8,7 +8,7 @@ mod decisions;
 mod elicitation;
 mod faults;
 mod host;
-mod letter_machine;
+pub(crate) mod letter_machine;
 mod lifecycle;
 mod lookups;
 mod machines;

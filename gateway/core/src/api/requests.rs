@@ -60,6 +60,9 @@ pub struct SpawnBody {
     /// Sign-in method of the agent (`authenticate`), used each time its process opens the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth_method: Option<String>,
+    /// Program and arguments of the agent instead of `agent`; needs `acpx.allow_commands`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub command: Vec<String>,
     /// Runtime backend; absent takes the configured one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,

@@ -367,6 +367,35 @@ pub struct FileView {
     pub sha256: Option<String>,
 }
 
+/// `GET /v1/sessions/{key}/files/entries`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EntriesView {
+    /// Entries of the directory, by name.
+    pub entries: Vec<EntryView>,
+    /// True if there are others.
+    pub more: bool,
+}
+
+/// Entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EntryView {
+    /// Name without the directory.
+    pub name: String,
+    /// True for a directory.
+    pub is_directory: bool,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// `GET /v1/directories`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DirectoriesView {
+    /// Absolute paths in which a session of the agent may start.
+    pub directories: Vec<String>,
+    /// True if there are others.
+    pub more: bool,
+}
+
 /// `GET /v1/sessions/{key}/diff`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DiffView {

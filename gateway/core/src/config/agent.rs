@@ -24,6 +24,8 @@ pub struct AcpxBackend {
     pub enabled: bool,
     /// Program of acpx and its arguments, found in the gateway's `PATH`. Default: `["acpx"]`.
     pub command: Vec<String>,
+    /// Versions of acpx that are used, as a requirement of Cargo. Default: `">=0.19.1, <0.20"`, which this program knows.
+    pub versions: String,
     /// Minimum of the time for an agent to open a session. Default: none, 180000.
     pub init_ms: Option<u64>,
     /// Minimum of the time between end of file on standard input and SIGTERM. Default: none, 20000.
@@ -32,7 +34,8 @@ pub struct AcpxBackend {
 
 impl Default for AcpxBackend {
     fn default() -> Self {
-        Self { enabled: true, command: vec!["acpx".to_owned()], init_ms: None, eof_ms: None }
+        let (command, versions) = (vec!["acpx".to_owned()], ">=0.19.1, <0.20".to_owned());
+        Self { enabled: true, command, versions, init_ms: None, eof_ms: None }
     }
 }
 

@@ -192,10 +192,13 @@ fn check_backend(found: &mut KeyProblems, config: &Config) {
     allow_list(found, at("env_allow"), &direct.env_allow);
     let Backend { init_ms, eof_ms, term_ms, kill_ms, queue_runs_max, .. } = *direct;
     check_limits(found, at, [init_ms, eof_ms, term_ms, kill_ms, queue_runs_max]);
-    let AcpxBackend { command, init_ms, eof_ms, .. } = &config.backends.acpx;
+    let AcpxBackend { command, versions, init_ms, eof_ms, .. } = &config.backends.acpx;
     let at = |name: &str| owned(&["backends", "acpx"], &[name]);
     if command.iter().any(String::is_empty) || command.is_empty() {
         found.push((at("command"), "must name a program; its words must not be empty".to_owned()));
+    }
+    if let Err(error) = semver::VersionReq::parse(versions) {
+        found.push((at("versions"), format!("must be like \">=0.19.1, <0.20\": {error}")));
     }
     check_limits(found, at, [*init_ms, *eof_ms, None, None, None]);
 }

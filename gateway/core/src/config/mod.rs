@@ -76,6 +76,8 @@ pub struct Config {
     pub channels: Channels,
     /// `[[bindings]]`: static bindings of conversations to sessions. Default: none.
     pub bindings: Vec<Binding>,
+    /// `acpx.*`: machine contract of acpx (ours).
+    pub acpx: AcpxConfig,
     /// `backends.*`: settings for all agents of a runtime backend.
     pub backends: Backends,
     /// `agents.NAME`: agents beyond the built-in table, and settings of built-in ones. Default: none.
@@ -96,6 +98,15 @@ pub struct Config {
     pub metrics: Metrics,
     /// `northbound.*`: listeners of the API, and clients that speak ACP (ours).
     pub northbound: NorthboundConfig,
+}
+
+/// `acpx.*`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct AcpxConfig {
+    /// Allows sessions whose agent is a command of the caller (`acpx --agent COMMAND`). `acp.allowed_agents` does not limit
+    /// them. Default: false.
+    pub allow_commands: bool,
 }
 
 /// `acp.*`.

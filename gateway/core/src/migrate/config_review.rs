@@ -165,7 +165,7 @@ pub fn config_review(file: &Value) -> ConfigReview {
     if let Some(backend) = backend.filter(|backend| *backend != "direct") {
         let shown = if backend == "acpx" { "acpx" } else { "another one" };
         notes.push(format!(
-            "acp.backend is {shown} at OpenClaw; sessions here continue with direct unless it is set"
+            "acp.backend is {shown} at OpenClaw; imported sessions continue with direct, and new ones unless it is set"
         ));
     }
     ConfigReview { toml: toml::to_string(&table).unwrap_or_default(), notes }

@@ -12,7 +12,7 @@ use crate::rows::{
     BindingRow, BindingStatus, ConversationRef, NonInteractive, SessionMode, SessionOptions, SessionRow,
     TargetKind,
 };
-use crate::runtime::acpx::handle::AcpxHandle;
+use crate::runtime::direct;
 use crate::session::{Ending, SessionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, SessionKey};
@@ -80,8 +80,6 @@ pub struct ImportSettings<'a> {
     pub agents: BTreeMap<String, String>,
     /// Accounts here, by their names at OpenClaw.
     pub accounts: BTreeMap<String, String>,
-    /// True if sessions of acpx continue with the backend `acpx`.
-    pub uses_acpx: bool,
     /// Time of the import, milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Identity of this gateway.
@@ -302,8 +300,8 @@ fn session_row(
         notes.push("a turn was running".to_owned());
     }
     let options = options_of(meta, &defaults, &mut notes);
-    let conversation = conversation_of(one, records, settings, &defaults.cwd, &agent)?;
-    if !conversation.resumable {
+    let (conversation, resumable) = conversation_of(one, records)?;
+    if !resumable {
         notes.push("resuming may fail with ACP_RESUME_UNAVAILABLE".to_owned());
     }
     let related = |text: Option<&String>| text.and_then(|key| SessionKey::parse(key).ok());
@@ -318,7 +316,7 @@ fn session_row(
     let at_ms = if active_ms == 0 { settings.now_ms } else { active_ms };
     let row = SessionRow {
         session_key: session_key.clone(),
-        backend: conversation.backend.to_owned(),
+        backend: direct::ID.to_owned(),
         agent,
         mode: SessionMode::Persistent,
         cwd: defaults.cwd,
@@ -331,8 +329,8 @@ fn session_row(
         spawned_by,
         parent_session_key: parent,
         gateway_instance_id: settings.gateway_instance_id,
-        agent_session_id: Some(conversation.id),
-        resumable: conversation.resumable,
+        agent_session_id: Some(conversation),
+        resumable,
         agent_info: None,
         lease_id: None,
         options,
@@ -396,20 +394,8 @@ fn options_of(meta: &AcpMeta, defaults: &AgentDefaults, notes: &mut Vec<String>)
     }
 }
 
-/// Conversation of a session at its agent.
-struct SourceConversation {
-    backend: &'static str,
-    id: String,
-    resumable: bool,
-}
-
-fn conversation_of(
-    one: &Candidate<'_>,
-    records: &SourceRecords,
-    settings: &ImportSettings<'_>,
-    cwd: &str,
-    agent: &AgentName,
-) -> Result<SourceConversation, LeftOut> {
+/// Returns the id of a session's conversation at its agent, and true if the agent can resume it.
+fn conversation_of(one: &Candidate<'_>, records: &SourceRecords) -> Result<(String, bool), LeftOut> {
     let meta = one.meta;
     if meta.backend != "acpx" {
         return Err(LeftOut::Refuse(format!("its backend {:?} is unknown; only acpx is read", meta.backend)));
@@ -420,16 +406,10 @@ fn conversation_of(
         .as_ref()
         .and_then(|id| records.acpx.iter().find(|record| record.record_id == *id));
     let record = by_id.or_else(|| records.acpx.iter().find(|record| record.name.as_deref() == Some(name)));
-    let resumable = record.and_then(|record| record.can_resume).unwrap_or(false);
-    if settings.uses_acpx {
-        let (name, cwd, mode) = (one.key.to_owned(), cwd.to_owned(), SessionMode::Persistent);
-        let handle = AcpxHandle { name, agent: agent.to_string(), cwd, mode };
-        return Ok(SourceConversation { backend: "acpx", id: handle.encode(), resumable });
-    }
     let id = record.and_then(|record| record.acp_session_id.clone()).or_else(|| meta.acpx_session_id.clone());
-    let resumable = resumable && id.is_some();
-    let id = id.unwrap_or_else(|| UNKNOWN_CONVERSATION.to_owned());
-    Ok(SourceConversation { backend: "direct", id, resumable })
+    let can_resume = record.and_then(|record| record.can_resume).unwrap_or(false);
+    let resumable = can_resume && id.is_some();
+    Ok((id.unwrap_or_else(|| UNKNOWN_CONVERSATION.to_owned()), resumable))
 }
 
 fn plan_bindings(records: &SourceRecords, settings: &ImportSettings<'_>, plan: &mut ImportPlan) {

@@ -3,7 +3,7 @@
 
 use super::fields::{Fields, column, records};
 use super::{MigrationLine, RecordKind};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 /// Channel of thread bindings.
 pub const DISCORD: &str = "discord";
@@ -160,86 +160,47 @@ fn conversation_record(record: &Value, source: &str) -> Result<SourceBinding, St
     let at = fields.object("conversation")?.ok_or("`conversation` is missing")?;
     let empty = Map::new();
     let more = fields.object("metadata")?.unwrap_or(Fields(&empty));
-    let parent = at.id("parentConversationId")?;
-    binding_of(BindingParts {
-        source,
-        channel: at.required("channel")?,
-        account: at.text("accountId")?,
-        conversation: at.id("conversationId")?,
-        parent,
-        kind: fields.text("targetKind")?,
-        session_key: fields.required("targetSessionKey")?,
-        status: fields.text("status")?,
-        bound_at_ms: fields.time("boundAt")?,
-        expires_at_ms: fields.number("expiresAt")?,
-        more,
-    })
-}
-
-/// Reads one row of `current_conversation_bindings`.
-fn conversation_row(row: &Value, source: &str) -> Result<SourceBinding, String> {
-    let fields = Fields::of(row)?;
-    let metadata = column(fields, "metadata_json")?;
-    let empty = Map::new();
-    let more = metadata.as_ref().map(Fields::of).transpose()?.unwrap_or(Fields(&empty));
-    binding_of(BindingParts {
-        source,
-        channel: fields.required("channel")?,
-        account: fields.text("account_id")?,
-        conversation: fields.id("conversation_id")?,
-        parent: fields.id("parent_conversation_id")?,
-        kind: fields.text("target_kind")?,
-        session_key: fields.required("target_session_key")?,
-        status: fields.text("status")?,
-        bound_at_ms: fields.time("bound_at")?,
-        expires_at_ms: fields.number("expires_at")?,
-        more,
-    })
-}
-
-/// Members that the record and the row of any channel share.
-struct BindingParts<'a> {
-    source: &'a str,
-    channel: &'a str,
-    account: Option<&'a str>,
-    conversation: Option<String>,
-    parent: Option<String>,
-    kind: Option<&'a str>,
-    session_key: &'a str,
-    status: Option<&'a str>,
-    bound_at_ms: Option<u64>,
-    expires_at_ms: Option<i64>,
-    more: Fields<'a>,
-}
-
-fn binding_of(parts: BindingParts<'_>) -> Result<SourceBinding, String> {
-    let BindingParts { source, channel, account, conversation, parent, kind, session_key, more, .. } = parts;
-    let is_subagent = match kind {
+    let session_key = fields.required("targetSessionKey")?;
+    let is_subagent = match fields.text("targetKind")? {
         Some("subagent") => true,
         Some("session" | "acp") | None => session_key.contains(":subagent:"),
         Some(_) => return Err("the kind of the target is none of session, acp and subagent".to_owned()),
     };
-    let is_ended = match parts.status {
+    let is_ended = match fields.text("status")? {
         Some("active") | None => false,
         Some("ending" | "ended") => true,
         Some(_) => return Err("`status` is none of active, ending and ended".to_owned()),
     };
-    let conversation = conversation.ok_or("the id of the conversation is missing")?;
+    let conversation = at.id("conversationId")?.ok_or("the id of the conversation is missing")?;
     let ended_at = more.number("endedAt")?;
     Ok(SourceBinding {
         source: source.to_owned(),
-        channel: channel.to_ascii_lowercase(),
-        account: account.unwrap_or(DEFAULT_ACCOUNT).to_owned(),
+        channel: at.required("channel")?.to_ascii_lowercase(),
+        account: at.text("accountId")?.unwrap_or(DEFAULT_ACCOUNT).to_owned(),
         conversation: bare_id(&conversation).to_owned(),
-        parent: parent.map(|parent| bare_id(&parent).to_owned()),
+        parent: at.id("parentConversationId")?.map(|parent| bare_id(&parent).to_owned()),
         is_subagent,
         session_key: session_key.to_owned(),
         bound_by: more.id("boundBy")?.unwrap_or_else(|| "system".to_owned()),
-        bound_at_ms: parts.bound_at_ms,
+        bound_at_ms: fields.time("boundAt")?,
         last_activity_at_ms: more.time("lastActivityAt")?,
         idle_ms: more.time("idleTimeoutMs")?,
         max_age_ms: more.time("maxAgeMs")?,
-        expires_at_ms: parts.expires_at_ms,
+        expires_at_ms: fields.number("expiresAt")?,
         is_ended: is_ended || ended_at.is_some(),
     })
+}
+
+/// Reads one row of `current_conversation_bindings` as the record of the same binding.
+fn conversation_row(row: &Value, source: &str) -> Result<SourceBinding, String> {
+    let record = json!({
+        "conversation": {
+            "channel": row["channel"], "accountId": row["account_id"], "conversationId": row["conversation_id"],
+            "parentConversationId": row["parent_conversation_id"],
+        },
+        "targetKind": row["target_kind"], "targetSessionKey": row["target_session_key"], "status": row["status"],
+        "boundAt": row["bound_at"], "expiresAt": row["expires_at"],
+        "metadata": column(Fields::of(row)?, "metadata_json")?,
+    });
+    conversation_record(&record, source)
 }

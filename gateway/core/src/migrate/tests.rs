@@ -8,8 +8,6 @@ use super::{MigrationAction, MigrationLine, MigrationTotals};
 use crate::config::load::{Inputs, load};
 use crate::config::{NonInteractive, PermissionMode};
 use crate::policy::BindingTimeouts;
-use crate::rows::SessionMode;
-use crate::runtime::acpx::handle::AcpxHandle;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{BindingId, GatewayInstanceId};
 use data_encoding::BASE64URL_NOPAD;
@@ -53,7 +51,6 @@ fn planned_with(records: &SourceRecords, change: impl FnOnce(&mut ImportSettings
         include_closed: false,
         agents: BTreeMap::new(),
         accounts: BTreeMap::new(),
-        uses_acpx: false,
         now_ms: NOW,
         gateway_instance_id: GatewayInstanceId::mint(),
         check_agent: &check,
@@ -110,22 +107,6 @@ fn unknown_conversation_cannot_be_resumed() {
     let plan = planned(&entries(json!({ "k": entry })));
     let row = &plan.sessions[0].row;
     assert_eq!((row.agent_session_id.as_deref(), row.resumable), (Some("unknown"), false));
-}
-
-#[test]
-fn session_keeps_acpx_where_it_is_configured() {
-    let plan = planned_with(&entries(json!({ "k": { "acp": meta("codex") } })), |with| {
-        with.uses_acpx = true;
-        with.agents.insert("codex".to_owned(), "my-codex".to_owned());
-    });
-    let row = &plan.sessions[0].row;
-    let handle = AcpxHandle::parse(row.agent_session_id.as_deref().unwrap()).unwrap();
-    assert_eq!((row.backend.as_str(), row.agent.as_str()), ("acpx", "my-codex"));
-    assert_eq!(
-        (handle.name.as_str(), handle.agent.as_str(), handle.cwd.as_str()),
-        ("k", "my-codex", "/work")
-    );
-    assert_eq!(handle.mode, SessionMode::Persistent);
 }
 
 #[test]

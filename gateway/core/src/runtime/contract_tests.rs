@@ -1,15 +1,20 @@
-//! Contract of every backend machine, independent of its protocol. A [`FakeAgent`] plays the agent.
+//! Contract of every backend machine, independent of its protocol: those of the product, and the fake one of the actor's
+//! tests, which would otherwise prove nothing. A [`Peer`] plays the agent.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test")]
 
 use super::acpx::AcpxRuntime;
 use super::acpx::tests::FakeBridge;
 use super::direct::{self, DirectRuntime};
-use super::{BACKENDS, BackendHealth, Runtime};
+use super::{BACKENDS, BackendHealth, MachineStateError, Runtime};
+use crate::actor::AgentProfile;
+use crate::actor::tests::letter_machine::LetterMachine;
 use crate::backend::{
     BackendMachine, BackendStep, CloseMode, InputKind, RequestReply, StartSessionParams, SubmitParams,
 };
 use crate::event::EventKind;
+use crate::failure::Failure;
 use crate::permission;
+use crate::request::SpawnRequest;
 use acp_shared::codes::Code;
 use acp_shared::ids::{LeaseId, RunId};
 use serde_json::{Value, json};
@@ -39,6 +44,79 @@ trait Peer {
 #[derive(Default)]
 struct FakeAgent {
     cannot_load: bool,
+}
+
+/// Name of the fake backend.
+const LETTERS: &str = "letters";
+
+/// All backends.
+fn backends() -> impl Iterator<Item = &'static str> {
+    BACKENDS.into_iter().chain([LETTERS])
+}
+
+/// The fake backend: one letter per line.
+struct LetterRuntime;
+
+impl Runtime for LetterRuntime {
+    fn id(&self) -> &'static str {
+        LETTERS
+    }
+
+    fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
+        let machine: LetterMachine = saved.map(serde_json::from_str).transpose()?.unwrap_or_default();
+        Ok(Box::new(machine))
+    }
+
+    fn health(&self) -> BackendHealth {
+        BackendHealth { ok: true, details: String::new() }
+    }
+}
+
+/// Agent of the fake backend.
+struct LetterAgent {
+    cannot_load: bool,
+}
+
+impl Peer for LetterAgent {
+    fn resume_id(&self) -> String {
+        "old".to_owned()
+    }
+
+    fn responses(&self, sent: &str) -> Vec<String> {
+        let line = match sent {
+            "init -" => "Rs1",
+            "init old" if self.cannot_load => "N",
+            "init old" => "Rold",
+            "ping" => "A",
+            "discard" => "F",
+            _ => return Vec::new(),
+        };
+        vec![line.to_owned()]
+    }
+
+    fn text_update(&self, text: &str) -> String {
+        format!("T{text}")
+    }
+
+    fn permission_request(&self, _id: u64) -> Option<String> {
+        Some("P".to_owned())
+    }
+
+    fn turn_end(&self, _run_id: RunId, stop_reason: &str) -> String {
+        format!("D{stop_reason}")
+    }
+
+    fn turn_failure(&self, _run_id: RunId) -> String {
+        "X".to_owned()
+    }
+
+    fn late_runs(&self) -> Vec<Option<RunId>> {
+        vec![None]
+    }
+
+    fn has_control_messages(&self) -> bool {
+        false
+    }
 }
 
 impl Peer for FakeBridge {
@@ -151,7 +229,8 @@ impl MachineFixture {
     fn new(backend: &str, cannot_load: bool, restarts: bool) -> Self {
         let (runtime, agent): (Box<dyn Runtime>, Box<dyn Peer>) = match backend {
             direct::ID => (Box::new(DirectRuntime::default()), Box::new(FakeAgent { cannot_load })),
-            _ => (Box::new(acpx()), Box::new(FakeBridge::new(cannot_load))),
+            super::acpx::ID => (Box::new(acpx()), Box::new(FakeBridge::new(cannot_load))),
+            _ => (Box::new(LetterRuntime), Box::new(LetterAgent { cannot_load })),
         };
         let machine = runtime.machine(None).unwrap();
         Self { agent, runtime, machine, restarts, at: 0, log: Vec::new() }
@@ -339,7 +418,7 @@ fn restored_machine_behaves_like_the_original() {
     let comparable = |log: Vec<BackendStep>| -> Vec<BackendStep> {
         log.into_iter().filter(|step| !matches!(step, BackendStep::Steered { .. })).collect()
     };
-    for backend in BACKENDS {
+    for backend in backends() {
         let straight = comparable(run_session(MachineFixture::new(backend, false, false), lease, &runs));
         let restarted = comparable(run_session(MachineFixture::new(backend, false, true), lease, &runs));
         assert_eq!(straight, restarted, "a machine restored before every call behaves the same");
@@ -348,7 +427,7 @@ fn restored_machine_behaves_like_the_original() {
 
 #[test]
 fn failed_resume_starts_no_new_conversation() {
-    for backend in BACKENDS {
+    for backend in backends() {
         let mut pair = MachineFixture::new(backend, true, true);
         let resume = pair.agent.resume_id();
         let steps = pair.open(LeaseId::mint(), Some(&resume));
@@ -366,7 +445,7 @@ fn failed_resume_starts_no_new_conversation() {
 
 #[test]
 fn resumed_conversation_ignores_its_replay() {
-    for backend in BACKENDS {
+    for backend in backends() {
         let mut pair = MachineFixture::new(backend, false, true);
         let resume = pair.agent.resume_id();
         let steps = pair.open(LeaseId::mint(), Some(&resume));
@@ -382,7 +461,7 @@ fn resumed_conversation_ignores_its_replay() {
 
 #[test]
 fn new_process_resets_the_machine() {
-    for backend in BACKENDS {
+    for backend in backends() {
         let mut pair = MachineFixture::new(backend, false, true);
         pair.open(LeaseId::mint(), None);
         let run_id = RunId::mint();
@@ -403,5 +482,39 @@ fn foreign_state_is_refused() {
     for text in ["{", "[1]", "7", "\"x\""] {
         assert!(DirectRuntime::default().machine(Some(text)).is_err(), "{text}");
         assert!(acpx().machine(Some(text)).is_err(), "{text}");
+        assert!(LetterRuntime.machine(Some(text)).is_err(), "{text}");
     }
+}
+
+/// Settings that acpx has no option for are refused, or told where the session has not asked for them.
+#[test]
+fn acpx_does_not_drop_settings_silently() {
+    let profile = |auth_method: Option<&str>| AgentProfile {
+        auth_method: auth_method.map(str::to_owned),
+        additional_directories: vec!["/configured".to_owned()],
+        ..AgentProfile::of_running_lease(None, Failure::of(Code::Runtime))
+    };
+    let code = |request: &SpawnRequest, auth_method| {
+        let checked = acpx().check(request, &profile(auth_method));
+        checked.map_err(|failure| (failure.code, failure.detail_code, failure.message))
+    };
+    let plain = SpawnRequest::default();
+    assert_eq!(code(&plain, None), Ok(()));
+    let directory = SpawnRequest { additional_directories: vec!["/more".to_owned()], ..plain.clone() };
+    let method = SpawnRequest { auth_method: Some("key".to_owned()), ..plain.clone() };
+    for (request, configured, named) in
+        [(&directory, None, "/more"), (&method, None, "key"), (&plain, Some("own"), "own")]
+    {
+        let (code, detail, text) = code(request, configured).unwrap_err();
+        assert_eq!((code, detail.as_deref()), (Code::Usage, Some("NOT_SUPPORTED")), "{text}");
+        assert!(text.contains(named), "{text}");
+        assert_eq!(DirectRuntime::default().check(request, &profile(configured)), Ok(()));
+    }
+    let input = StartSessionParams {
+        additional_directories: vec!["/configured".to_owned()],
+        ..direct::tests::defaults()
+    };
+    let steps = acpx().machine(None).unwrap().start_session(&input);
+    let [BackendStep::Event(event)] = steps.as_slice() else { panic!("{steps:?}") };
+    assert!(event.payload.contains("directories_left_out"), "{event:?}");
 }

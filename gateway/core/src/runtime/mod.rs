@@ -10,6 +10,7 @@ mod updates;
 use crate::actor::AgentProfile;
 use crate::backend::BackendMachine;
 use crate::failure::Failure;
+use crate::request::SpawnRequest;
 use crate::rows::SessionRow;
 use acp_shared::codes::Code;
 use parking_lot::RwLock;
@@ -31,6 +32,14 @@ pub trait Runtime: Send + Sync + 'static {
     /// # Errors
     /// `saved` was not written by this backend.
     fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError>;
+
+    /// Refuses a request for a session with a setting that the backend cannot pass on to the agent.
+    ///
+    /// # Errors
+    /// `USAGE` with the setting.
+    fn check(&self, _request: &SpawnRequest, _profile: &AgentProfile) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Returns the programs that the backend starts itself, to be looked up before a start.
     fn programs(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use super::AcpServer;
 use super::calls::{Caller, Replied, limit_reached};
 use crate::api::access::authorize_spawn;
+use crate::api::cursor;
 use acp_core::failure::Failure;
 use acp_core::northbound::answers::{SessionFacts, opened_session};
 use acp_core::northbound::message::{ReplyError, reply_frame};
@@ -15,7 +16,6 @@ use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
-use acp_store::events;
 use serde_json::json;
 use std::time::Duration;
 
@@ -152,11 +152,11 @@ impl Caller {
             error.data = Some(json!({ "code": "CURSOR_EPOCH", "message": text, "retryable": false }));
             return Err(error);
         }
-        events::check_cursor(call.after.unwrap_or(0), row.pruned_seq).map_err(Failure::from)?;
+        let from = if replays { 0 } else { last };
+        let after = cursor::start(call.after.unwrap_or(from), row.pruned_seq)?;
         if call.after.is_some() {
             self.server.metrics.client_resumed("session");
         }
-        let after = call.after.unwrap_or(if replays { 0 } else { last });
         let mut state = self.connection.state();
         if state.session(&call.session).is_some_and(|view| view.is_loading()) {
             return Err(ReplyError::invalid_params("the session is being loaded on this connection"));

@@ -23,6 +23,7 @@ use acp_core::time_format::format_utc;
 use acp_core::visibility::principal_sees;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
+use acp_store::events::{self, JournalRows};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use std::sync::Arc;
@@ -307,7 +308,8 @@ impl Caller {
     ) -> Result<(), ReplyError> {
         let (run, mut after) = (accepted.run_id, accepted.after_seq);
         while after < cursor {
-            let rows = self.server.service.events_after(session, after, ROWS_READ, ROWS_BYTES).await?;
+            let position = events::position(after);
+            let rows = self.server.service.events_after(session, position, ROWS_READ, ROWS_BYTES).await?.rows;
             let Some(last) = rows.last() else { return Ok(()) };
             after = last.session_seq;
             let is_end = |kind| matches!(kind, EventKind::Done | EventKind::Error);
@@ -388,8 +390,10 @@ impl Caller {
     }
 
     async fn history(&self, session: &SessionKey, after: u64, limit: u32) -> Replied {
-        let pruned_seq = self.server.service.session(session).await?.pruned_seq;
-        let rows = self.server.service.events_after(session, after, limit, ROWS_BYTES).await?;
+        let service = &self.server.service;
+        service.session(session).await?;
+        let JournalRows { pruned_seq, rows } =
+            service.events_after(session, events::position(after), limit, ROWS_BYTES).await?;
         let next = rows.last().map_or(after, |row| row.session_seq);
         let events: Vec<Value> = rows
             .iter()

@@ -136,7 +136,8 @@ impl StreamReader {
         out: &mut Vec<Frame>,
     ) -> Result<(), Failure> {
         let scope = &self.ticket.scope;
-        let rows = self.server.service.events_after(session, after, BATCH_ROWS, BATCH_BYTES).await?;
+        let rows =
+            self.server.service.events_after(session, Some(after), BATCH_ROWS, BATCH_BYTES).await?.rows;
         let before = out.len();
         let (taken, cursor) = {
             let mut state = self.connection.state();

@@ -7,14 +7,16 @@ use crate::api::console::{
 };
 use crate::api::events::{EventsQuery, StreamQuery};
 use crate::api::export::{DiffQuery, ExportQuery};
-use crate::api::files::{ContentQuery, FilesQuery};
+use crate::api::files::{ContentQuery, DirectoriesQuery, EntriesQuery, FilesQuery};
+use crate::api::host::AuditQuery;
 use crate::api::session_log::LogQuery;
 use crate::api::sessions::ListQuery;
 use acp_core::api::{
-    AcpxSessionView, AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, DiffView,
-    Done, EventsPage, FilesView, HealthView, LogPage, NewBody, OptionBody, PendingPermissionView,
-    PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView,
-    TokenBody, TokenCreatedView, TokenView, UnbindBody,
+    AcpxSessionView, AgentView, AnswerBody, AuditView, BoundView, CancelBody, CapabilitiesView, CheckView,
+    CloseBody, ConsoleBody, DiffView, DirectoriesView, Done, EntriesView, EventsPage, EvidenceView,
+    FilesView, HealthView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NewBody, OptionBody,
+    PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView, SpawnBody,
+    SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
 };
 use acp_core::request::{CancelResult, PromptAccepted, SessionStatus};
 use utoipa::IntoParams;
@@ -73,6 +75,31 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Answer::Json(named::<StatusView>),
     ),
     get("/v1/agents", "listAgents", "List the agents", Answer::Json(list::<AgentView>)).failing(&[502]),
+    get(
+        "/v1/directories",
+        "completeDirectory",
+        "Complete the working directory of a new session",
+        Answer::Json(named::<DirectoriesView>),
+    )
+    .with(query::<DirectoriesQuery>)
+    .failing(&[502]),
+    get("/v1/doctor", "doctor", "Check the installation", Answer::Json(list::<CheckView>)),
+    get("/v1/leases", "listLeases", "List the leases of the gateway", Answer::Json(list::<LeaseView>))
+        .failing(&[502]),
+    get(
+        "/v1/leases/{id}",
+        "showLease",
+        "Compare the record of a lease with its processes",
+        Answer::Json(named::<EvidenceView>),
+    )
+    .failing(&[404, 502]),
+    get(
+        "/v1/audit",
+        "audit",
+        "List settled permission requests with who answered them, the newest first",
+        Answer::Json(list::<AuditView>),
+    )
+    .with(query::<AuditQuery>),
     get("/v1/stream", "stream", "Follow the events of all sessions", Answer::Events)
         .with(query::<StreamQuery>)
         .failing(&[404]),
@@ -221,6 +248,14 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .with(query::<ContentQuery>)
     .failing(&[413, 502]),
     get(
+        "/v1/sessions/{key}/files/entries",
+        "fileEntries",
+        "List a directory of a session",
+        Answer::Json(named::<EntriesView>),
+    )
+    .with(query::<EntriesQuery>)
+    .failing(&[413, 502]),
+    get(
         "/v1/console/conversations/{id}",
         "showConversation",
         "Show the session of a console conversation",
@@ -241,7 +276,39 @@ pub(super) const OPERATIONS: &[Operation] = &[
         named::<ConsoleMessageResponse>,
     )
     .failing(&[404]),
-    get("/v1/tokens", "listTokens", "List the tokens; for local users only", Answer::Json(list::<TokenView>)),
+    post(
+        "/v1/login",
+        "login",
+        "Exchange a one-time code of the console for a token; needs no token",
+        named::<LoginBody>,
+        named::<LoginView>,
+    ),
+    Operation {
+        method: "post",
+        ..get(
+            "/v1/logout",
+            "logout",
+            "End the sign-in of the token that is sent",
+            Answer::Json(named::<Done>),
+        )
+    },
+    get("/v1/whoami", "whoami", "Tell who sends the request", Answer::Json(named::<IdentityView>)),
+    Operation {
+        answer: Answer::Events,
+        ..post(
+            "/v1/console/open",
+            "openConsole",
+            "Open a console for as long as the response is read; for local users only",
+            named::<ConsoleBody>,
+            object,
+        )
+    },
+    get(
+        "/v1/tokens",
+        "listTokens",
+        "List the tokens; for local users and their consoles only",
+        Answer::Json(list::<TokenView>),
+    ),
     post(
         "/v1/tokens",
         "addToken",
@@ -254,7 +321,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..get(
             "/v1/tokens/{token}",
             "revokeToken",
-            "Revoke a token by its id or name; for local users only",
+            "Revoke a token by its id or name; for local users and their consoles only",
             Answer::Json(named::<TokenView>),
         )
         .failing(&[404])

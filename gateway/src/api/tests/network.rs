@@ -6,6 +6,7 @@ use crate::api::acp;
 use crate::api::console::{ConsoleApi, router as console_router};
 use crate::api::http::HttpServer;
 use crate::api::listeners::{ListenerStates, Listeners};
+use crate::api::sign_in::{self, ConsoleDesk};
 use crate::api::tokens::{self, TokenRegistry};
 use crate::channel::Channels;
 use crate::config::LiveConfig;
@@ -20,6 +21,7 @@ use axum::Router;
 use std::net::SocketAddr;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 
 /// A gateway's API on its local socket and on TCP.
 pub(super) struct Network {
@@ -41,14 +43,15 @@ pub(super) fn config(text: &str) -> LoadedConfig {
 pub(super) const LOOPBACK: &str = "[northbound]\nlisten = [\"unix\", \"127.0.0.1:0\"]\n";
 
 /// All routes, with the `/metrics` of the gateway replaced.
-fn routes(api: &Api, store: &Store, tokens: &TokenRegistry, metrics: &Metrics) -> Router {
+fn routes(api: &Api, store: &Store, desk: ConsoleDesk, metrics: &Metrics) -> Router {
     let inlet =
         InboundService::new(store.clone(), Channels::default(), Arc::clone(&api.service), Metrics::default());
     let console = ConsoleApi { inlet, store: store.clone() };
     router(api.clone())
         .merge(acp::router(api, acp::AcpLimits::default(), metrics.clone()))
         .merge(console_router(api.clone(), console))
-        .merge(tokens::router(api.clone(), tokens.clone()))
+        .merge(tokens::router(api.clone(), desk.tokens.clone()))
+        .merge(sign_in::router(api.clone(), desk))
         .merge(Router::new().route("/metrics", axum::routing::get(|| async { "numbers" })))
 }
 
@@ -58,14 +61,17 @@ impl Network {
         let (fake, ending, metrics) = (Fake::new(), CancellationToken::new(), Metrics::default());
         let api = Api::new(Arc::clone(&fake) as _, limits, ending.clone());
         let registry = TokenRegistry::open(store.clone()).await.unwrap();
-        let routes = routes(&api, &store, &registry, &metrics);
+        let (listeners, asked) = mpsc::channel(1);
+        let desk = ConsoleDesk { tokens: registry.clone(), listeners };
+        let routes = routes(&api, &store, desk, &metrics);
         let router = access::protected(routes, Arc::clone(&fake) as _, metrics.clone());
         let bound = ApiListener::bind(&dir.path().join(SOCKET)).unwrap().with_metrics(metrics.clone());
         let serving = tokio::spawn(bound.serve(router.clone(), limits, ending.clone()));
         let (live, states) = (LiveConfig::new(config(text)), ListenerStates::default());
         let http = HttpServer { router, limits };
-        let listeners =
-            Listeners::open(http, live.clone(), registry, metrics.clone(), states.clone()).await.unwrap();
+        let listeners = Listeners::open(http, live.clone(), registry, metrics.clone(), states.clone(), asked)
+            .await
+            .unwrap();
         let listening = tokio::spawn(listeners.run(ending.clone()));
         Self { dir, fake, live, metrics, states, store, server: Server { ending, serving }, listening }
     }
@@ -189,7 +195,7 @@ async fn tcp_request_needs_a_valid_token() {
         assert_eq!(answer.contains("www-authenticate: Bearer"), want == 401, "{answer}");
         assert!(!answer.contains(&token) && !answer.contains(&other), "a token is never repeated: {answer}");
     }
-    for path in ["/v1/health", "/v1/nothing", &format!("/v1/health?token={token}"), "/metrics", "/"] {
+    for path in ["/v1/health", "/v1/nothing", &format!("/v1/health?token={token}"), "/metrics", "/nothing"] {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"] {
             let answer = network.exchange(&request(method, path, "", "{}")).await;
             assert_eq!(status(&answer), 401, "{method} {path}: {answer}");
@@ -341,6 +347,7 @@ async fn scope_of_a_token_limits_what_it_may_do() {
         ("POST", "/v1/sessions", r#"{"permission":"deny-all"}"#, Scope::Prompt),
         ("POST", "/v1/sessions", r#"{"permission":"approve-reads"}"#, Scope::Approve),
         ("POST", "/v1/sessions", program, Scope::Admin),
+        ("POST", "/v1/sessions", r#"{"command":["agent","--acp"]}"#, Scope::Admin),
         ("POST", &options, r#"{"permission":"deny-all"}"#, Scope::Prompt),
         ("POST", &options, r#"{"permission":"approve-all"}"#, Scope::Approve),
         ("POST", &options, r#"{"mode":"plan"}"#, Scope::Approve),
@@ -364,8 +371,8 @@ async fn scope_of_a_token_limits_what_it_may_do() {
             network.exchange(&request(method, path, &bearer(admin), r#"{"name":"x","scope":"admin"}"#)).await;
         assert!(status(&answer) == 403 && answer.contains("LOCAL_ONLY"), "{answer}");
     }
-    // Routes that need more than `read`: one prompt, five spawns, five settings; and an answer, twice.
-    assert_eq!(network.refusals("scope"), 11 + 2);
+    // Routes that need more than `read`: one prompt, six spawns, five settings; and an answer, twice.
+    assert_eq!(network.refusals("scope"), 12 + 2);
     network.end().await;
 }
 
@@ -449,7 +456,8 @@ async fn every_mounted_route_has_a_scope_and_every_scope_a_route() {
     let (fake, ending) = (Fake::new(), CancellationToken::new());
     let api = Api::new(Arc::clone(&fake) as _, LIMITS, ending);
     let registry = TokenRegistry::open(store.clone()).await.unwrap();
-    let routes = routes(&api, &store, &registry, &Metrics::default());
+    let desk = ConsoleDesk { tokens: registry, listeners: mpsc::channel(1).0 };
+    let routes = routes(&api, &store, desk, &Metrics::default());
     let paths: std::collections::BTreeSet<&str> = listed().into_iter().map(|(path, _)| path).collect();
     let mut mounted = Vec::new();
     for path in &paths {

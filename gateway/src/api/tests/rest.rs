@@ -166,6 +166,29 @@ async fn export_has_the_whole_journal() {
     server.end().await;
 }
 
+/// A page reads the floor with its rows. A stream names the floor first, and breaks if it has risen when the rows are read.
+#[tokio::test]
+async fn rows_pruned_while_a_reader_begins_are_not_missed_unnoticed() {
+    let (dir, fake, server) = start_server(LIMITS);
+    ["one", "two", "three"].into_iter().for_each(|text| fake.append_message(text));
+    fake.pruned_by_read.store(2, Ordering::Relaxed);
+    let page = read(dir.path(), &format!("{SESSION}/events"), "").await;
+    let page: EventsPage = serde_json::from_str(&page).unwrap();
+    assert_eq!((page.pruned_seq, page.events.len(), page.next_after), (2, 1, 3));
+    let diff: Value = serde_json::from_str(&read(dir.path(), &format!("{SESSION}/diff"), "").await).unwrap();
+    assert_eq!(diff["pruned_seq"], 2, "{diff}");
+    for (path, headers) in [
+        (format!("{SESSION}/events?follow=false"), STREAM),
+        ("/v1/stream?follow=false&after=0".to_owned(), ""),
+        (format!("{SESSION}/export?format=jsonl"), ""),
+        (format!("{SESSION}/export?format=md"), ""),
+    ] {
+        let answer = exchange(dir.path(), &get(&path, headers)).await;
+        assert!(!answer.contains("three") && !answer.ends_with("\r\n0\r\n\r\n"), "{path}: {answer}");
+    }
+    server.end().await;
+}
+
 #[tokio::test]
 async fn diff_comes_from_completed_tool_calls_of_the_run() {
     let (dir, fake, server) = start_server(LIMITS);

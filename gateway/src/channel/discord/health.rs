@@ -144,7 +144,7 @@ fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
 fn held_texts(requests: &RestCounts) -> Vec<String> {
     let unauthorized = requests.unauthorized.then(|| {
         "Discord refuses the token: reset it (Developer Portal, Bot), store the new one where the \
-         configuration expects it, and reload the gateway (SIGHUP to `serve`; restart `up`); pending \
+         configuration expects it, and reload the gateway (SIGHUP, or `systemctl reload`); pending \
          messages are sent then"
             .to_owned()
     });

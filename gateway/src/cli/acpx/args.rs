@@ -74,8 +74,8 @@ pub(super) struct AcpxOptions {
     /// State directory of the gateway [default: $XDG_STATE_HOME/acp-host or ~/.local/state/acp-host]
     #[arg(long, global = true, value_name = "DIR", env = "ACP_GATEWAY_STATE_DIR")]
     pub(super) state_dir: Option<PathBuf>,
-    /// Refused: only agents of the gateway's configuration can be started
-    #[arg(long, global = true, value_name = "COMMAND", hide = true)]
+    /// Command of the agent instead of a name; needs `acpx.allow_commands` of the gateway
+    #[arg(long, global = true, value_name = "COMMAND")]
     pub(super) agent: Option<String>,
     /// Working directory [default: the current one]
     #[arg(long, global = true, value_name = "DIR")]

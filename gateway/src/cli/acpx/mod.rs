@@ -9,10 +9,10 @@ mod watch;
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliError, CliResult, Out, now_ms, print_message};
-use acp_core::acpx_contract::{AcpxCode, AcpxNaming, ContractError, Envelope};
-use acp_core::api::AcpxSessionView;
+use acp_core::acpx_contract::{AcpxCode, AcpxNaming, ContractError, Envelope, command_agent, split_command};
+use acp_core::api::{AcpxSessionView, SpawnBody};
 use acp_core::failure::Failure;
-use acp_core::rows::{NonInteractive, PermissionMode};
+use acp_core::rows::{NonInteractive, PermissionMode, SessionMode};
 use acp_core::time_format::format_utc;
 use acp_shared::ids::AgentName;
 use args::{AcpxCli, AcpxOptions, Format, SessionsVerb, Verb, arrange, wants_json};
@@ -111,6 +111,8 @@ struct Command {
     config: UserConfig,
     format: Format,
     agent: Option<AgentName>,
+    /// Words of the agent's command; empty for an agent that the gateway knows.
+    agent_command: Vec<String>,
     client: GatewayClient,
     /// Canonical working directory.
     cwd: String,
@@ -122,17 +124,17 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
     let args: Vec<String> = args.into_iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let json = wants_json(&args);
     let strict = json && args.iter().any(|arg| arg == "--json-strict");
+    let format = if json { Format::Json } else { Format::Text };
     let mut out = Out::new(json);
     let (agent, args) = match arrange(args) {
         Ok(arranged) => arranged,
-        Err(error) => return fail(&mut out, if json { Format::Json } else { Format::Text }, &error, None),
+        Err(error) => return fail(&mut out, format, &error, None),
     };
     let cli = match AcpxCli::try_parse_from(std::iter::once(PROGRAM.to_owned()).chain(args)) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim().to_owned();
-            let format = if json { Format::Json } else { Format::Text };
             return fail(&mut out, format, &ContractError::new(AcpxCode::Usage, text), None);
         }
         Err(help) => {
@@ -141,22 +143,17 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
         }
     };
     let format = cli.options.format.unwrap_or(Format::Text);
-    let (command, ended) = match Command::new(cli.options, agent, state_dir) {
-        Ok(mut command) => {
-            let ended = command.run(cli.verb);
-            (Some(command), ended)
+    let mut command = match Command::new(cli.options, agent, state_dir) {
+        Ok(command) => command,
+        Err(error) => return fail(&mut out, format, &error, None),
+    };
+    match command.run(cli.verb) {
+        Ok(()) => command.out.finish(Ok(())),
+        Err(AcpxEnd::StdoutClosed) => command.out.finish(Err(CliError::StdoutClosed)),
+        Err(AcpxEnd::Exit(code)) => command.out.finish(Err(CliError::Code(code))),
+        Err(AcpxEnd::Error { error, session }) => {
+            fail(&mut command.out, command.format, &error, session.as_deref())
         }
-        Err(error) => (None, Err(error.into())),
-    };
-    let (mut out, format) = match command {
-        Some(command) => (command.out, command.format),
-        None => (out, format),
-    };
-    match ended {
-        Ok(()) => out.finish(Ok(())),
-        Err(AcpxEnd::StdoutClosed) => out.finish(Err(CliError::StdoutClosed)),
-        Err(AcpxEnd::Exit(code)) => out.finish(Err(CliError::Code(code))),
-        Err(AcpxEnd::Error { error, session }) => fail(&mut out, format, &error, session.as_deref()),
     }
 }
 
@@ -196,11 +193,13 @@ impl Command {
         state_dir: Option<PathBuf>,
     ) -> Result<Self, ContractError> {
         let usage = |text: &str| ContractError::new(AcpxCode::Usage, text);
-        if options.agent.is_some() {
-            let text = "--agent names a command, and only agents that the gateway knows can be started; add it to \
-                        [agents] of gateway.toml and name it";
-            return Err(usage(text).detail("AGENT_COMMAND_NOT_ALLOWED"));
-        }
+        let agent_command =
+            options.agent.take().map(|text| read_command(&text)).transpose()?.unwrap_or_default();
+        let agent = match (agent, agent_command.as_slice()) {
+            (agent, []) => agent,
+            (None, command) => Some(command_agent(command).map_err(|error| usage(&error.to_string()))?),
+            (Some(_), _) => return Err(usage("the name of an agent and --agent exclude each other")),
+        };
         let config = UserConfig::load()?;
         let format = options.format.or(config.format).unwrap_or(Format::Text);
         if options.json_strict && format != Format::Json {
@@ -221,7 +220,7 @@ impl Command {
             GlobalArgs { state_dir: options.state_dir.clone(), json, color: clap::ColorChoice::Never };
         let client = global.client().map_err(|failure| ContractError::from(&failure))?;
         let agent = agent.or_else(|| config.default_agent.clone());
-        Ok(Self { options, config, format, agent, client, cwd, out: Out::new(format == Format::Json) })
+        Ok(Self { options, config, format, agent, agent_command, client, cwd, out: Out::new(json) })
     }
 
     fn run(&mut self, verb: Verb) -> AcpxResult {
@@ -244,6 +243,17 @@ impl Command {
         })
     }
 
+    /// Body of a request for a session of the agent in this directory.
+    fn spawn_body(&self, mode: SessionMode) -> SpawnBody {
+        SpawnBody {
+            agent: self.agent.clone().filter(|_| self.agent_command.is_empty()),
+            command: self.agent_command.clone(),
+            cwd: Some(self.cwd.clone()),
+            mode: Some(mode),
+            ..SpawnBody::default()
+        }
+    }
+
     /// Returns the name in this directory, or up to the root of its repository.
     fn naming(&self, name: Option<String>) -> AcpxNaming {
         AcpxNaming {
@@ -256,8 +266,17 @@ impl Command {
 
     /// Returns the open session with a name.
     async fn find(&self, name: Option<String>) -> Result<Option<AcpxSessionView>, AcpxEnd> {
-        let naming = self.naming(name);
-        let mut path = format!("/v1/acpx/sessions?cwd={}&name={}", encode(&naming.cwd), encode(&naming.name));
+        self.look_up(&self.naming(name), false).await
+    }
+
+    /// Returns the session with a name; with `closed_too` a closed one of its directory if none is open.
+    async fn look_up(
+        &self,
+        naming: &AcpxNaming,
+        closed_too: bool,
+    ) -> Result<Option<AcpxSessionView>, AcpxEnd> {
+        let (cwd, name) = (encode(&naming.cwd), encode(&naming.name));
+        let mut path = format!("/v1/acpx/sessions?cwd={cwd}&name={name}&all={closed_too}");
         let agent = self.agent.as_ref().map(|agent| ("agent", agent.as_str()));
         for (key, value) in agent.into_iter().chain(naming.root.as_deref().map(|root| ("root", root))) {
             path.push_str(&format!("&{key}={}", encode(value)));
@@ -271,7 +290,11 @@ impl Command {
         if let Some(found) = self.find(name.clone()).await? {
             return Ok(found);
         }
-        let agent = self.agent.as_ref().map(|agent| format!("{agent} ")).unwrap_or_default();
+        let agent = match &self.agent {
+            Some(_) if !self.agent_command.is_empty() => "--agent COMMAND ".to_owned(),
+            Some(agent) => format!("{agent} "),
+            None => String::new(),
+        };
         let flag =
             name.filter(|name| !name.is_empty()).map(|name| format!(" --name {name}")).unwrap_or_default();
         let text = format!(
@@ -323,6 +346,14 @@ impl Command {
         }
         Ok(())
     }
+}
+
+/// Splits the command of an agent.
+fn read_command(text: &str) -> Result<Vec<String>, ContractError> {
+    split_command(text).ok_or_else(|| {
+        let text = format!("--agent {text:?}: a quote or an escape is not closed, or the program is missing");
+        ContractError::new(AcpxCode::Usage, text)
+    })
 }
 
 /// Returns the ids of a session under both of their names.

@@ -10,16 +10,19 @@ use acp_core::event::EventKind;
 use acp_core::failure::Failure;
 use acp_core::request::SessionStatus;
 use acp_core::rows::SessionMode;
-use acp_core::session::{Ending, SessionState};
+use acp_core::session::SessionState;
 use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use serde_json::{Map, Value, json};
+use std::collections::VecDeque;
 
 /// Maximum time to wait for an agent to open its session, in seconds.
-const OPENING_WAIT_S: u64 = 120;
+pub(super) const OPENING_WAIT_S: u64 = 120;
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 120;
+/// Size of an answer from which on its rest is not read for the preview, in bytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
 const DAY_MS: u64 = 86_400_000;
 
 impl Command {
@@ -75,27 +78,13 @@ impl Command {
     /// Creates or finds the session with a name, and waits until the agent has opened the session.
     async fn spawn_named(&mut self, naming: AcpxNaming) -> Result<(SpawnedView, SessionView), AcpxEnd> {
         let body = SpawnBody {
-            agent: self.agent.clone(),
-            cwd: Some(self.cwd.clone()),
-            mode: Some(SessionMode::Persistent),
             wait_s: Some(OPENING_WAIT_S),
             acpx: Some(naming),
-            ..SpawnBody::default()
+            ..self.spawn_body(SessionMode::Persistent)
         };
         let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         let key = spawned.spawned.session_key.to_string();
-        match spawned.opening {
-            Some(Opening::Failed) => {
-                let failure = spawned.error.clone().unwrap_or_else(|| Failure::of(Code::SessionInitFailed));
-                return Err(AcpxEnd::from(failure).of(&key));
-            }
-            Some(Opening::Pending) => {
-                let text = format!("The agent has not opened its session within {OPENING_WAIT_S} s.");
-                let error = ContractError::new(AcpxCode::Timeout, text).detail("NOT_OPEN").origin("runtime");
-                return Err(AcpxEnd::from(error).of(&key));
-            }
-            Some(Opening::Open) | None => {}
-        }
+        opened(&spawned).map_err(|end| end.of(&key))?;
         if let Some(model) = self.options.model.clone().filter(|_| !spawned.spawned.existing) {
             self.set_model(&key, &model).await.map_err(|end| end.of(&key))?;
         }
@@ -108,20 +97,18 @@ impl Command {
         Ok(self.client.get(&format!("/v1/sessions/{}", encode(key))).await?)
     }
 
-    /// Returns the sessions of the agent, the newest first.
-    async fn all(&self, closed_too: bool) -> Result<Vec<AcpxSessionView>, AcpxEnd> {
+    /// Returns the sessions of the agent, the open ones first.
+    async fn all(&self) -> Result<Vec<AcpxSessionView>, AcpxEnd> {
         let agent = self.agent.as_ref().map(|agent| format!("&agent={}", encode(agent.as_str())));
-        let path = format!("/v1/acpx/sessions?all={closed_too}{}", agent.unwrap_or_default());
+        let path = format!("/v1/acpx/sessions?all=true{}", agent.unwrap_or_default());
         Ok(self.client.get(&path).await?)
     }
 
-    /// Returns the session of exactly this directory, an open one first.
+    /// Returns the session of exactly this directory: the open one, or else the last one.
     pub(super) async fn find_here(&self, name: Option<String>) -> Result<AcpxSessionView, AcpxEnd> {
-        let name = name.unwrap_or_default();
-        let mut found: Vec<AcpxSessionView> = self.all(true).await?;
-        found.retain(|named| named.cwd == self.cwd && named.name == name);
-        found.sort_by_key(|named| named.session.state == SessionState::Closed);
-        found.into_iter().next().ok_or_else(|| {
+        let naming = AcpxNaming { root: None, ..self.naming(name) };
+        self.look_up(&naming, true).await?.ok_or_else(|| {
+            let name = &naming.name;
             let what =
                 if name.is_empty() { "cwd session".to_owned() } else { format!("session named {name:?}") };
             let text = format!("There is no {what} in {}; `acpx sessions list` shows them.", self.cwd);
@@ -131,11 +118,10 @@ impl Command {
 
     async fn list(&mut self, filter: Option<std::path::PathBuf>) -> AcpxResult {
         let filter = filter.map(|dir| std::fs::canonicalize(&dir).unwrap_or(dir));
-        let mut found = self.all(true).await?;
+        let mut found = self.all().await?;
         found.retain(|named| {
             filter.as_ref().is_none_or(|dir| dir.as_path() == std::path::Path::new(&named.cwd))
         });
-        found.retain(|named| named.session.ending != Some(Ending::Deleted));
         if self.format == Format::Json {
             let records: Vec<Value> = found.iter().map(|named| record(named).into()).collect();
             return Ok(self.out.json(&records)?);
@@ -188,64 +174,42 @@ impl Command {
         let session = named.session.session_key.clone();
         let selection = EventSelection { session, after: 0, run: None, replay: false, follow: false };
         let mut events = self.client.journal(selection);
-        let mut entries: Vec<(&'static str, u64, String)> = Vec::new();
-        let mut answer = TurnText::quiet();
+        let mut history = History::new(limit);
         while let Some(line) = events.next().await? {
             let row = JournalLine::parse(&line)
                 .map_err(|error| crate::cli::inside("cannot parse a row", &error))?;
-            match row.kind() {
-                Some(EventKind::Prompt) => {
-                    let text = row.prompt_text().unwrap_or_default();
-                    entries.push(("user", row.created_at_ms, text));
-                }
-                Some(EventKind::AgentMessage) => answer.push(&row, &mut String::new()),
-                Some(EventKind::Done | EventKind::Error) => {
-                    let mut text = String::new();
-                    answer.flush(&mut text);
-                    answer = TurnText::quiet();
-                    if !text.trim().is_empty() {
-                        entries.push(("assistant", row.created_at_ms, text));
-                    }
-                }
-                _ => {}
-            }
+            history.push(&row);
         }
-        let all = entries.len();
-        let shown = entries.split_off(if limit == 0 { 0 } else { all.saturating_sub(limit) });
-        self.print_history(&named, limit, &shown, all)
+        self.print_history(&named, &history)
     }
 
-    fn print_history(
-        &mut self,
-        named: &AcpxSessionView,
-        limit: usize,
-        shown: &[(&'static str, u64, String)],
-        all: usize,
-    ) -> AcpxResult {
+    fn print_history(&mut self, named: &AcpxSessionView, history: &History) -> AcpxResult {
         let key = named.session.session_key.as_str();
-        let entries: Vec<Value> = shown
-            .iter()
-            .map(|(role, at, text)| json!({ "role": role, "timestamp": format_utc(*at), "textPreview": preview(text) }))
-            .collect();
         if self.format == Format::Json {
+            let entries: Vec<Value> = history
+                .entries
+                .iter()
+                .map(|(role, at, text)| json!({ "role": role, "timestamp": at, "textPreview": text }))
+                .collect();
             let mut members = ids(&named.session);
             members.extend([
-                ("limit".to_owned(), limit.into()),
+                ("limit".to_owned(), history.limit.into()),
                 ("count".to_owned(), entries.len().into()),
                 ("entries".to_owned(), entries.into()),
             ]);
             return Ok(self.out.json(&members)?);
         }
         if self.format == Format::Text {
-            self.out.line(&format!("session: {key} ({}/{all} shown)", shown.len()))?;
-            if shown.is_empty() {
+            let shown = history.entries.len();
+            self.out.line(&format!("session: {key} ({shown}/{} shown)", history.count))?;
+            if shown == 0 {
                 self.out.line("No history")?;
             }
         }
-        for (role, at, text) in shown {
+        for (role, at, text) in &history.entries {
             match self.format {
-                Format::Quiet => self.out.line(&preview(text))?,
-                _ => self.out.line(&format!("{}\t{role}\t{}", format_utc(*at), preview(text)))?,
+                Format::Quiet => self.out.line(text)?,
+                _ => self.out.line(&format!("{at}\t{role}\t{text}"))?,
             }
         }
         Ok(self.out.flush()?)
@@ -254,21 +218,24 @@ impl Command {
     async fn close(&mut self, name: Option<String>) -> AcpxResult {
         let named = self.find_here(name).await?;
         let key = named.session.session_key.to_string();
-        let body = CloseBody { reason: Some("closed with acpx".to_owned()), ..CloseBody::default() };
-        let path = format!("/v1/sessions/{}/close", encode(&key));
-        let closing = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
-        let _: SessionStatus = closing.map_err(|failure| AcpxEnd::from(failure).of(&key))?;
+        self.close_session(&key, "closed with acpx").await?;
         self.answer("session_closed", ids(&named.session).into(), Some(&key), None)
+    }
+
+    pub(super) async fn close_session(&self, key: &str, reason: &str) -> AcpxResult {
+        let body = CloseBody { reason: Some(reason.to_owned()), ..CloseBody::default() };
+        let path = format!("/v1/sessions/{}/close", encode(key));
+        let closing = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
+        let _: SessionStatus = closing.map_err(|failure| AcpxEnd::from(failure).of(key))?;
+        Ok(())
     }
 
     async fn prune(&mut self, older_than: Option<u64>, dry_run: bool) -> AcpxResult {
         let before = now_ms().saturating_sub(older_than.unwrap_or(0).saturating_mul(DAY_MS));
-        let mut found = self.all(true).await?;
+        let mut found = self.all().await?;
         found.retain(|named| {
             let session = &named.session;
-            session.state == SessionState::Closed
-                && session.ending != Some(Ending::Deleted)
-                && session.last_activity_at_ms <= before
+            session.state == SessionState::Closed && session.last_activity_at_ms <= before
         });
         for named in found.iter().filter(|_| !dry_run) {
             let path = format!("/v1/sessions/{}/delete", encode(named.session.session_key.as_str()));
@@ -342,6 +309,21 @@ impl Command {
     }
 }
 
+/// Fails unless the agent has opened the session of a spawn that waits for it.
+pub(super) fn opened(spawned: &SpawnedView) -> AcpxResult {
+    match spawned.opening {
+        Some(Opening::Failed) => {
+            let failure = spawned.error.clone().unwrap_or_else(|| Failure::of(Code::SessionInitFailed));
+            Err(failure.into())
+        }
+        Some(Opening::Pending) => {
+            let text = format!("The agent has not opened its session within {OPENING_WAIT_S} s.");
+            Err(ContractError::new(AcpxCode::Timeout, text).detail("NOT_OPEN").origin("runtime").into())
+        }
+        Some(Opening::Open) | None => Ok(()),
+    }
+}
+
 /// Returns the name of a session; null for the one without.
 fn named(name: &str) -> Value {
     if name.is_empty() { Value::Null } else { name.into() }
@@ -362,6 +344,47 @@ fn record(named_session: &AcpxSessionView) -> Map<String, Value> {
     ]);
     record.retain(|_, value| !value.is_null());
     record
+}
+
+/// The last prompts and answers of a session.
+struct History {
+    /// Maximum number of entries; 0 keeps all.
+    limit: usize,
+    /// Role, time and preview.
+    entries: VecDeque<(&'static str, String, String)>,
+    /// Number of all prompts and answers.
+    count: usize,
+    answer: String,
+}
+
+impl History {
+    const fn new(limit: usize) -> Self {
+        Self { limit, entries: VecDeque::new(), count: 0, answer: String::new() }
+    }
+
+    fn push(&mut self, row: &JournalLine<'_>) {
+        match row.kind() {
+            Some(EventKind::Prompt) => self.add("user", row, &row.prompt_text().unwrap_or_default()),
+            Some(EventKind::AgentMessage) if self.answer.len() < ANSWER_BYTES_MAX => {
+                TurnText::quiet().push(row, &mut self.answer);
+            }
+            Some(EventKind::Done | EventKind::Error) => {
+                let answer = std::mem::take(&mut self.answer);
+                if !answer.trim().is_empty() {
+                    self.add("assistant", row, &answer);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, role: &'static str, row: &JournalLine<'_>, text: &str) {
+        self.count += 1;
+        if self.limit > 0 && self.entries.len() == self.limit {
+            self.entries.pop_front();
+        }
+        self.entries.push_back((role, format_utc(row.created_at_ms), preview(text)));
+    }
 }
 
 fn preview(text: &str) -> String {

@@ -1,6 +1,7 @@
 //! `prompt` and `exec`: one turn, from the acceptance to its result or error.
 
 use super::args::{Format, PromptArgs, TextArgs};
+use super::sessions::{OPENING_WAIT_S, opened};
 use super::{AcpxEnd, AcpxResult, Command, ids, quiet_error};
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::inside;
@@ -20,91 +21,95 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Maximum size of a prompt, in bytes.
 const TEXT_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Permission settings of a turn.
-struct TurnPermissions {
-    mode: PermissionMode,
-    non_interactive: NonInteractive,
-}
-
 impl Command {
     pub(super) async fn prompt(&mut self, args: PromptArgs) -> AcpxResult {
         let deadline = self.deadline()?;
         let text = self.text(args.text)?;
         let found = self.require(args.name.session).await?;
         let session = found.session;
-        let key = session.session_key.to_string();
-        let turn = self.prompt_session(&session, text, deadline, args.no_wait, &found.cwd).await;
-        turn.map_err(|end| end.of(&key))
-    }
-
-    async fn prompt_session(
-        &mut self,
-        session: &SessionView,
-        text: String,
-        deadline: Option<Instant>,
-        no_wait: bool,
-        directory: &str,
-    ) -> AcpxResult {
         let key = session.session_key.as_str();
-        if let Some(model) = self.options.model.clone().filter(|model| session.model.as_ref() != Some(model))
-        {
-            self.set_model(key, &model).await?;
-        }
-        let permissions = self.permissions();
-        let body = PromptBody {
-            permission: Some(permissions.mode),
-            non_interactive_permissions: Some(permissions.non_interactive),
-            ..PromptBody::of_text(text)
-        };
         let mut interrupt = interrupts()?;
-        let path = format!("/v1/sessions/{}/prompt", encode(key));
-        let accepted: PromptAccepted = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
-        if no_wait {
+        let model = self.options.model.clone().filter(|model| session.model.as_ref() != Some(model));
+        let accepted = self.accept(key, model, text).await.map_err(|end| end.of(key))?;
+        if args.no_wait {
             let request = accepted.run_id.to_string();
-            let mut members = ids(session);
+            let mut members = ids(&session);
             members.insert("requestId".to_owned(), request.as_str().into());
             return self.answer("prompt_queued", members.into(), Some(&format!("[queued] {request}")), None);
         }
+        self.announce(&session, &found.cwd)?;
+        self.follow(&session, accepted.run_id, accepted.after_seq, deadline, &mut interrupt).await
+    }
+
+    /// Sets the model, if one is given, and sends a prompt.
+    async fn accept(
+        &self,
+        key: &str,
+        model: Option<String>,
+        text: String,
+    ) -> Result<PromptAccepted, AcpxEnd> {
+        if let Some(model) = model {
+            self.set_model(key, &model).await?;
+        }
+        let (permission, non_interactive) = self.permissions();
+        let body = PromptBody {
+            permission: Some(permission),
+            non_interactive_permissions: Some(non_interactive),
+            ..PromptBody::of_text(text)
+        };
+        let path = format!("/v1/sessions/{}/prompt", encode(key));
+        Ok(self.client.post(&path, &body, &IdempotencyKey::mint()).await?)
+    }
+
+    fn announce(&mut self, session: &SessionView, directory: &str) -> AcpxResult {
+        let key = session.session_key.as_str();
         let label = key.rsplit(':').next().unwrap_or(key);
-        self.note(&format!("[acpx] session {label} ({key}) · {directory} · agent {}", session.agent))?;
-        self.follow(session, accepted.run_id, accepted.after_seq, deadline, &mut interrupt).await
+        Ok(self.note(&format!("[acpx] session {label} ({key}) · {directory} · agent {}", session.agent))?)
     }
 
     pub(super) async fn exec(&mut self, args: TextArgs) -> AcpxResult {
         let deadline = self.deadline()?;
         let text = self.text(args)?;
-        let permissions = self.permissions();
-        // Options of the agent can only be set in an open session.
-        let prompt = self.options.model.is_none().then(|| text.clone());
+        let (permission, non_interactive) = self.permissions();
+        // A model can only be set in an open session, and the agent may refuse it: the prompt follows then.
+        let model = self.options.model.clone();
         let body = SpawnBody {
-            agent: self.agent.clone(),
-            cwd: Some(self.cwd.clone()),
-            mode: Some(SessionMode::Oneshot),
-            permission: Some(permissions.mode),
-            non_interactive_permissions: Some(permissions.non_interactive),
-            wait_s: Some(if prompt.is_some() { 0 } else { 120 }),
-            prompt,
-            ..SpawnBody::default()
+            permission: Some(permission),
+            non_interactive_permissions: Some(non_interactive),
+            wait_s: model.as_ref().map(|_| OPENING_WAIT_S),
+            prompt: model.is_none().then(|| text.clone()),
+            ..self.spawn_body(SessionMode::Oneshot)
         };
         let mut interrupt = interrupts()?;
         let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         let key = spawned.spawned.session_key.to_string();
-        let session = self.view(&key).await?;
-        let turn = match spawned.spawned.run_id {
-            Some(run) => self.follow(&session, run, 0, deadline, &mut interrupt).await,
-            None => self.prompt_session(&session, text, deadline, false, &session.cwd).await,
+        let (run, after) = match spawned.spawned.run_id {
+            Some(run) => (run, 0),
+            None => {
+                let accepted = match opened(&spawned) {
+                    Ok(()) => self.accept(&key, model, text).await,
+                    Err(end) => Err(end),
+                };
+                let accepted = match accepted {
+                    Ok(accepted) => accepted,
+                    Err(end) => {
+                        // No run ends this session. The first error is the one to tell.
+                        let _ = self.close_session(&key, "its prompt was not accepted").await;
+                        return Err(end.of(&key));
+                    }
+                };
+                (accepted.run_id, accepted.after_seq)
+            }
         };
-        turn.map_err(|end| end.of(&key))
+        let session = self.view(&key).await.map_err(|end| end.of(&key))?;
+        self.follow(&session, run, after, deadline, &mut interrupt).await
     }
 
     /// Returns the permission settings: flags, then the user's configuration, then acpx's own defaults.
-    fn permissions(&self) -> TurnPermissions {
+    fn permissions(&self) -> (PermissionMode, NonInteractive) {
         let mode = self.options.permission().or(self.config.default_permissions);
         let policy = self.options.non_interactive_permissions.or(self.config.non_interactive_permissions);
-        TurnPermissions {
-            mode: mode.unwrap_or(PermissionMode::ApproveReads),
-            non_interactive: policy.unwrap_or(NonInteractive::Deny),
-        }
+        (mode.unwrap_or(PermissionMode::ApproveReads), policy.unwrap_or(NonInteractive::Deny))
     }
 
     fn deadline(&self) -> Result<Option<Instant>, AcpxEnd> {
@@ -157,7 +162,7 @@ impl Command {
         let key = session.session_key.clone();
         let request = run.to_string();
         let lines = TurnLines::new(key.as_str(), session.agent_session_id.as_deref(), &request);
-        let is_denying = self.permissions().mode == PermissionMode::DenyAll;
+        let is_denying = self.permissions().0 == PermissionMode::DenyAll;
         let selection =
             EventSelection { session: key.clone(), after, run: Some(run), replay: false, follow: true };
         let mut turn = FollowedTurn {
@@ -177,23 +182,19 @@ impl Command {
         let mut shown = String::new();
         loop {
             let next = match turn.events.ready() {
-                Some(ready) => ready?,
+                Some(ready) => TurnEvent::of(ready),
                 None => {
                     self.write(&mut shown)?;
-                    match turn.wait(interrupt).await? {
-                        TurnEvent::Line(line) => line,
-                        TurnEvent::Settled => continue,
-                        TurnEvent::Aborted(error) => {
-                            turn.lines.abort(error, now_ms(), &mut shown);
-                            break;
-                        }
-                    }
+                    turn.wait(interrupt).await
                 }
             };
-            let Some(line) = next else {
-                let error = ContractError::from(&Failure::of(Code::SessionClosed).origin("gateway"));
-                turn.lines.abort(error, now_ms(), &mut shown);
-                break;
+            let line = match next {
+                TurnEvent::Line(line) => line,
+                TurnEvent::Settled => continue,
+                TurnEvent::Aborted(error) => {
+                    turn.lines.abort(error, now_ms(), &mut shown);
+                    break;
+                }
             };
             let row = JournalLine::parse(&line).map_err(|error| inside("cannot parse a row", &error))?;
             match &mut turn.text {
@@ -259,16 +260,31 @@ struct FollowedTurn {
 }
 
 enum TurnEvent {
-    /// Next line of the stream; `None` at the end.
-    Line(Option<String>),
+    /// Next line of the stream.
+    Line(String),
     /// An interrupt or the time limit was handled.
     Settled,
     /// Stop of the wait for the end of the turn.
     Aborted(ContractError),
 }
 
+impl TurnEvent {
+    fn of(line: Result<Option<String>, Failure>) -> Self {
+        let closed = || Failure::of(Code::SessionClosed).origin("gateway");
+        match line.and_then(|line| line.ok_or_else(closed)) {
+            Ok(line) => Self::Line(line),
+            Err(failure) => Self::Aborted(ContractError::from(&failure)),
+        }
+    }
+
+    fn interrupted() -> Self {
+        let text = "interrupted; the turn is being cancelled";
+        Self::Aborted(ContractError::new(AcpxCode::Runtime, text).detail("INTERRUPTED"))
+    }
+}
+
 impl FollowedTurn {
-    async fn wait(&mut self, interrupt: &mut Signal) -> Result<TurnEvent, AcpxEnd> {
+    async fn wait(&mut self, interrupt: &mut Signal) -> TurnEvent {
         let deadline = self.deadline;
         let limit = async move {
             match deadline {
@@ -277,14 +293,10 @@ impl FollowedTurn {
             }
         };
         tokio::select! {
-            line = self.events.next() => return Ok(match line {
-                Ok(line) => TurnEvent::Line(line),
-                Err(failure) => TurnEvent::Aborted(ContractError::from(&failure)),
-            }),
+            line = self.events.next() => return TurnEvent::of(line),
             _ = interrupt.recv() => {
                 if self.is_cancelled {
-                    let text = "interrupted; the turn is being cancelled";
-                    return Ok(TurnEvent::Aborted(ContractError::new(AcpxCode::Runtime, text).detail("INTERRUPTED")));
+                    return TurnEvent::interrupted();
                 }
             }
             () = limit => {
@@ -295,9 +307,15 @@ impl FollowedTurn {
         }
         self.is_cancelled = true;
         let path = format!("/v1/sessions/{}/cancel", encode(self.session.as_str()));
-        let body = CancelBody { run_id: Some(self.run) };
-        let _: CancelResult = self.client.post(&path, &body, &IdempotencyKey::mint()).await?;
-        Ok(TurnEvent::Settled)
+        let (body, key) = (CancelBody { run_id: Some(self.run) }, IdempotencyKey::mint());
+        let cancelling = self.client.post::<_, CancelResult>(&path, &body, &key);
+        tokio::select! {
+            cancelled = cancelling => match cancelled {
+                Ok(_) => TurnEvent::Settled,
+                Err(failure) => TurnEvent::Aborted(ContractError::from(&failure)),
+            },
+            _ = interrupt.recv() => TurnEvent::interrupted(),
+        }
     }
 }
 

@@ -6,10 +6,9 @@ use crate::api::client::GatewayClient;
 use crate::cli::agents::exe;
 use crate::cli::output::CliError;
 use crate::cli::questions::Questions;
-use crate::cli::serve::supervisor_dir;
 use crate::cli::up::child::UpChild;
+use crate::cli::up::lock::recorded_socket;
 use acp_core::failure::Failure;
-use acp_shared::codes::Code;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Stdio;
@@ -40,12 +39,17 @@ impl Proof<'_> {
     /// The failure of the turn; `RUNTIME` if the gateway could not be started.
     pub(super) async fn run(&self, questions: &mut Questions) -> Result<String, CliError> {
         let client = GatewayClient::new(self.state_dir).until(Some(Instant::now() + STATUS_WAIT));
-        let running = questions.wait(client.get::<Value>("/v1/status")).await?;
-        match running {
-            Ok(_) => Ok(questions.wait(self.turn()).await??),
-            Err(failure) if failure.code == Code::GatewayUnavailable => {
+        let is_running = async {
+            match client.is_served().await {
+                true => client.get::<Value>("/v1/status").await.map(|_| true),
+                false => Ok(false),
+            }
+        };
+        match questions.wait(is_running).await? {
+            Ok(true) => Ok(questions.wait(self.turn()).await??),
+            Ok(false) => {
                 // The end of `up` would end the agents of that supervisor.
-                if UnixStream::connect(supervisor_dir(self.state_dir).join("supervisor.sock")).await.is_ok() {
+                if UnixStream::connect(recorded_socket(self.state_dir)).await.is_ok() {
                     let why = "its supervisor runs without a gateway: start the gateway, then run `acp-gateway agents test`";
                     return Err(untested(why).into());
                 }

@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 
 /// Maximum size of a JSON file, in bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Maximum number of opening brackets in `openclaw.json`.
+const CONFIG_BRACKETS_MAX: usize = 2_000;
 /// Maximum number of files in a directory that are read.
 const FILES_MAX: usize = 20_000;
 /// Database of OpenClaw, with its sessions.
@@ -113,16 +115,23 @@ impl SourceReader<'_> {
         })
     }
 
-    /// `openclaw.json`, or a remark why its settings are not shown.
+    /// `openclaw.json`, which is JSON5, or a remark why its settings are not shown.
     fn config(&mut self) -> Result<Value, Option<String>> {
         let read = self.bytes(&self.from.join("openclaw.json"));
         let bytes = read.map_err(|why| Some(format!("openclaw.json: {why}")))?.ok_or(None)?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Some(format!(
-                "openclaw.json: {}; a file with comments is not read, and its settings are not shown",
-                not_json(&error)
-            ))
-        })
+        let why = |error: json5::Error| {
+            let at = error.position().map(|at| format!(" (line {}, column {})", at.line + 1, at.column + 1));
+            format!("openclaw.json: it is not JSON5{}; its settings are not shown", at.unwrap_or_default())
+        };
+        // The parser calls itself for each of them, without a limit.
+        let brackets = bytes.iter().filter(|byte| matches!(byte, b'[' | b'{')).count();
+        if brackets > CONFIG_BRACKETS_MAX {
+            let why = format!("it has more than {CONFIG_BRACKETS_MAX} brackets");
+            return Err(Some(format!("openclaw.json: {why}; its settings are not shown")));
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| Some("openclaw.json: it is not UTF-8; its settings are not shown".to_owned()))?;
+        json5::from_str(text).map_err(|error| Some(why(error)))
     }
 
     fn database(&mut self, name: &str) {

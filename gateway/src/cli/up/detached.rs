@@ -19,8 +19,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-/// Maximum wait for the answer of an `up` that runs already.
-const STATUS_WAIT: Duration = Duration::from_secs(15);
+/// Maximum wait for the answer of an `up` that runs already: it may be starting.
+const ANSWER_WAIT: Duration = Duration::from_secs(60);
+/// Maximum wait for the connection of an answering gateway to its supervisor.
+const SUPERVISOR_WAIT: Duration = Duration::from_secs(5);
+/// Polling interval during these times.
+const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Serialize)]
 struct DetachedOutput {
@@ -42,10 +46,7 @@ pub(super) async fn run(global: &GlobalArgs, args: &UpArgs, out: &mut Out) -> Cl
         .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
     let (loaded, _) = read(&state_dir, &args.serve.config, args.serve.supervisor_socket.as_deref())?;
     let agents = agents_of(loaded, &state_dir);
-    let (already_running, pids) = match RunningUp::find(&state_dir)? {
-        Some(running) => (true, running_pids(global, &running).await?),
-        None => (false, start(global, args, &state_dir, &mut stop).await?),
-    };
+    let (already_running, pids) = find_or_start(global, args, &state_dir, &mut stop).await?;
     let (gateway_pid, supervisor_pid) = pids;
     let logs = [state_dir.join(LOG_FILE), supervisor_dir(&state_dir).join("supervisor.log")];
     let shown =
@@ -66,17 +67,75 @@ pub(super) async fn run(global: &GlobalArgs, args: &UpArgs, out: &mut Out) -> Cl
     })
 }
 
-/// Returns the pids of a running gateway and its supervisor.
-async fn running_pids(global: &GlobalArgs, running: &RunningUp) -> Result<(i64, Option<i64>), Failure> {
-    let client = global.client()?.until(Some(Instant::now() + STATUS_WAIT));
-    let status: StatusView = client.get("/v1/status").await.map_err(|failure| {
-        let text = format!(
-            "`up` runs already, pid {}, but does not answer yet: it is starting or ending ({})",
-            running.pid, failure.message
-        );
-        Failure::new(Code::GatewayUnavailable, text).origin("client")
-    })?;
-    Ok((status.pid.into(), status.supervisor.pid.map(i64::from)))
+/// Pids of a gateway and its supervisor.
+type Pids = (i64, Option<i64>);
+
+/// Returns the pids, and true if the gateway ran before.
+async fn find_or_start(
+    global: &GlobalArgs,
+    args: &UpArgs,
+    state_dir: &Path,
+    stop: &mut StopSignals,
+) -> Result<(bool, Pids), CliError> {
+    loop {
+        if let Some(running) = RunningUp::find(state_dir)? {
+            let ready = tokio::select! {
+                ready = wait_until_ready(global, &running) => ready?,
+                () = stop.recv() => return Err(interrupted().into()),
+            };
+            if let Some(pids) = ready {
+                return Ok((true, pids));
+            }
+        }
+        match start(global, args, state_dir, stop).await {
+            Ok(pids) => return Ok((false, pids)),
+            // Another `up` was faster.
+            Err(CliError::Failed(failure))
+                if failure.detail_code.as_deref() == Some("STORE_LOCKED")
+                    && RunningUp::find(state_dir)?.is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn interrupted() -> Failure {
+    Failure::new(Code::Runtime, "interrupted before the gateway was ready").origin("client")
+}
+
+/// Waits until a running gateway is ready. Returns `None` if it has ended.
+async fn wait_until_ready(global: &GlobalArgs, running: &RunningUp) -> Result<Option<Pids>, Failure> {
+    let mut until = Instant::now() + ANSWER_WAIT;
+    while !running.has_ended() {
+        let client = global.client()?.until(Some(Instant::now() + SUPERVISOR_WAIT));
+        let failure = match client.get::<StatusView>("/v1/status").await {
+            Ok(status) if status.supervisor.connected => {
+                return Ok(Some((status.pid.into(), status.supervisor.pid.map(i64::from))));
+            }
+            Ok(status) => {
+                until = until.min(Instant::now() + SUPERVISOR_WAIT);
+                let text = format!(
+                    "`up` runs already, pid {}, but is not connected to its supervisor ({}): restart it, `{}`, then `{}`",
+                    running.pid,
+                    status.supervisor.detail,
+                    global.advise("down", None),
+                    global.advise("up -d", None)
+                );
+                Failure::new(Code::BackendUnavailable, text)
+            }
+            Err(failure) => {
+                let text = format!(
+                    "`up` runs already, pid {}, but does not answer: it is starting or ending ({})",
+                    running.pid, failure.message
+                );
+                Failure::new(Code::GatewayUnavailable, text)
+            }
+        };
+        if Instant::now() >= until {
+            return Err(failure.origin("client"));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(None)
 }
 
 async fn start(
@@ -84,7 +143,7 @@ async fn start(
     args: &UpArgs,
     state_dir: &Path,
     stop: &mut StopSignals,
-) -> Result<(i64, Option<i64>), CliError> {
+) -> Result<Pids, CliError> {
     let log = state_dir.join(LOG_FILE);
     let before = std::fs::metadata(&log).map_or(0, |meta| meta.len());
     let file = OpenOptions::new().create(true).append(true).mode(0o600).open(&log);
@@ -92,7 +151,7 @@ async fn start(
     let mut up = UpChild::start(&mut command(args, state_dir, file)?)?;
     let ready = tokio::select! {
         ready = up.wait_until_ready() => ready,
-        () = stop.recv() => Err(Failure::new(Code::Runtime, "interrupted before the gateway was ready").origin("client")),
+        () = stop.recv() => Err(interrupted()),
     };
     match ready {
         Ok(line) => Ok((line["gateway_pid"].as_i64().unwrap_or_default(), line["supervisor_pid"].as_i64())),

@@ -2,16 +2,17 @@
 //! any way, so `down` and `status` never rely on a process id that was written to a file.
 
 use crate::api::peer_ancestry::has_ended;
+use crate::cli::serve::{supervisor_dir, supervisor_socket};
 use crate::cli::{inside, usage};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::lock::private_file;
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, fcntl_lock, flock};
 use rustix::process::{
     Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, pidfd_open, pidfd_send_signal,
 };
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::FileExt as _;
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Name of the lock file. It contains the socket of the supervisor that the last `up` used.
 const UP_LOCK_FILE: &str = "up.lock";
 /// Maximum length of a path in the lock file, in bytes.
-const PATH_BYTES_MAX: u64 = 4_096;
+const PATH_BYTES_MAX: usize = 4_096;
 /// Maximum number of attempts to find a holder that changes in the meantime.
 const TRIES_MAX: u32 = 5;
 /// Maximum time for the end of `up`: the gateway, then its supervisor with all agents.
@@ -63,9 +64,33 @@ impl UpLock {
 
     /// Returns the recorded socket.
     pub(crate) fn recorded(&self) -> Option<PathBuf> {
-        let mut path = Vec::new();
-        (&self.file).take(PATH_BYTES_MAX).read_to_end(&mut path).ok()?;
-        (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(path)))
+        read_socket(&self.file)
+    }
+}
+
+fn read_socket(file: &File) -> Option<PathBuf> {
+    let mut path = vec![0; PATH_BYTES_MAX];
+    let bytes = file.read_at(&mut path, 0).ok()?;
+    path.truncate(bytes);
+    (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(path)))
+}
+
+/// Returns the socket of the supervisor that the last `up` used. A process that holds the lock would release it by this call.
+pub(crate) fn recorded_socket(state_dir: &Path) -> PathBuf {
+    let file = File::open(state_dir.join(UP_LOCK_FILE)).ok();
+    file.and_then(|file| read_socket(&file)).unwrap_or_else(|| supervisor_socket(state_dir))
+}
+
+/// True if a supervisor runs that `up` started: it holds the lock of its state directory, also if it does not answer.
+///
+/// # Errors
+/// `RUNTIME` if the lock file cannot be opened.
+pub(crate) fn own_supervisor_runs(state_dir: &Path) -> Result<bool, Failure> {
+    let path = supervisor_dir(state_dir).join("lock");
+    match File::open(&path) {
+        Ok(file) => Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(inside(&format!("cannot open {}", path.display()), &error)),
     }
 }
 
@@ -103,6 +128,10 @@ impl RunningUp {
         Err(Failure::new(Code::Runtime, text).origin("client"))
     }
 
+    pub(crate) fn has_ended(&self) -> bool {
+        has_ended(&self.process)
+    }
+
     /// Ends it with SIGTERM and waits.
     ///
     /// # Errors
@@ -113,7 +142,7 @@ impl RunningUp {
             Err(error) => return Err(inside(&format!("cannot end the gateway, pid {}", self.pid), &error)),
         }
         let until = Instant::now() + END_WAIT;
-        while !has_ended(&self.process) {
+        while !self.has_ended() {
             if Instant::now() >= until {
                 let text = format!(
                     "the gateway, pid {}, has not ended within {} s; see its log: `acp-gateway logs --service`",
@@ -158,5 +187,7 @@ mod tests {
         assert!(RunningUp::find(dir.path()).unwrap().is_none(), "released");
         let lock = UpLock::take(dir.path()).unwrap().unwrap();
         assert_eq!(lock.recorded(), Some(PathBuf::from("/run/a.sock")));
+        drop(lock);
+        assert_eq!(recorded_socket(dir.path()), Path::new("/run/a.sock"));
     }
 }

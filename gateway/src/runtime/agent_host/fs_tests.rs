@@ -54,7 +54,7 @@ impl FakeDisk {
                 }))
             }
             FilesOp::Directory { path } => Ok(FilesReply::Directory { path, roots: vec![root] }),
-            FilesOp::Directories { .. } | FilesOp::Programs { .. } => {
+            FilesOp::Directories { .. } | FilesOp::Programs { .. } | FilesOp::List { .. } => {
                 panic!("not a file request of a session")
             }
         }))

@@ -3,6 +3,7 @@
 use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
 use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor};
+use crate::session::restore::agent_profile;
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -85,20 +86,22 @@ impl Manager {
             options::check_label(label)?;
         }
         let backend = self.deps.registry.require(&policy.backend.value);
-        self.await_health(backend.map_err(|failure| policy.explain_missing_backend(failure))?, policy)
-            .await?;
+        let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
+        self.await_health(Arc::clone(&backend), policy).await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
         self.check_spawner(request.spawned_by.as_ref()).await?;
-        self.deps.profiles.configured(&agent)?;
+        let profile = agent_profile(&self.deps, &agent, &request.command, None)?;
+        backend.check(&request, &profile)?;
         mcp::check_directories(&request.additional_directories)?;
         if let Some(named) = self.named_session(&agent, &request).await? {
             return Ok(SpawnResult { existing: true, ..SpawnResult::created(named, None) });
         }
         let directories = &request.additional_directories;
-        let lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        let mut lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        lookup.programs.extend(request.command.first().cloned());
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
         let run_id = tx.run.as_ref().map(|run| run.run_id);
@@ -230,7 +233,7 @@ impl Manager {
         policy: &EffectivePolicy,
         found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
-        let profile = self.deps.profiles.profile(&agent, found)?;
+        let profile = agent_profile(&self.deps, &agent, &request.command, Some(found))?;
         let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
         let now_ms = self.deps.clock.now_ms();
         let directory = |asked: &String| self.deps.profiles.directory(&agent, asked, found);
@@ -240,6 +243,7 @@ impl Manager {
             voting: request.voting.unwrap_or_default(),
             mcp_servers: request.mcp_servers.clone(),
             auth_method: request.auth_method.clone(),
+            command: request.command.clone(),
             listing: request.listing,
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(

@@ -62,6 +62,7 @@ pub(super) fn session(name: &str) -> SessionRow {
         agent_info: None,
         lease_id: None,
         options: SessionOptions {
+            command: Vec::new(),
             permission: PermissionMode::Ask,
             non_interactive: NonInteractive::Fail,
             mode_id: Some("default".into()),

@@ -42,12 +42,27 @@ async fn name_is_unique_among_open_sessions_and_free_after_the_close() {
     let closed = SessionRow { state: SessionState::Closed, ..first.clone() };
     store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
     store.spawn_session(named(session("fifth"), naming("/w", "/w", false))).await.unwrap();
-    let query = NameQuery { agent: Some(first.agent.clone()), closed_too: true, limit: 10, naming: None };
-    let all = store.acpx_sessions(query.clone()).await.unwrap();
-    assert_eq!(all.iter().filter(|named| named.cwd == "/w").count(), 2, "{all:?}");
-    let open_ones = store.acpx_sessions(NameQuery { closed_too: false, ..query.clone() }).await.unwrap();
-    assert!(open_ones.iter().all(|named| named.session.session_key != first.session_key), "{open_ones:?}");
-    let one = NameQuery { naming: Some(naming("/w", "/w", false)), ..query };
-    assert_eq!(store.acpx_sessions(one).await.unwrap()[0].cwd, "/w");
+    let listed = async |closed_too, limit| {
+        let query = NameQuery::All { agent: Some(first.agent.clone()), closed_too, limit };
+        let found = store.acpx_sessions(query).await.unwrap();
+        found.into_iter().map(|named| named.session.session_key.to_string()).collect::<Vec<_>>()
+    };
+    let [third, fifth] = ["third", "fifth"].map(|name| session(name).session_key);
+    assert_eq!(listed(false, 10).await, [fifth.as_str(), third.as_str()]);
+    assert_eq!(listed(true, 10).await, [fifth.as_str(), third.as_str(), first.session_key.as_str()]);
+    let of = async |naming: AcpxNaming, closed_too| {
+        let query = NameQuery::Named { agent: first.agent.clone(), naming, closed_too };
+        let found = store.acpx_sessions(query).await.unwrap();
+        found.into_iter().map(|named| (named.session.session_key, named.cwd)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(naming("/w/b", "/w", false), true).await, [(fifth.clone(), "/w".to_owned())]);
+    // Closed sessions do not hide an open one, and are found by their name in exactly their directory.
+    let (_, fence) = store.claim(fifth.clone()).await.unwrap();
+    let closed = SessionRow { state: SessionState::Closed, ..session("fifth") };
+    store.commit(fence, vec![Write::Session(Box::new(closed))]).await.unwrap();
+    assert_eq!(listed(true, 1).await, [third.as_str()]);
+    assert_eq!(of(naming("/w", "/w", false), true).await, [(fifth, "/w".to_owned())]);
+    assert_eq!(of(naming("/w", "/w", false), false).await, []);
+    assert_eq!(of(naming("/w/b", "/w", false), true).await, []);
     insert_session(&store, "nameless").await;
 }

@@ -2,8 +2,10 @@
 
 use crate::openclaw_import::{OpenclawImport, imported_source};
 use crate::openclaw_source::read_openclaw;
+use crate::{Durability, StoreError, open as opening, schema};
 use acp_core::migrate::plan::ImportPlan;
 use rusqlite::Connection;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const TABLES: &str =
@@ -95,10 +97,50 @@ fn dry_run_without_a_database_creates_none() {
     let import = OpenclawImport::open(state.path(), true).unwrap();
     assert_eq!(import.rehearse(&ImportPlan::default(), 1).unwrap(), []);
     import.close().unwrap();
-    assert!(!state.path().join(crate::schema::DB_FILE).exists());
+    assert!(!state.path().join(schema::DB_FILE).exists());
     let import = OpenclawImport::open(state.path(), false).unwrap();
     assert_eq!(import.rehearse(&ImportPlan::default(), 1).unwrap(), []);
     import.close().unwrap();
-    let db = crate::schema::open_reader(state.path()).unwrap();
+    let db = schema::open_reader(state.path()).unwrap();
     assert_eq!(imported_source(&db).unwrap(), None);
+}
+
+/// The rehearsal sees the migrated schema, and the file keeps the older one.
+#[test]
+fn dry_run_does_not_migrate_an_older_database() {
+    let state = tempfile::tempdir().unwrap();
+    for applied in [1, schema::MIGRATIONS.len() - 1] {
+        let older = &schema::MIGRATIONS[..applied];
+        opening::open_with(state.path(), Durability::Full, older).unwrap().close().unwrap();
+        let files = || {
+            let names = std::fs::read_dir(state.path()).unwrap().map(|entry| entry.unwrap().file_name());
+            names.filter(|name| name.to_string_lossy().starts_with("gateway.db")).collect::<BTreeSet<_>>()
+        };
+        let seen = || {
+            let db = schema::open_reader(state.path()).unwrap();
+            (files(), schema::version(&db).unwrap(), schema::differences(&db).unwrap())
+        };
+        let before = seen();
+        assert!(!before.2.is_empty());
+        let import = OpenclawImport::open(state.path(), true).unwrap();
+        assert_eq!(import.rehearse(&ImportPlan::default(), 1).unwrap(), []);
+        import.close().unwrap();
+        assert_eq!(seen(), before);
+    }
+    OpenclawImport::open(state.path(), false).unwrap().close().unwrap();
+    let db = schema::open_reader(state.path()).unwrap();
+    assert!(schema::is_current(schema::version(&db).unwrap()));
+}
+
+#[test]
+fn dry_run_does_not_finish_an_interrupted_restore() {
+    let state = tempfile::tempdir().unwrap();
+    let prepared = state.path().join("gateway.db.restoring-1");
+    opening::open_writer(state.path(), Durability::Full).unwrap().close().unwrap();
+    std::fs::copy(state.path().join(schema::DB_FILE), &prepared).unwrap();
+    let refused = OpenclawImport::open(state.path(), true).unwrap_err();
+    assert!(matches!(refused, StoreError::Refused(_)), "{refused}");
+    assert!(prepared.exists());
+    OpenclawImport::open(state.path(), false).unwrap().close().unwrap();
+    assert!(!prepared.exists());
 }

@@ -4,7 +4,7 @@
 use super::fixtures::{binding, event, insert_session, key, lease, open, permission, run};
 use crate::compact::{compact, preview};
 use crate::events::EventBounds;
-use crate::retention::{PruneRule, ROWS_AT_ONCE, mark_pruned};
+use crate::retention::{PruneRule, ROWS_AT_ONCE, age_time_ms, mark_pruned};
 use crate::{Durability, Store, StoreError, check, checkpoints, events, open as opening, schema};
 use acp_core::event::EventKind;
 use acp_core::retention::RetentionPolicy;
@@ -72,7 +72,8 @@ impl Journal {
     }
 
     async fn after(&self, seq: u64) -> Result<Vec<u64>, StoreError> {
-        let rows = self.store.events_after(self.key.clone(), seq, 1_000, usize::MAX).await?;
+        let rows =
+            self.store.events_after(self.key.clone(), events::position(seq), 1_000, usize::MAX).await?.rows;
         Ok(rows.into_iter().map(|row| row.session_seq).collect())
     }
 }
@@ -91,6 +92,31 @@ async fn assert_rules(store: &Store) {
 
 async fn execute(store: &Store, sql: &'static str) -> Result<(), StoreError> {
     store.write("test", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await
+}
+
+#[test]
+fn wall_clock_that_is_ahead_makes_no_row_old() {
+    const DAY_MS: u64 = 86_400_000;
+    let now = 20_000 * DAY_MS;
+    for (case, wall, last_at, uptime, want) in [
+        ("just started", now, now - 5, 5, now),
+        ("running for a month", now + 30 * DAY_MS, now, 30 * DAY_MS, now + 30 * DAY_MS),
+        ("started a year ahead", now + 365 * DAY_MS, now, 5, now + 5),
+        (
+            "a year ahead since the start, an hour later",
+            now + 365 * DAY_MS,
+            now,
+            DAY_MS / 24,
+            now + DAY_MS / 24,
+        ),
+        ("set forward while running", now + 900 * DAY_MS, now, 2 * DAY_MS, now + 2 * DAY_MS),
+        ("set back while running", now - 900 * DAY_MS, now, 2 * DAY_MS, now - 900 * DAY_MS),
+        ("stopped for a year", now, now - 365 * DAY_MS, 5, now - 365 * DAY_MS + 5),
+        ("no rows", now, 0, DAY_MS, DAY_MS),
+        ("a damaged time", now, u64::MAX, DAY_MS, now),
+    ] {
+        assert_eq!(age_time_ms(wall, last_at, uptime), want, "{case}");
+    }
 }
 
 #[tokio::test]
@@ -114,12 +140,33 @@ async fn cursor_at_the_floor_reads_on_and_one_below_is_refused() {
     let all = async |after, known| store.all_events_after(after, known, 1_000, usize::MAX).await;
     assert!(matches!(all(11, 0).await, Err(StoreError::CursorPruned { after: 11, pruned: 12 })));
     assert_eq!(all(12, 0).await.unwrap().len(), 8);
-    assert_eq!(all(0, 0).await.unwrap().len(), 8, "without a position");
     assert_eq!(all(11, 12).await.unwrap().len(), 8, "pruned before the reader began");
     assert_eq!(prune(&store, &rule(2)).await, 0, "idempotent");
     journal.turn(3).await;
     assert_eq!(prune(&store, &rule(2)).await, 4);
     assert_eq!(journal.pruned().await, 16);
+}
+
+/// Rows are pruned between two reads of one reader: between the floor and the first rows too.
+#[tokio::test]
+async fn reader_from_the_start_never_misses_rows_silently() {
+    let (_dir, store) = open();
+    let mut journal = Journal::new(&store, "s").await;
+    for _ in 0..3 {
+        journal.turn(3).await;
+    }
+    let floor = journal.pruned().await;
+    let known = store.event_bounds().await.unwrap().pruned;
+    assert_eq!((floor, known), (0, 0));
+    prune(&store, &rule(1)).await;
+    let read = async |position| store.events_after(journal.key.clone(), position, 9, usize::MAX).await;
+    let missed = read(Some(floor)).await;
+    assert!(matches!(missed, Err(StoreError::CursorPruned { after: 0, pruned: 6 })), "{missed:?}");
+    let missed = store.all_events_after(0, known, 9, usize::MAX).await;
+    assert!(matches!(missed, Err(StoreError::CursorPruned { after: 0, pruned: 6 })), "{missed:?}");
+    let from_start = read(None).await.unwrap();
+    assert_eq!((from_start.pruned_seq, from_start.rows.first().map(|row| row.session_seq)), (6, Some(7)));
+    assert_eq!(store.all_events_after(0, 6, 9, usize::MAX).await.unwrap().len(), 3);
 }
 
 #[tokio::test]
@@ -240,7 +287,7 @@ async fn database_of_an_older_version_loses_nothing() {
     db.close().unwrap();
     let db = opening::open_writer(dir.path(), Durability::Full).unwrap();
     assert!(dir.path().join("gateway.db.schema-6").exists(), "a copy for the older version");
-    assert_eq!(events::after(&db, &key("s"), 0, 9, 99).unwrap().len(), 1);
+    assert_eq!(events::after(&db, &key("s"), None, 9, 99).unwrap().rows.len(), 1);
     assert!(check::rules(&db).unwrap().iter().all(|rule| rule.broken.is_empty()));
     assert!(db.sqlite().execute_batch("DELETE FROM acp_events").is_err());
 }
@@ -261,13 +308,13 @@ async fn compacted_database_is_smaller_and_has_the_same_marks() {
         journal.turn(100).await;
     }
     let last_id = store.event_bounds().await.unwrap().last;
-    let locked = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {});
+    let locked = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {});
     assert!(matches!(locked, Err(StoreError::Locked { .. })), "{locked:?}");
     let shown = preview(dir.path(), Some(&rule(1))).unwrap();
     assert_eq!((shown.rows, shown.sessions, shown.dry_run), (399 * 100, 1, true));
     store.close().await;
     let before = files(dir.path());
-    let done = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {}).unwrap();
+    let done = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {}).unwrap();
     assert_eq!((done.rows, done.row_bytes, done.compacted), (shown.rows, shown.row_bytes, true));
     assert!(done.bytes_after < done.bytes_before / 4, "{done:?}");
     assert_eq!(files(dir.path()), before);
@@ -276,7 +323,7 @@ async fn compacted_database_is_smaller_and_has_the_same_marks() {
     let store = Store::open(dir.path(), Durability::Full).unwrap();
     assert_eq!(store.event_bounds().await.unwrap().last, last_id, "the supervisor sees no rollback");
     assert!(journal.after(1).await.is_err(), "the former handle is closed");
-    let rows = store.events_after(key("s"), 0, 1_000, usize::MAX).await.unwrap();
+    let rows = store.events_after(key("s"), None, 1_000, usize::MAX).await.unwrap().rows;
     assert_eq!(rows.len(), 100);
     store.close().await;
 }
@@ -291,10 +338,10 @@ async fn compaction_waits_for_no_reader_and_loses_nothing() {
     let reader = schema::open_reader(dir.path()).unwrap();
     reader.run("BEGIN", &[]).unwrap();
     assert_eq!(events::last_id(&reader).unwrap(), 6);
-    let refused = compact(dir.path(), Some(&rule(1)), 1, &mut |_, _| {});
+    let refused = compact(dir.path(), Some(&rule(1)), 1, &mut |_| {});
     assert!(matches!(refused, Err(StoreError::Refused(_))), "{refused:?}");
     drop(reader);
-    let report = compact(dir.path(), None, 1, &mut |_, _| {}).unwrap();
+    let report = compact(dir.path(), None, 1, &mut |_| {}).unwrap();
     assert!(report.compacted && report.rows == 0, "{report:?}");
     assert!(check::check_database(dir.path(), false).unwrap().ok);
 }

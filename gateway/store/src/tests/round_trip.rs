@@ -125,7 +125,7 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.remembered("spawn".into(), idempotency_key).await.unwrap(), Some(answer));
     let key = row.session_key.clone();
     assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);
-    let events = store.events_after(row.session_key.clone(), 1, 100, usize::MAX).await.unwrap();
+    let events = store.events_after(row.session_key.clone(), Some(1), 100, usize::MAX).await.unwrap().rows;
     let columns = |event: &EventRow| (event.session_seq, event.run_id, event.seq, event.payload.clone());
     assert_eq!(
         events.iter().map(columns).collect::<Vec<_>>(),
@@ -145,7 +145,7 @@ async fn extra_members_of_a_notification_are_kept() {
         Write::Event { session_seq, run: None, kind, payload, extra: extra.map(str::to_owned) }
     };
     store.commit(fence, vec![plan_event(1, Some(extra)), plan_event(2, None)]).await.unwrap();
-    let events = store.events_after(row.session_key, 0, 9, usize::MAX).await.unwrap();
+    let events = store.events_after(row.session_key, None, 9, usize::MAX).await.unwrap().rows;
     let kept: Vec<Option<&str>> = events.iter().map(|event| event.extra.as_deref()).collect();
     assert_eq!(kept, [Some(extra), None]);
 }
@@ -157,7 +157,8 @@ async fn event_pages_are_bounded_by_rows_and_bytes() {
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     store.commit(fence, (1..=20).map(|n| event(n, None)).collect()).await.unwrap();
     let numbers = async |after, rows, bytes| -> Vec<u64> {
-        let events = store.events_after(row.session_key.clone(), after, rows, bytes).await.unwrap();
+        let events =
+            store.events_after(row.session_key.clone(), Some(after), rows, bytes).await.unwrap().rows;
         events.iter().map(|event| event.session_seq).collect()
     };
     assert_eq!(numbers(0, 3, usize::MAX).await, [1, 2, 3]);

@@ -42,7 +42,7 @@ fn raw(path: &Path) -> Connection {
     Connection::open(path).unwrap()
 }
 
-fn no_progress(_: u64, _: u64) {}
+fn no_progress(_: crate::backup::Progress) {}
 
 #[tokio::test]
 async fn damaged_file_is_refused_with_next_step_and_unchanged() {
@@ -298,6 +298,8 @@ async fn backup_under_load_is_consistent_and_private() {
     rustix::fs::mknodat(rustix::fs::CWD, &device, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     assert!(matches!(backup(dir.path(), &device, true, &mut no_progress), Err(StoreError::File { .. })));
     assert!(!std::fs::symlink_metadata(&device).unwrap().is_file());
+    let own = dir.path().join(DB_FILE);
+    assert!(matches!(backup(dir.path(), &own, true, &mut no_progress), Err(StoreError::File { .. })));
     backup(dir.path(), &to, true, &mut no_progress).unwrap();
     store.close().await;
     let copied = Db::new(raw(&to));

@@ -286,6 +286,20 @@ fn prompt_with_unknown_delivery_is_uncertain() {
 }
 
 #[test]
+fn turn_behind_an_exited_bridge_is_uncertain() {
+    for (is_proxy, code, detail) in
+        [(true, Code::Uncertain, "BRIDGE_EXITED"), (false, Code::TurnFailed, "AGENT_EXITED")]
+    {
+        let mut world = started(|world| world.is_proxy = is_proxy);
+        let run = prompt(&mut world, "Thello").unwrap();
+        world.end_process(ExitStatus::Signaled(9));
+        let error = world.run(run).error.clone().unwrap();
+        assert_eq!((error.code, error.detail_code.as_deref()), (code, Some(detail)));
+        assert_eq!(world.count_stdin("prompt Thello\n"), 1, "a prompt is never sent twice");
+    }
+}
+
+#[test]
 fn unresponsive_idle_agent_is_ended_by_probe() {
     let mut world = ready();
     let id = lease(&world);

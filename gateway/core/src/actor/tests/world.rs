@@ -77,6 +77,8 @@ pub(super) struct World {
     pub(super) start_params: Arc<Mutex<Vec<StartSessionParams>>>,
     /// True if the agent's process decides permissions itself.
     pub(super) decides: bool,
+    /// True if the process is not the agent.
+    pub(super) is_proxy: bool,
     pub(super) transitions: Vec<Transition>,
     pub(super) silent_exit: bool,
     pub(super) limits: ActorLimits,
@@ -233,6 +235,7 @@ impl World {
         };
         machine.start_params = Arc::clone(&self.start_params);
         machine.decides = self.decides;
+        machine.is_proxy = self.is_proxy;
         let refused = self.removed.then(|| Failure::of(Code::AgentNotAllowed));
         let profile = AgentProfile { refused, ..profile() };
         self.actor =

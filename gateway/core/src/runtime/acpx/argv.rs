@@ -103,48 +103,15 @@ fn quote(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acpx_contract::split_command;
     use proptest::prelude::*;
-
-    /// Splits a command as acpx 0.19.1 does (`splitCommandLine`).
-    fn split(text: &str) -> Vec<String> {
-        let (mut parts, mut current, mut quote, mut escaping, mut has_part) =
-            (Vec::new(), String::new(), None, false, false);
-        for c in text.chars() {
-            if escaping {
-                current.push(c);
-                (escaping, has_part) = (false, true);
-            } else if c == '\\' && quote != Some('\'') {
-                escaping = true;
-            } else if let Some(open) = quote {
-                if c == open {
-                    quote = None
-                } else {
-                    current.push(c)
-                }
-                has_part = true;
-            } else if c == '\'' || c == '"' {
-                (quote, has_part) = (Some(c), true);
-            } else if c.is_whitespace() || c == '\u{feff}' {
-                if has_part {
-                    parts.push(std::mem::take(&mut current));
-                    has_part = false;
-                }
-            } else {
-                current.push(c);
-                has_part = true;
-            }
-        }
-        assert!(!escaping && quote.is_none(), "{text}");
-        parts.extend(has_part.then_some(current));
-        parts
-    }
 
     proptest! {
         #[test]
         fn command_is_split_into_its_words(home in "/[^\0]{0,20}", agent in prop::collection::vec("[^\0]{0,20}", 1..5)) {
             let mut want = vec!["env".to_owned(), format!("HOME={home}")];
             want.extend(agent.iter().cloned());
-            prop_assert_eq!(split(&agent_command(&home, &agent)), want);
+            prop_assert_eq!(split_command(&agent_command(&home, &agent)), Some(want));
         }
     }
 

@@ -34,14 +34,17 @@ use crate::backend::{
 use crate::config::{AcpxBackend, ClientFs, PermissionMode};
 use crate::event::{EventKind, NewEvent};
 use crate::failure::Failure;
+use crate::request::SpawnRequest;
 use crate::rows::SessionRow;
 use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::codes::Code;
 use acp_shared::ids::RunId;
 use bridge::{BridgeInput, BridgeOutput};
+pub use open::versions_text;
 use serde_json::{Value, json};
 use state::{AcpxPhase, MachineState};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Name of the backend.
 pub const ID: &str = "acpx";
@@ -52,7 +55,15 @@ const INIT_MS_MIN: u64 = 180_000;
 const EOF_MS_MIN: u64 = 20_000;
 
 /// Settings of the backend, as configured now.
-type Settings = Box<dyn Fn() -> AcpxBackend + Send + Sync>;
+#[derive(Clone)]
+struct Settings(Arc<dyn Fn() -> AcpxBackend + Send + Sync>);
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (self.0)().fmt(f)
+    }
+}
+
 /// Health of the backend, as last probed.
 type Probe = Box<dyn Fn() -> BackendHealth + Send + Sync>;
 
@@ -77,7 +88,7 @@ impl AcpxRuntime {
         settings: impl Fn() -> AcpxBackend + Send + Sync + 'static,
         probe: impl Fn() -> BackendHealth + Send + Sync + 'static,
     ) -> Self {
-        Self { bridge, settings: Box::new(settings), probe: Box::new(probe) }
+        Self { bridge, settings: Settings(Arc::new(settings)), probe: Box::new(probe) }
     }
 }
 
@@ -87,11 +98,31 @@ impl Runtime for AcpxRuntime {
     }
 
     fn machine(&self, saved: Option<&str>) -> Result<Box<dyn BackendMachine>, MachineStateError> {
-        Ok(Box::new(AcpxMachine::open(saved)?))
+        Ok(Box::new(AcpxMachine::open(saved, self.settings.clone())?))
+    }
+
+    fn check(&self, request: &SpawnRequest, profile: &AgentProfile) -> Result<(), Failure> {
+        let refuse = |what: &str, instead: &str| {
+            let text = format!(
+                "The backend acpx cannot pass {what} on to the agent: {instead}, or use the backend direct."
+            );
+            Err(Failure::new(Code::Usage, text).detail("NOT_SUPPORTED").origin("gateway"))
+        };
+        if let [first, ..] = request.additional_directories.as_slice() {
+            return refuse(
+                &format!("the additional directory {first}"),
+                "leave it out, or name it in acp.additional_directories, which the agent is not told",
+            );
+        }
+        if let Some(method) = request.auth_method.as_ref().or(profile.auth_method.as_ref()) {
+            let how = "remove auth_method and give the credential as ACPX_AUTH_METHOD in the agent's env, METHOD in capitals";
+            return refuse(&format!("the sign-in method {method:?}"), how);
+        }
+        Ok(())
     }
 
     fn programs(&self) -> Vec<String> {
-        let command = (self.settings)().command;
+        let command = (self.settings.0)().command;
         [self.bridge.clone()].into_iter().chain(command.into_iter().next()).collect()
     }
 
@@ -101,7 +132,7 @@ impl Runtime for AcpxRuntime {
         session: &SessionRow,
         found: &BTreeMap<String, String>,
     ) -> Result<AgentProfile, Failure> {
-        let settings = (self.settings)();
+        let settings = (self.settings.0)();
         let program = |name: &str| found.get(name).cloned().ok_or_else(|| missing(name));
         let mut argv = vec![program(&self.bridge)?, "--key".to_owned(), session.session_key.to_string()];
         for (number, word) in settings.command.iter().enumerate() {
@@ -146,9 +177,10 @@ pub const INSTALL: &str = "Install Node.js 22 or later and run `npm install --gl
                            with [backends.acpx] command.";
 
 /// Client of acpx for one session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct AcpxMachine {
     state: MachineState,
+    settings: Settings,
 }
 
 impl AcpxMachine {
@@ -156,12 +188,12 @@ impl AcpxMachine {
     ///
     /// # Errors
     /// `saved` was not written by this backend.
-    pub fn open(saved: Option<&str>) -> Result<Self, MachineStateError> {
+    fn open(saved: Option<&str>, settings: Settings) -> Result<Self, MachineStateError> {
         let state = match saved {
             None | Some("") => MachineState::default(),
             Some(text) => serde_json::from_str(text)?,
         };
-        Ok(Self { state })
+        Ok(Self { state, settings })
     }
 
     /// Builds a status event for the journal.
@@ -256,6 +288,10 @@ impl BackendMachine for AcpxMachine {
 
     fn own_permission_mode(&self, mode: PermissionMode) -> Option<PermissionMode> {
         Some(if mode == PermissionMode::Ask { PermissionMode::ApproveReads } else { mode })
+    }
+
+    fn is_proxy(&self) -> bool {
+        true
     }
 
     fn save(&self) -> String {

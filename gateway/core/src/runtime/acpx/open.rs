@@ -14,12 +14,9 @@ use crate::failure::Failure;
 use crate::mcp;
 use crate::runtime::direct::lens;
 use acp_shared::codes::Code;
+use semver::{Version, VersionReq};
 use serde_json::{Value, json};
 
-/// Versions of acpx that the machine knows: from this one, and below the other.
-const VERSIONS: [(u64, u64, u64); 2] = [(0, 19, 1), (0, 20, 0)];
-/// The same, for people.
-const VERSIONS_TEXT: &str = ">=0.19.1, <0.20";
 /// Name of the file with the MCP servers.
 const MCP_FILE: &str = "mcp.json";
 
@@ -41,7 +38,11 @@ impl AcpxMachine {
             }),
             ..MachineState::default()
         };
-        Vec::new()
+        if input.additional_directories.is_empty() {
+            return Vec::new();
+        }
+        let text = "acpx does not support additional directories: they are not passed to the agent.";
+        vec![self.status("directories_left_out", text, &[])]
     }
 
     pub(super) fn on_unusable(&mut self, error: &str) -> Vec<BackendStep> {
@@ -56,9 +57,10 @@ impl AcpxMachine {
         let (AcpxPhase::Starting, Some(wanted)) = (self.state.phase, self.state.wanted.clone()) else {
             return self.protocol_error("The bridge began twice.");
         };
-        if !is_known_version(&hello.acpx) {
+        let versions = (self.settings.0)().versions;
+        if !is_known_version(&hello.acpx, &versions) {
             let text = format!(
-                "{} acpx {:?} is installed, and {VERSIONS_TEXT} is needed. {INSTALL}",
+                "{} acpx {:?} is installed, and {versions} is needed. {INSTALL}",
                 Code::BackendUnavailable.text(),
                 hello.acpx
             );
@@ -276,14 +278,21 @@ impl AcpxMachine {
     }
 }
 
-/// True if the machine knows this version of acpx.
-fn is_known_version(text: &str) -> bool {
-    let text = text.trim().trim_start_matches('v');
-    let mut parts = text.split('.').map(|part| part.parse::<u64>().ok());
-    let version = (parts.next().flatten(), parts.next().flatten(), parts.next().flatten(), parts.next());
-    let (Some(major), Some(minor), Some(patch), None) = version else { return false };
-    let [from, below] = VERSIONS;
-    from <= (major, minor, patch) && (major, minor, patch) < below
+/// True if this version of acpx meets the requirement. A requirement that cannot be read is met by none.
+fn is_known_version(text: &str, versions: &str) -> bool {
+    let version = Version::parse(text.trim().trim_start_matches('v'));
+    let requirement = VersionReq::parse(versions);
+    version.is_ok_and(|version| requirement.is_ok_and(|requirement| requirement.matches(&version)))
+}
+
+/// Returns the versions in the agent information of a session.
+pub fn versions_text(agent_info: &str) -> Option<String> {
+    let info: Value = serde_json::from_str(agent_info).ok()?;
+    let acpx = info["acpx"].as_str()?;
+    Some(match info["node"].as_str() {
+        Some(node) => format!("acpx {acpx} on Node.js {node}"),
+        None => format!("acpx {acpx}"),
+    })
 }
 
 /// Text for sessions whose permission mode asks people, which acpx cannot.
@@ -301,6 +310,7 @@ fn notice(permission: PermissionMode, policy: NonInteractive) -> Option<String> 
 #[cfg(test)]
 mod tests {
     use super::is_known_version;
+    use crate::config::AcpxBackend;
 
     #[test]
     fn versions_outside_of_the_range_are_unknown() {
@@ -315,7 +325,9 @@ mod tests {
             ("0.19.1-beta", false),
             ("", false),
         ] {
-            assert_eq!(is_known_version(version), known, "{version}");
+            assert_eq!(is_known_version(version, &AcpxBackend::default().versions), known, "{version}");
         }
+        assert!(is_known_version("0.20.3", ">=0.19.1, <0.21"));
+        assert!(!is_known_version("0.19.1", "any"));
     }
 }

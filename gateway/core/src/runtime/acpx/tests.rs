@@ -135,7 +135,7 @@ struct Pair {
 
 impl Pair {
     fn opening(bridge: FakeBridge, input: &StartSessionParams) -> (Self, Vec<BackendStep>) {
-        let mut pair = Self { bridge, machine: AcpxMachine::open(None).unwrap(), sent: Vec::new() };
+        let mut pair = Self { bridge, machine: machine(), sent: Vec::new() };
         assert!(pair.machine.start_session(input).is_empty());
         let steps = pair.receive(&FakeBridge::hello("0.19.1"));
         (pair, steps)
@@ -188,6 +188,10 @@ impl Pair {
     }
 }
 
+fn machine() -> AcpxMachine {
+    AcpxMachine::open(None, Settings(Arc::new(AcpxBackend::default))).unwrap()
+}
+
 fn params() -> StartSessionParams {
     StartSessionParams { cwd: "/work space".to_owned(), ..direct::tests::defaults() }
 }
@@ -224,8 +228,7 @@ fn prompt_is_sent_as_content_blocks() {
 
 #[test]
 fn versions_outside_of_the_range_are_refused() {
-    let mut pair =
-        Pair { bridge: FakeBridge::default(), machine: AcpxMachine::open(None).unwrap(), sent: Vec::new() };
+    let mut pair = Pair { bridge: FakeBridge::default(), machine: machine(), sent: Vec::new() };
     pair.machine.start_session(&params());
     let steps = pair.receive(&FakeBridge::hello("0.1.15"));
     assert_eq!(failed(&steps), Some((Code::BackendUnavailable, "ACPX_VERSION".to_owned())));

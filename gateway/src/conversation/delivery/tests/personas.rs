@@ -118,13 +118,13 @@ async fn restored_gateway_does_not_resend_later_persona_message() {
         let sql = "UPDATE acp_delivery_part SET state = ?1, persona_at = NULL";
         store.write("waits", move |tx| tx.run(sql, params![state]).map(drop)).await.unwrap();
         let file = dir.path().join("backup");
-        backup(dir.path(), &file, false, &mut |_, _| {}).unwrap();
+        backup(dir.path(), &file, false, &mut |_| {}).unwrap();
         let planned = "UPDATE acp_delivery_part SET state = 'planned'";
         store.write("goes", move |tx| tx.run(planned, &[]).map(drop)).await.unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         drop(journal);
         store.close().await;
-        restore(dir.path(), &file, 1, &mut |_, _| {}).unwrap();
+        restore(dir.path(), &file, 1, &mut |_| {}).unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         drive(&store, &channel, "").settle(&store, 1).await;
         assert_eq!(sent(&channel), [from_persona("demo", "x")], "{state}");

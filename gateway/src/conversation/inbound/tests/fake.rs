@@ -229,10 +229,10 @@ impl Service for FakeService {
     fn events_after<'a>(
         &'a self,
         _: &'a SessionKey,
-        _: u64,
+        _: Option<u64>,
         _: u32,
         _: usize,
-    ) -> ServiceFuture<'a, Vec<EventRow>> {
+    ) -> ServiceFuture<'a, acp_store::events::JournalRows> {
         unused()
     }
 

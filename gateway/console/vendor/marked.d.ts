@@ -1,0 +1,1 @@
+export function lexer(source: string, options?: { gfm?: boolean; breaks?: boolean }): any[];
