@@ -109,20 +109,17 @@ impl ConversationWorker {
             BindingLookup::Unknown => {
                 return Err(RestError::Uncertain { why: "the binding cannot be read".to_owned() });
             }
-            BindingLookup::Bound(place) => {
-                let mark = backfill_mark(&place);
-                missed.map_or(mark, |missed| missed.min(mark))
+            BindingLookup::Bound(place) => Some(backfill_mark(&place)),
+            BindingLookup::Unbound if self.inner.is_project(self.channel) => Some(self.project_mark().await?),
+            BindingLookup::Unbound
+                if missed.is_some() && self.inner.resolve_static_binding(self.channel).await =>
+            {
+                None
             }
-            BindingLookup::Unbound => match missed {
-                Some(missed)
-                    if self.inner.is_project(self.channel)
-                        || self.inner.resolve_static_binding(self.channel).await =>
-                {
-                    missed
-                }
-                None if self.inner.is_project(self.channel) => self.project_mark().await?,
-                _ => return Ok(Some(BackfillOutcome::Nothing)),
-            },
+            BindingLookup::Unbound => return Ok(Some(BackfillOutcome::Nothing)),
+        };
+        let Some(mark) = [mark, missed].into_iter().flatten().min() else {
+            return Ok(Some(BackfillOutcome::Nothing));
         };
         let first = tokio::select! {
             biased;
