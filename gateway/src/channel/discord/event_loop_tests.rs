@@ -39,6 +39,8 @@ struct FakeControlPlane {
     /// Messages whose turn has not begun, with their text.
     waiting: Mutex<Vec<QueuedMessage>>,
     offered: Mutex<Vec<String>>,
+    /// Backfill mark of projects.
+    project_mark: Mutex<Option<u64>>,
 }
 
 fn conversation(id: &str) -> ConversationRef {
@@ -139,6 +141,10 @@ impl InboundPort for Arc<FakeControlPlane> {
             BindingLookup::Unknown
         };
         Box::pin(async { lookup })
+    }
+    fn project_mark(&self, _: ConversationRef, first: String) -> BoxFuture<'_, Option<String>> {
+        let mark = self.project_mark.lock().unwrap().map_or(first, |mark| mark.to_string());
+        Box::pin(async { Some(mark) })
     }
     fn binding_change_counter(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()

@@ -39,6 +39,13 @@ fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     inner.settings.send_replace(Arc::new(AccountSettings { access, ..AccountSettings::clone(&before) }));
 }
 
+/// Makes channel 7 a project, as by a reload.
+fn add_project(inner: &Inner) {
+    let before = inner.settings();
+    let projects = [(Snowflake(7), false)].into();
+    inner.settings.send_replace(Arc::new(AccountSettings { projects, ..AccountSettings::clone(&before) }));
+}
+
 impl FakeControlPlane {
     fn all(&self, prefix: &str) -> Vec<String> {
         let all = self.calls.lock().unwrap().clone();
@@ -268,6 +275,49 @@ async fn overflowed_messages_are_read_after_access_returns() {
     assert!(!control_plane.offered().contains(&"7: 1300".to_owned()));
     *behaviour.page_refusal.lock().unwrap() = None;
     until_with_fast_clock("backfilled", || control_plane.offered().contains(&"7: 1300".to_owned())).await;
+    let offered: BTreeSet<String> = control_plane.offered().into_iter().collect();
+    assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
+}
+
+/// A project's channel is read from its mark on, at most 15 minutes back; without a mark from now on.
+#[tokio::test]
+async fn project_is_read_from_mark_within_limit() {
+    for (age_min, mark, want) in
+        [(14, Some(0), 3), (14, Some(1), 2), (14, None, 0), (16, Some(0), 0), (24 * 60, Some(0), 0)]
+    {
+        let before = Snowflake::from_ms(clock().wall_ms() - age_min * 60_000).0;
+        let ids = before + 1..before + 4;
+        let fake = FakeDiscord { message_ids: ids, ..FakeDiscord::with_channel(Some(channel())) };
+        let (control_plane, _inbound, _task, inner) = start_with(false, fake, &[]).await;
+        *control_plane.project_mark.lock().unwrap() = mark.map(|after| before + after);
+        add_project(&inner);
+        until("channel read", || control_plane.count("queued 7") > 0).await;
+        assert_eq!(control_plane.offered().len(), want, "{age_min} {mark:?}");
+    }
+}
+
+/// A full queue does not hide messages between a project's mark and the first rejected one.
+#[tokio::test]
+async fn project_is_read_from_mark_after_overflow() {
+    let first = Snowflake::from_ms(clock().wall_ms() - 1_000).0;
+    let ids = first..first + 301;
+    let fake = FakeDiscord { message_ids: ids.clone(), ..FakeDiscord::with_channel(Some(channel())) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    *behaviour.page_refusal.lock().unwrap() = Some((0, 403));
+    let (control_plane, inbound, _task, inner) = start_with(true, fake, &[]).await;
+    *control_plane.project_mark.lock().unwrap() = Some(first - 1);
+    add_project(&inner);
+    // The first message has no event.
+    for id in ids.clone().skip(1) {
+        inbound.put(message_event(id, 7, &format!("7: {id}")));
+    }
+    inbound.put(autocomplete_event());
+    until("all events received", || control_plane.count("suggest") > 0).await;
+    control_plane.set_unavailable(false);
+    until("read refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
+    *behaviour.page_refusal.lock().unwrap() = None;
+    let last = format!("7: {}", ids.end - 1);
+    until_with_fast_clock("backfilled", || control_plane.offered().contains(&last)).await;
     let offered: BTreeSet<String> = control_plane.offered().into_iter().collect();
     assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
 }
