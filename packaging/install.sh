@@ -60,8 +60,11 @@ for program in acp-gateway acp-supervisor; do
     put 644 "$completions/_$program" "$to/${ZSHDIR:-share/zsh/site-functions}/_$program"
     put 644 "$completions/$program.fish" "$to/share/fish/vendor_completions.d/$program.fish"
 done
-for page in "$here"/../docs/manual/*; do
+for page in "$here"/../docs/manual/*.*; do
     put 644 "$page" "$to/share/doc/acp-host/$(basename "$page")"
+done
+for picture in "$here"/../docs/manual/pictures/*; do
+    put 644 "$picture" "$to/share/doc/acp-host/pictures/$(basename "$picture")"
 done
 put 644 "$here/debian/copyright" "$to/share/doc/acp-host/copyright"
 for example in gateway supervisor; do

@@ -2,7 +2,7 @@
 import { render } from "./vendor/preact.js";
 import { Console } from "./core/console.js";
 import { clean, oneLine } from "./core/text.js";
-import { Button, Dialog, Icon, Loading, Name, html, shared, useConsole, useEffect, useErrorBoundary, useNow, useRef, useState } from "./ui/base.js";
+import { Button, Dialog, Icon, Loading, Name, html, shared, useConsole, useEffect, useErrorBoundary, useLayoutEffect, useNow, useRef, useState } from "./ui/base.js";
 import { LoginPage } from "./pages/login.js";
 import { SessionList } from "./pages/sessions.js";
 import { titleOf } from "./ui/names.js";
@@ -65,7 +65,8 @@ function App() {
   const [route, setRoute] = useState(routeOf);
   const [help, setHelp] = useState(false);
   const isFirst = useRef(true);
-  useEffect(() => {
+  // Listens before the first frame: the address may change with it.
+  useLayoutEffect(() => {
     const changed = () => {
       setRoute(routeOf());
       setHelp(false);
@@ -124,7 +125,8 @@ const loaded = new Map();
 function LaterPage({ page: [name, component], id }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const [, draw] = useState(0);
-  useEffect(() => {
+  // In the task that has drawn: a module that came before an effect after the frame would not be drawn.
+  useLayoutEffect(() => {
     if (loaded.has(name)) return;
     LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
   }, []);

@@ -206,7 +206,7 @@ pub struct FilesEntry {
     pub name: String,
     /// True for a directory beneath the roots, also by a link.
     pub is_directory: bool,
-    /// Size in bytes; of a link its own.
+    /// Size in bytes; for a link the size of the link itself.
     pub size: u64,
 }
 

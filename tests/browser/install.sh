@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what the tests of the web console need into DIRECTORY/browser: bin/chromium, and axe.min.js of axe-core. The browser
 # is one of PATH, or else Debian's `chromium-headless-shell`, unpacked with the libraries that this machine lacks: nothing is
-# installed, and root is needed only to fetch the lists of packages if there are none. Where neither can be had, the file
+# installed, and root is needed only to fetch the lists of packages if there are none. It sees Debian's DejaVu fonts alone where
+# these can be had, so that pictures are the same everywhere. Where neither can be had, the file
 # `missing` says why, and the tests say so and are skipped, or fail in CI. usage: install.sh DIRECTORY
 set -euo pipefail
 
@@ -24,9 +25,31 @@ launcher() {
     cat >"$dir/bin/chromium" <<END
 #!/bin/sh
 ${2:+export LD_LIBRARY_PATH="$2"}
+[ ! -f "$dir/fonts.conf" ] || export FONTCONFIG_FILE="$dir/fonts.conf"
 exec "$1" "\$@"
 END
     chmod +x "$dir/bin/chromium"
+}
+
+# Unpacks the fonts, and makes them the only ones.
+fonts() {
+    [ ! -f "$dir/fonts.conf" ] || return 0
+    command -v apt-get >/dev/null || return 0
+    rm -rf "$dir/fonts"
+    mkdir -p "$dir/fonts"
+    (cd "$dir/fonts" && apt-get download fonts-dejavu-core >/dev/null 2>&1) || return 0
+    # Of its own in newer releases.
+    (cd "$dir/fonts" && apt-get download fonts-dejavu-mono >/dev/null 2>&1) || true
+    for deb in "$dir"/fonts/*.deb; do dpkg -x "$deb" "$dir/fonts"; done
+    rm -f "$dir"/fonts/*.deb
+    cat >"$dir/fonts.conf" <<END
+<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig>
+  <dir>$dir/fonts</dir>
+  <cachedir>$dir/fonts/cache</cachedir>
+</fontconfig>
+END
 }
 
 installed() {
@@ -70,6 +93,7 @@ unpacked() {
 }
 
 installed || unpacked
+fonts
 if ! echo "$axe_sha256  $dir/axe.min.js" | sha256sum --check --status 2>/dev/null; then
     (cd "$dir" && PATH="$base/bin:$PATH" npm pack --silent "axe-core@$axe" >/dev/null)
     tar -xzf "$dir/axe-core-$axe.tgz" -C "$dir" --strip-components=1 package/axe.min.js

@@ -15,7 +15,8 @@ export const shared = { console: /** @type {any} */ (null) };
 /** Returns the model, and draws the component again when it changes. @returns {Console} */
 export function useConsole() {
   const [, draw] = useState(0);
-  useEffect(() => shared.console.subscribe(() => draw((/** @type {number} */ n) => n + 1)), []);
+  // An effect after the frame would miss a change before it.
+  useLayoutEffect(() => shared.console.subscribe(() => draw((/** @type {number} */ n) => n + 1)), []);
   return shared.console;
 }
 

@@ -71,7 +71,7 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/status", Scope::Read, Everything),
     access("GET", "/metrics", Scope::Read, Everything),
     access("GET", "/v1/agents", Scope::Read, Selected),
-    // What a session may be started in, it can list, too.
+    // A session may be started in these directories, and can list them, too.
     access("GET", "/v1/directories", Scope::Prompt, Selected),
     access("GET", "/v1/doctor", Scope::Read, Everything),
     access("GET", "/v1/leases", Scope::Read, Everything),

@@ -318,7 +318,7 @@ impl GatewayClient {
     }
 }
 
-/// Stream that stands for something that the gateway keeps open meanwhile.
+/// Event stream that keeps a resource of the gateway open.
 pub(crate) struct HeldStream {
     body: Incoming,
     parser: SseParser,

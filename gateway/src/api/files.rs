@@ -132,7 +132,7 @@ pub(crate) struct DirectoriesQuery {
     /// Agent of the session to start; absent takes the configured default.
     #[param(value_type = Option<String>)]
     agent: Option<AgentName>,
-    /// Beginning of the path. Without it, the directories that the configuration allows.
+    /// Prefix of the path; absent lists the directories that the configuration allows.
     prefix: Option<String>,
 }
 

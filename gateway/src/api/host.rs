@@ -1,5 +1,4 @@
-//! What the gateway runs on, and what was decided: its leases with their evidence, the checks of `doctor`, and who answered
-//! which permission request.
+//! Handlers for leases and their evidence, the checks of `doctor`, and the audit of permission requests.
 
 use crate::api::Api;
 use crate::api::access::VisibleSessions;
@@ -16,14 +15,19 @@ use std::path::Path as FilePath;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::sync::Semaphore;
 use utoipa::IntoParams;
 
 /// Maximum number of settled permission requests in a list.
 const AUDIT_MAX: u64 = 500;
-/// Maximum number of rows that are read for them: those of other agents are left out.
+/// Maximum number of rows read for a list of a caller with limited agents.
 const AUDIT_READ_MAX: u64 = 10_000;
-/// Time limit of all checks.
+/// Maximum size of the requests in a list, in bytes: an agent's request may have megabytes.
+const AUDIT_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Time limit of all checks, with the wait for those of another request.
 const DOCTOR: Duration = Duration::from_secs(30);
+/// One `doctor` runs at a time, for all requests.
+static DOCTORS: Semaphore = Semaphore::const_new(1);
 
 /// `GET /v1/leases`: the process trees that the supervisor holds for this gateway, the newest first.
 pub(crate) async fn leases(State(api): State<Api>) -> Result<Json<Vec<LeaseView>>, ApiError> {
@@ -62,7 +66,7 @@ pub(crate) async fn audit(
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     let limit = query.limit.unwrap_or(AUDIT_MAX).min(AUDIT_MAX);
     let read = if caller.is_limited() { AUDIT_READ_MAX } else { limit };
-    let rows = api.service.settled_permissions(read).await?;
+    let rows = api.service.settled_permissions(read, AUDIT_BYTES_MAX).await?;
     let mut visible = VisibleSessions::new(&api.service, caller);
     let mut found = Vec::new();
     for row in rows {
@@ -90,7 +94,12 @@ async fn check(state_dir: &FilePath, config: Option<&FilePath>) -> Result<Vec<Ch
         command.arg("--config").arg(config);
     }
     command.stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
-    let Ok(output) = tokio::time::timeout(DOCTOR, command.output()).await else {
+    let output = async {
+        // The semaphore is never closed.
+        let _place = DOCTORS.acquire().await;
+        command.output().await
+    };
+    let Ok(output) = tokio::time::timeout(DOCTOR, output).await else {
         return Err(failed(format!("no result within {} s", DOCTOR.as_secs())));
     };
     let output = output.map_err(|error| failed(error.to_string()))?;

@@ -70,7 +70,7 @@ enum Wanted {
 pub(crate) struct ConsoleListener {
     /// Loopback address; `None` for one of the configuration, or a free port.
     pub(crate) at: Option<SocketAddr>,
-    /// Closes a listener that is opened for this.
+    /// Cancelled to close the listener of this console.
     pub(crate) stop: CancellationToken,
     /// The address, or the reason why there is none.
     pub(crate) reply: oneshot::Sender<Result<SocketAddr, String>>,

@@ -57,7 +57,7 @@ enum Answer {
     Text(&'static [&'static str]),
 }
 
-/// `GET /v1/openapi.json`. Compressed, because every console reads it.
+/// `GET /v1/openapi.json`. Compressed, because every console loads the document.
 pub(crate) async fn document(request: Request) -> Response {
     static FILE: LazyLock<WebFile> =
         LazyLock::new(|| WebFile::new("application/json", render().into_bytes()));

@@ -19,11 +19,11 @@ const SIGN_IN_MS: u64 = 12 * 3_600_000;
 /// State of a code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CodeState {
-    /// Nobody has used it yet.
+    /// Not used yet.
     Unused,
-    /// It was exchanged for this token.
+    /// Exchanged for this token.
     Used { token: TokenDigest, at_ms: u64 },
-    /// Its token was ended.
+    /// Its token has ended.
     Over,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct SignIns {
     all: Arc<RwLock<Vec<OpenConsole>>>,
 }
 
-/// Console of a running command. Its code and its sign-in end when it is dropped.
+/// Guard of a console: dropping it ends the code and the sign-in.
 pub(super) struct ConsoleGrant {
     id: TokenId,
     sign_ins: SignIns,
@@ -132,7 +132,7 @@ impl SignIns {
         Some((principal, lease))
     }
 
-    /// Ends the sign-in of a token without ending its requests. Returns what ends them.
+    /// Ends the sign-in of a token. Returns the cancellation token of the sign-in's running requests.
     pub(super) fn log_out(&self, token: TokenDigest) -> Option<CancellationToken> {
         let mut all = self.all.write();
         let is_of = |console: &&mut OpenConsole| matches!(console.state, CodeState::Used { token: of, .. } if of == token);
@@ -141,7 +141,7 @@ impl SignIns {
         Some(console.ended.clone())
     }
 
-    /// Ends a sign-in by its id. `None` if there is none.
+    /// Ends the sign-in with this id. Returns `None` for an unknown id.
     pub(super) fn revoke(&self, id: &str, now_ms: u64) -> Option<TokenView> {
         let mut all = self.all.write();
         let console = all.iter_mut().find(|console| console.id.to_string() == id)?;

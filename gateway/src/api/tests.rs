@@ -587,23 +587,3 @@ async fn requests_reach_the_service_with_their_idempotency_key() {
     let absent = client.get::<Value>("/v1/health").await.unwrap_err();
     assert_eq!(absent.code, Code::GatewayUnavailable);
 }
-
-/// A session that was closed before its agent had opened it never opened.
-#[tokio::test]
-async fn session_closed_during_start_is_reported_failed() {
-    let (dir, fake, server) = start_server(LIMITS);
-    let client = GatewayClient::new(dir.path());
-    for (state, want) in [
-        (SessionState::Idle, json!(["open", null])),
-        (SessionState::Running, json!(["open", null])),
-        (SessionState::Error, json!(["failed", null])),
-        (SessionState::Creating, json!(["pending", null])),
-        (SessionState::Closed, json!(["failed", "ACP_SESSION_CLOSED"])),
-    ] {
-        fake.state.lock().unwrap().0 = state;
-        let spawn = json!({ "wait_s": u8::from(state != SessionState::Creating) });
-        let view: Value = client.post("/v1/sessions", &spawn, &IdempotencyKey::mint()).await.unwrap();
-        assert_eq!(json!([view["opening"], view["error"]["code"]]), want, "{state}");
-    }
-    server.end().await;
-}

@@ -62,7 +62,7 @@ pub(super) struct TokenLease {
     pub(super) token: TokenDigest,
     /// Cancelled when the token is revoked.
     pub(super) revoked: CancellationToken,
-    /// Time until it is refused; `None` for never.
+    /// Remaining validity; `None` without an end.
     pub(super) expires_in: Option<Duration>,
 }
 
@@ -106,7 +106,7 @@ impl TokenRegistry {
         self.inner.clock.wall_ms()
     }
 
-    /// Returns a new token that nobody has.
+    /// Creates a random token.
     ///
     /// # Errors
     /// `RUNTIME` without random bytes.

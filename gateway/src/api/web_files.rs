@@ -17,7 +17,7 @@ use std::sync::LazyLock;
 static SOURCE: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/console");
 /// The page of the console.
 const INDEX: &str = "index.html";
-/// Beginning of the paths that name the page, too: the page itself knows what to show there.
+/// Prefix of the paths that are answered with the page.
 const PAGES: &str = "s/";
 
 /// What the page may load and do: its own files and this gateway's API. Text that becomes code is refused twice, by the
@@ -38,7 +38,7 @@ static HEADERS: [(HeaderName, &str); 5] = [
 pub(super) struct WebFile {
     kind: &'static str,
     plain: Bytes,
-    /// Absent if compression does not make it smaller.
+    /// Compressed content; `None` if compression does not reduce the size.
     compressed: Option<Bytes>,
     etag: HeaderValue,
 }
@@ -113,7 +113,7 @@ impl WebFile {
 }
 
 impl WebFiles {
-    /// Returns the file at the path of a request, and whether its content will never change.
+    /// Returns the file at a path, and true if the path names one build's content.
     fn find(&self, path: &str) -> Option<(&WebFile, bool)> {
         let path = path.strip_prefix('/')?;
         let of_build = path.strip_prefix(self.version.as_str());

@@ -76,7 +76,7 @@ pub(crate) struct GatewayService {
     pub(crate) started_at_ms: u64,
 }
 
-/// Failure of a request to the supervisor that it refused, or to which it does not answer.
+/// Failure of a refused or unanswered request to the supervisor.
 fn no_answer(what: &str, answer: Result<protocol::Reply, CallError>) -> Failure {
     let unavailable =
         |why: String| Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable();
@@ -273,8 +273,8 @@ impl Service for GatewayService {
         })
     }
 
-    fn settled_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
-        Box::pin(async move { Ok(self.store.settled_permissions(limit).await?) })
+    fn settled_permissions(&self, limit: u64, bytes_max: usize) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        Box::pin(async move { Ok(self.store.settled_permissions(limit, bytes_max).await?) })
     }
 
     fn state_dir(&self) -> Option<&Path> {

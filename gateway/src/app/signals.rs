@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub(crate) struct ServiceSignals {
     terminate: Signal,
     interrupt: Signal,
-    /// For a service that ends with its terminal.
+    /// SIGHUP of a service that ends with its terminal.
     hangup: Option<Signal>,
     /// Requests a configuration reload.
     pub(super) reload: Option<Signal>,

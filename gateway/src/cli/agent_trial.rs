@@ -103,7 +103,7 @@ struct StoredSession {
     title: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     updated_at: Option<String>,
-    /// Open session of the gateway that continues it.
+    /// Open session of the gateway that continues the stored one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     session_key: Option<SessionKey>,
 }
@@ -200,8 +200,8 @@ fn format_stored(stored: &StoredSessions) -> String {
     )
 }
 
-/// Starts the agent in a session of its own, follows it until it is open, its turn has ended or its list is complete, and
-/// closes the session. The events go to standard error, so that standard output has the result alone.
+/// Starts the agent in a temporary session, follows the session until it is open, its turn has ended or its list is
+/// complete, and closes it. The events go to standard error, so that standard output has the result alone.
 async fn try_agent(
     global: &GlobalArgs,
     args: &TrialArgs,

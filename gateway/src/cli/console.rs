@@ -37,7 +37,7 @@ pub(crate) struct ConsoleArgs {
     /// Loopback address and port of the console
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// What the console may do: read, prompt, approve or admin
+    /// Scope of the console: read, prompt, approve or admin
     #[arg(long, default_value_t = Scope::Admin, add = ArgValueCandidates::new(scopes))]
     scope: Scope,
 }
@@ -79,7 +79,7 @@ async fn opened(held: &mut HeldStream) -> Option<ConsoleOpenedView> {
     serde_json::from_str(&held.next().await?.data).ok()
 }
 
-/// Failure of a console whose gateway is gone: its code and its sign-in were in that gateway's memory only.
+/// Failure after the end of the gateway, whose memory had the code and the sign-in.
 fn ended() -> Failure {
     let text = "The gateway has ended, and with it this console and its sign-in. Sessions and agents are not affected. Once \
                 the gateway runs again, `acp-gateway console` prints a new link.";

@@ -324,7 +324,7 @@ impl GlobalArgs {
         format!("acp-gateway{dir} {verb}{config}")
     }
 
-    /// Repeats the paths that were given in the commands of this program that a text advises.
+    /// Repeats the given paths in advised commands.
     pub(crate) fn repeat_paths(&self, text: &str, config: Option<&Path>) -> String {
         let own = self.advise("", None);
         let repeated = ["`", "run: "].iter().fold(text.to_owned(), |text, before| {

@@ -1,5 +1,5 @@
-//! `sessions prune`: closes the sessions that were idle for a time. The gateway closes each on the condition that it is still
-//! idle, so that a prompt that arrives after the list was made keeps its session.
+//! `sessions prune`: closes idle sessions. The gateway closes a session only if it is still idle: a prompt after the listing
+//! keeps its session open.
 
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::output::{CliError, CliResult, Out, age, name, now_ms, table};
@@ -50,9 +50,9 @@ pub(crate) struct PruneArgs {
 #[derive(Debug, Default, Serialize)]
 struct PruneOutput {
     dry_run: bool,
-    /// True if more sessions may be that old.
+    /// True if the list of idle sessions was cut.
     more: bool,
-    /// Sessions that were closed; with `dry_run`, those that would be.
+    /// Closed sessions; with `dry_run`, the sessions to close.
     closed: Vec<SessionKey>,
     /// Sessions that were in use again, with the reason.
     kept: Vec<KeptSession>,
@@ -115,7 +115,7 @@ async fn idle_sessions(
     Ok((found, more))
 }
 
-/// Shows the sessions, and asks whether to close them.
+/// Lists the sessions and asks for confirmation.
 async fn confirmed(found: &[SessionView], args: &PruneArgs, out: &mut Out) -> Result<bool, CliError> {
     if out.json || !io::stdin().is_terminal() {
         let text = format!("{} would be closed: add --yes to close them, or --dry-run", count(found.len()));

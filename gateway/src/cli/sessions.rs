@@ -134,7 +134,7 @@ pub(crate) enum SessionsCommand {
     Delete(EndArgs),
     /// Close a session to begin again with another one
     Reset(EndArgs),
-    /// Close the sessions that nobody has used for a time
+    /// Close the sessions without activity for a given time
     Prune(PruneArgs),
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct AcpxProbe {
     supervisor: SupervisorClient,
     runtime: Arc<AcpxRuntime>,
     health: Arc<Mutex<BackendHealth>>,
-    /// Notified when somebody asks for the health of a backend that was not usable: its programs may be installed now.
+    /// Notified by each check of the health while the backend is not usable: its programs may be installed now.
     asked: Arc<Notify>,
 }
 
@@ -86,7 +86,10 @@ impl AcpxProbe {
                 () = stop.cancelled() => return,
                 changed = changes.changed() => if changed.is_err() { return },
                 changed = status.changed() => if changed.is_err() { return },
-                () = self.asked.notified() => tokio::time::sleep(LOOK_UP_PAUSE).await,
+                () = async {
+                    self.asked.notified().await;
+                    tokio::time::sleep(LOOK_UP_PAUSE).await;
+                } => {}
             }
         }
     }

@@ -218,9 +218,10 @@ pub(crate) trait Service: Send + Sync + 'static {
         let _ = id;
         Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
     }
-    /// Returns at most `limit` settled permission requests of all sessions, the newest first.
-    fn settled_permissions(&self, limit: u64) -> ServiceFuture<'_, Vec<PermissionRow>> {
-        let _ = limit;
+    /// Returns settled permission requests of all sessions, the newest first: at most `limit`, and about `bytes_max` bytes of
+    /// requests.
+    fn settled_permissions(&self, limit: u64, bytes_max: usize) -> ServiceFuture<'_, Vec<PermissionRow>> {
+        let _ = (limit, bytes_max);
         Box::pin(async { Ok(Vec::new()) })
     }
     /// Returns the state directory; `None` without one.

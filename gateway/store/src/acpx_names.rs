@@ -57,7 +57,7 @@ pub fn check_free(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<(),
     }
 }
 
-/// The newest closed session with the name in exactly its directory that is not removed.
+/// Returns the newest closed session with this name in this directory, except deleted ones.
 fn last_closed(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<Option<SessionKey>, StoreError> {
     const SQL: &str = "SELECT session_key FROM acp_acpx_names AS named JOIN acp_sessions AS session USING (session_key) \
         WHERE named.agent = ?1 AND named.cwd = ?2 AND name = ?3 AND is_open = 0 AND ending IS NOT 'deleted' \

@@ -94,13 +94,13 @@ pub fn last_id(db: &Db) -> Result<u64, StoreError> {
     Ok(db.first(SQL, &[], |row| row.get("event_id"))?.unwrap_or(0))
 }
 
-/// Time of the last row; 0 if there are no events.
+/// Time of the last row; `None` if there are no events.
 ///
 /// # Errors
 /// SQLite errors.
-pub(crate) fn last_at_ms(db: &Db) -> Result<u64, StoreError> {
+pub(crate) fn last_at_ms(db: &Db) -> Result<Option<u64>, StoreError> {
     const SQL: &str = "SELECT created_at FROM acp_events ORDER BY event_id DESC LIMIT 1";
-    Ok(db.first(SQL, &[], |row| row.get("created_at"))?.unwrap_or(0))
+    db.first(SQL, &[], |row| row.get("created_at"))
 }
 
 /// Highest event ids of the journal.

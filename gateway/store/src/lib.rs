@@ -110,7 +110,7 @@ struct Inner {
 /// Times when the store was opened.
 #[derive(Debug, Clone, Copy)]
 struct OpeningTimes {
-    /// Time of the last row of the journal, milliseconds since the Unix epoch; 0 without one.
+    /// Time of the last row of the journal, or of the opening without one, in milliseconds since the Unix epoch.
     last_at_ms: u64,
     /// [`Clock::now_ms`].
     opened_ms: u64,
@@ -141,8 +141,8 @@ impl StoreParts {
     /// Puts a store together. Its transactions wait for the writer, which the caller runs.
     pub fn assemble(self) -> (Store, Writer) {
         let Self { dir, identity, db, readers, files, lock, bounds, clock } = self;
-        // Without it no row is old.
-        let last_at_ms = events::last_at_ms(&db).unwrap_or(0);
+        // An empty journal has no row that the wall clock could make old. If the time cannot be read, no row is old.
+        let last_at_ms = events::last_at_ms(&db).map_or(0, |at_ms| at_ms.unwrap_or_else(|| clock.wall_ms()));
         let times = OpeningTimes { last_at_ms, opened_ms: clock.now_ms() };
         #[expect(clippy::disallowed_methods, reason = "bounded by `places`")]
         let (queue, jobs) = channel();

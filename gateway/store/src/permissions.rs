@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use acp_core::permission::parse_permission_id;
 use acp_core::rows::{PermissionRow, ResolvedBy};
 use acp_shared::ids::{LeaseId, SessionKey};
+use std::ops::ControlFlow;
 
 const COLUMNS: &str = "lease_id, session_key, ask_json, state, option_id, settled_by, settled_without, created_at, \
     deadline_at";
@@ -104,15 +105,33 @@ impl Store {
         self.read("all_pending_permissions", move |db| db.all(&sql, params![rows_max], from_row)).await
     }
 
-    /// Settled permission requests of all sessions, the newest first, at most `rows_max`.
+    /// Settled permission requests of all sessions, the newest first: at most `rows_max`, and about `bytes_max` bytes of
+    /// requests, but at least one.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn settled_permissions(&self, rows_max: u64) -> Result<Vec<PermissionRow>, StoreError> {
+    pub async fn settled_permissions(
+        &self,
+        rows_max: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<PermissionRow>, StoreError> {
         // In the order of the rows themselves, which is that of `ord`: nothing is sorted, and nothing older is read.
         let sql = format!(
             "SELECT {COLUMNS} FROM acp_permission WHERE state <> 'pending' ORDER BY rowid DESC LIMIT ?1"
         );
-        self.read("settled_permissions", move |db| db.all(&sql, params![rows_max], from_row)).await
+        self.read("settled_permissions", move |db| {
+            let (mut found, mut bytes) = (Vec::new(), 0);
+            db.visit(&sql, params![rows_max], |row| {
+                let row = from_row(row)?;
+                bytes += row.request.params.len();
+                if bytes > bytes_max && !found.is_empty() {
+                    return Ok(ControlFlow::Break(()));
+                }
+                found.push(row);
+                Ok(ControlFlow::Continue(()))
+            })?;
+            Ok(found)
+        })
+        .await
     }
 }

@@ -198,8 +198,11 @@ impl FileQueues {
         let setting = HelperSetting { requester, roots };
         match jobs.try_send(FilesJob { setting, op, to, _bytes: bytes }) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(job) | mpsc::error::TrySendError::Closed(job)) => {
+            Err(mpsc::error::TrySendError::Full(job)) => {
                 busy(job.to, "too many file requests of this session are pending");
+            }
+            Err(mpsc::error::TrySendError::Closed(job)) => {
+                busy(job.to, "the file helper of this session is ending; the next one starts then");
             }
         }
     }

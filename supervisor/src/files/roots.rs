@@ -15,7 +15,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// Maximum number of names of a directory that are read to list the first of them.
+/// Maximum number of entries that a listing of a directory reads.
 const LISTED_NAMES_MAX: usize = 20_000;
 /// Maximum number of attempts for a lookup that fails because a directory was moved meanwhile.
 const LOOKUP_TRIES: usize = 128;
@@ -173,18 +173,16 @@ impl Roots {
     fn list_directory(&self, path: &str, entries_max: usize) -> RootsResult<(Vec<FilesEntry>, bool)> {
         let (root, below) = self.locate(path)?;
         let dir = lookup(&root.dir, below, DIR)?;
-        let (mut names, mut more) = (Vec::new(), false);
-        for entry in fs::Dir::read_from(&dir)? {
-            let entry = entry?;
-            match entry.file_name().to_str() {
-                Ok("." | "..") | Err(_) => {}
-                Ok(_) if names.len() >= LISTED_NAMES_MAX => {
-                    more = true;
-                    break;
-                }
-                Ok(name) => names.push(name.to_owned()),
+        let mut all = fs::Dir::read_from(&dir)?;
+        let mut names = Vec::new();
+        for entry in all.by_ref().take(LISTED_NAMES_MAX) {
+            if let Ok(name) = entry?.file_name().to_str()
+                && !matches!(name, "." | "..")
+            {
+                names.push(name.to_owned());
             }
         }
+        let mut more = all.next().is_some();
         names.sort_unstable();
         more |= names.len() > entries_max;
         names.truncate(entries_max);

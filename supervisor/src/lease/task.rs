@@ -71,7 +71,7 @@ pub async fn run<S: Sys>(
     asked: SpawnRequest,
     mut commands: mpsc::Receiver<LeaseCmd>,
 ) {
-    // Boxed, so that a running lease does not keep the larger state of its start.
+    // The state of a start is larger than that of a running lease, so it is boxed.
     let Some(mut task) = Box::pin(LeaseTask::start(context, lease, asked)).await else { return };
     if let Some(to) = task.run_until_ended(&mut commands).await {
         drop(to.send(task.export(commands)));

@@ -6,8 +6,9 @@ use acp_tests::house::{House, Plan};
 use acp_tests::wait::{LONG, SOON, eventually, until};
 use serde_json::{Value, json};
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// A browser and a gateway whose listener keeps its port over restarts.
 pub(crate) struct Desk {
@@ -84,23 +85,9 @@ fn link_signs_in_without_leaving_a_trace_for_other_servers() {
     check(&page);
 
     // An agent's development server on another port of the same host: opened beside the console, in the same browser.
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let other = server.local_addr().unwrap();
-    let heard = std::thread::spawn(move || {
-        let (mut stream, _) = server.accept().unwrap();
-        let mut head = Vec::new();
-        let mut block = [0; 4096];
-        while !head.ends_with(b"\r\n\r\n") {
-            let n = stream.read(&mut block).unwrap();
-            head.extend_from_slice(&block[..n]);
-        }
-        stream
-            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<p>dev</p>")
-            .unwrap();
-        String::from_utf8_lossy(&head).to_lowercase()
-    });
+    let (other, heard) = development_server();
     page.open(&format!("http://{other}/"));
-    let heard = heard.join().unwrap();
+    let heard = heard.recv_timeout(LONG).unwrap();
     assert!(
         !heard.contains("cookie:") && !heard.contains("authorization:") && !heard.contains("referer:"),
         "{heard}"
@@ -108,6 +95,8 @@ fn link_signs_in_without_leaving_a_trace_for_other_servers() {
     assert_eq!(page.eval("sessionStorage.length + localStorage.length"), 0, "storage belongs to one port");
     let theft = format!("fetch('http://{}/v1/sessions').then(() => 'read', () => 'refused')", console.at);
     assert_eq!(page.eval(&theft), "refused", "a page of another port");
+    // The browser reports this refusal of the other page.
+    let _ = page.problems();
 
     page.open(&format!("http://{}/", console.at));
     page.until("the same tab is signed in", "document.querySelector('.sessions')");
@@ -130,7 +119,7 @@ fn expired_and_revoked_tokens_lead_to_the_sign_in() {
     desk.sign_in(&page, &desk.token("phone", &["--scope", "approve"]));
     let _ = desk.house.verb(&["token", "revoke", "phone"]);
     page.shows("the token has expired or was revoked");
-    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "8s"]));
+    page.fill("textbox", "Token", &desk.token("short", &["--scope", "read", "--expires", "15s"]));
     page.click("button", "Sign in");
     page.until("the list of sessions", "document.querySelector('.sessions')");
     page.shows("the token has expired or was revoked");
@@ -251,8 +240,9 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
     page.fill("textbox", "Prompt for scripted", "say got it");
     page.press("Control+Enter");
     page.shows("got it");
-    let prompts = desk.house.received("session/prompt");
-    let sent = prompts[0]["params"]["prompt"].to_string();
+    // The page shows the prompt before the agent has it.
+    let first = || desk.house.received("session/prompt").into_iter().next();
+    let sent = eventually(SOON, "the prompt", first)["params"]["prompt"].to_string();
     assert!(sent.contains("dot.png"), "{sent}");
     page.press("Escape");
     for (second, place) in [("a", "Agents"), ("p", "Processes"), ("h", "Health")] {
@@ -266,6 +256,36 @@ fn files_are_pasted_and_pages_are_reached_by_keys() {
     drop(page);
     drop(browser);
     desk.house.end();
+}
+
+/// A server of something else: its address, and the heads of the requests that it gets.
+fn development_server() -> (SocketAddr, Receiver<String>) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = server.local_addr().unwrap();
+    // More than the requests of the test; a thread that finds it full waits for the end of the test.
+    let (told, heard) = sync_channel(64);
+    // A browser may open connections that it does not use.
+    std::thread::spawn(move || {
+        for stream in server.incoming().flatten() {
+            let told = told.clone();
+            std::thread::spawn(move || told.send(answer(stream)?).ok());
+        }
+    });
+    (at, heard)
+}
+
+/// Answers a request with a page; its head in lower case, or `None` if the connection ends before.
+fn answer(mut stream: TcpStream) -> Option<String> {
+    let (mut head, mut block) = (Vec::new(), [0; 4096]);
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut block).ok()? {
+            0 => return None,
+            n => head.extend_from_slice(&block[..n]),
+        }
+    }
+    let page = b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n<p>dev</p>";
+    stream.write_all(page).ok()?;
+    Some(String::from_utf8_lossy(&head).to_lowercase())
 }
 
 /// SIGKILL of the gateway while an answer arrives: the page shows each piece once, and a prompt sent meanwhile runs once.

@@ -5,8 +5,9 @@ use crate::source::{Source, sources};
 use crate::words::calls;
 
 /// Files and directories of the gateway's code that may use the file system, with the purpose.
-const ALLOWED: [(&str, &str); 8] = [
+const ALLOWED: [(&str, &str); 9] = [
     ("cli/", "commands of a user, configuration and logs"),
+    ("app/signals.rs", "the terminal, to know whether it is gone"),
     ("api/socket.rs", "the socket"),
     ("api/peer_ancestry.rs", "/proc"),
     ("api/tokens.rs", "random bytes of the kernel"),

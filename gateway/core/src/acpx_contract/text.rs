@@ -76,11 +76,8 @@ impl TurnText {
             return;
         }
         match kind {
-            EventKind::AgentThought => {
-                if self.thought.len() < THOUGHT_BYTES_MAX {
-                    self.thought.push_str(&chunk_text(row).unwrap_or_default());
-                }
-            }
+            EventKind::AgentThought if self.thought.len() >= THOUGHT_BYTES_MAX => {}
+            EventKind::AgentThought => self.thought.push_str(&chunk_text(row).unwrap_or_default()),
             EventKind::AgentMessage => {
                 self.flush_thought(out);
                 self.write(&chunk_text(row).unwrap_or_default(), out);

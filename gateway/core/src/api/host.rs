@@ -1,4 +1,4 @@
-//! Responses about what the gateway runs on, and what was decided: leases, checks, settled permission requests.
+//! Responses about leases, checks of the installation, and settled permission requests.
 
 use crate::api::PermissionView;
 use crate::rows::{PermissionRow, PermissionState, ResolvedBy};
@@ -69,7 +69,7 @@ impl From<LeaseInfo> for LeaseView {
     }
 }
 
-/// `GET /v1/leases/{id}`: the record of a lease, and what its processes show now.
+/// `GET /v1/leases/{id}`: the record of a lease and the current state of its processes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EvidenceView {
     /// The lease.
@@ -93,7 +93,7 @@ pub struct FactView {
     pub name: String,
     /// Recorded value; may be empty.
     pub recorded: String,
-    /// Value now; empty if it cannot be read.
+    /// Current value; empty if it cannot be read.
     pub live: String,
     /// True if both are equal; null if one is missing.
     pub agrees: Option<bool>,
@@ -134,11 +134,11 @@ pub struct CheckView {
     pub name: String,
     /// `ok`, `note` or `failed`.
     pub verdict: String,
-    /// What was found, and for a failure the next step.
+    /// Finding; for a failure also the next step.
     pub detail: String,
 }
 
-/// `GET /v1/audit`: a permission request that is settled.
+/// `GET /v1/audit`: a settled permission request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditView {
     /// Session of the request.
@@ -156,7 +156,7 @@ pub struct AuditView {
     pub option_name: Option<String>,
     /// Person who answered; null without one.
     pub by: Option<String>,
-    /// Cause that settled it without a person, such as `policy` or `deadline`.
+    /// Cause of a settlement without a person, such as `policy` or `deadline`.
     pub without: Option<String>,
 }
 

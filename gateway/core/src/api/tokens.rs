@@ -31,7 +31,7 @@ pub struct TokenView {
     pub name: String,
     /// What its holder may do.
     pub scope: Scope,
-    /// Patterns of the agents that it may use; empty: all agents.
+    /// Patterns of the permitted agents; empty: all agents.
     pub agents: Vec<String>,
     /// `valid`, `expired` or `revoked`.
     pub state: String,
@@ -79,9 +79,9 @@ pub struct LoginView {
 pub struct IdentityView {
     /// Name: author of prompts and answers.
     pub name: String,
-    /// Everything that the sender may do.
+    /// Scopes of the sender.
     pub scopes: Vec<Scope>,
-    /// Patterns of the agents that it may use; empty: all agents.
+    /// Patterns of the permitted agents; empty: all agents.
     pub agents: Vec<String>,
     /// Time from which its token is refused; null for never.
     pub expires_at_ms: Option<u64>,
@@ -96,7 +96,7 @@ pub struct ConsoleBody {
     /// Loopback address and port of the listener; absent takes one of the configuration, or a free port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// What the console may do.
+    /// Scope of the console.
     pub scope: Scope,
 }
 

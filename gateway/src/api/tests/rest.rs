@@ -1,4 +1,4 @@
-//! Streams of all sessions, pages of sessions, files, exports and changes of one session.
+//! Streams of all sessions, pages of sessions; spawns, files, exports and changes of one session.
 
 use super::*;
 use acp_core::api::PageCursor;
@@ -248,5 +248,25 @@ async fn liveness_tells_nothing_else() {
     let (dir, _fake, server) = start_server(LIMITS);
     assert_eq!(read(dir.path(), "/health", "").await, "{\"ok\":true}");
     assert_eq!(read(dir.path(), "/v1/permissions", "").await, "[]");
+    server.end().await;
+}
+
+/// A session that was closed before its agent had opened it never opened.
+#[tokio::test]
+async fn session_closed_during_start_is_reported_failed() {
+    let (dir, fake, server) = start_server(LIMITS);
+    let client = GatewayClient::new(dir.path());
+    for (state, want) in [
+        (SessionState::Idle, json!(["open", null])),
+        (SessionState::Running, json!(["open", null])),
+        (SessionState::Error, json!(["failed", null])),
+        (SessionState::Creating, json!(["pending", null])),
+        (SessionState::Closed, json!(["failed", "ACP_SESSION_CLOSED"])),
+    ] {
+        fake.state.lock().unwrap().0 = state;
+        let spawn = json!({ "wait_s": u8::from(state != SessionState::Creating) });
+        let view: Value = client.post("/v1/sessions", &spawn, &IdempotencyKey::mint()).await.unwrap();
+        assert_eq!(json!([view["opening"], view["error"]["code"]]), want, "{state}");
+    }
     server.end().await;
 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::process::Command;
 
-/// Maximum wait for the answer of an `up` that runs already: it may be starting.
+/// Maximum wait for the answer of a running `up`, which may be starting.
 const ANSWER_WAIT: Duration = Duration::from_secs(60);
 /// Maximum wait for the connection of an answering gateway to its supervisor.
 const SUPERVISOR_WAIT: Duration = Duration::from_secs(5);

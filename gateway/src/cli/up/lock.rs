@@ -75,13 +75,13 @@ fn read_socket(file: &File) -> Option<PathBuf> {
     (!path.is_empty()).then(|| PathBuf::from(std::ffi::OsString::from_vec(path)))
 }
 
-/// Returns the socket of the supervisor that the last `up` used. A process that holds the lock would release it by this call.
+/// Returns the socket of the supervisor that the last `up` used. Not for the holder of the lock: closing the file releases it.
 pub(crate) fn recorded_socket(state_dir: &Path) -> PathBuf {
     let file = File::open(state_dir.join(UP_LOCK_FILE)).ok();
     file.and_then(|file| read_socket(&file)).unwrap_or_else(|| supervisor_socket(state_dir))
 }
 
-/// True if a supervisor runs that `up` started: it holds the lock of its state directory, also if it does not answer.
+/// True if a supervisor that `up` started runs: the lock of its state directory is held, even if it does not answer.
 ///
 /// # Errors
 /// `RUNTIME` if the lock file cannot be opened.

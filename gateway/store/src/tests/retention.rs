@@ -5,12 +5,15 @@ use super::fixtures::{binding, event, insert_session, key, lease, open, permissi
 use crate::compact::{compact, preview};
 use crate::events::EventBounds;
 use crate::retention::{PruneRule, ROWS_AT_ONCE, age_time_ms, mark_pruned};
-use crate::{Durability, Store, StoreError, check, checkpoints, events, open as opening, schema};
+use crate::{
+    Durability, GroupBounds, Store, StoreError, check, checkpoints, events, open as opening, schema,
+};
 use acp_core::event::EventKind;
 use acp_core::retention::RetentionPolicy;
 use acp_core::rows::{BindingStatus, PermissionState, RunRow};
 use acp_core::run::RunState;
 use acp_core::writes::{ActorFence, Write};
+use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use std::path::Path;
 
@@ -112,10 +115,23 @@ fn wall_clock_that_is_ahead_makes_no_row_old() {
         ("set forward while running", now + 900 * DAY_MS, now, 2 * DAY_MS, now + 2 * DAY_MS),
         ("set back while running", now - 900 * DAY_MS, now, 2 * DAY_MS, now - 900 * DAY_MS),
         ("stopped for a year", now, now - 365 * DAY_MS, 5, now - 365 * DAY_MS + 5),
-        ("no rows", now, 0, DAY_MS, DAY_MS),
+        ("the time of the last row cannot be read", now, 0, DAY_MS, DAY_MS),
         ("a damaged time", now, u64::MAX, DAY_MS, now),
     ] {
         assert_eq!(age_time_ms(wall, last_at, uptime), want, "{case}");
+    }
+}
+
+/// A gateway that was never restarted since its first start prunes, too.
+#[tokio::test]
+async fn age_without_rows_is_measured_by_the_wall_clock() {
+    let (dir, store) = open();
+    store.close().await;
+    for now_ms in [1_000, 2_000_000_000_000] {
+        let clock = Clock::at(now_ms);
+        let store = Store::open_with(dir.path(), Durability::Normal, GroupBounds::default(), clock).unwrap();
+        assert!((now_ms..now_ms + 60_000).contains(&store.age_time_ms()), "{}", store.age_time_ms());
+        store.close().await;
     }
 }
 

@@ -55,6 +55,7 @@ async fn claim_returns_exactly_what_was_committed() {
     };
     let pending = permission(&held, 100, PermissionState::Pending);
     let settled = permission(&held, 200, PermissionState::Answered);
+    let expired = permission(&held, 250, PermissionState::Expired);
     let started = request(&held, 300, RequestState::Started);
     let answered = request(&held, 400, RequestState::Answered);
     let messages: Vec<_> = (1..=3).map(|seq| outbox(&held, seq, running.run_id)).collect();
@@ -70,7 +71,8 @@ async fn claim_returns_exactly_what_was_committed() {
         Write::Tail { lease_id: held.lease_id, offset: 77, bytes: vec![0, 255, 10] },
         event(3, None),
         Write::Permission(Box::new(pending.clone())),
-        Write::Permission(Box::new(settled)),
+        Write::Permission(Box::new(settled.clone())),
+        Write::Permission(Box::new(expired.clone())),
         Write::Request(Box::new(started.clone())),
         Write::Request(Box::new(answered)),
     ];
@@ -108,6 +110,10 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.runs(row.session_key.clone(), 2).await.unwrap(), [done.clone(), waiting]);
     assert_eq!(store.run(done.run_id).await.unwrap(), Some(done));
     assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
+    assert_eq!(store.settled_permissions(9, usize::MAX).await.unwrap(), [expired.clone(), settled]);
+    for (rows_max, bytes_max) in [(1, usize::MAX), (9, 0)] {
+        assert_eq!(store.settled_permissions(rows_max, bytes_max).await.unwrap(), std::slice::from_ref(&expired));
+    }
     assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
     let rows = RecoveryFacts {
         state: row.state,

@@ -1,5 +1,5 @@
 //! Qualities of the web console in a real browser: hostile text stays text, everything is accessible, long sessions stay
-//! fluent, the first view is fast and light, and the pictures of the manual are those of the pages.
+//! small, the first view is light, and the pictures of the manual are those of the pages. Times are printed, not checked.
 
 use super::foreign::{Desk, check, go};
 use acp_tests::browser::Page;
@@ -10,12 +10,8 @@ use data_encoding::BASE64;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Maximum duration of a task of a page while it scrolls, in milliseconds.
-const TASK_MS_MAX: f64 = 50.0;
 /// Maximum number of elements of a page with a long session.
 const ELEMENTS_MAX: u64 = 3_000;
-/// Maximum median of the time to the first rows, in milliseconds.
-const ROWS_MS_MAX: f64 = 300.0;
 /// Maximum number of bytes that a first visit transfers.
 const BYTES_MAX: f64 = 150_000.0;
 /// Share of a picture that may differ from the one of the manual: fonts and browsers differ between machines.
@@ -111,19 +107,32 @@ fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
     Some((desk, key, asking))
 }
 
+/// Nothing of the page is being loaded.
+const SETTLED: &str = "!document.querySelector('main .loading, main [aria-busy=true]')";
+
+/// Goes to a place and waits until it is drawn.
+fn visit(page: &Page<'_>, (name, hash, drawn): &(&str, String, &str)) {
+    go(page, hash);
+    page.until(name, &format!("{drawn} && {SETTLED}"));
+}
+
 /// Places of the page, with what tells that they are drawn.
 fn places(key: &str) -> Vec<(&'static str, String, &'static str)> {
     let heading = |name: &str| name.to_owned();
     vec![
         ("sessions", heading("#/"), "document.querySelector('.row-link')"),
         ("session", hash_of(key), "document.querySelector('main .permission')"),
-        ("files", format!("{}/files", hash_of(key)), "document.querySelector('main h1')"),
+        (
+            "files",
+            format!("{}/files", hash_of(key)),
+            "document.querySelector('main h1')?.innerText.startsWith('Files of')",
+        ),
         ("new", heading("#/new"), "document.querySelector('form.stack .agent-option')"),
         ("agents", heading("#/agents"), "document.querySelector('main .card')"),
         ("processes", heading("#/processes"), "document.querySelector('main .lease')"),
         ("health", heading("#/health"), "document.querySelectorAll('main .check-row').length > 8"),
-        ("answers", heading("#/audit"), "document.querySelector('main h1')"),
-        ("tokens", heading("#/tokens"), "document.querySelector('main h1')"),
+        ("answers", heading("#/audit"), "document.querySelector('main h1')?.innerText === 'Answers'"),
+        ("tokens", heading("#/tokens"), "document.querySelector('main h1')?.innerText.startsWith('Tokens')"),
     ]
 }
 
@@ -152,10 +161,9 @@ fn pages_have_no_axe_violations() {
         page.call("Emulation.setEmulatedMedia", features);
         for (width, height) in [(1280, 900), (390, 844)] {
             page.resize(width, height);
-            for (name, hash, drawn) in places(&key) {
-                go(&page, &hash);
-                page.until(name, drawn);
-                look(&page, &format!("{name} {scheme} {width}"));
+            for place in places(&key) {
+                visit(&page, &place);
+                look(&page, &format!("{} {scheme} {width}", place.0));
             }
         }
     }
@@ -167,10 +175,10 @@ fn pages_have_no_axe_violations() {
     desk.house.end();
 }
 
-/// A session of 10,000 events: scrolling has no long task, and the page has few elements.
+/// A session of 10,000 events: however far it scrolls, the page has few elements.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
-fn long_session_scrolls_without_long_tasks() {
+fn long_session_scrolls_with_few_elements() {
     let Some(desk) = Desk::new(&[]) else { return };
     let key = desk.house.spawn();
     for turn in 0..10 {
@@ -192,21 +200,21 @@ fn long_session_scrolls_without_long_tasks() {
         most = Math.max(most, document.querySelectorAll('*').length); } return most; })()";
     let most = page.eval(scroll).as_u64().unwrap();
     let tasks = page.eval("window.longTasks");
-    println!("{last} events: at most {most} elements, tasks over 50 ms: {tasks}");
+    let long = tasks.as_array().unwrap();
+    let longest = long.iter().filter_map(Value::as_f64).fold(0.0, f64::max);
+    println!("figure: scrolling {last} events: {} tasks over 50 ms, the longest {longest:.0} ms", long.len());
+    println!("figure: scrolling {last} events: at most {most} elements");
     assert!(most <= ELEMENTS_MAX, "{most} elements");
-    let long: Vec<f64> =
-        tasks.as_array().unwrap().iter().filter_map(Value::as_f64).filter(|ms| *ms > TASK_MS_MAX).collect();
-    assert_eq!(long, Vec::<f64>::new());
     check(&page);
     drop(page);
     drop(browser);
     desk.house.end();
 }
 
-/// Time from the navigation to the first painted rows, and bytes on the wire, without any cache.
+/// Bytes on the wire of a first visit, and the time from the navigation to the first painted rows, without any cache.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
-fn first_view_is_fast_and_light() {
+fn first_view_is_light() {
     let Some((desk, key, asking)) = furnished(&[]) else { return };
     let browser = desk.browser();
     let token = desk.token("ann", &["--scope", "approve"]);
@@ -229,9 +237,8 @@ fn first_view_is_fast_and_light() {
         check(&page);
     }
     times.sort_by(f64::total_cmp);
-    println!("rows after {times:.0?} ms, at most {most} bytes");
-    let median = f64::midpoint(times[4], times[5]);
-    assert!(median <= ROWS_MS_MAX, "median {median:.0} ms of {times:.0?}");
+    println!("figure: first rows: median {:.0} ms of {times:.0?}", f64::midpoint(times[4], times[5]));
+    println!("figure: first view: at most {most} bytes");
     assert!(most <= BYTES_MAX, "{most} bytes");
     drop(browser);
     cancel(&desk, &key, asking);
@@ -241,6 +248,9 @@ fn first_view_is_fast_and_light() {
 fn picture_file(name: &str) -> PathBuf {
     repository().join("docs/manual/pictures").join(format!("console-{name}.png"))
 }
+
+/// Makes what differs between machines and runs the same.
+const STEADY: &str = include_str!("steady.js");
 
 /// Share of the cells of 8 × 8 pixels whose mean colour differs clearly, compared in the browser.
 const COMPARE: &str = "(async (one, two) => { const cells = async data => { const image = new Image(); \
@@ -263,16 +273,22 @@ fn pictures_of_the_manual_are_those_of_the_pages() {
     let console = super::open(&desk.house, &[]);
     let browser = desk.browser();
     let page = browser.page(1280, 800);
+    let root = desk.house.world.path("");
+    let steady = STEADY.replace("__ROOT__", &json!(root.to_str().unwrap().trim_end_matches('/')).to_string());
+    page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": steady}));
+    let light = json!({"features": [{"name": "prefers-color-scheme", "value": "light"}]});
+    page.call("Emulation.setEmulatedMedia", light);
     page.open(&format!("http://{}/#code={}", console.at, console.code));
     page.until("the list of sessions", "document.querySelector('.row-link')");
     let plain = browser.page(100, 100);
     let mut differing = Vec::new();
     for (device, width, height) in [("desktop", 1280, 800), ("phone", 390, 844)] {
         page.resize(width, height);
-        for (name, hash, drawn) in places(&key) {
-            go(&page, &hash);
-            page.until(name, drawn);
-            steady(&page);
+        for place in places(&key) {
+            visit(&page, &place);
+            let name = place.0;
+            // Sizes that were measured late have their frame before the masks, and the masks one before the picture.
+            let _ = page.eval("new Promise(done => setTimeout(() => { steady(); requestAnimationFrame(() => requestAnimationFrame(done)); }, 300))");
             let picture = page.picture();
             let file = picture_file(&format!("{name}-{device}"));
             let bytes = BASE64.decode(picture.as_bytes()).unwrap();
@@ -298,13 +314,4 @@ fn pictures_of_the_manual_are_those_of_the_pages() {
     drop(console);
     cancel(&desk, &key, asking);
     desk.house.end();
-}
-
-/// Hides what differs from one run to the next: times, ids, paths, versions.
-fn steady(page: &Page<'_>) {
-    let _ = page.eval(
-        "new Promise(done => { document.querySelectorAll('time, .quiet time').forEach(it => { it.textContent = '1 min'; }); \
-         document.querySelectorAll('.pulse, .spinner').forEach(it => { it.style.animation = 'none'; }); \
-         setTimeout(done, 300); })",
-    );
 }

@@ -288,8 +288,9 @@ fn is_known_version(text: &str, versions: &str) -> bool {
 /// Returns the versions in the agent information of a session.
 pub fn versions_text(agent_info: &str) -> Option<String> {
     let info: Value = serde_json::from_str(agent_info).ok()?;
-    let acpx = info["acpx"].as_str()?;
-    Some(match info["node"].as_str() {
+    let of = |name| info.get(name).and_then(Value::as_str);
+    let acpx = of("acpx")?;
+    Some(match of("node") {
         Some(node) => format!("acpx {acpx} on Node.js {node}"),
         None => format!("acpx {acpx}"),
     })
