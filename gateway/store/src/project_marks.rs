@@ -15,12 +15,14 @@ fn key(at: &ConversationRef) -> String {
 ///
 /// # Errors
 /// SQLite errors.
-pub fn begin(tx: &Tx<'_>, at: &ConversationRef, first: &str) -> Result<String, StoreError> {
+pub fn begin(tx: &Tx<'_>, at: &ConversationRef, first: Option<&str>) -> Result<Option<String>, StoreError> {
     if let Some(mark) = meta::get(tx, &key(at))? {
-        return Ok(mark);
+        return Ok(Some(mark));
     }
-    let mark = inbox::newest_message(tx, at)?.unwrap_or_else(|| first.to_owned());
-    meta::set(tx, &key(at), &mark)?;
+    let mark = inbox::newest_message(tx, at)?.or_else(|| first.map(str::to_owned));
+    if let Some(mark) = &mark {
+        meta::set(tx, &key(at), mark)?;
+    }
     Ok(mark)
 }
 
@@ -50,18 +52,18 @@ mod tests {
         for (through, want) in [("90", "100"), ("99", "100"), ("101", "101"), ("100", "101")] {
             let (asked, through) = (at.clone(), through.to_owned());
             let mark = store.write("mark", move |tx| {
-                begin(tx, &asked, "100")?;
+                begin(tx, &asked, Some("100"))?;
                 advance(tx, &asked, &through)?;
-                begin(tx, &asked, "5")
+                begin(tx, &asked, Some("5"))
             });
-            assert_eq!(mark.await.unwrap(), want);
+            assert_eq!(mark.await.unwrap().as_deref(), Some(want));
         }
         // Another channel has no mark to move.
         let mark = store.write("mark", |tx| {
             let other = ConversationRef::new("discord", "main", "8");
             advance(tx, &other, "50")?;
-            begin(tx, &other, "5")
+            Ok([begin(tx, &other, None)?, begin(tx, &other, Some("5"))?, begin(tx, &other, None)?])
         });
-        assert_eq!(mark.await.unwrap(), "5");
+        assert_eq!(mark.await.unwrap().map(Option::unwrap_or_default), ["", "5", "5"]);
     }
 }

@@ -70,6 +70,7 @@ impl ConversationWorker {
             tokio::time::sleep(backoff.next_pause()).await;
         };
         self.read_at = None;
+        self.project_limit = None;
         if outcome != BackfillOutcome::Refused {
             self.missed = None;
         }
@@ -85,6 +86,7 @@ impl ConversationWorker {
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.read_at = None;
+                self.project_limit = None;
                 self.idle_backoff.reset();
             }
             Err(fault) => {
@@ -110,7 +112,12 @@ impl ConversationWorker {
                 return Err(RestError::Uncertain { why: "the binding cannot be read".to_owned() });
             }
             BindingLookup::Bound(place) => Some(backfill_mark(&place)),
-            BindingLookup::Unbound if self.inner.is_project(self.channel) => Some(self.project_mark().await?),
+            BindingLookup::Unbound if self.inner.is_project(self.channel) => {
+                match self.project_mark().await {
+                    Ok(mark) => Some(mark),
+                    Err(fault) => return self.handle_permanent_fault(&fault).await.map(Some).ok_or(fault),
+                }
+            }
             BindingLookup::Unbound
                 if missed.is_some() && self.inner.resolve_static_binding(self.channel).await =>
             {
@@ -144,14 +151,30 @@ impl ConversationWorker {
         Ok(Some(BackfillOutcome::Read))
     }
 
-    /// Returns the mark of a project's channel, at most [`PROJECT_WINDOW_MS`] back. A channel without one begins now.
-    async fn project_mark(&self) -> Result<Snowflake, RestError> {
-        let now_ms = self.inner.clock.wall_ms();
-        let first = Snowflake::from_ms(now_ms).to_string();
+    /// Returns the mark of a project's channel, at most [`PROJECT_WINDOW_MS`] before the first attempt. A channel without one
+    /// begins after its newest message, or before the first message that waits in the queue.
+    async fn project_mark(&mut self) -> Result<Snowflake, RestError> {
+        let since_ms = self.inner.clock.wall_ms().saturating_sub(PROJECT_WINDOW_MS);
+        let limit = *self.project_limit.get_or_insert(Snowflake::from_ms(since_ms));
+        let mark = match self.stored_project_mark(None).await? {
+            Some(mark) => mark,
+            None => {
+                // An id of Discord: the local clock may differ.
+                let newest = self.inner.rest.channel(self.channel).await?.last_message_id;
+                let waiting = self.queue.oldest_waiting().map(|from| Snowflake(from.0.saturating_sub(1)));
+                let first = [newest.or(Some(self.channel)), waiting].into_iter().flatten().min();
+                self.stored_project_mark(first).await?.unwrap_or(limit)
+            }
+        };
+        Ok(mark.max(limit))
+    }
+
+    /// Returns the stored mark of a project's channel; without one, sets it to `first`.
+    async fn stored_project_mark(&self, first: Option<Snowflake>) -> Result<Option<Snowflake>, RestError> {
+        let first = first.map(|first| first.to_string());
         let mark = self.inbox.project_mark(self.inner.at(self.channel, None), first).await;
-        let why = || RestError::Uncertain { why: "the mark of the channel cannot be read".to_owned() };
-        let mark: Snowflake = mark.and_then(|mark| mark.parse().ok()).ok_or_else(why)?;
-        Ok(mark.max(Snowflake::from_ms(now_ms.saturating_sub(PROJECT_WINDOW_MS))))
+        let mark = mark.and_then(|mark| mark.map(|mark| mark.parse().map_err(|_| mark)).transpose());
+        mark.map_err(|why| RestError::Uncertain { why: format!("mark of the project's channel: {why}") })
     }
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for

@@ -36,6 +36,10 @@ impl ConversationWorker {
     pub(super) async fn on_message_edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
         let text = self.inner.cache.me().map_or_else(|| text.clone(), |me| without_mention(&text, me));
+        if text.trim().is_empty() {
+            tracing::info!(message_id = %edit.id, thread_id = %self.channel, "edit without text ignored");
+            return;
+        }
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.cache.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
             return;

@@ -142,9 +142,15 @@ impl InboundPort for Arc<FakeControlPlane> {
         };
         Box::pin(async { lookup })
     }
-    fn project_mark(&self, _: ConversationRef, first: String) -> BoxFuture<'_, Option<String>> {
-        let mark = self.project_mark.lock().unwrap().map_or(first, |mark| mark.to_string());
-        Box::pin(async { Some(mark) })
+    fn project_mark(
+        &self,
+        _: ConversationRef,
+        first: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, String>> {
+        let mut mark = self.project_mark.lock().unwrap();
+        *mark = mark.or_else(|| first?.parse().ok());
+        let mark = mark.map(|mark| mark.to_string());
+        Box::pin(async { Ok(mark) })
     }
     fn binding_change_counter(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
@@ -232,7 +238,10 @@ impl FakeDiscord {
             (Some(id), _) if self.message_ids.contains(&id) => (StatusCode::OK, axum::Json(message_json(id))),
             (Some(_), _) => refuse(StatusCode::NOT_FOUND, 10_008),
             (None, _) if is_page => (StatusCode::OK, axum::Json(self.page(uri))),
-            (None, Some(channel)) => (StatusCode::OK, axum::Json(channel)),
+            (None, Some(mut channel)) => {
+                channel["last_message_id"] = json!(self.message_ids.clone().last().map(|id| id.to_string()));
+                (StatusCode::OK, axum::Json(channel))
+            }
             (None, None) => refuse(StatusCode::SERVICE_UNAVAILABLE, 0),
         }
     }
@@ -318,7 +327,9 @@ async fn start_with(
 ) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let static_bindings = static_bindings.iter().copied().map(Snowflake).collect();
     let settings = AccountSettings { static_bindings, ..settings("token", &serve(fake).await) };
-    let discord = Discord::new("main".to_owned(), settings, clock()).unwrap();
+    // Advances with the clock of the workers.
+    let clock = acp_shared::clock::Clock::at(clock().wall_ms());
+    let discord = Discord::new("main".to_owned(), settings, clock).unwrap();
     let inner = Arc::clone(&discord.inner);
     let (inbound, events) = websocket::event_channel(4_096);
     let connection = EventConnection::of(discord.inner.settings().token.clone(), events);

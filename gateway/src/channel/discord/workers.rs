@@ -131,6 +131,7 @@ impl ConversationWorkers {
                 last_edit: None,
                 seen: BTreeSet::new(),
                 missed: None,
+                project_limit: None,
             };
             tasks.spawn(worker.run());
             queue
@@ -155,6 +156,8 @@ pub(super) struct ConversationWorker {
     pub(super) seen: BTreeSet<Snowflake>,
     /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
+    /// Lower limit of a backfill of a project's channel, from its first attempt on until it ends.
+    pub(super) project_limit: Option<Snowflake>,
 }
 
 impl Drop for ConversationWorker {

@@ -99,6 +99,8 @@ async fn edit_by_unauthorized_user_is_ignored() {
     let (control_plane, inbound, _task, inner, behaviour, _) = start_bound(0..0).await;
     inbound.put(edited(Some(EVE), 7, 1_001, "by eve"));
     inbound.put(edited(Some(BOT), 7, 1_001, "by the bot"));
+    // Nothing is left of this one without the mention.
+    inbound.put(edited(Some(ANN), 7, 1_001, &format!("<@{BOT}> ")));
     inbound.put(edited(Some(ANN), 7, 1_001, "by ann"));
     until("edit recorded", || control_plane.count("edited") > 0).await;
     assert_eq!(control_plane.all("edited 7 "), ["1001 by ann"]);
@@ -279,7 +281,7 @@ async fn overflowed_messages_are_read_after_access_returns() {
     assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
 }
 
-/// A project's channel is read from its mark on, at most 15 minutes back; without a mark from now on.
+/// A project's channel is read from its mark on, at most 15 minutes back; without a mark from its newest message on.
 #[tokio::test]
 async fn project_is_read_from_mark_within_limit() {
     for (age_min, mark, want) in
@@ -293,7 +295,51 @@ async fn project_is_read_from_mark_within_limit() {
         add_project(&inner);
         until("channel read", || control_plane.count("queued 7") > 0).await;
         assert_eq!(control_plane.offered().len(), want, "{age_min} {mark:?}");
+        // The newest message is Discord's, whatever the local clock shows.
+        let begun = control_plane.project_mark.lock().unwrap().map(|mark| mark - before);
+        assert_eq!(begun, mark.or(Some(3)), "{age_min} {mark:?}");
     }
+}
+
+/// The 15 minutes are counted back from the first attempt, however long the channel cannot be read.
+#[tokio::test]
+async fn limit_of_project_does_not_move_with_retries() {
+    let before = Snowflake::from_ms(clock().wall_ms() - 14 * 60_000).0;
+    let fake =
+        FakeDiscord { message_ids: before + 1..before + 4, ..FakeDiscord::with_channel(Some(channel())) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    *behaviour.page_refusal.lock().unwrap() = Some((0, 503));
+    let (control_plane, _inbound, _task, inner) = start_with(false, fake, &[]).await;
+    *control_plane.project_mark.lock().unwrap() = Some(before);
+    add_project(&inner);
+    until("first attempt", || control_plane.count("lookup 7") > 0).await;
+    let two_minutes_later = inner.clock.wall_ms() + 120_000;
+    until_with_fast_clock("two minutes", || inner.clock.wall_ms() > two_minutes_later).await;
+    let attempts = control_plane.count("lookup 7");
+    until_with_fast_clock("late attempt", || control_plane.count("lookup 7") > attempts).await;
+    *behaviour.page_refusal.lock().unwrap() = None;
+    until_with_fast_clock("channel read", || control_plane.offered().len() == 3).await;
+}
+
+/// A project without a mark begins before the first message that waits, so that a restart finds this message.
+#[tokio::test]
+async fn first_mark_of_project_is_before_waiting_messages() {
+    let first = Snowflake::from_ms(clock().wall_ms() - 60_000).0;
+    let (responder, channel_response) = watch::channel(None);
+    let fake =
+        FakeDiscord { message_ids: first..first + 3, ..FakeDiscord::without_messages(channel_response) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    let (control_plane, inbound, _task, inner) = start_with(false, fake, &[]).await;
+    add_project(&inner);
+    until("newest message requested", || behaviour.channel_requests.load(Ordering::Relaxed) > 0).await;
+    inbound.put(message_event(first + 1, 7, &format!("7: {}", first + 1)));
+    inbound.put(autocomplete_event());
+    until("all events received", || control_plane.count("suggest") > 0).await;
+    responder.send_replace(Some(channel()));
+    let last = format!("7: {}", first + 2);
+    until_with_fast_clock("backfilled", || control_plane.offered().contains(&last)).await;
+    assert_eq!(control_plane.project_mark.lock().unwrap().map(|mark| mark - first), Some(0));
+    assert_eq!(control_plane.offered(), [format!("7: {}", first + 1), last]);
 }
 
 /// A full queue does not hide messages between a project's mark and the first rejected one.

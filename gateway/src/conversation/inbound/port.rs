@@ -150,10 +150,14 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn project_mark(&self, at: ConversationRef, first: String) -> BoxFuture<'_, Option<String>> {
+    fn project_mark(
+        &self,
+        at: ConversationRef,
+        first: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, String>> {
         Box::pin(async move {
-            let begin = move |tx: &acp_store::Tx<'_>| project_marks::begin(tx, &at, &first);
-            self.inner.store.write("project_mark", begin).await.map_err(log("project mark")).ok()
+            let begin = move |tx: &acp_store::Tx<'_>| project_marks::begin(tx, &at, first.as_deref());
+            self.inner.store.write("project_mark", begin).await.map_err(|fault| fault.to_string())
         })
     }
 
