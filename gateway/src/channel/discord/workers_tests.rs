@@ -29,6 +29,17 @@ fn gap() -> Event {
     Event::Gap { why: GapCause::Overflow, lost: 1 }
 }
 
+fn shown_thread(archived: bool) -> Thread {
+    Thread {
+        id: Snowflake(7),
+        guild: Some(Snowflake(9)),
+        parent: Some(Snowflake(3)),
+        archived,
+        auto_archive_minutes: 60,
+        archived_at: None,
+    }
+}
+
 fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
     let people = Principals {
@@ -235,6 +246,35 @@ async fn event_before_gap_does_not_replace_check_after_it() {
     until("checked", || control_plane.count("changed 7 Archived { by_person: true }") > 0).await;
     assert_eq!(control_plane.all("changed 7 "), ["Unarchived", "Archived { by_person: true }"]);
     until("archive state cached", || inner.cache.has_archive_state(Snowflake(7))).await;
+}
+
+/// While Discord refuses a check of the archive state, messages from the thread are processed in order and
+/// none is sent there; the next message to the thread asks again.
+#[tokio::test]
+async fn messages_are_handled_while_archive_check_fails() {
+    let (channel_response, receiver) = watch::channel(Some(thread(false)));
+    let (control_plane, inbound, _task, inner) =
+        start_with(false, FakeDiscord::without_messages(receiver), &[]).await;
+    control_plane.bind("7");
+    let conversation = Snowflake(7);
+    until("checked", || inner.cache.has_archive_state(conversation)).await;
+    channel_response.send_replace(None);
+    inbound.put(Event::ThreadChanged(shown_thread(true)));
+    until("archive state dropped", || !inner.cache.has_archive_state(conversation)).await;
+    let texts = ["one", "two", "three"];
+    for (id, text) in (1_001..).zip(texts) {
+        inbound.put(message_event(id, 7, text));
+    }
+    until("message offered", || control_plane.offered().len() == texts.len()).await;
+    assert_eq!(control_plane.offered(), texts);
+    assert!(
+        !inner.cache.has_archive_state(conversation) && control_plane.count("changed 7 Archived") == 0,
+        "the state is unknown"
+    );
+    assert!(inner.ensure_archive_state(conversation).await.is_err(), "no message is sent");
+    channel_response.send_replace(Some(thread(true)));
+    assert!(inner.ensure_archive_state(conversation).await.is_ok());
+    until("parked", || control_plane.count("changed 7 Archived { by_person: true }") > 0).await;
 }
 
 /// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
