@@ -117,7 +117,7 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus
+test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	tests/clients/install.sh "$(TARGET_DIR)/foreign"
@@ -128,6 +128,8 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test acpx -- --ignored --test-threads=1 foreign::
 	tests/foreign/install-prometheus.sh "$(TARGET_DIR)/foreign"
 	PATH="$(abspath $(TARGET_DIR)/foreign)/prometheus/usr/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign::
+	tests/foreign/install-shells.sh "$(TARGET_DIR)/foreign"
+	PATH="$(abspath $(TARGET_DIR)/foreign)/shells/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test shell -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
 
 test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
