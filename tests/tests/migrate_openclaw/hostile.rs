@@ -54,7 +54,7 @@ fn files_of_other_kinds_and_damaged_files_are_refused_by_name() {
     nix::unistd::mkfifo(&home.dir().join("openclaw.json"), Mode::S_IRWXU).unwrap();
     fs::create_dir_all(home.dir().join("discord")).unwrap();
     nix::unistd::mkfifo(&home.dir().join("discord/thread-bindings.json"), Mode::S_IRWXU).unwrap();
-    // Stray files beside the directories of agents, and text with other line ends, are nothing special.
+    // A file among the directories of agents, and text with other line ends, are no errors.
     fs::write(home.dir().join("agents/README"), "").unwrap();
     fs::write(at("crlf"), "{\r\n}\r\n").unwrap();
 

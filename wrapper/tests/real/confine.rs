@@ -193,7 +193,7 @@ fn writes_are_limited_to_roots() {
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
 }
 
-/// The private directory of a tree is created as its user, and nothing beside it is writable.
+/// The private directory of a tree is created as its user, and no directory around it is writable.
 #[test]
 fn private_directory_is_created_and_writable() {
     if !landlock_works() {
