@@ -222,6 +222,7 @@ impl Agents {
                 agent.mcp_servers.as_slice(),
             ]),
             additional_directories: configured_directories(&loaded.config, &agent),
+            private_home: None,
             client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,
             permission: policy.permission.mode.value,
