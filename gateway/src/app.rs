@@ -405,7 +405,7 @@ fn start(
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
-    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe);
+    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe, identity.instance_id);
     acpx.register(&registry);
     tokio::spawn(acpx.run(Arc::clone(&registry), stop.clone()));
     let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());

@@ -39,6 +39,9 @@ pub struct SpawnRequest {
     pub placement: Placement,
     /// First prompt, accepted in the transaction that creates the session; `None` if there is none.
     pub prompt: Option<String>,
+    /// Model, set before the first prompt, which fails if the agent refuses it; `None` keeps the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Rule about who may answer the agent's questions; `None` for the first answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voting: Option<Voting>,

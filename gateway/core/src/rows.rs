@@ -38,6 +38,9 @@ pub struct SessionOptions {
     /// Model of the agent, set through config option `model`; `None` keeps the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// True if `model` was given at the spawn: if the agent refuses it, the prompts that wait fail.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_model_required: bool,
     /// Timeout of a turn, in seconds; `None` uses the gateway's timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
@@ -78,6 +81,7 @@ impl SessionOptions {
             voting: Voting::First,
             mode_id: None,
             model: None,
+            is_model_required: false,
             timeout_s: None,
             config: Vec::new(),
             agent: AgentSettings::default(),

@@ -240,6 +240,7 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         prompt: body.prompt,
+        model: body.model,
         voting: body.voting,
         author: author(&caller, body.author)?,
         asked_by: caller.id.clone(),

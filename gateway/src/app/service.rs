@@ -93,7 +93,12 @@ fn no_answer(what: &str, answer: Result<protocol::Reply, CallError>) -> Failure 
 
 impl Service for GatewayService {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
-        Box::pin(self.manager.spawn(request, key))
+        let manager = Arc::clone(&self.manager);
+        // The caller may be dropped at any time: a client that disconnects. A committed session gets its actor nevertheless.
+        let spawning = tokio::spawn(async move { manager.spawn(request, key).await });
+        Box::pin(async move {
+            spawning.await.unwrap_or_else(|error| Err(Failure::new(Code::Runtime, error.to_string())))
+        })
     }
 
     fn prompt<'a>(

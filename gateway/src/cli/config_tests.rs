@@ -218,7 +218,8 @@ fn acpx(loaded: &LoadedConfig) -> String {
     let settings = loaded.config.backends.acpx.clone();
     let (is_enabled, copy) = (settings.enabled, settings.clone());
     let health = BackendHealth { ok: true, details: String::new() };
-    let runtime = AcpxRuntime::new("/bridge".to_owned(), move || copy.clone(), move || health.clone());
+    let runtime =
+        AcpxRuntime::new("/bridge".to_owned(), move || copy.clone(), |_| None, move || health.clone());
     let found = runtime.programs().into_iter().map(|name| (name.clone(), format!("/found/{name}"))).collect();
     let profile = agents(loaded).configured(&mine()).unwrap();
     let key = SessionKey::parse("agent:mine:acp:1").unwrap();

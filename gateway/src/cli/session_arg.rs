@@ -140,7 +140,7 @@ fn session_of_directory(views: &[SessionView], here: &Path) -> Result<SessionKey
         [only] => Ok(only.session_key.clone()),
         [] => Err(missing(format!(
             "No open session works in {}. Name one by key, id or label, or use --last; `acp-gateway sessions list` \
-             shows them.",
+             shows them. `acp-gateway sessions spawn --agent NAME` starts one here.",
             here.display()
         ))),
         several => {

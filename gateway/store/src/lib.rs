@@ -36,6 +36,7 @@ pub mod open;
 pub mod openclaw_import;
 pub mod openclaw_source;
 pub mod permissions;
+pub mod project_marks;
 pub mod readers;
 pub mod render_settings;
 pub mod requests;

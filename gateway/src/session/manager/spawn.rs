@@ -85,6 +85,9 @@ impl Manager {
         if let Some(label) = &request.label {
             options::check_label(label)?;
         }
+        if let Some(model) = &request.model {
+            options::check_model(model)?;
+        }
         let backend = self.deps.registry.require(&policy.backend.value);
         let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
         self.await_health(Arc::clone(&backend), policy).await?;
@@ -247,6 +250,8 @@ impl Manager {
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
             voting: request.voting.unwrap_or_default(),
+            model: request.model.clone(),
+            is_model_required: request.model.is_some(),
             mcp_servers: request.mcp_servers.clone(),
             auth_method: request.auth_method.clone(),
             command: request.command.clone(),

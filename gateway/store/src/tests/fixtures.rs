@@ -67,6 +67,7 @@ pub(super) fn session(name: &str) -> SessionRow {
             non_interactive: NonInteractive::Fail,
             mode_id: Some("default".into()),
             model: Some("big".into()),
+            is_model_required: true,
             voting: acp_core::permission::Voting::Owner,
             timeout_s: Some(60),
             config: vec![("effort".into(), "low".into())],
