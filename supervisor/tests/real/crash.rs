@@ -37,7 +37,7 @@ async fn check_killed_supervisor(level: &str) {
     }
     let figures = String::from_utf8(host.cli(&["metrics"]).stdout).unwrap();
     for line in ["acp_supervisor_leases{state=\"lost\"} 2", "acp_supervisor_leases_unproved 0"] {
-        assert!(figures.lines().any(|found| found == line), "{line}: {figures}");
+        assert!(figures.lines().any(|found| found == line), "{line}: {figures}{leases:#}");
     }
 }
 
