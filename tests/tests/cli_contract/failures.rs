@@ -123,7 +123,7 @@ fn refused_agent_error_names_the_next_step() {
     for (agent, want) in [
         (&["--agent", "gone"][..], "/nonexistent/agent (agents.gone.command)"),
         (&["--agent", "gon"], "Did you mean gone? `acp-gateway agents --all`"),
-        (&[], "name one with --agent"),
+        (&[], "name one, as in `--agent demo`"),
     ] {
         let output = house.cli(&[&["sessions", "spawn"], agent].concat());
         assert_eq!((output.code, output.error_code().as_str()), (Some(1), "ACP_AGENT_NOT_ALLOWED"));
