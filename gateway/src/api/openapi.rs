@@ -150,7 +150,7 @@ impl Operation {
             let content = json!({ "application/json": { "schema": body(schemas) } });
             put(&mut out, "requestBody", json!({ "content": content }));
         }
-        if ["/health", "/v1/login"].contains(&self.path) {
+        if self.is_open() {
             put(&mut out, "security", json!([]));
         }
         out
@@ -177,12 +177,18 @@ impl Operation {
         }
         let about =
             "Session or agent for which the client asks: the response is what that agent may see and do.";
-        all.push(header("Acp-As", about, json!({ "type": "string", "minLength": 1, "maxLength": 200 })));
+        let name = json!({ "type": "string", "minLength": 1, "maxLength": 200 });
+        all.extend((!self.is_open()).then(|| header("Acp-As", about, name)));
         if self.is_stream() && !self.is_modifying() {
             let about = "Streams only: id of the last event received.";
             all.push(header("Last-Event-ID", about, json!({ "type": "integer", "minimum": 0 })));
         }
         all
+    }
+
+    /// True for a request that needs no token.
+    fn is_open(&self) -> bool {
+        ["/health", "/v1/login"].contains(&self.path)
     }
 
     /// True for a request that has an effect each time.
@@ -200,7 +206,10 @@ impl Operation {
         let mut all = vec![401, 403, 500, 503];
         let has_parameters = self.query.is_some() || self.path.contains('{') || self.is_modifying();
         all.extend(has_parameters.then_some(400));
-        all.extend(self.path.contains("{key}").then_some(404));
+        if !self.is_open() {
+            // An unknown agent or session for which the client asks.
+            all.extend([400, 404]);
+        }
         if self.body.is_some() {
             all.extend([408, 413, 415]);
         }

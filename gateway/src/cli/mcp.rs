@@ -25,7 +25,7 @@ const WAITING_MAX: usize = 16;
 const HELD_MAX: usize = 64;
 /// Time for open messages to be answered after the end of the input.
 const LAST_ANSWERS: Duration = Duration::from_secs(2);
-/// Notification of an agent that does not wait for the answer to a request any more.
+/// Notification of an agent that no longer waits for the answer to a request.
 const CANCELLED: &str = "notifications/cancelled";
 
 /// Requests of the agent: a limited number waits for answers, the others for their turn.

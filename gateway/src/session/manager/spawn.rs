@@ -71,17 +71,7 @@ impl Manager {
         }
         policy.may_spawn(request.prompt.is_some())?;
         check_stored(&request, &policy.backend.value)?;
-        let windows = match (&request.bind, &request.configured) {
-            (None, _) => BindingTimeouts::default(),
-            // A project of the configuration allows spawns in its channel.
-            (Some(at), None) if self.deps.live.now().config.channels.discord.project_of(at).is_some() => {
-                policy.may_bind(BindOrigin::Focus)?
-            }
-            (Some(_), None) => policy.may_bind(BindOrigin::Spawn)?,
-            // Static bindings come from the operator's configuration: check only that bindings are enabled,
-            // and apply no binding timeouts.
-            (Some(_), Some(_)) => policy.may_bind(BindOrigin::Focus).map(|_| BindingTimeouts::default())?,
-        };
+        let windows = self.binding_timeouts(&request, policy)?;
         if let Some(label) = &request.label {
             options::check_label(label)?;
         }
@@ -131,6 +121,28 @@ impl Manager {
         }
         self.actor(&spawned.session_key);
         Ok(spawned)
+    }
+
+    /// Returns the timeouts of the binding that the request asks for.
+    ///
+    /// # Errors
+    /// `ACP_DISABLED`, if sessions may not be bound in that way.
+    fn binding_timeouts(
+        &self,
+        request: &SpawnRequest,
+        policy: &EffectivePolicy,
+    ) -> Result<BindingTimeouts, Failure> {
+        match (&request.bind, &request.configured) {
+            (None, _) => Ok(BindingTimeouts::default()),
+            // A project of the configuration allows spawns in its channel.
+            (Some(at), None) if self.deps.live.now().config.channels.discord.project_of(at).is_some() => {
+                policy.may_bind(BindOrigin::Focus)
+            }
+            (Some(_), None) => policy.may_bind(BindOrigin::Spawn),
+            // Static bindings come from the operator's configuration: check only that bindings are enabled,
+            // and apply no binding timeouts.
+            (Some(_), Some(_)) => policy.may_bind(BindOrigin::Focus).map(|_| BindingTimeouts::default()),
+        }
     }
 
     /// Returns the open session that has the name of the request, unless it is to be replaced.
