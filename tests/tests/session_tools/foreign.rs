@@ -7,16 +7,22 @@ use acp_tests::foreign;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::northbound::http;
 use acp_tests::story::check_turn;
-use acp_tests::wait::{LONG, SOON, eventually};
+use acp_tests::wait::{SOON, eventually};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Tool of Qwen Code, which offers the tools of MCP servers only after a search.
 const SEARCH: &str = "tool_search";
 const SEARCH_STEP: &str =
     r#"[[tool tool_search {"query":"select:mcp__acp-host__sessions_list,mcp__acp-host__sessions_spawn"}]] "#;
+
+/// Time limit for opening a session: two agents start on two cores.
+const INIT_MS: u64 = 120_000;
+/// Time limit for a turn in which another agent starts and works.
+const TURN: Duration = Duration::from_secs(400);
 
 /// Question that a person was asked.
 struct Asked {
@@ -41,12 +47,13 @@ impl Story {
     fn begin(name: &'static str, shown: &str, other: &'static str, other_shown: &str) -> Self {
         let world = World::new();
         let model = FakeModel::start(&world);
-        let mut agent = foreign::agent(&world, name, model.url());
+        let of = |name| foreign::agent(&world, name, model.url()).set("init_ms", INIT_MS);
+        let mut agent = of(name);
         let may_spawn = toml::Value::from(vec![other]);
         agent
             .settings
             .extend([("session_tools".to_owned(), true.into()), ("spawn_agents".to_owned(), may_spawn)]);
-        let agents = BTreeMap::from([(name, agent), (other, foreign::agent(&world, other, model.url()))]);
+        let agents = BTreeMap::from([(name, agent), (other, of(other))]);
         let house = Plan::default().build_in(world, &agents);
         let key = house.world.spawn(GATEWAY, name, "work/project");
         let page = Transcript::begin(&house.world.path("work"), shown, other_shown);
@@ -81,12 +88,12 @@ impl Story {
         let prompt = format!("{said} {script}");
         let mut turn = self.house.follow(&["prompt", "--interactive", &self.key, &prompt]);
         let reading = std::thread::spawn(move || {
-            let events = turn.events_until(LONG, |event| event["type"] == "done");
+            let events = turn.events_until(TURN, |event| event["type"] == "done");
             drop(turn.finish(SOON));
             events
         });
         let mut asked = Vec::new();
-        eventually(LONG, "turn ended", || {
+        eventually(TURN, "turn ended", || {
             self.answer_all(&mut asked);
             reading.is_finished().then_some(())
         });
@@ -128,7 +135,7 @@ fn uses_the_tools(name: &'static str, shown: &str, other: &'static str, other_sh
     let task = |text: &str| text.replace("[[", r"\u005b\u005b").replace("]]", r"\u005d\u005d");
     let search = if name == "qwen" { SEARCH_STEP } else { "" };
     let script = format!(
-        r#"{search}[[tool sessions_list {{}}]] [[tool sessions_spawn {{"agent":"{other}","task":"{}","wait_s":100}}]] [[say The other agent answers: ]] [[repeat text]]"#,
+        r#"{search}[[tool sessions_list {{}}]] [[tool sessions_spawn {{"agent":"{other}","task":"{}","wait_s":300}}]] [[say The other agent answers: ]] [[repeat text]]"#,
         task("What is six times seven? [[say forty two]]")
     );
     let (results, answer) = story.turn("What does the other agent think is six times seven?", &script);
@@ -139,7 +146,7 @@ fn uses_the_tools(name: &'static str, shown: &str, other: &'static str, other_sh
     let work =
         format!("Write the report. [[write {} forty two]] [[say It is written.]]", story.file.display());
     let script = format!(
-        r#"[[tool sessions_spawn {{"agent":"{other}","mode":"persistent","label":"report","task":"{}","wait_s":100}}]] [[tool session_status {{"session":"$session"}}]] [[tool sessions_send {{"session":"$session","text":"{}","wait_s":100}}]] [[tool sessions_history {{"session":"$session"}}]] [[say The other agent says: ]] [[repeat text]]"#,
+        r#"[[tool sessions_spawn {{"agent":"{other}","mode":"persistent","label":"report","task":"{}","wait_s":300}}]] [[tool session_status {{"session":"$session"}}]] [[tool sessions_send {{"session":"$session","text":"{}","wait_s":300}}]] [[tool sessions_history {{"session":"$session"}}]] [[say The other agent says: ]] [[repeat text]]"#,
         task(&work),
         task("How long is it? [[say Nine letters.]]")
     );
