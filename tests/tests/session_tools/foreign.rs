@@ -24,14 +24,6 @@ const INIT_MS: u64 = 120_000;
 /// Time limit for a turn in which another agent starts and works.
 const TURN: Duration = Duration::from_secs(400);
 
-/// Question that a person was asked.
-struct Asked {
-    /// Session whose agent asked.
-    session: String,
-    /// What it asked.
-    title: String,
-}
-
 /// A session of an agent that may spawn sessions of another one, and a person who watches the list of questions.
 struct Story {
     house: House,
@@ -64,8 +56,8 @@ impl Story {
         http(&self.house.world.path(GATEWAY).join("gateway.sock"), "GET", path, &[], "").json()
     }
 
-    /// Allows once whatever the list of all questions shows.
-    fn answer_all(&self, asked: &mut Vec<Asked>) {
+    /// Allows once whatever the list of all questions shows. Adds session and title of each.
+    fn answer_all(&self, asked: &mut Vec<(String, String)>) {
         for question in self.get("/v1/permissions").as_array().into_iter().flatten() {
             let text = |name: &str| question[name].as_str().unwrap_or_default().to_owned();
             let (session, id) = (text("session_key"), text("permission_id"));
@@ -78,7 +70,7 @@ impl Story {
                 .find_map(|it| it["option_id"].as_str());
             let once = once.unwrap_or_else(|| panic!("no allow_once: {question}"));
             let _ = self.house.verb(&["permissions", "answer", &session, &id, once]);
-            asked.push(Asked { session, title: text("title") });
+            asked.push((session, text("title")));
         }
     }
 
@@ -119,9 +111,7 @@ impl Story {
             self.page.call(tool, &call[1], &result);
             results.push(result);
         }
-        for question in &asked {
-            self.page.asked(&question.session, &question.title);
-        }
+        self.page.asked(&asked);
         let answer = output_text(&events);
         self.page.answer(answer.trim());
         (results, answer)
