@@ -117,7 +117,7 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus
+test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	tests/clients/install.sh "$(TARGET_DIR)/foreign"
@@ -129,6 +129,8 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test session_tools -- --ignored --test-threads=1 foreign::
 	tests/foreign/install-prometheus.sh "$(TARGET_DIR)/foreign"
 	PATH="$(abspath $(TARGET_DIR)/foreign)/prometheus/usr/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test metrics -- --ignored --test-threads=1 foreign::
+	tests/foreign/install-shells.sh "$(TARGET_DIR)/foreign"
+	PATH="$(abspath $(TARGET_DIR)/foreign)/shells/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test shell -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
 
 test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
@@ -165,7 +167,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
-nightly: fuzz fuzz-planted reproducible test-install test-foreign-nightly ## Fuzz, build twice and compare, follow the install page, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal

@@ -25,6 +25,7 @@ use crate::config::LiveConfig;
 use crate::conversation::delivery;
 use crate::conversation::inbound::InboundService;
 use crate::metrics::Metrics;
+use crate::ops::completions;
 use crate::ops::integrity_check;
 use crate::ops::metrics_endpoint::{self, MetricsEndpoint};
 use crate::ops::notify;
@@ -129,12 +130,8 @@ pub(crate) async fn serve(
     }
     let bots = tokio::spawn(bots.serve(Arc::new(inlet.clone())));
     let mut tasks = spawn_background_tasks(&service, inlet, all.clone(), clock, &stop);
-    tasks.extend([
-        ("local API", serving),
-        ("listeners", listeners),
-        ("bots", bots),
-        ("session tools", agents),
-    ]);
+    tasks.extend([("local API", serving), ("listeners", listeners), ("bots", bots)]);
+    tasks.push(agents);
     if let Some(listener) = listener {
         let bounds = metrics_endpoint::ScrapeLimits::default();
         tokio::spawn(metrics_endpoint::serve(listener, scrape.router(), bounds, stop.clone()));
@@ -194,13 +191,13 @@ fn serve_session_tools(
     api: &Api,
     clock: Clock,
     stop: &CancellationToken,
-) -> Result<JoinHandle<()>, Failure> {
+) -> Result<(&'static str, JoinHandle<()>), Failure> {
     let (socket, metrics) = (service.agents.agents_socket(), service.metrics.clone());
     let is_elsewhere = service.live.at_start().northbound.agents_socket.is_some();
     let bound = AgentsListener::bind(socket, is_elsewhere, metrics.clone());
     let bound = bound.map_err(|error| io_failure("listen at", socket, &error))?;
     let routes = session_tools::router(api.clone(), metrics, clock);
-    Ok(tokio::spawn(bound.serve(routes, api.limits, stop.clone())))
+    Ok(("session tools", tokio::spawn(bound.serve(routes, api.limits, stop.clone()))))
 }
 
 async fn open_metrics_listener(config: &Config) -> Result<Option<TcpListener>, Failure> {
@@ -304,6 +301,7 @@ pub(crate) fn spawn_background_tasks(
             )),
         ),
         ("windows", tokio::spawn(reaping)),
+        ("completions", tokio::spawn(completions::run(store.clone(), Arc::clone(manager), stop.clone()))),
         ("bindings", tokio::spawn(inlet.bindings().clone().run_retries(stop.clone()))),
         ("inbox", tokio::spawn(inlet.run_retries(stop.clone()))),
         ("delivery", tokio::spawn(delivering)),
@@ -407,7 +405,7 @@ fn start(
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
-    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe);
+    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe, identity.instance_id);
     acpx.register(&registry);
     tokio::spawn(acpx.run(Arc::clone(&registry), stop.clone()));
     let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());

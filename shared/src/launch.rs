@@ -122,14 +122,27 @@ pub enum Resource {
 }
 
 /// Landlock ruleset, see landlock(7). If the kernel does not support it, nothing is started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Landlock {
     /// Absolute paths of directories and files that the tree may write to. Reading and executing are not
     /// restricted.
     pub write: Vec<String>,
+    /// Directories that are created as the user of the tree if they do not exist, and that it may write to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub private: Vec<PrivateDirectory>,
     /// Restrict signals and abstract Unix sockets to the tree itself, if the kernel supports that.
     pub scope: bool,
+}
+
+/// Directory of one tree below the home directory of its user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrivateDirectory {
+    /// Absolute path of the home directory. It exists, and may contain links.
+    pub home: String,
+    /// Path below it; a link in it is refused.
+    pub below: String,
 }
 
 /// Messages from the supervisor to the wrapper.

@@ -13,6 +13,7 @@ pub mod files;
 pub mod ids;
 pub mod launch;
 mod named;
+pub mod private_home;
 pub mod protocol;
 pub mod redact;
 pub mod refusal;

@@ -7,7 +7,7 @@
 //!   Ack; RolledBack; Files; SessionLog in place of the `stderr_tail` of Exited, which is empty. Version 1 is
 //!   still supported for older gateways.
 //! - **Features**: a supervisor names them in its Welcome. [`crate::figures::FEATURE`]: Figures;
-//!   [`crate::files::LIST_FEATURE`]: lists of directories.
+//!   [`crate::files::LIST_FEATURE`]: lists of directories; [`crate::private_home::FEATURE`]: private home directories.
 //!
 //! # Rules
 //! Enums are append-only: bincode writes a variant by its position, so an inserted one would silently turn one
@@ -337,7 +337,10 @@ pub struct Spawn {
     pub env: Vec<(String, String)>,
     /// Absolute working directory.
     pub cwd: String,
-    /// Absolute directories that the session works in. If writes are confined, the tree may write only there.
+    /// Absolute directories that the session works in. If writes are confined, the tree may write only there. One that
+    /// begins with `~/` stands for a private home directory below the home directory of the agents' user
+    /// ([`crate::private_home`]); if writes are confined, it is created. Only for a supervisor with the feature
+    /// [`crate::private_home::FEATURE`].
     pub roots: Vec<String>,
     /// Grace periods of a close.
     pub graces: Graces,

@@ -13,6 +13,14 @@ skip() {
 [ "$(id -u)" = 0 ] || skip "the root file system belongs to root"
 command -v mmdebstrap >/dev/null || skip "mmdebstrap is missing: apt-get install mmdebstrap"
 
+if command -v lintian >/dev/null; then
+    lintian --allow-root --fail-on error,warning "$dir"/packages/acp-host_*.deb
+    echo "passed: lintian finds nothing"
+else
+    echo "not possible here: lintian is missing: apt-get install lintian"
+    [ -z "${CI:-}" ] || exit 1
+fi
+
 # As few packages as a Debian can have, and those that let acp-host's own be installed without the network.
 base=$dir/base.tar
 if [ ! -f "$base" ] || [ -n "$(find "$base" -mtime +7)" ]; then

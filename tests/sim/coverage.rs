@@ -89,16 +89,19 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed reaches, with reasons.
-const BEYOND: [(&str, &str); 17] = [
+const BEYOND: [(&str, &str); 20] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is removed while a binding refers to it"),
     ("configured_decide", "the configuration has no static bindings"),
     ("project_decide", "the configuration has no projects"),
+    ("project_mark", "the configuration has no projects"),
     ("console_child", "the console is another channel than the room"),
     ("console_edit", "as before"),
     ("console_send", "as before"),
     ("forget_said", "concerns rows older than thirty days"),
+    ("take_completion", "no simulated session spawns another one"),
+    ("drop_completion", "as before"),
     ("inbox_keep", "no simulated user sends a slash command or a click"),
     ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),

@@ -2,6 +2,7 @@
 
 use crate::processes::ProcessHandle;
 use crate::wait::{LONG, eventually};
+use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 use std::fs::{File, OpenOptions};
@@ -147,9 +148,21 @@ impl Pty {
     /// # Panics
     /// When it does not exist.
     pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Interrupts the program, as Ctrl-C does in a terminal that controls it.
+    ///
+    /// # Panics
+    /// When it does not exist.
+    pub fn interrupt(&self) {
+        self.signal(Signal::INT);
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap_or_else(|e| panic!("{e}"));
         let held = ProcessHandle::open(pid).unwrap_or_else(|| panic!("the program does not exist"));
-        assert!(held.signal(rustix::process::Signal::CONT), "the program cannot be continued");
+        assert!(held.signal(signal), "the program does not take signals");
     }
 
     /// Waits for the end of the program, and returns its exit code.

@@ -8,6 +8,10 @@ mod commands;
 mod errors;
 #[path = "acpx/foreign.rs"]
 mod foreign;
+#[path = "acpx/killed.rs"]
+mod killed;
+#[path = "acpx/pipes.rs"]
+mod pipes;
 #[path = "acpx/sessions.rs"]
 mod sessions;
 #[path = "acpx/turns.rs"]

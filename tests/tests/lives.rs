@@ -1,6 +1,9 @@
 //! Lifetime and end of sessions with real processes: timeouts across kills, endings from the command line, one-shot
 //! sessions, durable settings.
 
+#[path = "lives/kin.rs"]
+mod kin;
+
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::lease::Lease;
 use acp_tests::story::{check_chunks, check_turn, chunks};

@@ -3,6 +3,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "migrate_openclaw/hostile.rs"]
+mod hostile;
+
 use acp_testkit::ability::Ability;
 use acp_testkit::skip_unless;
 use acp_testkit::sys::{Boundary, boundary};

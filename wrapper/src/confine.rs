@@ -3,7 +3,9 @@
 //! requested.
 
 use crate::error::{StepContext, StepError};
-use acp_shared::launch::{Confine, Landlock, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT};
+use acp_shared::launch::{
+    Confine, Landlock, PrivateDirectory, Resource, ResourceLimit, RunAs, STAGE_OPEN_ROOT,
+};
 use landlock::{
     ABI, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetError, Scope,
@@ -11,7 +13,10 @@ use landlock::{
 use nix::libc;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
 
 /// Valid bits of a umask.
 const UMASK_BITS: u32 = 0o777;
@@ -50,8 +55,24 @@ pub(crate) struct Confinement {
     pub(crate) no_new_privs: bool,
     /// Landlock ruleset to enforce.
     pub(crate) ruleset: Option<OwnedFd>,
+    /// Directories that the child creates as its user and adds to the ruleset.
+    pub(crate) private: Vec<PrivatePath>,
     /// True if a working directory whose path contains links is refused.
     pub(crate) cwd_without_links: bool,
+}
+
+/// Directory that the child creates, and that may then be written to.
+#[derive(Debug)]
+pub(crate) struct PrivatePath {
+    /// Home directory of the user; its path may have links.
+    pub(crate) home: CString,
+    /// Names of the directories below it, the private one last.
+    pub(crate) names: Vec<CString>,
+}
+
+/// Rights in a private directory: those that every supported kernel restricts.
+pub(crate) fn private_rights() -> u64 {
+    AccessFs::from_write(ABI_MIN).bits()
 }
 
 /// Validates a confinement and prepares the child's part of it.
@@ -64,6 +85,12 @@ pub(crate) fn prepare(confine: Confine) -> Result<Confinement, StepError> {
         // An unprivileged process may enforce a ruleset only with `no_new_privs`.
         no_new_privs: confine.no_new_privs || confine.landlock.is_some(),
         ruleset: confine.landlock.as_ref().map(ruleset).transpose()?,
+        private: confine
+            .landlock
+            .iter()
+            .flat_map(|all| &all.private)
+            .map(private)
+            .collect::<Result<_, _>>()?,
         cwd_without_links: confine.cwd_without_links,
     })
 }
@@ -110,6 +137,19 @@ fn umask(bits: u32) -> Result<libc::mode_t, StepError> {
     } else {
         Err(StepError::new("set the umask: it is out of range", libc::EINVAL))
     }
+}
+
+fn private(directory: &PrivateDirectory) -> Result<PrivatePath, StepError> {
+    let wrong = || StepError::new("confine writes: a private directory is not usable", libc::EINVAL);
+    let names = Path::new(&directory.below).components().map(|part| match part {
+        Component::Normal(name) => CString::new(name.as_bytes()).map_err(|_| wrong()),
+        _ => Err(wrong()),
+    });
+    let names: Vec<CString> = names.collect::<Result<_, _>>()?;
+    if names.is_empty() || !directory.home.starts_with('/') {
+        return Err(wrong());
+    }
+    Ok(PrivatePath { home: CString::new(directory.home.as_str()).map_err(|_| wrong())?, names })
 }
 
 fn ruleset(wanted: &Landlock) -> Result<OwnedFd, StepError> {

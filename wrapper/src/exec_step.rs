@@ -20,6 +20,8 @@ pub(crate) enum ExecStep {
     NoNewPrivs,
     /// Entering the working directory.
     Chdir,
+    /// Creating a private directory, and allowing writes in it.
+    PrivateHome,
     /// Enforcing the Landlock ruleset.
     Landlock,
     /// Executing one of the candidate programs.
@@ -28,7 +30,7 @@ pub(crate) enum ExecStep {
 
 impl ExecStep {
     /// All stages, in the order of their bytes, with their names in `ExecFailed`.
-    const ALL: [(Self, &'static str); 10] = [
+    const ALL: [(Self, &'static str); 11] = [
         (Self::OomScore, "oom_score_adj"),
         (Self::Limits, "setrlimit"),
         (Self::Groups, "setgroups"),
@@ -37,6 +39,7 @@ impl ExecStep {
         (Self::Capabilities, "capset"),
         (Self::NoNewPrivs, "no_new_privs"),
         (Self::Chdir, "chdir"),
+        (Self::PrivateHome, "private_home"),
         (Self::Landlock, "landlock"),
         (Self::Exec, "exec"),
     ];

@@ -5,7 +5,7 @@
 //! ties it to the thread that forked.
 #![expect(unsafe_code, reason = "fork, calls of the child before exec, waitid, signal dispositions")]
 
-use crate::confine::Confinement;
+use crate::confine::{self, Confinement, PrivatePath};
 use crate::exec_step::ExecStep;
 use crate::launch_spec::LaunchPlan;
 use acp_shared::launch::ExitStatus;
@@ -22,6 +22,8 @@ const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
 const EXIT_NOT_RELEASED: c_int = 125;
 /// Size of the report about a failed start, in bytes: the [`ExecStep`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
+/// Flags that open a directory without reading it.
+const DIRECTORY: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
 /// Descriptors of the child after the fork. All of them have numbers above 2.
 #[derive(Debug)]
 pub(crate) struct AdapterFds {
@@ -191,6 +193,10 @@ unsafe fn apply_restrictions(
         }
         change_dir(&plan.cwd, confinement.cwd_without_links)?;
         if let Some(ruleset) = &confinement.ruleset {
+            for private in &confinement.private {
+                allow_private(ruleset.as_raw_fd(), private)
+                    .map_err(|errno| (ExecStep::PrivateHome, errno))?;
+            }
             check(
                 ExecStep::Landlock,
                 libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0),
@@ -210,15 +216,71 @@ unsafe fn change_dir(cwd: &CStr, without_links: bool) -> Result<(), (ExecStep, i
         if !without_links {
             return check(ExecStep::Chdir, libc::chdir(cwd.as_ptr()));
         }
+        let fd = open_without_links(libc::AT_FDCWD, cwd).map_err(|errno| (ExecStep::Chdir, errno))?;
+        // The descriptor is closed by the exec.
+        check(ExecStep::Chdir, libc::fchdir(fd))
+    }
+}
+
+/// Opens a directory by a path without links.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn open_without_links(at: RawFd, path: &CStr) -> Result<RawFd, i32> {
+    // SAFETY: the path ends with NUL; all zeros is a valid `open_how`, of which as many bytes are read as there are.
+    unsafe {
         let mut how: libc::open_how = std::mem::zeroed();
-        how.flags = u64::from((libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC).cast_unsigned());
+        how.flags = u64::from(DIRECTORY.cast_unsigned());
         how.resolve = libc::RESOLVE_NO_SYMLINKS;
         let bytes = size_of::<libc::open_how>();
-        let fd = libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, cwd.as_ptr(), &raw mut how, bytes);
-        check(ExecStep::Chdir, fd)?;
-        // The descriptor is closed by the exec.
-        check(ExecStep::Chdir, libc::fchdir(c_int::try_from(fd).unwrap_or(-1)))
+        match libc::syscall(libc::SYS_openat2, at, path.as_ptr(), &raw mut how, bytes) {
+            -1 => Err(Errno::last_raw()),
+            fd => Ok(c_int::try_from(fd).unwrap_or(-1)),
+        }
     }
+}
+
+/// Creates a private directory as the adapter's user, and allows the adapter to write in it. Only the home directory may
+/// be reached by links: one below it could redirect the permission.
+///
+/// # Safety
+/// As [`become_adapter`].
+unsafe fn allow_private(ruleset: RawFd, private: &PrivatePath) -> Result<(), i32> {
+    /// `LANDLOCK_RULE_PATH_BENEATH` of linux/landlock.h.
+    const PATH_BENEATH: c_int = 1;
+    // SAFETY: all paths end with NUL; `stat` is writable, and `rule` is laid out as the kernel's structure, which it reads.
+    // Descriptors that are left open here are closed by the exec.
+    unsafe {
+        let mut fd = libc::open(private.home.as_ptr(), DIRECTORY);
+        if fd == -1 {
+            return Err(Errno::last_raw());
+        }
+        for name in &private.names {
+            if libc::mkdirat(fd, name.as_ptr(), 0o700) == -1 && Errno::last_raw() != libc::EEXIST {
+                return Err(Errno::last_raw());
+            }
+            fd = open_without_links(fd, name)?;
+        }
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &mut stat) == -1 {
+            return Err(Errno::last_raw());
+        }
+        if stat.st_uid != libc::geteuid() {
+            return Err(libc::EPERM);
+        }
+        let rule = PathBeneathRule { allowed_access: confine::private_rights(), parent_fd: fd };
+        match libc::syscall(libc::SYS_landlock_add_rule, ruleset, PATH_BENEATH, &raw const rule, 0) {
+            -1 => Err(Errno::last_raw()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// `landlock_path_beneath_attr` of linux/landlock.h.
+#[repr(C, packed)]
+struct PathBeneathRule {
+    allowed_access: u64,
+    parent_fd: c_int,
 }
 
 /// Converts the result of a call that returns -1 on failure.

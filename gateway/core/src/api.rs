@@ -34,6 +34,8 @@ use utoipa::ToSchema;
 
 /// Name of the local API's socket in the state directory.
 pub const SOCKET: &str = "gateway.sock";
+/// Header with the session or agent for which a client asks: the response is what that agent may see and do.
+pub const ACTS_FOR_HEADER: &str = "acp-as";
 /// Header with the idempotency key of a modifying request.
 pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 /// Header of an export or a stream of a session: the number of the last row that retention has pruned. Absent if all rows are

@@ -112,22 +112,48 @@ fn repair_json(source: &str) -> (Option<String>, bool) {
 
 /// Returns false if nothing in the text can need a replacement, as in nearly all lines; faster than a scan.
 fn may_need_repair(bytes: &[u8]) -> bool {
-    let brackets = bytes.iter().filter(|byte| **byte | 0x20 == b'{').count();
+    let (brackets, has_suspect) = count_brackets(bytes);
     // A number of the minimum length covers at least one of these chunks.
     let has_long_number = bytes
         .chunks_exact(LONG_NUMBER_BYTES / 2)
         .any(|chunk| chunk.iter().all(|byte| matches!(byte, b'-' | b'.' | b'0'..=b'9')));
     brackets > DEPTH_MAX
         || has_long_number
-        || memmem::find(bytes, b"\\u").is_some()
-        || memchr::memchr2_iter(b'e', b'E', bytes).any(|at| is_large_exponent(bytes, at))
+        || has_suspect
+            && (memmem::find(bytes, b"\\u").is_some()
+                || memchr::memchr2_iter(b'e', b'E', bytes).any(|at| is_large_exponent(bytes, at)))
+}
+
+/// Returns the number of opening brackets, and true if the text has `\u` or an `e` after a digit. Written without branches,
+/// so that it is compiled to vector instructions.
+fn count_brackets(bytes: &[u8]) -> (usize, bool) {
+    let (mut brackets, mut suspects) = (0, 0);
+    for chunk in bytes.chunks(usize::from(u8::MAX)) {
+        brackets += usize::from(chunk.iter().fold(0, |count, byte| count + u8::from(*byte | 0x20 == b'{')));
+    }
+    for (first, second) in bytes.iter().zip(bytes.iter().skip(1)) {
+        let is_escape = (*first == b'\\') & (*second == b'u');
+        let is_exponent = first.is_ascii_digit() & (*second | 0x20 == b'e');
+        suspects |= u8::from(is_escape | is_exponent);
+    }
+    (brackets, suspects != 0)
 }
 
 /// Returns true if an exponent at this offset may make a number of less than the minimum length exceed a double.
 fn is_large_exponent(bytes: &[u8], at: usize) -> bool {
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let first = if bytes.get(at + 1) == Some(&b'+') { at + 2 } else { at + 1 };
-    at.checked_sub(1).is_some_and(is_digit) && (first..first + 2).all(is_digit)
+    at.checked_sub(1).is_some_and(is_digit)
+        && (first..first + 2).all(is_digit)
+        && may_begin_number(bytes.get(..at).unwrap_or_default())
+}
+
+/// Returns false if the digits at the end of this text are part of a word or an id, as in `"7a-91e22"`.
+fn may_begin_number(before: &[u8]) -> bool {
+    let is_part = |byte: &u8| matches!(byte, b'-' | b'.' | b'0'..=b'9');
+    // An unusually long number is left to the scan.
+    let preceding = before.iter().rev().take(32).find(|byte| !is_part(byte));
+    preceding.is_none_or(|byte| matches!(byte, b'[' | b',' | b':') || byte.is_ascii_whitespace())
 }
 
 const fn is_high(unit: u16) -> bool {

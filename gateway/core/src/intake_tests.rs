@@ -65,6 +65,25 @@ fn a_long_number_is_found_at_every_offset() {
 }
 
 #[test]
+fn an_exponent_in_an_id_needs_no_scan() {
+    for (line, want) in [
+        (r#"{"id":"01a22-7a-91e22"}"#, false),
+        (r#"{"id":"1e999"}"#, false),
+        (r#"{"id":"a1e999"}"#, false),
+        (r#"{"n":1e9}"#, false),
+        ("1e999", true),
+        (r#"{"n":-1.5E+400}"#, true),
+        ("[ 1e999]", true),
+        ("[0,1e999]", true),
+        ("[0,\n1e999]", true),
+    ] {
+        assert_eq!(may_need_repair(line.as_bytes()), want, "{line}");
+    }
+    let long = format!("[{}.5e99]", "9".repeat(250));
+    assert!(may_need_repair(long.as_bytes()));
+}
+
+#[test]
 fn surrogates_at_string_ends_are_kept() {
     let source = r#"{"t":"\ude00 a \ud83d","u":"\ud83d","v":"\\ud83d"}"#;
     let line = AgentLine::repair(source.as_bytes());

@@ -12,6 +12,7 @@ pub mod bearer;
 pub mod binding;
 pub mod card;
 pub mod command;
+pub mod completion;
 pub mod config;
 pub mod elicitation;
 pub mod error_messages;

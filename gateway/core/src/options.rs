@@ -88,6 +88,14 @@ pub fn check_label(label: &str) -> Result<(), Failure> {
     check_text("label", label, LABEL_CHARS_MAX)
 }
 
+/// Checks the name of a model.
+///
+/// # Errors
+/// `USAGE`, with a message for people.
+pub fn check_model(model: &str) -> Result<(), Failure> {
+    check_text("model", model, MODEL_CHARS_MAX)
+}
+
 impl Setting {
     /// Checks the limits of a setting. The agent may still refuse the change; the journal shows the answer.
     ///
@@ -96,7 +104,7 @@ impl Setting {
     pub fn check(&self, options: &SessionOptions) -> Result<(), Failure> {
         match self {
             Self::Mode(mode) => check_text("mode", mode, MODE_CHARS_MAX),
-            Self::Model(model) => check_text("model", model, MODEL_CHARS_MAX),
+            Self::Model(model) => check_model(model),
             Self::Cwd(cwd) => {
                 check_text("working directory", cwd, CWD_BYTES_MAX)?;
                 if cwd.len() > CWD_BYTES_MAX {

@@ -2,11 +2,13 @@
 
 use crate::glob;
 use crate::permission::Voter;
+use crate::visibility::AgentRequester;
 use acp_shared::ids::IdempotencyKey;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use utoipa::ToSchema;
 
 /// What a principal may do. Each scope includes the ones before it.
@@ -59,11 +61,14 @@ const LOCAL_USER: &str = "user:";
 /// Prefix of the identity of a console that a local user opened.
 const CONSOLE: &str = "console:";
 
+/// Prefix of the identity of a session's agent.
+const AGENT_USER: &str = "session:";
+
 /// Who makes a request: the user of a local process, the holder of a token, or a user whom a trusted proxy names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// Identity: `user:NAME` of a local process, `console:NAME` of a console that it opened, `token:ID` of a token,
-    /// `proxy:NAME` of a proxy's user. Two principals are the same if this is equal.
+    /// `proxy:NAME` of a proxy's user, `session:KEY` of a session's agent. Two principals are the same if this is equal.
     pub id: String,
     /// Name that is shown as author of prompts and of answers: the user's or the token's.
     pub name: String,
@@ -73,6 +78,8 @@ pub struct Principal {
     pub local: bool,
     /// Patterns of the agents whose sessions this principal may see and use; empty: all agents.
     pub agents: Vec<String>,
+    /// Agent for which the principal asks: it sees and uses what both may; `None` if it asks for itself.
+    pub acts_for: Option<Arc<AgentRequester>>,
 }
 
 impl Principal {
@@ -80,19 +87,27 @@ impl Principal {
     #[must_use]
     pub fn of_local_user(name: String) -> Self {
         let id = format!("{LOCAL_USER}{name}");
-        Self { id, name, scope: Scope::Admin, local: true, agents: Vec::new() }
+        Self { id, name, scope: Scope::Admin, local: true, agents: Vec::new(), acts_for: None }
     }
 
     /// Creates the principal of a console that a local user opened.
     #[must_use]
     pub fn of_console(user: String, scope: Scope, local: bool) -> Self {
-        Self { id: format!("{CONSOLE}{user}"), name: user, scope, local, agents: Vec::new() }
+        Self { id: format!("{CONSOLE}{user}"), name: user, scope, local, agents: Vec::new(), acts_for: None }
     }
 
     /// Creates the principal of a user whom a trusted proxy names.
     #[must_use]
     pub fn of_proxy_user(name: String, scope: Scope) -> Self {
-        Self { id: format!("proxy:{name}"), name, scope, local: false, agents: Vec::new() }
+        Self { id: format!("proxy:{name}"), name, scope, local: false, agents: Vec::new(), acts_for: None }
+    }
+
+    /// Creates the principal of an agent that asks for itself, with a token of its lease.
+    #[must_use]
+    pub fn of_agent(agent: AgentRequester) -> Self {
+        let name = agent.session.as_ref().map_or_else(|| agent.agent.to_string(), ToString::to_string);
+        let (id, acts_for) = (format!("{AGENT_USER}{name}"), Some(Arc::new(agent)));
+        Self { id, name, scope: Scope::Prompt, local: true, agents: Vec::new(), acts_for }
     }
 
     /// True for a process on the gateway's own Unix socket. Only such a principal may speak for other people, and
@@ -120,10 +135,10 @@ impl Principal {
         self.agents.is_empty() || self.agents.iter().any(|pattern| glob::matches(pattern, agent))
     }
 
-    /// True if the principal may use only some agents.
+    /// True if the principal sees only some sessions: those of some agents, or those that an agent sees.
     #[must_use]
     pub fn is_limited(&self) -> bool {
-        !self.agents.is_empty()
+        !self.agents.is_empty() || self.acts_for.is_some()
     }
 
     /// Returns the name under which the principal acts: its own, or for a local user the one it gives.

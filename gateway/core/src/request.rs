@@ -39,6 +39,9 @@ pub struct SpawnRequest {
     pub placement: Placement,
     /// First prompt, accepted in the transaction that creates the session; `None` if there is none.
     pub prompt: Option<String>,
+    /// Model, set before the first prompt, which fails if the agent refuses it; `None` keeps the agent's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Rule about who may answer the agent's questions; `None` for the first answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voting: Option<Voting>,
@@ -177,6 +180,9 @@ pub struct PromptRequest {
     pub asked_in: Option<Box<ConversationRef>>,
     /// True to start a new agent conversation first, if the old one cannot be continued.
     pub new_conversation: bool,
+    /// Run of another session whose completion the prompt tells.
+    #[serde(skip)]
+    pub completion_of: Option<RunId>,
     /// Session whose agent sends the prompt; `None` for a person.
     #[serde(skip)]
     pub sender: Option<SessionKey>,

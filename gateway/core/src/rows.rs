@@ -8,6 +8,7 @@ pub use crate::config::{NonInteractive, PermissionMode, SessionMode};
 use crate::failure::Failure;
 use crate::host::Grants;
 use crate::permission::Voting;
+use crate::principal::Principal;
 use crate::run::RunState;
 use crate::session::{Ending, SessionState};
 use acp_shared::ids::{AgentName, BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
@@ -37,6 +38,9 @@ pub struct SessionOptions {
     /// Model of the agent, set through config option `model`; `None` keeps the agent's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
+    /// True if `model` was given at the spawn: if the agent refuses it, the prompts that wait fail.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_model_required: bool,
     /// Timeout of a turn, in seconds; `None` uses the gateway's timeout.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_s: Option<u64>,
@@ -77,6 +81,7 @@ impl SessionOptions {
             voting: Voting::First,
             mode_id: None,
             model: None,
+            is_model_required: false,
             timeout_s: None,
             config: Vec::new(),
             agent: AgentSettings::default(),
@@ -112,12 +117,12 @@ pub struct SessionRow {
     pub ending: Option<Ending>,
     /// Cause of the state `error`, or the last failure.
     pub last_error: Option<Failure>,
-    /// Session that owns this one (this session itself unless another one spawned this one).
-    pub owner_session_key: SessionKey,
+    /// Root of the session's tree (this session itself unless another one spawned it); `None` if it is unknown.
+    pub owner_session_key: Option<SessionKey>,
     /// Person who requested the session, by the name that the channel verified. This person owns the session,
     /// regardless of bindings. Empty if unknown.
     pub asked_by: String,
-    /// Session that spawned this one, if any.
+    /// Session that spawned this one, if any: its direct parent.
     pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.
     pub parent_session_key: Option<SessionKey>,
@@ -145,6 +150,24 @@ pub struct SessionRow {
     pub last_activity_at_ms: u64,
 }
 
+acp_shared::named! {
+    /// State of the completion of a spawned session, see [`crate::completion`].
+    pub enum CompletionState {
+        /// The run has not ended.
+        Awaited = "awaited",
+        /// The requester gets it.
+        Due = "due",
+        /// A conversation of the session shows it.
+        Bound = "bound",
+        /// It is a prompt of the requester.
+        Delivered = "delivered",
+        /// The requester read it while it waited for the run.
+        Taken = "taken",
+        /// The requester is closed.
+        Dropped = "dropped",
+    }
+}
+
 /// Selection of sessions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionQuery {
@@ -154,8 +177,8 @@ pub struct SessionQuery {
     pub state: Option<SessionState>,
     /// Only sessions of this agent.
     pub agent: Option<AgentName>,
-    /// Only sessions of agents that match one of these patterns; empty: of all agents.
-    pub agents: Vec<String>,
+    /// Only sessions that this principal may list; `None`: all.
+    pub seen_by: Option<Principal>,
     /// Only sessions with this text in label, key or working directory, ignoring the case of ASCII letters.
     pub text: Option<String>,
     /// Only sessions without activity after this time, in milliseconds since the Unix epoch.

@@ -77,7 +77,7 @@ pub(crate) fn session() -> SessionRow {
         state: SessionState::Idle,
         ending: None,
         last_error: None,
-        owner_session_key: session_key(),
+        owner_session_key: Some(session_key()),
         asked_by: String::new(),
         spawned_by: None,
         parent_session_key: None,

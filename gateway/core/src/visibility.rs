@@ -1,75 +1,125 @@
 //! Which sessions a requester may see and use. One pure rule over a session's row, for every list, stream and command.
-//! What may not be seen is answered like what does not exist.
+//! What may not be seen is answered like what does not exist. The answers of the rule are in
+//! `docs/design/visibility.md`.
 
+use crate::config::Config;
 use crate::glob;
 use crate::principal::Principal;
 use crate::rows::SessionRow;
+use acp_shared::ids::{AgentName, GatewayInstanceId, SessionKey};
 use serde::{Deserialize, Serialize};
 
-/// How far an agent's session sees, from the narrowest: each includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Visibility {
-    /// Only the session itself.
-    SelfOnly,
-    /// The session and those that it owns.
-    #[default]
-    Tree,
-    /// In addition all sessions of its agent.
-    Agent,
-    /// In addition the sessions of other agents that [`AgentToAgent`] allows.
-    All,
+acp_shared::named! {
+    /// How far an agent's session sees, from the narrowest: each includes the ones before it.
+    #[derive(PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Visibility {
+        /// Only the session itself.
+        #[serde(rename = "self")]
+        SelfOnly = "self",
+        /// The session and those that it owns.
+        #[default]
+        Tree = "tree",
+        /// In addition all sessions of its agent.
+        Agent = "agent",
+        /// In addition the sessions of other agents that [`AgentToAgent`] allows.
+        All = "all",
+    }
 }
 
-impl Visibility {
-    /// All values, the narrowest first.
-    pub const ALL: [Self; 4] = [Self::SelfOnly, Self::Tree, Self::Agent, Self::All];
-}
-
-/// Access between sessions of different agents.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// `tools.agent_to_agent.*`: access between sessions of different agents.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentToAgent {
-    /// True if such access is on.
+    /// Allows such access. Default: false. Source: `tools.agentToAgent.enabled`.
     pub enabled: bool,
-    /// Patterns that both agents must match; an empty list allows no pair.
+    /// Patterns of agents, both of which must match; an empty list allows no pair. Default: empty. Source:
+    /// `tools.agentToAgent.allow`.
     pub allow: Vec<String>,
-    /// True if a message may be sent to an allowed agent's session below [`Visibility::All`], without list or history.
+    /// Allows messages to an allowed agent's session below visibility `all`, without its history. Default: false. Ours.
     pub send: bool,
 }
 
 impl AgentToAgent {
-    fn allows(&self, one: &str, other: &str) -> bool {
-        let matches = |agent| self.allow.iter().any(|pattern| glob::matches(pattern, agent));
+    fn allows(&self, one: &AgentName, other: &AgentName) -> bool {
+        let matches =
+            |agent: &AgentName| self.allow.iter().any(|pattern| glob::matches(pattern, agent.as_str()));
         self.enabled && matches(one) && matches(other)
     }
 }
 
-/// What a requester wants to do with a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// See it in a list.
-    List,
-    /// Read its history.
-    History,
-    /// Send it a message.
-    Send,
-    /// Read its state.
-    Status,
+acp_shared::named! {
+    /// What a requester wants to do with a session.
+    #[derive(Hash)]
+    pub enum Action {
+        /// See it in a list.
+        List = "list",
+        /// Read its history.
+        History = "history",
+        /// Send it a message.
+        Send = "send",
+        /// Read its state.
+        Status = "status",
+    }
 }
 
-impl Action {
-    /// All actions.
-    pub const ALL: [Self; 4] = [Self::List, Self::History, Self::Send, Self::Status];
+/// Agent that asks for other sessions, and the settings that apply to it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AgentRequester {
+    /// Session of the agent; `None` for an agent without one, which owns nothing.
+    pub session: Option<SessionKey>,
+    /// The agent.
+    pub agent: AgentName,
+    /// Gateway instance of the session.
+    pub gateway_instance_id: GatewayInstanceId,
+    /// True if the agent runs in a sandbox.
+    pub is_sandboxed: bool,
+    /// How far it sees; for a sandboxed agent within `sandbox.session_visibility`.
+    pub visibility: Visibility,
+    /// Access to sessions of other agents.
+    pub between: AgentToAgent,
+}
+
+impl AgentRequester {
+    /// Creates the requester of a session's agent, with the settings of the configuration.
+    #[must_use]
+    pub fn of_session(row: &SessionRow, config: &Config) -> Self {
+        let agent = Self::of_agent(row.agent.clone(), row.gateway_instance_id, config);
+        Self { session: Some(row.session_key.clone()), ..agent }
+    }
+
+    /// Creates the requester of an agent without a session.
+    #[must_use]
+    pub fn of_agent(agent: AgentName, gateway_instance_id: GatewayInstanceId, config: &Config) -> Self {
+        let is_sandboxed = config.agents.get(&agent).is_some_and(|settings| settings.sandboxed);
+        let configured = config.tools.sessions.visibility;
+        let limit = if is_sandboxed { config.sandbox.session_visibility } else { Visibility::All };
+        let between = config.tools.agent_to_agent.clone();
+        Self {
+            session: None,
+            agent,
+            gateway_instance_id,
+            is_sandboxed,
+            visibility: configured.min(limit),
+            // A message beyond its limit would widen what it reaches.
+            between: AgentToAgent { send: between.send && !is_sandboxed, ..between },
+        }
+    }
+
+    /// Answers [`can_see`] with the settings of the requester.
+    #[must_use]
+    pub fn sees(&self, row: Option<&SessionRow>, action: Action) -> bool {
+        can_see(Requester::Agent(self), row, self.visibility, &self.between, action)
+    }
 }
 
 /// Who asks.
 #[derive(Debug, Clone, Copy)]
 pub enum Requester<'a> {
-    /// A person or program with a scope, perhaps limited to some agents.
+    /// A person or program with a scope, perhaps limited to some agents. Visibility does not apply.
     Principal(&'a Principal),
-    /// The agent of a session, with how far it sees.
-    Session(&'a SessionRow, Visibility),
+    /// An agent.
+    Agent(&'a AgentRequester),
 }
 
 /// True if the requester may do this with the session. `row` is `None` if the session could not be found.
@@ -77,183 +127,48 @@ pub enum Requester<'a> {
 pub fn can_see(
     requester: Requester<'_>,
     row: Option<&SessionRow>,
+    visibility: Visibility,
     between: &AgentToAgent,
     action: Action,
 ) -> bool {
     let Some(row) = row else { return false };
-    let (own, visibility) = match requester {
+    let own = match requester {
         Requester::Principal(principal) => return principal.may_use_agent(row.agent.as_str()),
-        Requester::Session(own, visibility) => (own, visibility),
+        Requester::Agent(own) => own,
     };
     if row.gateway_instance_id != own.gateway_instance_id {
         return false;
     }
-    if row.session_key == own.session_key {
+    if own.session.as_ref() == Some(&row.session_key) {
         return true;
     }
-    if is_owned_by(row, own) {
+    if row.owner_session_key.is_none() {
+        return false;
+    }
+    if own.session.as_ref().is_some_and(|own| is_owned_by(row, own)) {
         return visibility >= Visibility::Tree;
     }
     if row.agent == own.agent {
         return visibility >= Visibility::Agent;
     }
     let may_reach = visibility == Visibility::All || (between.send && action == Action::Send);
-    may_reach && between.allows(own.agent.as_str(), row.agent.as_str())
+    may_reach && between.allows(&own.agent, &row.agent)
 }
 
 /// True if the row names `own` as its owner, its spawner or its parent. A grandchild is owned only if its row names `own` too.
-fn is_owned_by(row: &SessionRow, own: &SessionRow) -> bool {
-    let owners = [Some(&row.owner_session_key), row.spawned_by.as_ref(), row.parent_session_key.as_ref()];
-    owners.contains(&Some(&own.session_key))
+fn is_owned_by(row: &SessionRow, own: &SessionKey) -> bool {
+    let owners = [row.owner_session_key.as_ref(), row.spawned_by.as_ref(), row.parent_session_key.as_ref()];
+    owners.contains(&Some(own))
 }
 
-/// True if the principal may see and use the session.
+/// True if the principal may do this with the session: by its own rights, and by those of the agent for which it asks.
 #[must_use]
-pub fn principal_sees(principal: &Principal, row: &SessionRow) -> bool {
-    can_see(Requester::Principal(principal), Some(row), &AgentToAgent::default(), Action::List)
+pub fn principal_sees(principal: &Principal, row: &SessionRow, action: Action) -> bool {
+    let requester = Requester::Principal(principal);
+    can_see(requester, Some(row), Visibility::All, &AgentToAgent::default(), action)
+        && principal.acts_for.as_ref().is_none_or(|agent| agent.sees(Some(row), action))
 }
 
 #[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-    use super::*;
-    use crate::principal::Scope;
-    use crate::rows::{NonInteractive, PermissionMode, SessionMode, SessionOptions};
-    use crate::session::SessionState;
-    use acp_shared::ids::{AgentName, GatewayInstanceId, SessionKey};
-    use proptest::prelude::*;
-
-    const HERE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
-    const ELSEWHERE: &str = "01890a5d-ac96-774b-bcce-b302099a8058";
-
-    fn key(name: &str) -> SessionKey {
-        SessionKey::parse(name).unwrap()
-    }
-
-    fn row(name: &str, agent: &str) -> SessionRow {
-        SessionRow {
-            session_key: key(name),
-            backend: "direct".to_owned(),
-            agent: AgentName::parse(agent).unwrap(),
-            mode: SessionMode::Persistent,
-            cwd: "/".to_owned(),
-            label: None,
-            state: SessionState::Idle,
-            ending: None,
-            last_error: None,
-            owner_session_key: key(name),
-            asked_by: String::new(),
-            spawned_by: None,
-            parent_session_key: None,
-            gateway_instance_id: GatewayInstanceId::parse(HERE).unwrap(),
-            agent_session_id: None,
-            resumable: true,
-            agent_info: None,
-            lease_id: None,
-            options: SessionOptions::new(PermissionMode::Ask, NonInteractive::Deny),
-            last_session_seq: 0,
-            pruned_seq: 0,
-            created_at_ms: 0,
-            updated_at_ms: 0,
-            last_activity_at_ms: 0,
-        }
-    }
-
-    fn between(enabled: bool, allow: &[&str], send: bool) -> AgentToAgent {
-        AgentToAgent { enabled, allow: allow.iter().map(|&pattern| pattern.to_owned()).collect(), send }
-    }
-
-    /// Visibilities that let the session `me` of agent `one` list the row.
-    fn seen_at(row: &SessionRow, between: &AgentToAgent, action: Action) -> Vec<Visibility> {
-        let me = self::row("me", "one");
-        let sees = |at: &Visibility| can_see(Requester::Session(&me, *at), Some(row), between, action);
-        Visibility::ALL.into_iter().filter(sees).collect()
-    }
-
-    #[test]
-    fn visibility_follows_its_table() {
-        use Visibility::{Agent, All, Tree};
-        let off = AgentToAgent::default();
-        let pair = between(true, &["ONE", "tw*"], false);
-        let owned = |agent: &str, which: usize| {
-            let mut row = row("child", agent);
-            match which {
-                0 => row.owner_session_key = key("me"),
-                1 => row.spawned_by = Some(key("me")),
-                _ => row.parent_session_key = Some(key("me")),
-            }
-            row
-        };
-        for action in Action::ALL {
-            assert_eq!(seen_at(&row("me", "one"), &off, action), Visibility::ALL);
-            for which in 0..3 {
-                for agent in ["one", "two"] {
-                    for between in [&off, &pair] {
-                        assert_eq!(seen_at(&owned(agent, which), between, action), [Tree, Agent, All]);
-                    }
-                }
-            }
-            assert_eq!(seen_at(&row("other", "one"), &off, action), [Agent, All]);
-            assert_eq!(seen_at(&row("other", "two"), &pair, action), [All]);
-            for not in
-                [between(false, &["*"], false), between(true, &[], false), between(true, &["two"], true)]
-            {
-                assert_eq!(seen_at(&row("other", "two"), &not, action), []);
-            }
-            let foreign = SessionRow {
-                gateway_instance_id: GatewayInstanceId::parse(ELSEWHERE).unwrap(),
-                ..owned("one", 0)
-            };
-            assert_eq!(seen_at(&foreign, &pair, action), []);
-            let me = row("me", "one");
-            assert!(!can_see(Requester::Session(&me, All), None, &pair, action));
-        }
-        let sending = between(true, &["*"], true);
-        assert_eq!(seen_at(&row("other", "two"), &sending, Action::Send), Visibility::ALL);
-        assert_eq!(seen_at(&row("other", "two"), &sending, Action::History), [All]);
-    }
-
-    #[test]
-    fn principal_sees_sessions_of_its_agents() {
-        let all = Principal::of_proxy_user("ann".to_owned(), Scope::Read);
-        let limited = Principal { agents: vec!["tw*".to_owned()], ..all.clone() };
-        let sees = |principal, agent| principal_sees(principal, &row("x", agent));
-        assert!(sees(&all, "one") && sees(&limited, "two") && !sees(&limited, "one"));
-        let missing = Requester::Principal(&all);
-        assert!(!can_see(missing, None, &AgentToAgent::default(), Action::List));
-    }
-
-    fn any_row() -> impl Strategy<Value = SessionRow> {
-        let name = || prop::sample::select(vec!["me", "a", "b"]);
-        let agent = prop::sample::select(vec!["one", "two"]);
-        let instance = prop::sample::select(vec![HERE, ELSEWHERE]);
-        (name(), agent, name(), prop::option::of(name()), prop::option::of(name()), instance).prop_map(
-            |(name, agent, owner, spawner, parent, instance)| SessionRow {
-                owner_session_key: key(owner),
-                spawned_by: spawner.map(key),
-                parent_session_key: parent.map(key),
-                gateway_instance_id: GatewayInstanceId::parse(instance).unwrap(),
-                ..row(name, agent)
-            },
-        )
-    }
-
-    proptest! {
-        /// self ⊆ tree ⊆ agent ⊆ all.
-        #[test]
-        fn wider_visibility_sees_all_that_a_narrower_one_sees(
-            own in any_row(),
-            row in any_row(),
-            enabled in any::<bool>(),
-            allow in prop::sample::subsequence(vec!["one", "tw?", "*"], 0..3),
-            send in any::<bool>(),
-            action in prop::sample::select(Action::ALL.to_vec()),
-        ) {
-            let between = between(enabled, &allow, send);
-            let sees = |at| can_see(Requester::Session(&own, at), Some(&row), &between, action);
-            for pair in Visibility::ALL.windows(2) {
-                prop_assert!(!sees(pair[0]) || sees(pair[1]), "{pair:?}");
-            }
-        }
-    }
-}
+#[path = "visibility_tests.rs"]
+mod tests;

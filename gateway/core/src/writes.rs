@@ -115,6 +115,11 @@ pub enum Write {
         /// Result, JSON text.
         result: String,
     },
+    /// Mark the completion of another session's run as a prompt of this session. Fails if it is not due.
+    Completion {
+        /// Run that has ended.
+        run_id: RunId,
+    },
     /// Bring the session into use. Fails if the session was not in use and a limit is reached.
     Wake(SessionLimits),
     /// Fail if a conversation is bound to the session.

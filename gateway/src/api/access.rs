@@ -5,17 +5,20 @@ use crate::api::extract::ApiError;
 use crate::api::web_files;
 use crate::api::web_gate::{TokenFault, unauthorized};
 use crate::metrics::Metrics;
+use crate::runtime::agents::DEMO;
 use crate::session::service::Service;
+use acp_core::api::ACTS_FOR_HEADER;
 use acp_core::failure::Failure;
 use acp_core::options::Setting;
 use acp_core::policy::{PolicyScope, effective_policy};
+use acp_core::preset;
 use acp_core::principal::{Principal, Scope};
 use acp_core::request::SpawnRequest;
 use acp_core::rows::{RunPermissions, SessionOptions, SessionRow};
-use acp_core::visibility::principal_sees;
+use acp_core::visibility::{Action, AgentRequester, principal_sees};
 use acp_core::widening::{scope_of_permission, scope_of_servers, scope_of_setting};
 use acp_shared::codes::Code;
-use acp_shared::ids::SessionKey;
+use acp_shared::ids::{AgentName, SessionKey};
 use axum::Router;
 use axum::extract::{FromRequestParts as _, MatchedPath, RawPathParams, Request, State};
 use axum::http::Method;
@@ -27,18 +30,22 @@ use std::sync::Arc;
 /// Maximum number of remembered decisions of a [`VisibleSessions`].
 const KNOWN_MAX: usize = 10_000;
 
-/// What a principal that may use only some agents gets of a route.
+/// Start of every session key, which no name of an agent has.
+const KEY_START: &str = "agent:";
+
+/// What a principal that sees only some sessions gets of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// The same as others: the route shows no session.
     Nothing,
-    /// The session `{key}`, if it is one of an agent that it may use.
-    Session,
+    /// The session `{key}`, if it may do this with it.
+    Session(Action),
     /// What the handler selects for it.
     Selected,
     /// Nothing: the route shows or does more than sessions of single agents.
     Everything,
 }
+use Action::{History, Send, Status};
 use Reach::{Everything, Nothing, Selected, Session};
 
 /// Entry of the table.
@@ -80,27 +87,27 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/sessions", Scope::Read, Selected),
     access("GET", "/v1/acpx/sessions", Scope::Read, Selected),
     access("POST", "/v1/sessions", Scope::Prompt, Selected),
-    access("GET", "/v1/sessions/{key}", Scope::Read, Session),
-    access("PATCH", "/v1/sessions/{key}", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/release", Scope::Prompt, Session),
-    access("GET", "/v1/sessions/{key}/export", Scope::Read, Session),
-    access("GET", "/v1/sessions/{key}/diff", Scope::Read, Session),
-    access("GET", "/v1/sessions/{key}/files", Scope::Read, Session),
-    access("GET", "/v1/sessions/{key}/files/content", Scope::Read, Session),
-    access("GET", "/v1/sessions/{key}/files/entries", Scope::Read, Session),
-    access("POST", "/v1/sessions/{key}/prompt", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/cancel", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/close", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/archive", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/delete", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/reset", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/unbind", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/new", Scope::Prompt, Session),
-    access("POST", "/v1/sessions/{key}/options", Scope::Prompt, Session),
-    access("GET", "/v1/sessions/{key}/permissions", Scope::Read, Session),
-    access("POST", "/v1/sessions/{key}/permissions/{id}", Scope::Approve, Session),
-    access("GET", "/v1/sessions/{key}/events", Scope::Read, Session),
-    access("GET", "/v1/sessions/{key}/log", Scope::Read, Session),
+    access("GET", "/v1/sessions/{key}", Scope::Read, Session(Status)),
+    access("PATCH", "/v1/sessions/{key}", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/release", Scope::Prompt, Session(History)),
+    access("GET", "/v1/sessions/{key}/export", Scope::Read, Session(History)),
+    access("GET", "/v1/sessions/{key}/diff", Scope::Read, Session(History)),
+    access("GET", "/v1/sessions/{key}/files", Scope::Read, Session(History)),
+    access("GET", "/v1/sessions/{key}/files/content", Scope::Read, Session(History)),
+    access("GET", "/v1/sessions/{key}/files/entries", Scope::Read, Session(History)),
+    access("POST", "/v1/sessions/{key}/prompt", Scope::Prompt, Session(Send)),
+    access("POST", "/v1/sessions/{key}/cancel", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/close", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/archive", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/delete", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/reset", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/unbind", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/new", Scope::Prompt, Session(History)),
+    access("POST", "/v1/sessions/{key}/options", Scope::Prompt, Session(History)),
+    access("GET", "/v1/sessions/{key}/permissions", Scope::Read, Session(History)),
+    access("POST", "/v1/sessions/{key}/permissions/{id}", Scope::Approve, Session(History)),
+    access("GET", "/v1/sessions/{key}/events", Scope::Read, Session(History)),
+    access("GET", "/v1/sessions/{key}/log", Scope::Read, Session(History)),
     // A message in a console conversation may be any command of the operator.
     access("GET", "/v1/console/conversations/{id}", Scope::Read, Everything),
     access("GET", "/v1/console/conversations/{id}/messages", Scope::Read, Everything),
@@ -163,6 +170,10 @@ pub(crate) async fn authorize_spawn(
     principal: &Principal,
     request: &SpawnRequest,
 ) -> Result<(), Failure> {
+    if let Some(agent) = &principal.acts_for {
+        let text = format!("a session cannot be started for {}: leave out {ACTS_FOR_HEADER}", agent.agent);
+        return Err(Failure::new(Code::PermissionDenied, text).detail("AGENTS_LIMITED").origin("gateway"));
+    }
     let loaded = service.config();
     let agent = request.agent.as_ref().or(loaded.config.acp.default_agent.as_ref());
     if agent.is_some_and(|agent| !principal.may_use_agent(agent.as_str())) {
@@ -188,7 +199,7 @@ pub(crate) async fn authorize_spawn(
     if let Some(key) = &request.spawned_by
         && principal.is_limited()
     {
-        visible_session(service, principal, key).await?;
+        visible_session(service, principal, key, Status).await?;
     }
     Ok(())
 }
@@ -219,7 +230,7 @@ pub(crate) fn authorize_run(
     mode.iter().chain(&policy).try_for_each(|setting| authorize_setting(principal, setting, now))
 }
 
-/// Returns a session that the principal may see.
+/// Returns a session with which the principal may do this.
 ///
 /// # Errors
 /// `NO_SESSION` if there is none, or the principal may not see it.
@@ -227,22 +238,24 @@ pub(crate) async fn visible_session(
     service: &dyn Service,
     principal: &Principal,
     key: &SessionKey,
+    action: Action,
 ) -> Result<SessionRow, Failure> {
     let row = service.session(key).await?;
-    if principal_sees(principal, &row) { Ok(row) } else { Err(Failure::of(Code::NoSession)) }
+    if principal_sees(principal, &row, action) { Ok(row) } else { Err(Failure::of(Code::NoSession)) }
 }
 
-/// Sessions that a principal may see, each looked up once.
+/// Sessions with which a principal may do something, each looked up once.
 pub(crate) struct VisibleSessions {
     service: Arc<dyn Service>,
     principal: Principal,
+    action: Action,
     known: HashMap<SessionKey, bool>,
 }
 
 impl VisibleSessions {
     /// Creates the selection for a principal.
-    pub(crate) fn new(service: &Arc<dyn Service>, principal: Principal) -> Self {
-        Self { service: Arc::clone(service), principal, known: HashMap::new() }
+    pub(crate) fn new(service: &Arc<dyn Service>, principal: Principal, action: Action) -> Self {
+        Self { service: Arc::clone(service), principal, action, known: HashMap::new() }
     }
 
     /// True if the principal may see the session.
@@ -256,7 +269,7 @@ impl VisibleSessions {
         if let Some(sees) = self.known.get(key) {
             return Ok(*sees);
         }
-        let sees = match visible_session(self.service.as_ref(), &self.principal, key).await {
+        let sees = match visible_session(self.service.as_ref(), &self.principal, key, self.action).await {
             Ok(_) => true,
             Err(failure) if failure.code == Code::NoSession => false,
             Err(failure) => return Err(failure),
@@ -267,6 +280,32 @@ impl VisibleSessions {
         self.known.insert(key.clone(), sees);
         Ok(sees)
     }
+}
+
+/// Returns the principal as one that asks for an agent: the agent of a session, or an agent without one. It then sees what
+/// both see.
+///
+/// # Errors
+/// `NO_SESSION` if there is no such session, or the principal may not see it; `USAGE` for an unknown agent.
+async fn acting_for(service: &dyn Service, principal: Principal, name: &str) -> Result<Principal, Failure> {
+    let config = &service.config().config;
+    let agent = if name.starts_with(KEY_START) {
+        let key = SessionKey::parse(name).map_err(|_| Failure::of(Code::NoSession))?;
+        AgentRequester::of_session(&visible_session(service, &principal, &key, Status).await?, config)
+    } else {
+        let agent = AgentName::parse(name).ok().filter(|agent| {
+            let is_built_in = agent.as_str() == DEMO || preset::find(agent.as_str()).is_some();
+            let is_known = is_built_in || config.agents.contains_key(agent);
+            is_known && principal.may_use_agent(agent.as_str())
+        });
+        let Some(agent) = agent else {
+            let text = format!("{name:?} is neither a session nor an agent that you may use");
+            return Err(Failure::new(Code::Usage, text).origin("gateway"));
+        };
+        AgentRequester::of_agent(agent, service.instance_id(), config)
+    };
+    let name = agent.session.as_ref().map_or_else(|| agent.agent.to_string(), ToString::to_string);
+    Ok(Principal { name, acts_for: Some(Arc::new(agent)), ..principal })
 }
 
 /// What the check of a request uses.
@@ -291,9 +330,17 @@ async fn check(State(check): State<AccessCheck>, request: Request, next: Next) -
         return crate::api::unsupported_method().into_response();
     };
     let Some(scope) = entry.scope else { return next.run(Request::from_parts(parts, body)).await };
-    let Some(principal) = parts.extensions.get::<Principal>().cloned() else {
+    let Some(mut principal) = parts.extensions.get::<Principal>().cloned() else {
         return unauthorized(TokenFault::Missing);
     };
+    if let Some(name) = parts.headers.get(ACTS_FOR_HEADER) {
+        principal =
+            match acting_for(check.service.as_ref(), principal, name.to_str().unwrap_or_default()).await {
+                Ok(principal) => principal,
+                Err(refused) => return ApiError::from(refused).into_response(),
+            };
+        parts.extensions.insert(principal.clone());
+    }
     if let Err(refused) = require(&principal, scope, &format!("{} {}", entry.method, entry.path)) {
         check.metrics.api_refused("any", "scope");
         return ApiError::from(refused).into_response();
@@ -314,10 +361,10 @@ impl AccessCheck {
         match reach {
             Nothing | Selected => Ok(()),
             Everything => require_all_agents(principal),
-            Session => {
+            Session(action) => {
                 let key = SessionKey::parse(key.unwrap_or_default());
                 let key = key.map_err(|_| Failure::of(Code::NoSession))?;
-                visible_session(self.service.as_ref(), principal, &key).await.map(drop)
+                visible_session(self.service.as_ref(), principal, &key, action).await.map(drop)
             }
         }
     }
@@ -345,7 +392,7 @@ pub(super) mod tests {
     #[test]
     fn routes_of_a_session_are_limited_to_its_agent() {
         for entry in ACCESS {
-            assert_eq!(entry.path.contains("{key}"), entry.reach == Session, "{entry:?}");
+            assert_eq!(entry.path.contains("{key}"), matches!(entry.reach, Session(_)), "{entry:?}");
         }
     }
 }

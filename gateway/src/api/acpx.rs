@@ -9,6 +9,7 @@ use acp_core::api::{AcpxSessionView, Opening, SessionView};
 use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, SpawnResult};
 use acp_core::session::SessionState;
+use acp_core::visibility::Action;
 use acp_shared::ids::{AgentName, IdempotencyKey};
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
@@ -59,7 +60,7 @@ pub(crate) async fn list(
             NameQuery::Named { agent, naming, closed_too: all }
         }
     };
-    let mut visible = VisibleSessions::new(&api.service, caller);
+    let mut visible = VisibleSessions::new(&api.service, caller, Action::List);
     let mut found = Vec::new();
     for named in api.service.acpx_sessions(query).await? {
         if visible.sees(&named.session.session_key).await? {

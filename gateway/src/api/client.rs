@@ -5,7 +5,7 @@
 mod agent;
 
 use crate::api::sse_parser::{SseEvent, SseParser};
-use acp_core::api::{ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
+use acp_core::api::{ACTS_FOR_HEADER, ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
 use acp_core::failure::Failure;
 use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
@@ -44,6 +44,8 @@ const BACKLOG_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct GatewayClient {
     socket: PathBuf,
     deadline: Option<Instant>,
+    /// Session or agent for which the client asks.
+    acts_for: Option<String>,
     /// Token of an agent, for the socket of the session tools.
     token: Option<Secret>,
 }
@@ -108,12 +110,18 @@ impl RetryBudget {
 impl GatewayClient {
     /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
-        Self { socket: state_dir.join(SOCKET), deadline: None, token: None }
+        Self { socket: state_dir.join(SOCKET), deadline: None, acts_for: None, token: None }
     }
 
     /// Sets a deadline, after which calls fail with `TIMEOUT`.
     pub(crate) fn until(mut self, deadline: Option<Instant>) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Asks for a session or an agent: responses are those that this agent may see.
+    pub(crate) fn acting_for(mut self, name: Option<String>) -> Self {
+        self.acts_for = name;
         self
     }
 
@@ -155,7 +163,7 @@ impl GatewayClient {
         key: &IdempotencyKey,
     ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
-        let request = request(Method::POST, path, Bytes::from(body), Some(key), &[])?;
+        let request = self.request(Method::POST, path, Bytes::from(body), Some(key), &[])?;
         read_answer(self.once(request).await.map_err(|lost| self.unavailable(&lost))?)
     }
 
@@ -190,7 +198,7 @@ impl GatewayClient {
         path: &str,
         mut write: impl FnMut(&str) -> Result<(), E>,
     ) -> Result<(), E> {
-        let request = request(Method::GET, path, Bytes::new(), None, &[])?;
+        let request = self.request(Method::GET, path, Bytes::new(), None, &[])?;
         let response = self.send(request).await.map_err(|lost| self.unavailable(&lost))?;
         let broken = |why: String| self.unavailable(&AttemptError::Broken(why));
         if response.status() != StatusCode::OK {
@@ -218,7 +226,7 @@ impl GatewayClient {
     pub(crate) async fn hold<B: Serialize>(&self, path: &str, body: &B) -> Result<HeldStream, Failure> {
         let body = serde_json::to_vec(body).map_err(|error| invalid_response(&error.to_string()))?;
         let accept = [(header::ACCEPT, "text/event-stream")];
-        let request = request(Method::POST, path, Bytes::from(body), None, &accept)?;
+        let request = self.request(Method::POST, path, Bytes::from(body), None, &accept)?;
         let response = self.send(request).await.map_err(|lost| self.unavailable(&lost))?;
         if response.status() != StatusCode::OK {
             return Err(self.failure_of(response).await);
@@ -245,7 +253,7 @@ impl GatewayClient {
         let mut retry = RetryBudget::new(false);
         let asking = async {
             loop {
-                let request = request(method.clone(), path, body.clone(), key, &[])?;
+                let request = self.request(method.clone(), path, body.clone(), key, &[])?;
                 match self.once(request).await {
                     Ok(bytes) => return read_answer(bytes),
                     Err(lost) => {
@@ -257,6 +265,30 @@ impl GatewayClient {
             }
         };
         with_deadline(self.deadline, asking).await
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+        key: Option<&IdempotencyKey>,
+        headers: &[(header::HeaderName, &str)],
+    ) -> Result<Request<Full<Bytes>>, Failure> {
+        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "gateway");
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        if let Some(key) = key {
+            request = request.header(IDEMPOTENCY_HEADER, key.as_str());
+        }
+        if let Some(name) = &self.acts_for {
+            request = request.header(ACTS_FOR_HEADER, name);
+        }
+        for (name, value) in headers {
+            request = request.header(name, *value);
+        }
+        request.body(Full::new(body)).map_err(|error| invalid_response(&error.to_string()))
     }
 
     /// Makes one attempt. Returns status and body.
@@ -482,7 +514,7 @@ impl EventStream {
             path.push_str("&replay=true");
         }
         let accept = [(header::ACCEPT, "text/event-stream")];
-        let request = request(Method::GET, &path, Bytes::new(), None, &accept)?;
+        let request = self.client.request(Method::GET, &path, Bytes::new(), None, &accept)?;
         let response = match self.client.send(request).await {
             Ok(response) => response,
             Err(lost) => return Ok(Err(lost)),
@@ -497,26 +529,6 @@ impl EventStream {
             Ok(body) => Err(read_failure(status, &body.to_bytes())),
         }
     }
-}
-
-fn request(
-    method: Method,
-    path: &str,
-    body: Bytes,
-    key: Option<&IdempotencyKey>,
-    headers: &[(header::HeaderName, &str)],
-) -> Result<Request<Full<Bytes>>, Failure> {
-    let mut request = Request::builder().method(method).uri(path).header(header::HOST, "gateway");
-    if !body.is_empty() {
-        request = request.header(header::CONTENT_TYPE, "application/json");
-    }
-    if let Some(key) = key {
-        request = request.header(IDEMPOTENCY_HEADER, key.as_str());
-    }
-    for (name, value) in headers {
-        request = request.header(name, *value);
-    }
-    request.body(Full::new(body)).map_err(|error| invalid_response(&error.to_string()))
 }
 
 fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {

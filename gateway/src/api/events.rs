@@ -10,6 +10,7 @@ use acp_core::event::{EventKind, EventRow};
 use acp_core::event_json::{wire_type, write_event, write_journal_row};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
+use acp_core::visibility::Action;
 use acp_shared::ids::{RunId, SessionKey};
 use acp_store::events::{self, EventBounds, JournalRows};
 use axum::body::Bytes;
@@ -119,7 +120,7 @@ pub(crate) async fn stream_all(
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| ApiError::usage(error.body_text()))?;
     if let Some(key) = &query.session {
-        visible_session(api.service.as_ref(), &caller, key).await?;
+        visible_session(api.service.as_ref(), &caller, key, Action::History).await?;
     }
     let kinds = query.kind.as_deref().map(parse_kinds).transpose()?;
     // Subscribed before the position is read, so that no wake-up is missed.
@@ -136,7 +137,7 @@ pub(crate) async fn stream_all(
         cursor: start,
         keep_alive: Duration::from_millis(api.limits.keep_alive_ms),
         state: StreamPhase::Reading,
-        source: JournalSource::All(VisibleSessions::new(&api.service, caller), pruned),
+        source: JournalSource::All(VisibleSessions::new(&api.service, caller, Action::History), pruned),
         api,
     };
     let data = if start < pruned { format!("{{\"pruned_event_id\":{pruned}}}") } else { "{}".to_owned() };

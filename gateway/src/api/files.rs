@@ -148,7 +148,8 @@ pub(crate) async fn directories(
     if agent.as_ref().is_some_and(|agent| !caller.may_use_agent(agent.as_str())) {
         return Err(Failure::of(Code::AgentNotAllowed).into());
     }
-    if agent.is_none() {
+    // A session is not started for an agent either.
+    if agent.is_none() || caller.acts_for.is_some() {
         access::require_all_agents(&caller)?;
     }
     let scope = agent.map_or_else(PolicyScope::default, |agent| PolicyScope::default().with_agent(&agent));

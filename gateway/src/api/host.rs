@@ -5,6 +5,7 @@ use crate::api::access::VisibleSessions;
 use crate::api::extract::{ApiError, Caller, Json};
 use acp_core::api::{AuditView, CheckView, EvidenceView, LeaseView};
 use acp_core::failure::Failure;
+use acp_core::visibility::Action;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -67,7 +68,7 @@ pub(crate) async fn audit(
     let limit = query.limit.unwrap_or(AUDIT_MAX).min(AUDIT_MAX);
     let read = if caller.is_limited() { AUDIT_READ_MAX } else { limit };
     let rows = api.service.settled_permissions(read, AUDIT_BYTES_MAX).await?;
-    let mut visible = VisibleSessions::new(&api.service, caller);
+    let mut visible = VisibleSessions::new(&api.service, caller, Action::History);
     let mut found = Vec::new();
     for row in rows {
         if (found.len() as u64) < limit && visible.sees(&row.session_key).await? {

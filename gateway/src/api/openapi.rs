@@ -175,6 +175,9 @@ impl Operation {
                 json!({ "type": "string", "minLength": 1, "maxLength": 200 }),
             ));
         }
+        let about =
+            "Session or agent for which the client asks: the response is what that agent may see and do.";
+        all.push(header("Acp-As", about, json!({ "type": "string", "minLength": 1, "maxLength": 200 })));
         if self.is_stream() && !self.is_modifying() {
             let about = "Streams only: id of the last event received.";
             all.push(header("Last-Event-ID", about, json!({ "type": "integer", "minimum": 0 })));

@@ -26,7 +26,7 @@ use acp_core::request::{
 use acp_core::rows::{PermissionRow, RunMode, RunPermissions, SessionMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
-use acp_core::visibility::principal_sees;
+use acp_core::visibility::Action;
 use acp_shared::codes::Code;
 use acp_shared::files::READ_BYTES_MAX;
 use acp_shared::ids::{AgentName, SessionKey};
@@ -137,20 +137,19 @@ pub(crate) async fn list(
     });
     let before = before.transpose()?.map(|cursor| cursor.0);
     let ListQuery { all, state, agent, q, idle_since_ms, .. } = query;
-    let agents = caller.agents.clone();
+    let seen_by = Some(caller);
     // One more row tells if there is another page.
     let asked = SessionQuery {
         closed_too: all,
         state,
         agent,
-        agents,
+        seen_by,
         text: q,
         idle_since_ms,
         before,
         limit: limit + 1,
     };
     let mut rows = api.service.find_sessions(asked).await?;
-    rows.retain(|(_, row)| principal_sees(&caller, row));
     let more = rows.len() as u64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next = rows.last().filter(|_| more && before.is_some()).map(|(ord, _)| PageCursor(*ord).encode());
@@ -185,7 +184,7 @@ pub(crate) async fn visible_permissions(
     // The rows of other agents do not count for the limit.
     let read_max = if caller.is_limited() { u64::from(u32::MAX) } else { PERMISSIONS_MAX };
     let rows = service.all_pending_permissions(read_max).await?;
-    let mut visible = VisibleSessions::new(service, caller);
+    let mut visible = VisibleSessions::new(service, caller, Action::History);
     let mut found = Vec::new();
     for row in rows {
         if found.len() as u64 >= PERMISSIONS_MAX {
@@ -241,6 +240,7 @@ pub(crate) async fn spawn(
         permission: body.permission,
         non_interactive: body.non_interactive_permissions,
         prompt: body.prompt,
+        model: body.model,
         voting: body.voting,
         author: author(&caller, body.author)?,
         asked_by: caller.id.clone(),

@@ -10,6 +10,7 @@ mod network;
 mod rest;
 mod sign_in;
 mod streams;
+mod visibility;
 
 use super::{Api, ApiLimits, router, socket::ApiListener};
 use crate::api::client::{EventSelection, GatewayClient};
@@ -34,9 +35,10 @@ use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, Session
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::timeouts::Expiry;
+use acp_core::visibility::{Action, principal_sees};
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, Inspection};
-use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_shared::protocol::{LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::{self, EventBounds, JournalRows};
@@ -85,7 +87,7 @@ impl Fake {
             prompts: Mutex::default(),
             rows: Mutex::default(),
             pruned_by_read: AtomicU64::new(0),
-            pending: Mutex::new(Vec::new()),
+            pending: Mutex::default(),
             state: Mutex::new((SessionState::Running, RunState::Running)),
             wake: watch::channel(0).0,
         })
@@ -101,9 +103,8 @@ impl Fake {
     }
 
     pub(crate) fn append(&self, kind: EventKind, payload: &str) {
-        let mut rows = self.rows.lock().unwrap();
-        let session_seq = rows.len() as u64 + 1;
-        rows.push(EventRow {
+        let session_seq = self.rows.lock().unwrap().len() as u64 + 1;
+        self.rows.lock().unwrap().push(EventRow {
             session_key: self.key.clone(),
             session_seq,
             run_id: Some(self.run),
@@ -113,20 +114,19 @@ impl Fake {
             extra: None,
             created_at_ms: 1,
         });
-        drop(rows);
         self.wake.send_replace(session_seq);
     }
 
     pub(crate) fn append_message(&self, text: &str) {
-        let payload = json!({"content": {"type": "text", "text": text}});
-        self.append(EventKind::AgentMessage, &payload.to_string());
+        let payload = json!({"content": {"type": "text", "text": text}}).to_string();
+        self.append(EventKind::AgentMessage, &payload);
     }
 
     fn row(&self) -> SessionRow {
         let state = self.state.lock().unwrap().0;
+        // A closed session was closed before its agent had opened it.
         SessionRow {
             state,
-            // A closed session was closed before its agent had opened it.
             agent_info: (state != SessionState::Closed).then(|| "{\"n\":1e3}".to_owned()),
             last_session_seq: self.rows.lock().unwrap().len() as u64,
             ..session_row(&self.key)
@@ -145,6 +145,9 @@ impl Fake {
 }
 
 impl Service for Fake {
+    fn instance_id(&self) -> GatewayInstanceId {
+        self.row().gateway_instance_id
+    }
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         self.record(&format!("spawn {:?} {:?}", request.cwd, request.author.is_empty()), &key);
         ready(Ok(SpawnResult::created(self.key.clone(), None)))
@@ -316,9 +319,10 @@ impl Service for Fake {
     }
     fn find_sessions(&self, query: SessionQuery) -> ServiceFuture<'_, Vec<(u64, SessionRow)>> {
         // Three sessions, numbered 1 to 3, the newest first.
-        let sessions = (1..=3).rev().filter(|ord| query.before.is_none_or(|before| *ord < before));
-        let limit = usize::try_from(query.limit).unwrap();
-        ready(Ok(sessions.take(limit).map(|ord| (ord, self.row())).collect()))
+        let is_seen = |row: &_| query.seen_by.as_ref().is_none_or(|by| principal_sees(by, row, Action::List));
+        let all = (1..=3).rev().filter(|ord| query.before.is_none_or(|before| *ord < before));
+        let found = all.map(|ord| (ord, self.row())).filter(|(_, row)| is_seen(row));
+        ready(Ok(found.take(usize::try_from(query.limit).unwrap()).collect()))
     }
     fn acpx_sessions(&self, _: NameQuery) -> ServiceFuture<'_, Vec<NamedSession>> {
         ready(Ok(vec![NamedSession { name: String::new(), cwd: "/w".to_owned(), session: self.row() }]))
@@ -369,12 +373,10 @@ impl Service for Fake {
     fn may_focus(&self, _: &ConversationRef) -> Result<BindingTimeouts, Failure> {
         Ok(BindingTimeouts::default())
     }
-
     fn policy(&self, at: &ConversationRef) -> Arc<EffectivePolicy> {
         let loaded = load(Inputs::default()).unwrap();
         Arc::new(effective_policy(&loaded, &PolicyScope::of(Some(at))))
     }
-
     fn status(&self) -> ServiceFuture<'_, StatusView> {
         ready(Err(Failure::of(Code::BackendUnavailable)))
     }

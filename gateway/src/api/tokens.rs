@@ -150,6 +150,7 @@ impl TokenRegistry {
             scope: row.scope,
             local: is_local,
             agents: row.agents.clone(),
+            acts_for: None,
         };
         let expires_in = left_ms.map(Duration::from_millis);
         let lease = TokenLease { token, revoked: revoked.clone(), expires_in };

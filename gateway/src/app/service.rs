@@ -9,7 +9,6 @@ use crate::metrics::{Metrics, STUCK};
 use crate::runtime::acpx::names_acpx;
 use crate::runtime::agents::Agents;
 use crate::runtime::lookup::look_up_with_timeout;
-use crate::runtime::profiles::Profiles as _;
 use crate::session::manager::{
     CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
     SessionStatus, SpawnRequest, SpawnResult,
@@ -34,7 +33,7 @@ use acp_core::secrets::Secrets;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope, LIST_FEATURE};
-use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{
     self, EvidenceReport, LeaseInfo, LogFrom, LogPiece, OUTPUT_BYTES_MAX, RefusalCode, Request,
 };
@@ -94,7 +93,12 @@ fn no_answer(what: &str, answer: Result<protocol::Reply, CallError>) -> Failure 
 
 impl Service for GatewayService {
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
-        Box::pin(self.manager.spawn(request, key))
+        let manager = Arc::clone(&self.manager);
+        // The caller may be dropped at any time: a client that disconnects. A committed session gets its actor nevertheless.
+        let spawning = tokio::spawn(async move { manager.spawn(request, key).await });
+        Box::pin(async move {
+            spawning.await.unwrap_or_else(|error| Err(Failure::new(Code::Runtime, error.to_string())))
+        })
     }
 
     fn prompt<'a>(
@@ -379,6 +383,10 @@ impl Service for GatewayService {
         self.live.policy(&PolicyScope::of(Some(at))).may_unbind_stale()
     }
 
+    fn instance_id(&self) -> GatewayInstanceId {
+        self.store.identity().instance_id
+    }
+
     fn lease_of_token(&self, token: TokenDigest) -> ServiceFuture<'_, Option<(SessionKey, LeaseId)>> {
         Box::pin(async move { Ok(self.store.lease_of_token(token).await?) })
     }
@@ -401,10 +409,11 @@ impl Service for GatewayService {
     }
 
     fn secrets(&self, session: &SessionRow) -> Secrets {
-        let Ok(profile) = self.agents.configured(&session.agent) else { return Secrets::default() };
-        let servers =
-            mcp::merge_servers([profile.mcp_servers.as_slice(), session.options.mcp_servers.as_slice()]);
-        Secrets::new(&profile.env, &servers)
+        self.manager.secrets(session)
+    }
+
+    fn take_completion(&self, run: RunId, turn: RunId) -> ServiceFuture<'_, bool> {
+        Box::pin(async move { Ok(self.store.take_completion(run, turn).await?) })
     }
 
     fn config(&self) -> Arc<LoadedConfig> {

@@ -64,11 +64,18 @@ pub trait InboundPort: Send + Sync + 'static {
     /// Returns the binding state of one conversation. The parent of `at` is ignored.
     fn lookup_binding(&self, at: ConversationRef) -> BoxFuture<'_, BindingLookup>;
 
-    /// Returns the id of the newest message of a conversation that was accepted, slash commands excluded: the
-    /// backfill of an unbound conversation starts there. Ids of a conversation are numbers. `None` if unknown.
-    fn newest_message(&self, at: ConversationRef) -> BoxFuture<'_, Option<String>> {
+    /// Returns the backfill mark of an unbound channel in which messages open conversations: that which is stored, else the
+    /// newest accepted message of the channel, else `first`, which is then stored.
+    ///
+    /// # Errors
+    /// The cause, if the store failed.
+    fn project_mark(
+        &self,
+        at: ConversationRef,
+        first: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, String>> {
         let _ = at;
-        Box::pin(std::future::ready(None))
+        Box::pin(std::future::ready(Ok(first)))
     }
 
     /// Returns a counter of binding changes. Each change increments the counter before the caller that made

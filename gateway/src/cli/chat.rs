@@ -23,6 +23,7 @@ use crate::api::client::{GatewayClient, encode};
 use crate::api::console::ConversationView;
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out};
+use crate::cli::session_arg::resolve_name;
 use crate::cli::{GlobalArgs, shell_completion, usage};
 use acp_core::api::SpawnBody;
 use acp_core::failure::Failure;
@@ -118,7 +119,8 @@ async fn plan_opening(
     let path = format!("/v1/console/conversations/{}", encode(conversation));
     let view: ConversationView = client.get(&path).await?;
     if let Some(session) = &args.session {
-        return Ok(ChatOpening::Commands(vec![format!("/focus {}", quote_word(session))]));
+        let key = resolve_name(session, client).await?;
+        return Ok(ChatOpening::Commands(vec![format!("/focus {}", quote_word(key.as_str()))]));
     }
     if !args.given.is_empty() {
         let session = spawn(client, args).await?;

@@ -2,6 +2,9 @@
 //! and so does a row without an effect.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "config_rendering_tests.rs"]
+mod rendering;
+
 use super::ConfigArgs;
 use crate::app;
 use crate::cli::serve::supervisor_of;
@@ -12,23 +15,21 @@ use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use crate::runtime::profiles::Profiles;
 use crate::tests::session_row;
-use acp_core::card::{Card, CardUpdateResult, UpdateRate};
 use acp_core::config::ignored_keys::{UNUSED, note};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::config::source::{Shape, schema};
-use acp_core::event::{EventKind, EventRow};
 use acp_core::failure::Failure;
 use acp_core::mcp;
-use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::policy::{BindOrigin, EffectivePolicy, PolicyScope, effective_policy};
-use acp_core::render::{RenderData, RunDigest, Style, render_row};
-use acp_core::rows::{ConversationRef, RunMode};
+use acp_core::rows::ConversationRef;
 use acp_core::runtime::acpx::AcpxRuntime;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::runtime::{BackendHealth, Registry, Runtime as _};
 use acp_core::static_binding::{StaticSessionSpec, find_entry, first_key};
+use acp_core::visibility::AgentRequester;
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, BindingId, RunId, SessionKey};
+use acp_shared::ids::{AgentName, SessionKey};
+use rendering::{cards, files, final_texts};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -168,6 +169,15 @@ fn console(loaded: &LoadedConfig) -> String {
     decisions(loaded, "console")
 }
 
+/// What the agent sees of other sessions, as configured and in a sandbox.
+fn sight(loaded: &LoadedConfig) -> String {
+    let mut config = loaded.config.clone();
+    let instance = session_row(&SessionKey::parse("s").unwrap()).gateway_instance_id;
+    let configured = AgentRequester::of_agent(mine(), instance, &config);
+    config.agents.get_mut(&mine()).unwrap().sandboxed = true;
+    format!("{configured:?} {:?}", AgentRequester::of_agent(mine(), instance, &config))
+}
+
 fn personas(loaded: &LoadedConfig) -> String {
     let discord = &loaded.config.channels.discord;
     format!("{} {}", discord.personas_of("main"), discord.personas_of("another"))
@@ -208,7 +218,8 @@ fn acpx(loaded: &LoadedConfig) -> String {
     let settings = loaded.config.backends.acpx.clone();
     let (is_enabled, copy) = (settings.enabled, settings.clone());
     let health = BackendHealth { ok: true, details: String::new() };
-    let runtime = AcpxRuntime::new("/bridge".to_owned(), move || copy.clone(), move || health.clone());
+    let runtime =
+        AcpxRuntime::new("/bridge".to_owned(), move || copy.clone(), |_| None, move || health.clone());
     let found = runtime.programs().into_iter().map(|name| (name.clone(), format!("/found/{name}"))).collect();
     let profile = agents(loaded).configured(&mine()).unwrap();
     let key = SessionKey::parse("agent:mine:acp:1").unwrap();
@@ -222,85 +233,6 @@ fn configured(loaded: &LoadedConfig) -> String {
     let spec = StaticSessionSpec::of(found.entry).unwrap();
     let key = first_key(&spec.agent, "console", "main", "c").unwrap();
     format!("{:?}", bindings::static_bindings::request(&at, found.entry.clone(), key, spec.metadata(None)))
-}
-
-/// A turn with a hidden tool call, rows of an unknown kind, one of them twice, and a long text.
-fn journal() -> Vec<EventRow> {
-    let text = |text: &str| json!({"content": {"type": "text", "text": text}});
-    let news = |text: &str| json!({"sessionUpdate": "made_up", "text": text});
-    let rows = [
-        (EventKind::AgentMessage, text("Looking.")),
-        (EventKind::ToolCall, json!({"toolCallId": "a", "title": "t", "kind": "read"})),
-        (EventKind::AgentMessage, text("Found it.")),
-        (EventKind::Plan, json!({"entries": [{"content": "x", "status": "pending"}]})),
-        (EventKind::Update, news("again")),
-        (EventKind::Update, news("again")),
-        (EventKind::Update, news(&"long ".repeat(100))),
-        (EventKind::AgentMessage, text(&"word ".repeat(100))),
-        (EventKind::Done, json!({"stop_reason": "end_turn"})),
-    ];
-    let row = |(seq, (kind, payload)): (u64, (EventKind, serde_json::Value))| EventRow {
-        session_key: SessionKey::parse("agent:mine:acp:1").unwrap(),
-        session_seq: seq,
-        run_id: RunId::parse("01890a5d-ac96-774b-bcce-b30200000001").ok(),
-        seq: Some(seq),
-        kind,
-        payload: payload.to_string(),
-        extra: None,
-        created_at_ms: 0,
-    };
-    (1..).zip(rows).map(row).collect()
-}
-
-fn stream(loaded: &LoadedConfig) -> (Style, UpdateRate) {
-    let stream = LiveConfig::new(loaded.clone()).stream(&PolicyScope::default());
-    (Style::new(MessageLimit::new(Unit::Bytes, 16_384), &stream), UpdateRate::of(&stream))
-}
-
-fn final_texts(loaded: &LoadedConfig) -> String {
-    let (style, rows) = (stream(loaded).0, journal());
-    let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
-    rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-    let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
-    format!("{:?}", parts.into_iter().map(|part| part.text).collect::<Vec<_>>())
-}
-
-/// Names and sizes of the files of a long answer and a file change.
-fn files(loaded: &LoadedConfig) -> String {
-    let scope =
-        PolicyScope { channel: Some("discord".to_owned()), account: Some("main".to_owned()), agent: None };
-    let stream = LiveConfig::new(loaded.clone()).stream(&scope);
-    let limit = MessageLimit::new(Unit::Bytes, 2_000);
-    let mut rows = journal();
-    let diff = json!({"type": "diff", "path": "a", "oldText": null, "newText": "x"});
-    rows[1].payload = json!({"toolCallId": "a", "status": "completed", "content": [diff]}).to_string();
-    let style = Style::new(limit, &stream).with_files(Some(1 << 20), &stream.files);
-    let of = |words: usize| {
-        let mut rows = rows.clone();
-        rows[0].payload = json!({"content": {"type": "text", "text": "word ".repeat(words)}}).to_string();
-        let mut digest = RunDigest::new(RunMode::Prompt, true, style.clone());
-        rows.iter().for_each(|row| digest.add(row.kind, &row.payload));
-        let parts = render_row(BindingId::mint(), &style, &rows[rows.len() - 1], RenderData::Run(&digest));
-        parts.into_iter().map(|part| part.files).collect::<Vec<_>>()
-    };
-    format!("{:?}", [of(1_000), of(20_000)])
-}
-
-/// Updates of the turn's card if a row arrives every three seconds.
-fn cards(loaded: &LoadedConfig) -> String {
-    let (style, pace) = stream(loaded);
-    let mut card = Card::new(style, pace, true, None, 0);
-    let (mut rows, mut changes) = (journal().into_iter(), Vec::new());
-    for now in 0..30_000 {
-        if now % 3_000 == 0 {
-            rows.next().into_iter().for_each(|row| card.push(now, &row));
-        }
-        if let Some(act) = card.next_update(now) {
-            changes.push((now, act));
-            card.handle_result(now, CardUpdateResult::Shown { message_id: "m".to_owned() });
-        }
-    }
-    format!("{changes:?}")
 }
 
 const ROWS: &[Row] = &[
@@ -386,6 +318,9 @@ const ROWS: &[Row] = &[
     ("agents.*.mode", "\"plan\"", Seen(profile)),
     ("agents.*.asks", "true", Seen(profile)),
     ("agents.*.auth_method", "\"key\"", Seen(profile)),
+    ("{tools.sessions.visibility,sandbox.session_visibility}", "\"self\"", Seen(sight)),
+    ("{agents.*.sandboxed,tools.agent_to_agent.enabled,tools.agent_to_agent.send}", "true", Seen(sight)),
+    ("tools.agent_to_agent.allow", "[\"*\"]", Seen(sight)),
     ("agents.*.session_tools", "true", Seen(profile)),
     ("agents.*.config", "{ model = \"m\" }", Seen(profile)),
     ("agents.*.client_fs", "\"read\"", Seen(profile)),

@@ -1,7 +1,7 @@
 //! `discord setup`: from a bot's token to an account in `gateway.toml`. Discord is asked about the bot; the person who
 //! may talk to agents is the one who posts a one-time code.
 
-use crate::channel::discord::setup::{BotProfile, BotSetup, CodeAuthor};
+use crate::channel::discord::setup::{BotProfile, BotSetup, CodeAuthor, TOKEN_FORM, is_token};
 use crate::cli::config::{ConfigArgs, environment, file_of, read, toml_string};
 use crate::cli::init::write_private;
 use crate::cli::output::{CliError, CliResult, Out};
@@ -76,9 +76,16 @@ pub(crate) async fn run(global: &GlobalArgs, verb: DiscordCommand, out: &mut Out
         Some(path) => {
             let text = std::fs::read_to_string(path);
             let text = text.map_err(|error| usage(format!("{}: {error}", path.display())))?;
+            check_token(&args, text.trim())
+                .map_err(|failure| usage(format!("{}: {}", path.display(), failure.message)))?;
             Secret::new(text.trim().to_owned())
         }
-        None => questions.secret("Paste the token of the bot and press Enter; it is not shown:\n").await?,
+        None => {
+            let question = "Paste the token of the bot and press Enter; it is not shown:\n";
+            questions
+                .secret(question, "name a file with --token-file", |token| check_token(&args, token))
+                .await?
+        }
     };
     let bot = BotSetup::new(token.clone(), args.base_url.as_deref(), clock()).map_err(usage)?;
     let profile = check_bot(&bot, &mut questions, out).await?;
@@ -143,6 +150,14 @@ fn check_account(state_dir: &Path, args: &SetupArgs) -> Result<PathBuf, Failure>
         return Err(usage(text));
     }
     Ok(file)
+}
+
+/// Refuses a token of a wrong form before it is sent. Another service than Discord may have other tokens.
+fn check_token(args: &SetupArgs, token: &str) -> Result<(), Failure> {
+    match args.base_url.is_some() || is_token(token) {
+        true => Ok(()),
+        false => Err(usage(TOKEN_FORM)),
+    }
 }
 
 fn token_path(state_dir: &Path, account: &str) -> PathBuf {

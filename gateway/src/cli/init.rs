@@ -10,7 +10,7 @@ use crate::cli::output::{CliError, CliResult, Out, print_message};
 use crate::cli::questions::Questions;
 use crate::cli::serve::make_private;
 use crate::cli::{GlobalArgs, inside, usage};
-use crate::runtime::agents::DEMO;
+use crate::runtime::agents::{DEMO, nearest_name};
 use acp_core::api::AgentView;
 use acp_core::config::PermissionMode;
 use acp_core::config::load::{Inputs, LoadedConfig, load};
@@ -48,7 +48,7 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "AGENT")]
     agent: Option<AgentName>,
     /// Handling of permission requests [asked; default: ask]
-    #[arg(long, value_name = "MODE", value_parser = PossibleValuesParser::new(MODES.map(|mode| mode.0)))]
+    #[arg(long, visible_alias = "permission", value_name = "MODE", value_parser = PossibleValuesParser::new(MODES.map(|mode| mode.0)))]
     permission_mode: Option<String>,
     /// Ask nothing: take the defaults for what no flag sets
     #[arg(long, short)]
@@ -106,7 +106,8 @@ pub(crate) async fn run(global: &GlobalArgs, args: &InitArgs, out: &mut Out) -> 
         false => {
             out.note(&format!("Testing {} with one turn, which may take a minute …", answers.agent))?;
             let test = proof::Proof { state_dir: &state_dir, config: &file, answers: &answers };
-            Some(test.run(&mut questions).await?)
+            let tested = test.run(&mut questions).await;
+            Some(tested.map_err(|error| with_next_step(error, global, &answers.agent))?)
         }
     };
     let shown =
@@ -130,6 +131,14 @@ async fn ask(args: &InitArgs, views: &[AgentView], questions: &mut Questions) ->
             let default = real.map_or(DEMO, |view| view.name.as_str()).to_owned();
             for view in &usable {
                 questions.explain(&format!("  {}: {}", view.name, view.title));
+            }
+            let fetched: Vec<&str> = views
+                .iter()
+                .filter(|view| !view.installed && view.path.is_some())
+                .map(|view| view.name.as_str())
+                .collect();
+            if !fetched.is_empty() {
+                questions.explain(&format!("  downloaded on first use: {}", fetched.join(", ")));
             }
             questions.explain("More agents: acp-gateway agents --all");
             questions.ask("Default agent", &default, |name| agent_named(views, name)).await?
@@ -167,7 +176,11 @@ fn directory(text: &str) -> Result<String, Failure> {
 
 fn agent_named(views: &[AgentView], name: &str) -> Result<AgentName, Failure> {
     let Some(view) = views.iter().find(|view| view.name.as_str() == name) else {
-        return Err(usage(format!("no agent is called {name:?}: `acp-gateway agents --all` lists them")));
+        let names = views.iter().map(|view| view.name.as_str());
+        let near = nearest_name(name, names).map(|near| format!(" Did you mean {near}?")).unwrap_or_default();
+        return Err(usage(format!(
+            "no agent is called {name:?}.{near} `acp-gateway agents --all` lists the known agents"
+        )));
     };
     if view.path.is_none() {
         let note = view.note.as_deref().unwrap_or("not installed here");
@@ -249,6 +262,26 @@ fn next_steps(shown: &InitOutput, global: &GlobalArgs, config: Option<&Path>) ->
         global.advise("up", config),
         global.advise(&format!("chat --agent {}", shown.agent), None)
     )
+}
+
+/// Adds to the end of a test without a reply what to do now: the configuration is written, so `init` is not called again.
+fn with_next_step(error: CliError, global: &GlobalArgs, agent: &AgentName) -> CliError {
+    let say = |verb: &str| global.advise(verb, None);
+    let (up, test) = (say("up -d"), say(&format!("agents test {agent}")));
+    match error {
+        CliError::Failed(failure) => {
+            let login = say(&format!("agents login {agent}"));
+            let text = format!(
+                "{}\nWhen this is solved: `{up}`, then `{test}`; `{login}` signs the agent in.",
+                failure.message.trim_end(),
+            );
+            CliError::Failed(Failure { message: text, ..failure })
+        }
+        ended => {
+            print_message(&format!("\nInterrupted; the configuration is written. To test later: `{up}`, then `{test}`."));
+            ended
+        }
+    }
 }
 
 /// Builds the failure for a test that could not be made.

@@ -205,7 +205,9 @@ impl Out {
             self.style(TextStyle::Dim)?;
             self.text(text)?;
             self.style(TextStyle::Plain)?;
-            return self.end_line();
+            self.end_line()?;
+            // A note announces work that may take long.
+            return self.flush();
         }
         // Flushed first, so that the order is right if both streams go to the same file.
         self.flush()?;

@@ -3,7 +3,7 @@
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::follow::{EventHead, EventPrinter, exit_of};
 use crate::cli::output::{CliError, CliResult, Out, name, print_message};
-use crate::cli::session_arg::{SessionArg, is_session_key};
+use crate::cli::session_arg::{ActsForArgs, SessionArg, is_session_key};
 use crate::cli::{GlobalArgs, IdempotencyArgs, inside, usage};
 use acp_core::api::{AnswerBody, CancelBody, Done, FileBody, OptionView, PromptBody, SessionView};
 use acp_core::command::tokenizer::ParsedArgs;
@@ -62,6 +62,8 @@ pub(crate) struct PromptArgs {
     #[arg(long)]
     no_wait: bool,
     #[command(flatten)]
+    acts_for: ActsForArgs,
+    #[command(flatten)]
     once: IdempotencyArgs,
 }
 
@@ -94,7 +96,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: PromptArgs, steer: bool, out:
         new_conversation: args.new_conversation,
         files: args.file.iter().map(|path| attached_file(path)).collect::<Result<_, _>>()?,
     };
-    let client = global.client()?.until(deadline);
+    let client = args.acts_for.client(global.client()?.until(deadline)).await?;
     let session = args.session.resolve(&client).await?;
     let path = format!("/v1/sessions/{}/prompt", encode(session.as_str()));
     let accepted: PromptAccepted = client.post(&path, &body, &args.once.key()).await?;

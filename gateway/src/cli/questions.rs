@@ -57,7 +57,9 @@ impl Questions {
             return Ok(parse(default)?);
         }
         for _ in 0..ATTEMPTS {
-            let line = self.line(&format!("{question} [{default}]: ")).await?;
+            let line = self
+                .line(&format!("{question} [{default}]: "), "use flags, or --yes for the defaults")
+                .await?;
             let answer = line.trim();
             match parse(if answer.is_empty() { default } else { answer }) {
                 Ok(answer) => return Ok(answer),
@@ -67,16 +69,29 @@ impl Questions {
         Err(usage(format!("{question}: {ATTEMPTS} invalid answers")).into())
     }
 
-    /// Asks for a secret, which a terminal does not show.
+    /// Asks for a secret, which a terminal does not show, until `check` accepts it. `flag` says how to give it without a question.
     ///
     /// # Errors
     /// As [`Questions::ask`].
     #[cfg(feature = "discord")]
-    pub(crate) async fn secret(&mut self, question: &str) -> Result<acp_shared::redact::Secret, CliError> {
-        let hidden = hidden_input::HiddenInput::start();
-        let line = self.line(question).await;
-        drop(hidden);
-        Ok(acp_shared::redact::Secret::new(line?.trim().to_owned()))
+    pub(crate) async fn secret(
+        &mut self,
+        question: &str,
+        flag: &str,
+        check: impl Fn(&str) -> Result<(), Failure>,
+    ) -> Result<acp_shared::redact::Secret, CliError> {
+        for _ in 0..ATTEMPTS {
+            let hidden = hidden_input::HiddenInput::start();
+            let line = self.line(question, flag).await;
+            drop(hidden);
+            let secret = line?.trim().to_owned();
+            match check(&secret) {
+                Ok(()) => return Ok(acp_shared::redact::Secret::new(secret)),
+                Err(failure) => print_message(&failure.message),
+            }
+        }
+        Err(usage(format!("{}: {ATTEMPTS} invalid answers", question.trim_end_matches([' ', ':', '\n'])))
+            .into())
     }
 
     /// Waits for something other than an answer.
@@ -85,23 +100,29 @@ impl Questions {
     /// Exit code 130 after Ctrl-C.
     pub(crate) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Result<T, CliError> {
         tokio::select! {
-            done = work => Ok(done),
+            biased;
             () = self.stop.recv() => Err(CliError::Code(INTERRUPTED)),
+            done = work => Ok(done),
         }
     }
 
-    async fn line(&mut self, question: &str) -> Result<String, CliError> {
+    /// Asks, and returns the typed line. `otherwise` says what helps where nobody can answer.
+    async fn line(&mut self, question: &str, otherwise: &str) -> Result<String, CliError> {
         show(question)?;
         let lines = self.lines.get_or_insert_with(stdin_lines);
         let line = tokio::select! {
             line = lines.recv() => line,
-            () = self.stop.recv() => return Err(CliError::Code(INTERRUPTED)),
+            () = self.stop.recv() => {
+                // The verbs write their files after the last question.
+                print_message("\nInterrupted; nothing was written.");
+                return Err(CliError::Code(INTERRUPTED));
+            }
         };
         match line {
             Some(line) => Ok(line.map_err(|error| inside("cannot read the answer", &error))?),
             None => {
-                let what = question.trim_end_matches([' ', ':']);
-                Err(usage(format!("no answer to {what:?}: use flags, or --yes for the defaults")).into())
+                let what = question.trim_end_matches([' ', ':', '\n']);
+                Err(usage(format!("no answer to {what:?}: {otherwise}")).into())
             }
         }
     }

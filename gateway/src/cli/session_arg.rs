@@ -30,6 +30,31 @@ pub(crate) struct SessionArg {
     last: bool,
 }
 
+/// Agent for which a verb asks.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ActsForArgs {
+    /// See and use only what this session's agent may, or an agent without a session
+    #[arg(long = "as", value_name = "SESSION|AGENT", add = shell_completion::sessions())]
+    acts_for: Option<String>,
+}
+
+impl ActsForArgs {
+    /// Returns a client that asks for the session or agent.
+    ///
+    /// # Errors
+    /// As [`resolve_name`], if several sessions fit.
+    pub(crate) async fn client(&self, client: GatewayClient) -> Result<GatewayClient, Failure> {
+        let Some(name) = &self.acts_for else { return Ok(client) };
+        let name = match resolve_name(name, &client).await {
+            Ok(key) => key.to_string(),
+            // Not a session: the gateway knows the agents.
+            Err(failure) if failure.code == Code::NoSession && failure.detail_code.is_none() => name.clone(),
+            Err(failure) => return Err(failure),
+        };
+        Ok(client.acting_for(Some(name)))
+    }
+}
+
 /// True for a whole session key.
 pub(crate) fn is_session_key(text: &str) -> bool {
     text.starts_with(KEY_START) && SessionKey::parse(text).is_ok()
@@ -115,7 +140,7 @@ fn session_of_directory(views: &[SessionView], here: &Path) -> Result<SessionKey
         [only] => Ok(only.session_key.clone()),
         [] => Err(missing(format!(
             "No open session works in {}. Name one by key, id or label, or use --last; `acp-gateway sessions list` \
-             shows them.",
+             shows them. `acp-gateway sessions spawn --agent NAME` starts one here.",
             here.display()
         ))),
         several => {

@@ -3,10 +3,26 @@
 use crate::api::client::{GatewayClient, encode};
 use crate::cli::IdempotencyArgs;
 use crate::cli::output::{CliResult, Out, name};
-use crate::cli::sessions::EndArgs;
+use crate::cli::session_arg::SessionArg;
 use acp_core::api::{CloseBody, ReleaseBody, SessionPatch};
 use acp_core::request::SessionStatus;
 use acp_shared::ids::SessionKey;
+use clap::Args;
+
+/// `sessions close | archive | delete | reset`
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    #[command(flatten)]
+    pub(crate) session: SessionArg,
+    /// Reason to record and to show in the conversation
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    /// Ask the agent to delete the conversation as well, if it supports that
+    #[arg(long)]
+    pub(crate) discard: bool,
+    #[command(flatten)]
+    pub(crate) once: IdempotencyArgs,
+}
 
 /// `sessions label`
 pub(crate) async fn label(

@@ -97,8 +97,9 @@ pub(crate) fn show(view: &SessionView) -> String {
         ("active", format!("{} ago", age(view.last_activity_at_ms))),
     ];
     facts.extend(format_environment(view));
-    if view.owner_session_key != view.session_key {
-        facts.push(("owner", view.owner_session_key.to_string()));
+    if view.owner_session_key.as_ref() != Some(&view.session_key) {
+        let owner = view.owner_session_key.as_ref();
+        facts.push(("owner", owner.map_or("unknown".to_owned(), ToString::to_string)));
     }
     if let Some(ending) = view.ending {
         facts.push(("ended as", ending.as_str().to_owned()));

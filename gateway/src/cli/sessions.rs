@@ -5,7 +5,8 @@ use crate::api::client::{EventSelection, GatewayClient, encode};
 use crate::cli::follow::{note_pruned, print_events, print_last};
 use crate::cli::given::{GivenArgs, absolute, current_dir};
 use crate::cli::output::{CliResult, Out, name};
-use crate::cli::session_arg::{SessionArg, resolve_name};
+use crate::cli::session_arg::{ActsForArgs, SessionArg, resolve_name};
+use crate::cli::session_changes::EndArgs;
 use crate::cli::session_prune::{self, PruneArgs};
 use crate::cli::{GlobalArgs, IdempotencyArgs, session_changes, session_views, shell_completion, usage};
 use acp_core::api::{
@@ -38,11 +39,15 @@ pub(crate) enum SessionsCommand {
         /// Include closed sessions
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        acts_for: ActsForArgs,
     },
     /// Show everything about one session
     Show {
         #[command(flatten)]
         session: SessionArg,
+        #[command(flatten)]
+        acts_for: ActsForArgs,
     },
     /// Print the history of a session from its journal
     History(HistoryArgs),
@@ -136,21 +141,6 @@ pub(crate) enum SessionsCommand {
     Reset(EndArgs),
     /// Close the sessions without activity for a given time
     Prune(PruneArgs),
-}
-
-/// `sessions close | archive | delete | reset`
-#[derive(Debug, Args)]
-pub(crate) struct EndArgs {
-    #[command(flatten)]
-    pub(crate) session: SessionArg,
-    /// Reason to record and to show in the conversation
-    #[arg(long)]
-    pub(crate) reason: Option<String>,
-    /// Ask the agent to delete the conversation as well, if it supports that
-    #[arg(long)]
-    pub(crate) discard: bool,
-    #[command(flatten)]
-    pub(crate) once: IdempotencyArgs,
 }
 
 /// `sessions set`
@@ -276,6 +266,8 @@ pub(crate) struct HistoryArgs {
     /// Keep printing new events until the session is closed
     #[arg(long)]
     follow: bool,
+    #[command(flatten)]
+    acts_for: ActsForArgs,
 }
 
 /// `sessions …`
@@ -284,16 +276,19 @@ pub(crate) async fn run(global: &GlobalArgs, verb: SessionsCommand, out: &mut Ou
     let path = |session: &SessionKey, verb: &str| format!("/v1/sessions/{}{verb}", encode(session.as_str()));
     match verb {
         SessionsCommand::Spawn(args) => spawn(global, args, out).await,
-        SessionsCommand::List { all } => {
+        SessionsCommand::List { all, acts_for } => {
+            let client = acts_for.client(client).await?;
             let views: Vec<SessionView> = client.get(&format!("/v1/sessions?all={all}")).await?;
             out.show(&views, |views| session_views::list(views))
         }
-        SessionsCommand::Show { session } => {
+        SessionsCommand::Show { session, acts_for } => {
+            let client = acts_for.client(client).await?;
             let session = session.resolve(&client).await?;
             let view: SessionView = client.get(&path(&session, "")).await?;
             out.show(&view, session_views::show)
         }
         SessionsCommand::History(args) => {
+            let client = args.acts_for.client(client).await?;
             let wanted = EventSelection {
                 session: args.session.resolve(&client).await?,
                 after: args.after.unwrap_or(0),

@@ -1,6 +1,7 @@
 //! Completion of command lines in shells. The scripts run this program with `ACP_COMPLETE=SHELL acp-gateway -- …`, and it
 //! prints the candidates: words of the command line, and agents, sessions and their settings from the gateway. The engine is
-//! that of clap_complete; [`bash`] replaces its adapter, which takes no words with colons.
+//! that of clap_complete; [`bash`] replaces its adapter, which takes no words with colons, and the scripts for zsh and fish pass
+//! words without quotes.
 
 mod bash;
 mod values;
@@ -28,6 +29,20 @@ if [[ ${funcstack[1]} == _acp-gateway ]]; then
 fi
 ";
 
+/// Words of the command line as zsh's script passes them, and as ours does: without quotes, so that a label with spaces is
+/// found.
+const ZSH_WORDS: (&str, &str) =
+    (r#""${words[@]}""#, r#""${(@Q)words[1,CURRENT-1]}" "${(Q)PREFIX}" "${(@Q)words[CURRENT+1,-1]}""#);
+/// Script for fish. The word at the cursor is passed without quotes, of which one may be open.
+const FISH_SCRIPT: &str = "\
+function __acp_gateway_word
+    set -l word (commandline --current-token)
+    string unescape -- $word; or string unescape -- $word'\"'; or string unescape -- $word\"'\"; or echo -- $word
+end
+complete --keep-order --exclusive --command acp-gateway --arguments \
+\"(ACP_COMPLETE=fish acp-gateway -- (commandline --current-process --tokenize --cut-at-cursor) (__acp_gateway_word))\"
+";
+
 /// Words of the command line that is completed.
 static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 
@@ -36,18 +51,19 @@ static WORDS: OnceLock<Vec<String>> = OnceLock::new();
 /// # Errors
 /// A shell without a script.
 pub(crate) fn script(shell: Shell) -> io::Result<String> {
-    if shell == Shell::Bash {
-        return Ok(bash::SCRIPT.to_owned());
+    match shell {
+        Shell::Bash => return Ok(bash::SCRIPT.to_owned()),
+        Shell::Fish => return Ok(FISH_SCRIPT.to_owned()),
+        _ => {}
     }
     let name = shell.to_string();
     let shells = Shells::builtins();
     let adapter = shells.completer(&name).ok_or_else(|| io::Error::other(format!("no script for {name}")))?;
     let mut script = Vec::new();
     adapter.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script)?;
-    if shell == Shell::Zsh {
-        script.extend_from_slice(ZSH_AUTOLOAD.as_bytes());
-    }
-    Ok(String::from_utf8_lossy(&script).into_owned())
+    let script = String::from_utf8_lossy(&script).into_owned();
+    let (theirs, ours) = ZSH_WORDS;
+    Ok(if shell == Shell::Zsh { script.replace(theirs, ours) + ZSH_AUTOLOAD } else { script })
 }
 
 /// Answers a completion script, if one runs this program. Prints nothing if there is no answer.
@@ -105,6 +121,7 @@ mod tests {
             let script = script(*shell).unwrap();
             assert!(script.contains(VARIABLE) && script.contains(PROGRAM), "{shell}: {script}");
         }
+        assert!(script(Shell::Zsh).unwrap().contains(ZSH_WORDS.1));
     }
 
     #[test]

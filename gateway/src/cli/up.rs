@@ -145,7 +145,7 @@ pub(crate) async fn run(
             let pids = (line.gateway_pid.into(), Some(line.supervisor_pid.into()));
             let end = "Logs: gateway.log and supervisor/supervisor.log in the state directory.\n\
                        Ctrl-C ends everything, agents included.";
-            welcome("is up", pids, &agents, global, &state_dir, end)
+            welcome(("is up", "In another terminal:"), pids, &agents, global, &state_dir, end)
         });
     })
     .await;
@@ -198,9 +198,9 @@ fn refuse_second_supervisor(
     Err(Failure::new(Code::BackendUnavailable, text).origin("client"))
 }
 
-/// Builds the welcome text.
+/// Builds the welcome text, with a heading for the commands to try.
 fn welcome(
-    state: &str,
+    (state, heading): (&str, &str),
     (gateway_pid, supervisor_pid): (i64, Option<i64>),
     agents: &Agents,
     global: &GlobalArgs,
@@ -237,7 +237,7 @@ fn welcome(
     format!(
         "acp-host {state}. gateway pid {gateway_pid}, supervisor {supervisor}, state in {}\n\
          {found}\n\n\
-         In another terminal:\n  \
+         {heading}\n  \
          {program}{flag} chat --agent demo\n    \
          start a conversation; type help. The demo agent needs no credentials\n  \
          {program}{flag} sessions spawn --agent demo\n    start a session and print its key, for scripts\n  \

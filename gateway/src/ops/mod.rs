@@ -1,5 +1,6 @@
-//! Periodic work and observation: retention, timeouts, integrity check, orphaned leases, metrics, webhooks.
+//! Periodic work and observation: completions, retention, timeouts, integrity check, orphaned leases, metrics, webhooks.
 
+pub(crate) mod completions;
 pub(crate) mod integrity_check;
 pub(crate) mod metrics_endpoint;
 pub(crate) mod notify;

@@ -7,6 +7,8 @@ use crate::supervisor::SupervisorClient;
 use acp_core::config::Config;
 use acp_core::runtime::acpx::{AcpxRuntime, ID, INSTALL};
 use acp_core::runtime::{BackendHealth, Registry, Runtime};
+use acp_shared::ids::GatewayInstanceId;
+use acp_shared::private_home;
 use acp_shared::service::wrapper_of;
 use parking_lot::Mutex;
 use std::path::Path;
@@ -17,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 /// File name of the bridge, in the directory of the wrapper.
 const BRIDGE_FILE: &str = "acp-acpx-bridge";
+/// Program that runs npm's acpx.
+const NODE: &str = "node";
 /// Minimum time between two look-ups.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,17 +43,26 @@ pub(crate) struct AcpxProbe {
 }
 
 impl AcpxProbe {
-    /// Creates the backend; `exe` is the path of this program.
-    pub(crate) fn new(live: LiveConfig, supervisor: SupervisorClient, exe: &Path) -> Self {
+    /// Creates the backend of the gateway `instance`; `exe` is the path of this program.
+    pub(crate) fn new(
+        live: LiveConfig,
+        supervisor: SupervisorClient,
+        exe: &Path,
+        instance: GatewayInstanceId,
+    ) -> Self {
         let bridge = wrapper_of(exe).with_file_name(BRIDGE_FILE).to_string_lossy().into_owned();
         let unknown = BackendHealth { ok: false, details: "acpx was not looked up yet".to_owned() };
         let health = Arc::new(Mutex::new(unknown));
         let asked = Arc::new(Notify::new());
         let (settings, starter, cached) = (live.clone(), supervisor.clone(), Arc::clone(&health));
-        let ask = Arc::clone(&asked);
+        let (ask, creator) = (Arc::clone(&asked), supervisor.clone());
         let runtime = AcpxRuntime::new(
             bridge,
             move || settings.now().config.backends.acpx.clone(),
+            move |key| {
+                let below = private_home::below_home(&instance.to_string(), key.as_str());
+                creator.has_feature(private_home::FEATURE).then(|| private_home::root(&below))
+            },
             move || match starter.outage() {
                 Some(why) => BackendHealth { ok: false, details: format!("no agent can be started: {why}") },
                 None => {
@@ -97,7 +110,7 @@ impl AcpxProbe {
     async fn look_up(&self) {
         let programs = self.runtime.programs();
         let lookup = LookupRequest {
-            programs: programs.iter().cloned().collect(),
+            programs: programs.iter().cloned().chain([NODE.to_owned()]).collect(),
             search: std::env::var("PATH").unwrap_or_default(),
             ..LookupRequest::default()
         };
@@ -115,7 +128,14 @@ impl AcpxProbe {
         let health = if missing.is_empty() {
             let paths: Vec<&str> =
                 programs.iter().filter_map(|name| found.get(name)).map(String::as_str).collect();
-            BackendHealth { ok: true, details: format!("programs: {}", paths.join(", ")) }
+            // A configured program may be no script of Node, so this is a remark.
+            let names_node = |path: &&str| Path::new(path).file_name().is_some_and(|name| name == NODE);
+            let node = if found.contains_key(NODE) || paths.iter().any(names_node) {
+                ""
+            } else {
+                "; no node in PATH: npm's acpx needs Node.js 22 or later"
+            };
+            BackendHealth { ok: true, details: format!("programs: {}{node}", paths.join(", ")) }
         } else {
             BackendHealth {
                 ok: false,

@@ -46,6 +46,12 @@ struct ResolvedArgv {
     fetched: bool,
 }
 
+/// Returns the name that is most similar to a mistyped one.
+pub(crate) fn nearest_name<'a>(typed: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let scored = names.map(|name| (strsim::jaro_winkler(typed, name), name));
+    scored.filter(|(score, _)| *score > 0.7).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, name)| name)
+}
+
 impl Agents {
     /// Creates the agents of a configuration. `env` is the environment of the gateway, `exe` the path of this
     /// program, `state_dir` the gateway's state directory.
@@ -145,13 +151,8 @@ impl Agents {
     }
 
     fn nearest(&self, name: &AgentName) -> String {
-        let names = self.names();
-        let nearest = names
-            .iter()
-            .map(|other| (strsim::jaro_winkler(name.as_str(), other.as_str()), other))
-            .filter(|(score, _)| *score > 0.7)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
-        nearest.map_or_else(String::new, |(_, name)| format!(" Did you mean {name}?"))
+        nearest_name(name.as_str(), self.names().iter().map(AgentName::as_str))
+            .map_or_else(String::new, |name| format!(" Did you mean {name}?"))
     }
 
     /// Returns the command lines that can start an agent, best first.
@@ -231,6 +232,7 @@ impl Agents {
                 agent.mcp_servers.as_slice(),
             ]),
             additional_directories: configured_directories(&loaded.config, &agent),
+            private_home: None,
             client_fs: agent.client_fs.unwrap_or(preset.client_fs),
             offer_terminal: true,
             permission: policy.permission.mode.value,
@@ -391,8 +393,8 @@ impl Profiles for Agents {
 
     fn default_agent(&self) -> Result<AgentName, Failure> {
         self.live.now().config.acp.default_agent.clone().ok_or_else(|| {
-            let why = "No agent was named, and acp.default_agent is not set: name one with --agent (`acp-gateway \
-                       agents` lists them).";
+            let why = "No agent was named, and acp.default_agent is not set: name one, as in `--agent demo` \
+                       (`acp-gateway agents` lists them).";
             Failure::new(Code::AgentNotAllowed, why).origin("gateway")
         })
     }

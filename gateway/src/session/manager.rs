@@ -28,6 +28,7 @@ use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
 use acp_store::{StoreError, bindings, sessions};
+pub(crate) use agent_requests::spawnable_agents;
 use handle::ActorHandle;
 pub(crate) use handle::ENDING;
 use parking_lot::Mutex;

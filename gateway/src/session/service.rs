@@ -21,7 +21,7 @@ use acp_core::secrets::Secrets;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
 use acp_shared::files::{FilesError, FilesOp, FilesReply};
-use acp_shared::ids::{BindingId, IdempotencyKey, LeaseId, RunId, SessionKey};
+use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{EvidenceReport, LeaseInfo, LogFrom, LogPiece};
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::{EventBounds, JournalRows};
@@ -191,6 +191,9 @@ pub(crate) trait Service: Send + Sync + 'static {
         false
     }
 
+    /// Returns the id of this gateway instance.
+    fn instance_id(&self) -> GatewayInstanceId;
+
     /// Returns session and lease of the agent that has this token, unless its lease is being closed.
     fn lease_of_token(&self, token: TokenDigest) -> ServiceFuture<'_, Option<(SessionKey, LeaseId)>> {
         let _ = token;
@@ -204,6 +207,13 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn root_process(&self, lease: LeaseId) -> ServiceFuture<'_, Option<i32>> {
         let _ = lease;
         Box::pin(async { Ok(None) })
+    }
+
+    /// Takes the completion of a spawned session's first run for its requester, which waits for it in a turn. Returns
+    /// false if it is or will be a prompt of the requester.
+    fn take_completion(&self, run: RunId, turn: RunId) -> ServiceFuture<'_, bool> {
+        let _ = (run, turn);
+        Box::pin(async { Ok(true) })
     }
 
     /// Returns the secrets of a session's agent.

@@ -7,8 +7,8 @@ use acp_core::bearer::TokenDigest;
 use acp_core::principal::Scope;
 use acp_core::render::PartKind;
 use acp_core::rows::{
-    AutoResolution, BindingStatus, ConversationRef, LeaseStatus, NonInteractive, PermissionMode,
-    PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
+    AutoResolution, BindingStatus, CompletionState, ConversationRef, LeaseStatus, NonInteractive,
+    PermissionMode, PermissionState, RequestState, RunMode, SessionMode, TargetKind, Verbosity,
 };
 use acp_core::run::RunState;
 use acp_core::session::{Ending, SessionState};
@@ -94,7 +94,7 @@ macro_rules! named {
     };
 }
 
-named! { AutoResolution, Ending, PartKind, RunState, Scope, SessionState, Verbosity }
+named! { AutoResolution, CompletionState, Ending, PartKind, RunState, Scope, SessionState, Verbosity }
 
 /// Ids in text columns.
 macro_rules! ids {

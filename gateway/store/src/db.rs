@@ -190,6 +190,14 @@ impl Db {
         Ok(RowAppender { statement: self.sqlite.prepare_cached(sql)? })
     }
 
+    /// Runs several statements without parameters.
+    ///
+    /// # Errors
+    /// SQLite errors.
+    pub fn run_all(&self, sql: &str) -> Result<(), StoreError> {
+        Ok(self.sqlite.execute_batch(sql)?)
+    }
+
     /// Runs `work` as one transaction.
     ///
     /// # Errors

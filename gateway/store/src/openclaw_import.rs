@@ -162,6 +162,7 @@ fn insert_all(tx: &Tx<'_>, plan: &ImportPlan) -> Result<Vec<MigrationLine>, Stor
         let key = planned.row.session_key.as_str();
         lines.push(MigrationLine::new(RecordKind::Session, key, &planned.source, action, why));
     }
+    sessions::find_owners(tx)?;
     for planned in &plan.bindings {
         let (action, why) = insert_binding(tx, planned)?;
         lines.push(MigrationLine::new(RecordKind::Binding, &planned.key, &planned.source, action, why));

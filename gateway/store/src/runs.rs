@@ -82,6 +82,15 @@ pub fn put(db: &Db, row: &RunRow) -> Result<(), StoreError> {
     if changed == 1 { Ok(()) } else { Err(StoreError::Refused("the run belongs to another session")) }
 }
 
+/// Returns one run.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn get(db: &Db, run_id: RunId) -> Result<Option<RunRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE run_id = ?1");
+    db.first(&sql, params![run_id], from_row)
+}
+
 /// Replaces the text of a queued run.
 ///
 /// # Errors
@@ -191,7 +200,6 @@ impl Store {
     /// # Errors
     /// As [`Store::read`].
     pub async fn run(&self, run_id: RunId) -> Result<Option<RunRow>, StoreError> {
-        let sql = format!("SELECT {COLUMNS} FROM acp_runs WHERE run_id = ?1");
-        self.read("run", move |db| db.first(&sql, params![run_id], from_row)).await
+        self.read("run", move |db| get(db, run_id)).await
     }
 }

@@ -28,6 +28,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0006_senders.sql"),
     include_str!("migrations/0007_retention.sql"),
     include_str!("migrations/0008_acpx_names.sql"),
+    concat!(include_str!("migrations/0009_completions.sql"), include_str!("owners.sql")),
     include_str!("migrations/0010_session_tools.sql"),
 ];
 const BUSY_MS: u64 = 5_000;
@@ -292,8 +293,8 @@ mod tests {
     use crate::open::{open_with, open_writer};
     use acp_core::principal::Scope;
     use acp_core::rows::{
-        BindingStatus, LeaseStatus, NonInteractive, PermissionMode, PermissionState, RequestState, RunMode,
-        SessionMode, TargetKind,
+        BindingStatus, CompletionState, LeaseStatus, NonInteractive, PermissionMode, PermissionState,
+        RequestState, RunMode, SessionMode, TargetKind,
     };
     use acp_core::run::RunState;
     use acp_core::session::{Ending, SessionState};
@@ -346,6 +347,7 @@ mod tests {
         assert_words::<PermissionState>(&db, "acp_permission", "state");
         assert_words::<TargetKind>(&db, "acp_bindings", "target_kind");
         assert_words::<BindingStatus>(&db, "acp_bindings", "status");
+        assert_words::<CompletionState>(&db, "acp_completions", "state");
         assert_words::<Scope>(&db, "acp_tokens", "scope");
         assert_words::<PermissionMode>(&db, "acp_runs", "permission");
         assert_words::<NonInteractive>(&db, "acp_runs", "non_interactive");

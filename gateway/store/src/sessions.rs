@@ -4,24 +4,24 @@ use crate::Store;
 use crate::codec::{to_json, to_json_opt};
 use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
-use acp_core::glob;
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::rows::{SessionQuery, SessionRow};
 use acp_core::session::SessionState;
+use acp_core::visibility::{Action, principal_sees};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
 use std::ops::ControlFlow;
 
 /// Columns read by [`from_row`].
-pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, owner_session_key, \
-    asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
+pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, \
+    nullif(owner_session_key, '') AS owner_session_key, asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, agent_info_json, lease_id, \
     options_json, last_session_seq, pruned_seq, created_at, updated_at, last_activity_at";
 
 const INSERT: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, label, state, last_error, \
     owner_session_key, asked_by, spawned_by, parent_session_key, gateway_instance_id, agent_session_id, resumable, \
     agent_info_json, lease_id, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
-    VALUES (:session_key, :backend, :agent, :mode, :cwd, :label, :state, :last_error, :owner_session_key, \
-    :asked_by, :spawned_by, :parent_session_key, :gateway_instance_id, :agent_session_id, :resumable, :agent_info_json, \
+    VALUES (:session_key, :backend, :agent, :mode, :cwd, :label, :state, :last_error, \
+    coalesce(:owner_session_key, ''), :asked_by, :spawned_by, :parent_session_key, :gateway_instance_id, :agent_session_id, :resumable, :agent_info_json, \
     :lease_id, :options_json, 0, :created_at, :updated_at, :last_activity_at)";
 
 const UPDATE: &str = "UPDATE acp_sessions SET backend = :backend, agent = :agent, mode = :mode, cwd = :cwd, \
@@ -150,6 +150,14 @@ pub fn update(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
     );
     let changed = label_taken(changed, row)?;
     if changed == 1 { Ok(()) } else { Err(StoreError::NoSession { session_key: row.session_key.clone() }) }
+}
+
+/// Finds the root of each session's tree again, after rows were inserted in any order.
+///
+/// # Errors
+/// SQLite errors.
+pub fn find_owners(db: &Db) -> Result<(), StoreError> {
+    db.run_all(include_str!("owners.sql"))
 }
 
 /// Newest epoch of a session and number of its last event, which an actor's transaction starts from.
@@ -287,14 +295,12 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
          AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
          OR instr(lower(cwd), ?4)) AND (?7 IS NULL OR last_activity_at <= ?7) AND {page} ORDER BY {order} LIMIT ?6"
     );
-    let is_wanted = |agent: &str| {
-        query.agents.is_empty() || query.agents.iter().any(|pattern| glob::matches(pattern, agent))
-    };
     let closed_too = query.closed_too || query.state == Some(SessionState::Closed);
     let text = query.text.as_ref().map(|text| text.to_ascii_lowercase());
     let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
-    // SQLite cannot match the patterns: rows of other agents are passed over, and do not count.
-    let read_max = if query.agents.is_empty() { query.limit } else { i64::MAX.unsigned_abs() };
+    // SQLite does not know who sees a row: rows that are not seen are passed over, and do not count.
+    let limited = query.seen_by.as_ref().filter(|principal| principal.is_limited());
+    let read_max = if limited.is_none() { query.limit } else { i64::MAX.unsigned_abs() };
     let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
     let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
     let mut found = Vec::new();
@@ -302,8 +308,9 @@ pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, Sto
         if found.len() as u64 >= query.limit {
             return Ok(ControlFlow::Break(()));
         }
-        if is_wanted(&row.text("agent")?) {
-            found.push((row.get("ord")?, from_row(row)?));
+        let session = from_row(row)?;
+        if limited.is_none_or(|principal| principal_sees(principal, &session, Action::List)) {
+            found.push((row.get("ord")?, session));
         }
         Ok(ControlFlow::Continue(()))
     })?;

@@ -2,15 +2,13 @@
 //! keeps its state below `$HOME/.acpx` and its sockets in `/tmp/acpx-HASH`, where HASH depends on `$HOME`.
 
 use acp_shared::launch::ENV_GATEWAY_INSTANCE_ID;
+use acp_shared::private_home;
 use rustix::process::Pid;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-
-/// Directory of all private home directories, below the home directory of the user.
-const BASE: &str = ".local/state/acp-host/acpx";
 
 /// Private home directory of one session.
 #[derive(Debug)]
@@ -32,11 +30,10 @@ impl PrivateHome {
         let real =
             real.ok_or("HOME of the agents' user is not an absolute path: acpx has no place for its state")?;
         let instance = std::env::var(ENV_GATEWAY_INSTANCE_ID).unwrap_or_default();
-        let dir = Path::new(&real).join(BASE).join(&hash(&format!("{instance}\n{key}"))[..32]);
+        let dir = Path::new(&real).join(private_home::below_home(&instance, key));
         private_dir(&dir).map_err(|error| {
             format!(
-                "the directory {} of acpx cannot be used: {error}; let the agents' user write below {real}/{BASE} \
-                 (write_dirs of its [[tenant]])",
+                "the directory {} of acpx cannot be used: {error}; let the agents' user write there",
                 dir.display()
             )
         })?;

@@ -6,7 +6,10 @@
 
 use crate::core::containment::CgroupLimits;
 use acp_shared::ids::GatewayInstanceId;
-use acp_shared::launch::{Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, ResourceLimit, RunAs};
+use acp_shared::launch::{
+    Confine, ENV_GATEWAY_INSTANCE_ID, ENV_LEASE_ID, Landlock, PrivateDirectory, ResourceLimit, RunAs,
+};
+use acp_shared::private_home;
 use acp_shared::protocol::{Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use std::path::{Component, Path};
@@ -147,6 +150,22 @@ pub struct SpawnDirectories {
     pub cwd: Option<String>,
     /// Directories that the session works in.
     pub roots: Vec<String>,
+    /// Paths of private home directories, below the home directory of the agents' user.
+    pub private: Vec<String>,
+}
+
+impl SpawnDirectories {
+    /// Returns the directories of a session with this working directory and these roots of a spawn.
+    #[must_use]
+    pub fn of_session(cwd: &str, all_roots: &[String]) -> Self {
+        let private = all_roots.iter().filter_map(|root| private_home::of_root(root));
+        let roots = all_roots.iter().filter(|root| private_home::of_root(root).is_none());
+        Self {
+            cwd: Some(cwd.to_owned()),
+            roots: roots.cloned().collect(),
+            private: private.map(str::to_owned).collect(),
+        }
+    }
 }
 
 /// Start settings of an adapter.
@@ -173,15 +192,6 @@ pub fn confine(
     check_within(&tenant.roots, directories)?;
     let account = run_as(tenant, origin)?;
     let changes = account.is_some_and(|account| account.uid != origin.account.uid);
-    let confine = Confine {
-        run_as: account.map(Account::run_as),
-        no_new_privs: tenant.no_new_privs.unwrap_or(account.is_some() || tenant.landlock),
-        umask: tenant.umask,
-        limits: tenant.limits.clone(),
-        oom_score_adj: tenant.oom_score_adj,
-        landlock: tenant.landlock.then(|| landlock(tenant, directories)),
-        cwd_without_links: tenant.landlock || !tenant.roots.is_empty(),
-    };
     let mut env = environment(tenant, account.is_some(), env);
     if let Some((name, home)) = account.filter(|_| changes).and_then(|account| account.entry.as_ref()) {
         for (key, value) in [("HOME", home), ("USER", name), ("LOGNAME", name)] {
@@ -191,6 +201,16 @@ pub fn confine(
     if let Some(dir) = &tenant.temp_dir {
         set(&mut env, "TMPDIR", dir);
     }
+    let home = env.iter().find(|(name, _)| name == "HOME").map(|(_, home)| home.as_str());
+    let confine = Confine {
+        run_as: account.map(Account::run_as),
+        no_new_privs: tenant.no_new_privs.unwrap_or(account.is_some() || tenant.landlock),
+        umask: tenant.umask,
+        limits: tenant.limits.clone(),
+        oom_score_adj: tenant.oom_score_adj,
+        landlock: tenant.landlock.then(|| landlock(tenant, directories, home)),
+        cwd_without_links: tenant.landlock || !tenant.roots.is_empty(),
+    };
     Ok(AdapterStart { confine, env })
 }
 
@@ -237,7 +257,7 @@ fn check_within(allowed: &[String], directories: &SpawnDirectories) -> Result<()
     })
 }
 
-fn landlock(tenant: &Tenant, directories: &SpawnDirectories) -> Landlock {
+fn landlock(tenant: &Tenant, directories: &SpawnDirectories, home: Option<&str>) -> Landlock {
     let temp = tenant.temp_dir.as_deref().unwrap_or(TEMP_DIR);
     let all = directories.roots.iter().chain(&directories.cwd).chain(&tenant.write_dirs).map(String::as_str);
     let mut write: Vec<String> = Vec::new();
@@ -246,7 +266,12 @@ fn landlock(tenant: &Tenant, directories: &SpawnDirectories) -> Landlock {
             write.push(dir.to_owned());
         }
     }
-    Landlock { write, scope: true }
+    // A program that gets no usable HOME reports it.
+    let private = home.filter(|home| home.starts_with('/')).into_iter().flat_map(|home| {
+        let directory = |below: &String| PrivateDirectory { home: home.to_owned(), below: below.clone() };
+        directories.private.iter().map(directory)
+    });
+    Landlock { write, private: private.collect(), scope: true }
 }
 
 /// True if a pattern, `PREFIX*` or a whole name, matches this name.

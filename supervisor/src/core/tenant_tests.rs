@@ -3,6 +3,8 @@
 use super::*;
 use acp_shared::launch::Resource;
 
+/// Root of a spawn that stands for a private home directory.
+const PRIVATE: &str = "~/.local/state/acp-host/acpx/0a";
 const NOFILE: ResourceLimit = ResourceLimit { resource: Resource::OpenFiles, soft: 64, hard: 128 };
 
 fn account(uid: u32) -> Account {
@@ -15,7 +17,8 @@ fn run_as(uid: u32) -> Option<RunAs> {
 }
 
 fn directories(cwd: &str, roots: &[&str]) -> SpawnDirectories {
-    SpawnDirectories { cwd: Some(cwd.into()), roots: roots.iter().map(|s| (*s).into()).collect() }
+    let roots: Vec<String> = roots.iter().map(|s| (*s).into()).collect();
+    SpawnDirectories::of_session(cwd, &roots)
 }
 
 fn env(names: &[&str]) -> Vec<(String, String)> {
@@ -73,16 +76,22 @@ fn tenant_settings_are_applied() {
         ..tenant_of(5)
     };
     let origin = SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
-    let got =
-        confine(&[tenant], &origin, &env(&["TMPDIR", "HOME", "A"]), &directories("/w/a", &["/w/a", "/x"]));
+    let got = confine(
+        &[tenant],
+        &origin,
+        &env(&["TMPDIR", "HOME", "A"]),
+        &directories("/w/a", &["/w/a", PRIVATE, "/x"]),
+    );
     let write = ["/w/a", "/x", "/cache", "/t"].map(str::to_owned).to_vec();
+    let below = PRIVATE.trim_start_matches("~/").to_owned();
+    let private = vec![PrivateDirectory { home: "/home/900".into(), below }];
     let want = Confine {
         run_as: run_as(900),
         no_new_privs: false,
         umask: Some(0o077),
         limits: vec![NOFILE],
         oom_score_adj: Some(500),
-        landlock: Some(Landlock { write, scope: true }),
+        landlock: Some(Landlock { write, private, scope: true }),
         cwd_without_links: true,
     };
     let env =
@@ -130,7 +139,9 @@ fn directories_must_lie_in_tenant_roots() {
         ("below the root", directories("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
         ("sibling", directories("/srv/b", &[]), false),
         ("sibling with the same prefix", directories("/srv/ab", &[]), false),
+        ("private home directory", directories("/srv/a", &[PRIVATE]), true),
         ("additional root outside", directories("/srv/a", &["/etc"]), false),
+        ("other directory of the home directory", directories("/srv/a", &["~/.ssh"]), false),
         ("parent component", directories("/srv/a/../b", &[]), false),
         ("not absolute", directories("srv/a", &[]), false),
     ] {

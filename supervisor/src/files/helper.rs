@@ -94,7 +94,7 @@ impl Helper {
         id: LeaseId,
         HelperSetting { requester, roots }: HelperSetting,
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
-        let directories = SpawnDirectories { cwd: None, roots };
+        let directories = SpawnDirectories { cwd: None, roots, private: Vec::new() };
         let confined =
             confine(context, requester, confine::ConfinementInput { env: Vec::new(), directories }).await?;
         let program = program::own().to_string_lossy().into_owned();

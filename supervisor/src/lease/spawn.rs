@@ -199,7 +199,7 @@ pub async fn start<S: Sys>(
 ) -> Result<StartedWrapper<S>, SpawnError> {
     let spec = &asked.spec;
     let requester = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
-    let directories = SpawnDirectories { cwd: Some(spec.cwd.clone()), roots: spec.roots.clone() };
+    let directories = SpawnDirectories::of_session(&spec.cwd, &spec.roots);
     let confined =
         confine(context, requester, confine::ConfinementInput { env: spec.env.clone(), directories }).await?;
     context.store.save_lease(lease).await?;

@@ -12,6 +12,7 @@ use crate::sys::Sys;
 use acp_shared::conn::Peer;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Hello, Home, Marks, Refusal, RefusalCode, Role, Welcome};
+use acp_shared::{figures, files, private_home};
 use std::pin::Pin;
 
 /// Maximum number of admin connections; they are counted separately from gateways.
@@ -71,7 +72,7 @@ impl Owner {
         self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
         let welcome = Welcome {
             version,
-            features: [acp_shared::figures::FEATURE, acp_shared::files::LIST_FEATURE]
+            features: [figures::FEATURE, files::LIST_FEATURE, private_home::FEATURE]
                 .map(str::to_owned)
                 .to_vec(),
             pid: self.context.me.pid,

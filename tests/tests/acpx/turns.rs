@@ -233,8 +233,11 @@ fn exec_leaves_nothing() {
     let lines = client.with(&["--model", "big"], &["exec", "--file", "prompt.txt"]).ok().lines();
     assert_eq!(said(&lines), "from a file");
     let refused = client.with(&["--model", "unheard-of"], &["exec", "hello"]);
-    assert_eq!((refused.code, refused.lines().len()), (Some(2), 1), "{refused:?}");
-    let key = refused.error()["sessionId"].as_str().unwrap_or_default().to_owned();
+    let error = refused.error();
+    assert_eq!((refused.code, &error["detailCode"]), (Some(2), &json!("OPTION_REFUSED")), "{refused:?}");
+    let key = error["sessionId"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(check_turn(&refused.lines(), &key), ["accepted", "prompt", "error"], "{refused:?}");
+    assert_eq!(house.prompts_received("hello"), 0, "no prompt to another model");
     assert_eq!(house.verb(&["sessions", "show", &key])["state"], "closed", "{refused:?}");
     house.world.write("work/project/blocks.json", r#"[{"type":"text","text":"say block"}]"#);
     assert_eq!(said(&client.run(&["exec", "-f", "blocks.json"]).ok().lines()), "block");

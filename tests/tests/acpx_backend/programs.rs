@@ -27,6 +27,8 @@ fn missing_acpx_is_reported_with_the_command_to_install_it() {
     let doctor = || house.cli(&["doctor"]).stdout;
     until(SOON, "acpx looked up", || doctor().contains("/nonexistent/acpx is not installed"));
     assert!(doctor().contains("npm install --global acpx@"), "{}", doctor());
+    let install = house.say("room", "1", "/acp install").to_string();
+    assert!(install.contains("npm install --global acpx@"), "{install}");
     assert_eq!(first_end(&house, &[])["code"], "ACP_BACKEND_UNAVAILABLE");
     house.end();
 }
@@ -34,11 +36,59 @@ fn missing_acpx_is_reported_with_the_command_to_install_it() {
 /// House whose acpx is a shell script, with further configuration before and in the section of the backend.
 fn house_with(script: &str, config: &str, more: &str) -> House {
     let world = World::new();
+    house_in(world, script, config, more, "")
+}
+
+/// The same in an existing world, with a configuration of the supervisor.
+fn house_in(world: World, script: &str, config: &str, more: &str, supervisor: &str) -> House {
     let acpx = world.write("acpx", script);
     fs::set_permissions(&acpx, fs::Permissions::from_mode(0o755)).unwrap_or_else(|e| panic!("{e}"));
     let agents = BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]);
     let config = format!("{config}[backends.acpx]\n{more}\ncommand = [\"{}\"]\n", acpx.display());
-    Plan::default().gateway(&config).build_in(world, &agents)
+    Plan::default().gateway(&config).supervisor(supervisor).build_in(world, &agents)
+}
+
+/// A confined session keeps acpx's state in its private home directory, and writes in no other session's and not in the
+/// user's home directory. The roots of a tenant are for the directories of sessions only.
+#[test]
+fn confined_session_writes_in_its_private_home_only() {
+    if !matches!(acp_testkit::sys::landlock_abi(), Ok(3..)) {
+        println!("probe: no Landlock that confines writes: skipped");
+        return;
+    }
+    let script = r#"#!/bin/sh
+case "$*" in
+  --version) echo 0.19.1 ;;
+  *"sessions new"*)
+    mkdir "$HOME/.acpx" && echo x >"$HOME/.acpx/state" && echo own >>"$HOME/report"
+    for other in "$HOME/../other" "$HOME/../../other" "$HOME/../../../../../other" "$HOME.other"; do
+      (echo x >"$other") 2>/dev/null && echo "$other" >>"$HOME/report"
+    done
+    echo '{"action":"session_ensured","created":true}' ;;
+  *"sessions show"*) echo '{"messages":[],"agentCapabilities":{}}' ;;
+  *) echo '{}' ;;
+esac
+"#;
+    let world = World::new();
+    let (work, temp, home) = (world.dir("work/project"), world.dir("temp"), world.dir("home"));
+    let tenant = format!(
+        "[[tenant]]\nuid = {}\nlandlock = \"on\"\ntemp_dir = \"{}\"\nroots = [\"{}\"]\n",
+        rustix::process::geteuid().as_raw(),
+        temp.display(),
+        work.display()
+    );
+    let house = house_in(world, script, "[acp]\nbackend = \"acpx\"\n", "", &tenant);
+    for _ in 0..2 {
+        let cwd = work.to_string_lossy();
+        let _ = house.cli(&["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--wait", "60"]).ok();
+    }
+    let homes = fs::read_dir(home.join(".local/state/acp-host/acpx")).unwrap_or_else(|e| panic!("{e}"));
+    let reports: Vec<String> = homes
+        .map(|home| fs::read_to_string(home.unwrap_or_else(|e| panic!("{e}")).path().join("report")))
+        .collect::<Result<_, _>>()
+        .unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(reports, ["own\n", "own\n"]);
+    house.end();
 }
 
 #[test]
@@ -71,6 +121,9 @@ esac
     assert!(!doctor().contains("acpx 0.20.5"), "{}", doctor());
     let _ = house.cli(&spawn).ok();
     assert!(doctor().contains("acpx 0.20.5 when"), "{}", doctor());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let has_node = std::env::split_paths(&path).any(|dir| dir.join("node").exists());
+    assert_eq!(doctor().contains("no node in PATH"), !has_node, "{}", doctor());
     house.end();
 }
 

@@ -50,6 +50,11 @@ fn detached_up_runs_until_down() {
     let (gateway, supervisor) = (pid(&ready["gateway_pid"]), pid(&ready["supervisor_pid"]));
     assert_eq!(ready["already_running"], false, "{ready}");
     assert_eq!(processes::read(gateway).unwrap().sid, gateway, "out of reach of the terminal");
+    let shown = acp_tests::cli::run(
+        world.command("acp-gateway").args(["up", "-d", "--state-dir"]).arg(world.path("home")),
+        acp_tests::wait::LONG,
+    );
+    assert!(shown.stdout.contains("\nNext:\n") && !shown.stdout.contains("another terminal"), "{shown:#?}");
     let again = up(&world);
     assert_eq!((&again["already_running"], pid(&again["gateway_pid"])), (&true.into(), gateway));
     let second = world.cli("home", &["up"]);

@@ -8,12 +8,26 @@ use acp_tests::house::AGENT;
 use acp_tests::wait::{SOON, until};
 use serde_json::json;
 
+const HISTORY: &str = "GET /channels/{}/messages";
 const FROM_MESSAGE: &str = "POST /channels/{}/messages/{}/threads";
 
 /// Stage whose channel is a project with additional keys; spawns elsewhere are off. The project is added by a reload.
 fn with_project(more: &str) -> Stage {
-    let stage =
-        Stage::new(&[], "[channels.discord.accounts.main.thread_bindings]\nspawn_acp_sessions = false\n");
+    add_project(stage_without_spawns(), more)
+}
+
+/// As [`with_project`], in a channel with a message of before.
+fn with_project_after(more: &str, text: &str) -> Stage {
+    let stage = stage_without_spawns();
+    stage.fake.post(stage.ann, stage.channel, text);
+    add_project(stage, more)
+}
+
+fn stage_without_spawns() -> Stage {
+    Stage::new(&[], "[channels.discord.accounts.main.thread_bindings]\nspawn_acp_sessions = false\n")
+}
+
+fn add_project(stage: Stage, more: &str) -> Stage {
     let entry = format!(
         "[[channels.discord.projects]]\nchannel = \"{}\"\nagent = \"{AGENT}\"\ncwd = \"{}\"\n{more}\n",
         stage.channel,
@@ -107,6 +121,53 @@ fn project_thread_is_opened_once_despite_losses_and_kills() {
     assert_eq!(count, Ok(4));
     drop(db);
     stage.end();
+}
+
+/// A channel is read from the time at which it became a project, also before it has an accepted message: what was posted
+/// before, or was ignored, opens no thread, and what was posted while the gateway was away opens one, once.
+#[test]
+fn project_is_read_from_its_beginning_after_an_absence() {
+    let mut stage = with_project_after("require_mention = true", "say past");
+    let mention = |text: &str| format!("<@{}> say {text}", stage.bot.user);
+    let (first, lost, late) = (mention("first"), mention("lost"), mention("late"));
+    until(SOON, "mark set", || mark_of(&stage).is_some());
+    stage.fake.post(stage.ann, stage.channel, "say ignored");
+    stage.house.kill_gateway();
+    stage.fake.post(stage.ann, stage.channel, "say ignored too");
+    let message = stage.fake.post(stage.ann, stage.channel, &first);
+    stage.house.start_gateway();
+    answered(&stage, message, "first");
+    // Killed while it reads.
+    stage.house.kill_gateway();
+    let message = stage.fake.post(stage.ann, stage.channel, &lost);
+    stage.fake.rest_fault(HISTORY, When::Next(1), RestFate::StallAfter { ms: None });
+    let faults = || stage.fake.tally().rest_faults.values().sum::<u64>();
+    let seen = faults();
+    stage.house.start_gateway();
+    until(SOON, "channel read", || faults() > seen);
+    stage.house.restart_gateway();
+    answered(&stage, message, "lost");
+    // The mark follows ignored messages too.
+    let ignored = stage.fake.post(stage.ann, stage.channel, "say nothing");
+    stage.house.restart_gateway();
+    until(SOON, "mark advanced", || mark_of(&stage).is_some_and(|mark| mark >= ignored.to_string()));
+    // A loss of access hides messages that have no event either.
+    stage.fake.deny(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    let message = stage.fake.post(stage.ann, stage.channel, &late);
+    stage.fake.allow(stage.bot.user, stage.channel, &["VIEW_CHANNEL"]);
+    answered(&stage, message, "late");
+    assert_eq!(threads(&stage), 3);
+    for text in ["past", "ignored", "ignored too", "nothing"] {
+        assert_eq!(stage.house.prompts_received(&format!("say {text}")), 0, "{text}");
+    }
+    stage.end();
+}
+
+/// Backfill mark of the project's channel.
+fn mark_of(stage: &Stage) -> Option<String> {
+    let db = stage.house.world.journal(acp_tests::house::GATEWAY);
+    let key = format!("project_mark:discord:main:{}", stage.channel);
+    db.query_row("SELECT value FROM acp_meta WHERE key = ?1", [key], |row| row.get(0)).ok()
 }
 
 /// The mention is no part of the prompt. In the thread no mention is needed.

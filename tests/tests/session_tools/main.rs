@@ -2,6 +2,7 @@
 
 mod foreign;
 mod hostile;
+mod kin;
 mod transcript;
 
 use acp_tests::cli::output_text;

@@ -1,7 +1,7 @@
 //! User, limits and rulesets of the adapter. Most tests need root.
 
 use crate::rig::{Rig, is_alive, landlock_works, program, script, status_field, user};
-use acp_shared::launch::{Confine, Landlock, Launch, Resource, ResourceLimit, RunAs};
+use acp_shared::launch::{Confine, Landlock, Launch, PrivateDirectory, Resource, ResourceLimit, RunAs};
 use acp_testkit::ability::{self, Ability};
 use acp_testkit::skip_unless;
 use nix::libc;
@@ -19,7 +19,7 @@ fn confined(text: &str, confine: Confine) -> Launch {
 
 fn writable_roots(roots: &[&Path], scope: bool) -> Confine {
     let write = roots.iter().map(|root| root.to_str().unwrap().to_owned()).collect();
-    Confine { landlock: Some(Landlock { write, scope }), ..Confine::default() }
+    Confine { landlock: Some(Landlock { write, scope, ..Landlock::default() }), ..Confine::default() }
 }
 
 /// Runs a script to its end and returns its output.
@@ -193,6 +193,64 @@ fn writes_are_limited_to_roots() {
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 2);
 }
 
+/// The private directory of a tree is created as its user, and no directory around it is writable.
+#[test]
+fn private_directory_is_created_and_writable() {
+    if !landlock_works() {
+        return;
+    }
+    let is_root = ability::has(Ability::Root).is_ok();
+    let (base, home) = directory_of(if is_root { UID } else { rustix::process::getuid().as_raw() });
+    let link = base.path().with_extension("link");
+    std::os::unix::fs::symlink(&home, &link).unwrap();
+    let below = ".local/state/app/one";
+    let confine = |home: &Path, below: &str| {
+        let private = vec![PrivateDirectory { home: home.to_str().unwrap().into(), below: below.into() }];
+        let landlock = Some(Landlock { private, scope: true, ..Landlock::default() });
+        Confine { landlock, ..if is_root { user(UID, GID) } else { Confine::default() } }
+    };
+    let (own, over) = (home.join(below), home.join(".local/state/app"));
+    fs::create_dir_all(home.join("target")).unwrap();
+    let text = format!(
+        "try() {{ \"$@\" 2>/dev/null && echo \"could $*\"; }}; cd {own} && mkdir d && echo x > d/f && mv d/f g && rm -r d && \
+         echo own; try touch {over}/two; try mkdir {over}/two; try touch {home}/x; try mv {own} {over}/two; echo done",
+        own = own.display(),
+        over = over.display(),
+        home = home.display(),
+    );
+    // The second start finds the directory, the third one a home directory by a link.
+    for at in [&home, &home, &link] {
+        assert_eq!(output_of(&confined(&text, confine(at, below))), "own\ndone\n");
+    }
+    let mode = fs::metadata(&own).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o700);
+    // A link in its place, or above it, would redirect the permission.
+    std::os::unix::fs::symlink(home.join("target"), over.join("linked")).unwrap();
+    for below in [".local/state/app/linked", ".local/state/app/linked/deep"] {
+        let launch = confined("exit 0", confine(&home, below));
+        Rig::assert_exec_fails(&launch, "private_home", libc::ELOOP, 126);
+    }
+    fs::write(over.join("file"), "").unwrap();
+    Rig::assert_exec_fails(
+        &confined("exit 0", confine(&home, ".local/state/app/file")),
+        "private_home",
+        libc::ENOTDIR,
+        126,
+    );
+    fs::remove_file(link).unwrap();
+    if is_root {
+        let (_base, home) = directory_of(0);
+        fs::create_dir(home.join("of-root")).unwrap();
+        Rig::assert_exec_fails(
+            &confined("exit 0", confine(&home, "of-root")),
+            "private_home",
+            libc::EPERM,
+            126,
+        );
+        Rig::assert_exec_fails(&confined("exit 0", confine(&home, "new")), "private_home", libc::EACCES, 126);
+    }
+}
+
 #[test]
 fn confined_signals_reach_only_own_tree() {
     let mut kinds = Vec::new();
@@ -237,7 +295,7 @@ fn tree_of_another_user_ends() {
     let mut confine = user(UID, GID);
     confine.no_new_privs = true;
     if landlock_works() {
-        confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
+        confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true, ..Landlock::default() });
     }
     let text = format!(
         "setsid sh -c '{stay}' & setsid env -i /bin/sh -c '(setsid sh -c \"{}\") &' & {stay}",

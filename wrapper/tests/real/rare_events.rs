@@ -239,7 +239,8 @@ fn adapter_dies_with_oom_killed_wrapper() {
 fn landlock_without_kernel_support_is_refused() {
     let helper = Helper::build();
     let mut launch = script("exit 0");
-    launch.confine.landlock = Some(Landlock { write: vec!["/tmp".into()], scope: true });
+    launch.confine.landlock =
+        Some(Landlock { write: vec!["/tmp".into()], scope: true, ..Landlock::default() });
     let helper = helper.path_string();
     let prefix = [helper.as_str(), "without-landlock"];
     let mut rig = Rig::start_with_prefix(&launch, &prefix);

@@ -250,6 +250,8 @@ pub struct AgentProfile {
     pub mcp_servers: Vec<McpServer>,
     /// Additional absolute directories; the session's own are appended.
     pub additional_directories: Vec<String>,
+    /// Root of the spawn that stands for the session's private home directory, for a backend that uses one.
+    pub private_home: Option<String>,
     /// File requests offered to the agent.
     pub client_fs: ClientFs,
     /// True if `terminal/*` is offered to the agent.
@@ -290,6 +292,7 @@ impl AgentProfile {
             options: Vec::new(),
             mcp_servers: Vec::new(),
             additional_directories: Vec::new(),
+            private_home: None,
             client_fs: ClientFs::None,
             offer_terminal: false,
             permission: PermissionMode::DenyAll,

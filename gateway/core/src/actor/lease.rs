@@ -45,6 +45,7 @@ impl Actor {
             token.digest()
         });
         let own_auth_method = own.auth_method.clone();
+        let private_home = self.profile.private_home.as_ref();
         let spawn = Spawn {
             lease_id,
             session_key: self.session.session_key.clone(),
@@ -52,7 +53,11 @@ impl Actor {
             argv: self.profile.argv.clone(),
             env: self.profile.env.clone(),
             cwd: self.session.cwd.clone(),
-            roots: std::iter::once(&self.session.cwd).chain(&directories).cloned().collect(),
+            roots: std::iter::once(&self.session.cwd)
+                .chain(&directories)
+                .chain(private_home)
+                .cloned()
+                .collect(),
             graces: self.profile.graces,
         };
         let row = LeaseRow { agent_token: token, ..LeaseRow::new(spawn.clone()) };

@@ -35,6 +35,7 @@ use crate::run::RunState;
 use crate::writes::ActorSnapshot;
 use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
+use acp_shared::private_home;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Agent process of a session, as the actor tracks it.
@@ -284,9 +285,11 @@ impl Actor {
         self.lease.as_ref().map(|lease| lease.row.spawn.env.clone()).unwrap_or_default()
     }
 
-    /// Directories of the running agent; the working directory is the first.
+    /// Directories of the running agent; the working directory is the first. Its private home directory is none of them.
     pub fn agent_roots(&self) -> Vec<String> {
-        let roots = self.lease.as_ref().map(|lease| lease.row.spawn.roots.clone());
+        let is_shared = |root: &&String| private_home::of_root(root).is_none();
+        let roots = self.lease.as_ref().map(|lease| &lease.row.spawn.roots);
+        let roots = roots.map(|roots| roots.iter().filter(is_shared).cloned().collect::<Vec<_>>());
         roots.filter(|roots| !roots.is_empty()).unwrap_or_else(|| vec![self.session.cwd.clone()])
     }
 

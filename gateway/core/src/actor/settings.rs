@@ -155,7 +155,13 @@ impl Actor {
         out: &mut StepOutput,
     ) {
         if !is_taken {
+            let model = self.session.options.model.clone().map(Setting::Model);
+            let is_required = model.and_then(|model| model.option_change()).as_ref() == Some(option)
+                && std::mem::take(&mut self.session.options.is_model_required);
             self.session.options.remove_refused(option);
+            if is_required {
+                self.fail_queue(&refused(text.clone()), out);
+            }
         } else if is_own {
             self.session.options.store_accepted(option);
         }

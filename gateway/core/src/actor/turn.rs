@@ -59,6 +59,7 @@ impl Actor {
     ) -> Result<CommandReply, Failure> {
         self.check_prompt(&request)?;
         out.writes.extend(caps.map(|caps| Write::Wake(*caps)));
+        out.writes.extend(request.completion_of.map(|run_id| Write::Completion { run_id }));
         if request.new_conversation {
             self.reset_conversation(out);
         }

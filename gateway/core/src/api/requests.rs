@@ -36,6 +36,9 @@ pub struct SpawnBody {
     pub voting: Option<Voting>,
     /// First prompt.
     pub prompt: Option<String>,
+    /// Model, set before the first prompt. If the agent refuses it, the prompt fails with `USAGE`, detail `OPTION_REFUSED`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
     /// Display name of the requester; absent takes the name of the connecting user.
     pub author: Option<String>,
     /// True if a person can answer permission requests in the first run.

@@ -74,10 +74,10 @@ pub struct SessionView {
     /// Manner of closing; absent while the session is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
-    /// Owning session; the session itself if a person spawned it.
-    #[schema(value_type = String)]
-    pub owner_session_key: SessionKey,
-    /// Session that spawned this one, if any.
+    /// Root of the session's tree; the session itself if a person spawned it. Null if it is unknown.
+    #[schema(value_type = Option<String>)]
+    pub owner_session_key: Option<SessionKey>,
+    /// Session that spawned this one, if any: its direct parent.
     #[schema(value_type = Option<String>)]
     pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.

@@ -214,7 +214,8 @@ pub fn parse(text: &str) -> Option<ChatCommand> {
     Some(read.unwrap_or_else(|why| ChatCommand::Misused { why, usage: Some(row) }))
 }
 
-/// Refuses an unknown verb, and suggests the one that is most similar.
+/// Refuses an unknown verb, and suggests the one that is most similar: its usage is shown instead of the list of all commands,
+/// in which the suggestion would be lost.
 fn unknown_verb(head: &str, verb: &str) -> ChatCommand {
     if verb.is_empty() {
         return ChatCommand::Misused { why: format!("{head} requires a command."), usage: None };
@@ -228,7 +229,7 @@ fn unknown_verb(head: &str, verb: &str) -> ChatCommand {
     match near {
         Some((_, row)) => {
             let why = format!("{why} Did you mean {head} {}?", row.verb);
-            ChatCommand::Misused { why, usage: None }
+            ChatCommand::Misused { why, usage: Some(row) }
         }
         None => ChatCommand::Misused { why, usage: None },
     }

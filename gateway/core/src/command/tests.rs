@@ -276,13 +276,22 @@ fn every_command_has_valid_and_invalid_examples() {
 fn unknown_command_gets_help() {
     for (text, why) in [
         ("/acp list", "/acp has no command \"list\"."),
-        ("/acp spwan demo", "/acp has no command \"spwan\". Did you mean /acp spawn?"),
         ("/acp \u{2014}discard", "/acp has no command \"-discard\"."),
         ("/session", "/session requires a command."),
         ("/session status", "/session has no command \"status\"."),
     ] {
         assert_eq!(parse(text), Some(ChatCommand::Misused { why: why.to_owned(), usage: None }), "{text}");
         assert!(table::misuse_text(why, None).ends_with(&table::help_text()));
+    }
+}
+
+#[test]
+fn similar_command_is_suggested_with_its_usage() {
+    for (text, verb) in [("/acp spwan demo", "spawn"), ("/acp stauts", "status"), ("/session idel", "idle")] {
+        let Some(ChatCommand::Misused { why, usage: Some(row) }) = parse(text) else { panic!("{text}") };
+        assert_eq!(row.verb, verb, "{text}");
+        assert!(why.ends_with(&format!(" Did you mean {} {verb}?", row.head)), "{why}");
+        assert_eq!(table::misuse_text(&why, Some(row)).lines().count(), 3);
     }
 }
 

@@ -124,6 +124,8 @@ pub struct AgentConfig {
     /// without the mode above, a session in permission mode `ask` or `approve-reads` reports that permission
     /// requests are not ensured. Default: none, the built-in table's. Ours.
     pub asks: Option<bool>,
+    /// True if the agent runs in a sandbox: `sandbox.*` limits what it sees of other sessions. Default: false. Ours.
+    pub sandboxed: bool,
     /// ACP config options to set after the session is open. Default: none.
     pub config: BTreeMap<String, String>,
     /// Id of the agent's sign-in method, used for `authenticate` each time its process starts. Default: none, the

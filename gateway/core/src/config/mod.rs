@@ -18,6 +18,7 @@ pub mod source;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod tools;
 
 pub use agent::{AcpxBackend, AgentConfig, Backend, Backends, ClientFs};
 pub use bindings::{Binding, SessionMode};
@@ -26,6 +27,7 @@ pub use mcp::{McpServer, McpTransport, Secret};
 pub use northbound::{NorthboundConfig, ProxyConfig};
 pub use notify::{NotifyEvent, NotifyTarget};
 pub use stream::{DeliveryMode, Separator, Stream};
+pub use tools::{SandboxConfig, SessionToolsConfig, ToolsConfig};
 
 use crate::retention::RetentionPolicy;
 use acp_shared::ids::AgentName;
@@ -98,6 +100,10 @@ pub struct Config {
     pub metrics: Metrics,
     /// `northbound.*`: listeners of the API, and clients that speak ACP (ours).
     pub northbound: NorthboundConfig,
+    /// `tools.*`: what agents may see and do with other sessions.
+    pub tools: ToolsConfig,
+    /// `sandbox.*`: limits of agents in a sandbox.
+    pub sandbox: SandboxConfig,
 }
 
 /// `acpx.*`.

@@ -277,6 +277,14 @@ fn check_wanted(
     Ok(ending)
 }
 
+/// Returns the session that a record names as owner, of which the import finds the root. A name that is no key leads nowhere.
+fn owner_of(one: &Candidate<'_>, own: SessionKey, above: [Option<&SessionKey>; 2]) -> Option<SessionKey> {
+    let is_readable = one.entry.is_none_or(|entry| {
+        [entry.spawned_by.is_some(), entry.parent.is_some()] == above.map(|key| key.is_some())
+    });
+    is_readable.then(|| above[0].or(above[1]).cloned().unwrap_or(own))
+}
+
 fn session_row(
     one: &Candidate<'_>,
     records: &SourceRecords,
@@ -324,7 +332,7 @@ fn session_row(
         state,
         ending,
         last_error: (state == SessionState::Error).then(failed_at_source),
-        owner_session_key: spawned_by.clone().or_else(|| parent.clone()).unwrap_or(session_key),
+        owner_session_key: owner_of(one, session_key, [spawned_by.as_ref(), parent.as_ref()]),
         asked_by: String::new(),
         spawned_by,
         parent_session_key: parent,

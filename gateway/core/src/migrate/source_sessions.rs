@@ -170,9 +170,9 @@ pub fn session_entries(file: &Value, source: &str) -> (Vec<SessionEntry>, Vec<Mi
         Err(why) => return refused(why),
     };
     if let Some(version) = fields.0.get("version").filter(|version| !version.is_object()) {
-        return refused(format!(
-            "it has version {version}; this file has no version in the form that is read"
-        ));
+        let version =
+            version.as_i64().map_or_else(|| "another version".to_owned(), |it| format!("version {it}"));
+        return refused(format!("it has {version}; this file has no version in the form that is read"));
     }
     let (mut entries, mut lines) = (Vec::new(), Vec::new());
     for (key, value) in fields.0 {

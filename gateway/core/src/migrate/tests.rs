@@ -93,7 +93,7 @@ fn session_entry_becomes_idle_session_of_direct() {
     assert_eq!((row.session_key.as_str(), row.backend.as_str()), ("agent:Codex:acp:1", "direct"));
     assert_eq!((row.agent_session_id.as_deref(), row.resumable), (Some("live"), true));
     assert_eq!((row.state, row.label.as_deref()), (SessionState::Idle, Some("fix")));
-    assert_eq!(row.owner_session_key.as_str(), "agent:main:main");
+    assert_eq!(row.owner_session_key.as_ref().map(|key| key.as_str()), Some("agent:main:main"));
     assert_eq!((row.options.mode_id.as_deref(), row.options.timeout_s), (Some("plan"), Some(60)));
     assert_eq!(row.options.permission, PermissionMode::ApproveReads);
     assert_eq!(row.options.config, [("a.b".to_owned(), "c".to_owned())]);

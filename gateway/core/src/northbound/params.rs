@@ -9,6 +9,7 @@ use crate::jsonrpc::ObjectMembers;
 use crate::mcp;
 use crate::permission::Voting;
 use crate::principal::Scope;
+use crate::visibility::Action;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -179,6 +180,15 @@ impl ClientCall {
             Self::Load(open) | Self::Resume(open) => Some(&open.session),
             Self::Permissions(session) => session.as_ref(),
             _ => self.session(),
+        }
+    }
+
+    /// Returns what the call does with the session that it names.
+    pub const fn action(&self) -> Action {
+        match self {
+            Self::Prompt(_) | Self::Steer(_) => Action::Send,
+            Self::Show(_) => Action::Status,
+            _ => Action::History,
         }
     }
 

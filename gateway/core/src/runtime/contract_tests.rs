@@ -299,7 +299,7 @@ impl MachineFixture {
 /// Backend `acpx` without its programs.
 fn acpx() -> AcpxRuntime {
     let health = BackendHealth { ok: true, details: String::new() };
-    AcpxRuntime::new("/bridge".to_owned(), Default::default, move || health.clone())
+    AcpxRuntime::new("/bridge".to_owned(), Default::default, |_| None, move || health.clone())
 }
 
 fn sends(steps: &[BackendStep]) -> Vec<InputKind> {

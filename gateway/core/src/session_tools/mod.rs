@@ -14,7 +14,7 @@ pub use call::{
     TOOLS, ToolCall, WAIT_S_MAX,
 };
 pub use messages::{AnswerText, message_rows};
-pub use protocol::{PendingCall, Received, ServerFacts, receive};
+pub use protocol::{MessageResult, PendingCall, ServerFacts, receive};
 pub use results::{OldestRow, RESULT_BYTES_MAX, bounded_rows, bounded_text};
 
 /// Name of the server in an agent's `mcpServers`.

@@ -33,7 +33,7 @@ pub struct ServerFacts<'a> {
 
 /// Outcome of a message.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Received {
+pub enum MessageResult {
     /// No reply.
     Nothing,
     /// The reply, one line of JSON.
@@ -86,20 +86,25 @@ fn reply(id: &str, era: Era, mut result: Map<String, Value>) -> String {
 
 /// Handles one message of a client.
 #[must_use]
-pub fn receive(body: &[u8], server: &ServerFacts<'_>) -> Received {
+pub fn receive(body: &[u8], server: &ServerFacts<'_>) -> MessageResult {
     let (id, method, params) = match parse(body) {
-        Err(error) => return Received::Reply(error_frame("null", &error)),
-        Ok(RpcMessage::Notification { .. } | RpcMessage::Response { .. }) => return Received::Nothing,
+        Err(error) => return MessageResult::Reply(error_frame("null", &error)),
+        Ok(RpcMessage::Notification { .. } | RpcMessage::Response { .. }) => return MessageResult::Nothing,
         Ok(RpcMessage::Request { id, method, params }) => (id, method, params),
     };
     let params = params.and_then(|raw| serde_json::from_str::<Value>(raw).ok()).unwrap_or_default();
     match request(id, &method, &params, server) {
         Ok(received) => received,
-        Err(error) => Received::Reply(error_frame(id, &error)),
+        Err(error) => MessageResult::Reply(error_frame(id, &error)),
     }
 }
 
-fn request(id: &str, method: &str, params: &Value, server: &ServerFacts<'_>) -> Result<Received, ReplyError> {
+fn request(
+    id: &str,
+    method: &str,
+    params: &Value,
+    server: &ServerFacts<'_>,
+) -> Result<MessageResult, ReplyError> {
     if !params.is_object() && !params.is_null() {
         return Err(ReplyError::invalid_params("params must be an object"));
     }
@@ -121,7 +126,7 @@ fn request(id: &str, method: &str, params: &Value, server: &ServerFacts<'_>) -> 
                 ("cacheScope", "private".into()),
                 ("_meta", json!({ SERVER_MEMBER: info() })),
             ]);
-            return Ok(Received::Reply(reply(id, Era::Stateless, facts)));
+            return Ok(MessageResult::Reply(reply(id, Era::Stateless, facts)));
         }
         "initialize" => members([
             ("protocolVersion", HANDSHAKE.into()),
@@ -133,7 +138,7 @@ fn request(id: &str, method: &str, params: &Value, server: &ServerFacts<'_>) -> 
         "tools/call" => return call(id, era, params),
         _ => return Err(ReplyError::method_not_found(method)),
     };
-    Ok(Received::Reply(reply(id, era, result)))
+    Ok(MessageResult::Reply(reply(id, era, result)))
 }
 
 fn members<const N: usize>(list: [(&str, Value); N]) -> Map<String, Value> {
@@ -155,7 +160,7 @@ fn era_of(params: &Value) -> Result<Era, ReplyError> {
     }
 }
 
-fn call(id: &str, era: Era, params: &Value) -> Result<Received, ReplyError> {
+fn call(id: &str, era: Era, params: &Value) -> Result<MessageResult, ReplyError> {
     let tool = params.get("name").and_then(Value::as_str);
     let tool = tool.ok_or_else(|| ReplyError::invalid_params("name must be the name of a tool"))?;
     let none = Value::Object(Map::new());
@@ -165,12 +170,12 @@ fn call(id: &str, era: Era, params: &Value) -> Result<Received, ReplyError> {
         return Err(ReplyError::invalid_params(format!("there is no tool {shown:?}; tools/list lists them")));
     };
     Ok(match parsed {
-        Ok(call) => Received::Call(PendingCall { id: id.to_owned(), era, call }),
+        Ok(call) => MessageResult::Call(PendingCall { id: id.to_owned(), era, call }),
         // The agent sees this failure, and can call again.
         Err(why) => {
             let shown: String = why.chars().take(500).collect();
             let failure = Failure::new(Code::Usage, format!("Invalid arguments of {tool}: {shown}."));
-            Received::Reply(tool_reply(id, era, Err(failure.origin("client"))))
+            MessageResult::Reply(tool_reply(id, era, Err(failure.origin("client"))))
         }
     })
 }

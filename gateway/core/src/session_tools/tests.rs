@@ -14,14 +14,14 @@ fn facts() -> ServerFacts<'static> {
     ServerFacts { version: "1.2.3", spawn_agents: &AGENTS }
 }
 
-fn value(received: Received) -> Value {
+fn value(received: MessageResult) -> Value {
     match received {
-        Received::Nothing => Value::Null,
-        Received::Reply(text) => {
+        MessageResult::Nothing => Value::Null,
+        MessageResult::Reply(text) => {
             assert!(!text.contains('\n'), "one line: {text}");
             serde_json::from_str(&text).unwrap()
         }
-        Received::Call(call) => json!({ "call": format!("{:?}", call.call) }),
+        MessageResult::Call(call) => json!({ "call": format!("{:?}", call.call) }),
     }
 }
 
@@ -138,14 +138,14 @@ fn tools_have_the_documented_schemas() {
     );
 }
 
-fn call(tool: &str, arguments: &Value) -> Received {
+fn call(tool: &str, arguments: &Value) -> MessageResult {
     let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": tool, "arguments": arguments}});
     receive(body.to_string().as_bytes(), &facts())
 }
 
 fn parsed(tool: &str, arguments: &Value) -> ToolCall {
     match call(tool, arguments) {
-        Received::Call(pending) => pending.call,
+        MessageResult::Call(pending) => pending.call,
         other => panic!("{tool} {arguments}: {other:?}"),
     }
 }
@@ -226,7 +226,7 @@ fn arguments_have_defaults_and_bounds() {
 
 #[test]
 fn result_is_structured_and_the_same_as_text() {
-    let Received::Call(pending) = call("session_status", &json!({})) else { panic!("no call") };
+    let MessageResult::Call(pending) = call("session_status", &json!({})) else { panic!("no call") };
     let content = json!({"state": "idle"});
     let got: Value = serde_json::from_str(&pending.reply(Ok(content.clone()))).unwrap();
     let want = json!({"jsonrpc": "2.0", "id": 9, "result": {
@@ -338,13 +338,13 @@ proptest! {
     ) {
         let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
         match receive(body.as_bytes(), &facts()) {
-            Received::Nothing => prop_assert!(false, "a request is answered"),
-            Received::Reply(text) => {
+            MessageResult::Nothing => prop_assert!(false, "a request is answered"),
+            MessageResult::Reply(text) => {
                 let reply: Value = serde_json::from_str(&text).unwrap();
                 prop_assert_eq!(&reply["id"], &id);
                 prop_assert!(reply.get("result").is_some() != reply.get("error").is_some());
             }
-            Received::Call(pending) => {
+            MessageResult::Call(pending) => {
                 let reply: Value = serde_json::from_str(&pending.reply(Ok(json!({})))).unwrap();
                 prop_assert_eq!(&reply["id"], &id);
             }
@@ -353,7 +353,7 @@ proptest! {
 
     #[test]
     fn bytes_that_are_no_message_get_an_error_or_nothing(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        if let Received::Reply(text) = receive(&bytes, &facts()) {
+        if let MessageResult::Reply(text) = receive(&bytes, &facts()) {
             prop_assert!(serde_json::from_str::<Value>(&text).unwrap()["error"]["code"].is_i64());
         }
     }

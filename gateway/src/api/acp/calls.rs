@@ -20,7 +20,6 @@ use acp_core::rows::{PermissionRow, RunMode, SessionQuery, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::Ending;
 use acp_core::time_format::format_utc;
-use acp_core::visibility::principal_sees;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
 use acp_store::events::{self, JournalRows};
@@ -220,7 +219,9 @@ impl Caller {
         let principal = self.connection.principal();
         match call.named_session() {
             Some(session) if principal.is_limited() => {
-                visible_session(self.server.service.as_ref(), principal, session).await.map(drop)
+                visible_session(self.server.service.as_ref(), principal, session, call.action())
+                    .await
+                    .map(drop)
             }
             _ => Ok(()),
         }
@@ -367,7 +368,7 @@ impl Caller {
         // One more row tells if there is another page.
         while found.len() <= PAGE_MAX {
             let asked = SessionQuery {
-                agents: self.connection.principal().agents.clone(),
+                seen_by: Some(self.connection.principal().clone()),
                 before: Some(before),
                 limit: SESSIONS_READ,
                 ..SessionQuery::default()
@@ -375,10 +376,9 @@ impl Caller {
             let rows = self.server.service.find_sessions(asked).await?;
             let Some((last, _)) = rows.last() else { break };
             before = *last;
-            found.extend(rows.into_iter().filter(|(_, row)| {
-                let is_there = call.cwd.as_ref().is_none_or(|cwd| row.cwd == *cwd);
-                is_there && principal_sees(self.connection.principal(), row)
-            }));
+            found.extend(
+                rows.into_iter().filter(|(_, row)| call.cwd.as_ref().is_none_or(|cwd| row.cwd == *cwd)),
+            );
         }
         let sessions: Vec<Value> = found.iter().take(PAGE_MAX).map(|(_, row)| listed(row)).collect();
         let mut result = json!({ "sessions": sessions });

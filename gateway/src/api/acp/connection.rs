@@ -114,7 +114,7 @@ impl Connection {
 
     /// True if this principal made the connection, and may do and see the same as then.
     pub(super) fn is_of(&self, principal: &Principal) -> bool {
-        let rights = |of: &Principal| (of.id.clone(), of.scope, of.agents.clone());
+        let rights = |of: &Principal| (of.id.clone(), of.scope, of.agents.clone(), of.acts_for.clone());
         rights(&self.principal) == rights(principal)
     }
 

@@ -8,12 +8,15 @@ use super::{AcpLimits, AcpServer};
 use crate::api::tests::{Fake, LIMITS};
 use crate::api::{Api, ApiLimits};
 use crate::metrics::Metrics;
+use crate::session::service::Service as _;
+use acp_core::config::Config;
 use acp_core::event::EventKind;
 use acp_core::northbound::connection::StreamScope;
 use acp_core::northbound::voting::QuestionKind;
 use acp_core::permission::Voters;
 use acp_core::principal::{Principal, Scope};
-use acp_shared::ids::SessionKey;
+use acp_core::visibility::AgentRequester;
+use acp_shared::ids::{AgentName, SessionKey};
 use bytes::Bytes;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -291,9 +294,18 @@ fn token(scope: Scope, agents: &[&str]) -> Principal {
 
 #[tokio::test(start_paused = true)]
 async fn session_of_another_agent_does_not_exist_for_an_acp_client() {
+    check_hidden(token(Scope::Admin, &["qwen*"])).await;
+    let fake = Fake::new();
+    let qwen = AgentName::parse("qwen").unwrap();
+    let agent = AgentRequester::of_agent(qwen, fake.instance_id(), &Config::default());
+    check_hidden(Principal { acts_for: Some(Arc::new(agent)), ..token(Scope::Admin, &[]) }).await;
+}
+
+/// Checks that a client of this principal sees no session.
+async fn check_hidden(principal: Principal) {
     let fake = Fake::new();
     let server = server(&fake, AcpLimits::default());
-    let connection = connect(&server, token(Scope::Admin, &["qwen*"]));
+    let connection = connect(&server, principal);
     let mut stream = open(&server, &connection, StreamScope::All);
     for method in [
         "session/load",

@@ -1,6 +1,6 @@
 //! The client as a bridge of the session tools: it carries messages of an agent to the gateway, with the token of its lease.
 
-use super::{AttemptError, BACKLOG_WAIT, GatewayClient, RetryBudget, read_failure, request};
+use super::{AttemptError, BACKLOG_WAIT, GatewayClient, RetryBudget, read_failure};
 use acp_core::failure::Failure;
 use acp_core::session_tools::MCP_PATH;
 use acp_shared::codes::Code;
@@ -23,7 +23,7 @@ impl RetryBudget {
 impl GatewayClient {
     /// Creates a client of the session tools.
     pub(crate) fn of_agent(socket: PathBuf, token: String) -> Self {
-        Self { socket, deadline: None, token: Some(Secret::new(token)) }
+        Self { socket, deadline: None, acts_for: None, token: Some(Secret::new(token)) }
     }
 
     /// Sends one message of MCP, and again under the same key while the gateway restarts. Returns the answer, if it has one.
@@ -39,7 +39,7 @@ impl GatewayClient {
         let token = self.token.as_ref().map(|token| format!("Bearer {}", token.expose())).unwrap_or_default();
         loop {
             let headers = [(header::AUTHORIZATION, token.as_str())];
-            let request = request(Method::POST, MCP_PATH, message.clone(), Some(key), &headers)?;
+            let request = self.request(Method::POST, MCP_PATH, message.clone(), Some(key), &headers)?;
             let began = Instant::now();
             let outcome = self.once(request).await;
             retry.renew(began);

@@ -2,17 +2,19 @@
 //! exist.
 
 use crate::api::session_tools::replies;
+use crate::session::manager::spawnable_agents;
 use crate::session::service::Service;
 use acp_core::api::PageCursor;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{SessionQuery, SessionRow};
+use acp_core::run::RunState;
 use acp_core::session_tools::{
     AnswerText, CURRENT, HistoryArguments, ListArguments, OldestRow, SendArguments, SpawnArguments, ToolCall,
     bounded_rows, bounded_text, message_rows, prompt_text,
 };
-use acp_core::visibility::{Action, AgentToAgent, Requester, Visibility, can_see};
+use acp_core::visibility::{Action, AgentRequester};
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
@@ -40,8 +42,7 @@ pub(super) struct AgentCalls<'a> {
     clock: Clock,
     ending: CancellationToken,
     own: SessionRow,
-    visibility: Visibility,
-    between: AgentToAgent,
+    requester: AgentRequester,
 }
 
 impl<'a> AgentCalls<'a> {
@@ -51,22 +52,14 @@ impl<'a> AgentCalls<'a> {
         clock: Clock,
         ending: CancellationToken,
         own: SessionRow,
+        requester: AgentRequester,
     ) -> Self {
-        Self {
-            service,
-            clock,
-            ending,
-            own,
-            visibility: Visibility::default(),
-            between: AgentToAgent::default(),
-        }
+        Self { service, clock, ending, own, requester }
     }
 
     /// Returns the names of the agents that the requester may spawn.
     pub(super) fn spawn_agents(&self) -> Vec<String> {
-        let loaded = self.service.config();
-        let listed = loaded.config.agents.get(&self.own.agent).and_then(|agent| agent.spawn_agents.clone());
-        let agents = listed.unwrap_or_else(|| vec![self.own.agent.clone()]);
+        let agents = spawnable_agents(&self.service.config().config, &self.own.agent);
         agents.iter().map(AgentName::to_string).collect()
     }
 
@@ -84,10 +77,6 @@ impl<'a> AgentCalls<'a> {
         }
     }
 
-    fn sees(&self, row: Option<&SessionRow>, action: Action) -> bool {
-        can_see(Requester::Session(&self.own, self.visibility), row, &self.between, action)
-    }
-
     /// Returns a session for an action.
     async fn session(&self, named: &str, action: Action) -> Result<SessionRow, Failure> {
         let found = match SessionKey::parse(named) {
@@ -98,7 +87,7 @@ impl<'a> AgentCalls<'a> {
                 Err(failure) => return Err(failure),
             },
         };
-        let visible = found.filter(|row| self.sees(Some(row), action));
+        let visible = found.filter(|row| self.requester.sees(Some(row), action));
         visible.ok_or_else(|| Failure::of(Code::NoSession))
     }
 
@@ -134,7 +123,7 @@ impl<'a> AgentCalls<'a> {
                 looked_at += 1;
                 let is_wanted = replies::is_in(states, row.state)
                     && since_ms.is_none_or(|since| row.last_activity_at_ms >= since)
-                    && self.sees(Some(&row), Action::List);
+                    && self.requester.sees(Some(&row), Action::List);
                 if !is_wanted {
                     before = place;
                 } else if rows.len() < limit {
@@ -249,10 +238,29 @@ impl<'a> AgentCalls<'a> {
             by_agent: true,
             ..SpawnRequest::default()
         };
+        let turn = self.service.runs(&self.own.session_key, PAGE_ROWS).await?;
+        let turn = turn.iter().find(|run| run.state == RunState::Running).map(|run| run.run_id);
         let spawned = self.service.spawn(request, once).await?;
         let row = self.service.session(&spawned.session_key).await?;
         let run = spawned.run_id.ok_or_else(|| Failure::of(Code::Runtime))?;
-        self.outcome(&row, run, 0, arguments.wait_s).await
+        let mut outcome = self.outcome(&row, run, 0, arguments.wait_s).await?;
+        // The end of the session reaches the requester once: here, or as a prompt.
+        if let Some(result) = outcome.as_object_mut().filter(|result| result.contains_key("text"))
+            && !self.is_told_here(run, turn).await?
+        {
+            result.remove("text");
+            result.remove("dropped");
+            result.insert("note".to_owned(), "A prompt of this session has or will have the reply.".into());
+        }
+        Ok(outcome)
+    }
+
+    /// True if the requester, which waits in `turn`, gets the end of a session that it spawned as a result.
+    async fn is_told_here(&self, run: RunId, turn: Option<RunId>) -> Result<bool, Failure> {
+        match turn {
+            Some(turn) => self.service.take_completion(run, turn).await,
+            None => Ok(false),
+        }
     }
 
     fn prompt(&self, text: &str) -> String {
@@ -299,8 +307,10 @@ impl<'a> AgentCalls<'a> {
         };
         let mut text = answer.into_text();
         secrets.redact_text(&mut text);
-        let is_answered = wait_s > 0 && found.state.is_ended();
-        Ok(if is_answered { bounded_text(result, "text", &text) } else { Value::Object(result) })
+        if wait_s == 0 || !found.state.is_ended() {
+            return Ok(Value::Object(result));
+        }
+        Ok(bounded_text(result, "text", &text))
     }
 }
 

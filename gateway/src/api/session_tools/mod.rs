@@ -12,10 +12,11 @@ use crate::api::{Api, unsupported_method};
 use crate::metrics::Metrics;
 use acp_core::bearer::of_authorization;
 use acp_core::failure::Failure;
-use acp_core::principal::{Principal, Scope};
+use acp_core::principal::Principal;
 use acp_core::rows::SessionRow;
 use acp_core::session::SessionState;
-use acp_core::session_tools::{MCP_PATH, Received, ServerFacts, receive};
+use acp_core::session_tools::{MCP_PATH, MessageResult, ServerFacts, receive};
+use acp_core::visibility::AgentRequester;
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::LeaseId;
@@ -78,16 +79,18 @@ async fn message(State(tools): State<SessionTools>, request: Request) -> Result<
         Ok(own) => own,
         Err(refusal) => return Ok(tools.refuse(&parts, refusal)),
     };
-    parts.extensions.insert(principal_of(&own));
+    let requester = AgentRequester::of_session(&own, &tools.api.service.config().config);
+    parts.extensions.insert(Principal::of_agent(requester.clone()));
     let IdempotencyKeyHeader(once) = IdempotencyKeyHeader::from_request_parts(&mut parts, &tools.api).await?;
     let body = json_bytes(Request::from_parts(parts, body), &tools.api).await?;
-    let calls = AgentCalls::new(tools.api.service.as_ref(), tools.clock, tools.api.ending.clone(), own);
+    let (service, ending) = (tools.api.service.as_ref(), tools.api.ending.clone());
+    let calls = AgentCalls::new(service, tools.clock, ending, own, requester);
     let spawn_agents = calls.spawn_agents();
     let facts = ServerFacts { version: env!("CARGO_PKG_VERSION"), spawn_agents: &spawn_agents };
     let reply = match receive(&body, &facts) {
-        Received::Nothing => return Ok(StatusCode::ACCEPTED.into_response()),
-        Received::Reply(reply) => reply,
-        Received::Call(pending) => match calls.execute(&pending.call, once).await {
+        MessageResult::Nothing => return Ok(StatusCode::ACCEPTED.into_response()),
+        MessageResult::Reply(reply) => reply,
+        MessageResult::Call(pending) => match calls.execute(&pending.call, once).await {
             // Nothing was decided: the bridge asks the next gateway process, under the same key.
             Err(failure) if is_ending(&failure) => return Err(failure.into()),
             outcome => pending.reply(outcome),
@@ -99,17 +102,6 @@ async fn message(State(tools): State<SessionTools>, request: Request) -> Result<
 /// True for a failure of this process that another attempt does not have.
 fn is_ending(failure: &Failure) -> bool {
     failure.retryable && matches!(failure.code, Code::GatewayUnavailable | Code::BackendUnavailable)
-}
-
-/// The agent of a session, as sender of requests.
-fn principal_of(own: &SessionRow) -> Principal {
-    Principal {
-        id: format!("session:{}", own.session_key),
-        name: format!("agent {}", own.agent),
-        scope: Scope::Prompt,
-        local: true,
-        agents: Vec::new(),
-    }
 }
 
 impl SessionTools {

@@ -46,7 +46,10 @@ fn relation(row: &SessionRow, own: &SessionRow) -> &'static str {
     if row.spawned_by.as_ref() == Some(&own.session_key) {
         return "child";
     }
-    if own.spawned_by.as_ref() == Some(&row.session_key) { "parent" } else { "other" }
+    if own.spawned_by.as_ref() == Some(&row.session_key) {
+        return "parent";
+    }
+    if row.owner_session_key.as_ref() == Some(&own.session_key) { "descendant" } else { "other" }
 }
 
 /// Returns the row of a list.

@@ -94,3 +94,36 @@ async fn liveness_needs_no_token_and_foreign_hosts_do_not_get_it() {
     assert_eq!(status(&network.exchange(foreign.as_bytes()).await), 403);
     network.end().await;
 }
+
+/// A client that asks for an agent sees what both may see, and the rest looks like what does not exist.
+#[tokio::test]
+async fn client_that_asks_for_an_agent_sees_what_both_see() {
+    let network = Network::start(LOOPBACK, LIMITS).await;
+    let all = network.token("all", Scope::Admin, &[], None).await;
+    let other = network.token("other", Scope::Admin, &["qwen*"], None).await;
+    let exchange = async |token: &str, acts_for: &str, method: &str, path: &str, body: &str| {
+        let headers = format!("{}acp-as: {acts_for}\r\n", bearer(token));
+        network.exchange(&request(method, path, &headers, body)).await
+    };
+    let own = network.fake.key.as_str();
+    let spawn = r#"{"agent":"demo"}"#;
+    for (token, acts_for, method, path, body, want) in [
+        (&all, own, "GET", SESSION, "", 200),
+        (&all, own, "POST", "/v1/sessions/agent:demo:acp:a%2Fb/prompt", r#"{"text":"a"}"#, 200),
+        (&all, own, "POST", "/v1/sessions", spawn, 403),
+        (&all, own, "GET", "/v1/tokens", "", 403),
+        (&all, "demo", "GET", SESSION, "", 404),
+        (&all, "demo", "GET", "/v1/stream?follow=false&session=agent:demo:acp:a%2Fb", "", 404),
+        (&all, "agent:demo:acp:none", "GET", SESSION, "", 404),
+        (&all, "agent: ", "GET", SESSION, "", 404),
+        (&all, "nobody", "GET", SESSION, "", 400),
+        (&other, own, "GET", SESSION, "", 404),
+        (&other, "demo", "GET", SESSION, "", 400),
+    ] {
+        let answer = exchange(token, acts_for, method, path, body).await;
+        assert_eq!(status(&answer), want, "{acts_for} {method} {path}: {answer}");
+    }
+    let listed = async |acts_for: &str| exchange(&all, acts_for, "GET", "/v1/sessions", "").await;
+    assert!(listed(own).await.contains(own) && !listed("demo").await.contains(own));
+    network.end().await;
+}

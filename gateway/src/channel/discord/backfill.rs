@@ -31,8 +31,8 @@ const fn budget(is_idle: bool) -> QueueOptions {
 /// [`StateCache::should_attempt`]: crate::channel::discord::state_cache::StateCache::should_attempt
 pub(super) const CONCURRENT_MAX: usize = 4;
 
-/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds. Short, because nothing records
-/// which messages were ignored there: a channel that becomes a project must not turn its past into sessions.
+/// Maximum age of messages that a backfill of a project's channel reads, in milliseconds. Short, because a mark may be from
+/// a time before the channel ceased to be a project, and because each message would open a thread.
 const PROJECT_WINDOW_MS: u64 = 15 * 60_000;
 
 /// Result of a backfill.
@@ -70,6 +70,7 @@ impl ConversationWorker {
             tokio::time::sleep(backoff.next_pause()).await;
         };
         self.read_at = None;
+        self.project_limit = None;
         if outcome != BackfillOutcome::Refused {
             self.missed = None;
         }
@@ -85,6 +86,7 @@ impl ConversationWorker {
             Ok(None) => {}
             Ok(Some(_)) => {
                 self.read_at = None;
+                self.project_limit = None;
                 self.idle_backoff.reset();
             }
             Err(fault) => {
@@ -109,23 +111,22 @@ impl ConversationWorker {
             BindingLookup::Unknown => {
                 return Err(RestError::Uncertain { why: "the binding cannot be read".to_owned() });
             }
-            BindingLookup::Bound(place) => {
-                let mark = backfill_mark(&place);
-                missed.map_or(mark, |missed| missed.min(mark))
-            }
-            BindingLookup::Unbound => match missed {
-                Some(missed)
-                    if self.inner.is_project(self.channel)
-                        || self.inner.resolve_static_binding(self.channel).await =>
-                {
-                    missed
+            BindingLookup::Bound(place) => Some(backfill_mark(&place)),
+            BindingLookup::Unbound if self.inner.is_project(self.channel) => {
+                match self.project_mark().await {
+                    Ok(mark) => Some(mark),
+                    Err(fault) => return self.handle_permanent_fault(&fault).await.map(Some).ok_or(fault),
                 }
-                None if self.inner.is_project(self.channel) => match self.newest_message().await {
-                    Some(newest) => newest,
-                    None => return Ok(Some(BackfillOutcome::Nothing)),
-                },
-                _ => return Ok(Some(BackfillOutcome::Nothing)),
-            },
+            }
+            BindingLookup::Unbound
+                if missed.is_some() && self.inner.resolve_static_binding(self.channel).await =>
+            {
+                None
+            }
+            BindingLookup::Unbound => return Ok(Some(BackfillOutcome::Nothing)),
+        };
+        let Some(mark) = [mark, missed].into_iter().flatten().min() else {
+            return Ok(Some(BackfillOutcome::Nothing));
         };
         let first = tokio::select! {
             biased;
@@ -150,13 +151,30 @@ impl ConversationWorker {
         Ok(Some(BackfillOutcome::Read))
     }
 
-    /// Returns the newest message of the conversation that was accepted earlier, in place of a mark; at most
-    /// [`PROJECT_WINDOW_MS`] back, since other messages may be many.
-    async fn newest_message(&self) -> Option<Snowflake> {
-        let newest: Snowflake =
-            self.inbox.newest_message(self.inner.at(self.channel, None)).await?.parse().ok()?;
+    /// Returns the mark of a project's channel, at most [`PROJECT_WINDOW_MS`] before the first attempt. A channel without one
+    /// begins after its newest message, or before the first message that waits in the queue.
+    async fn project_mark(&mut self) -> Result<Snowflake, RestError> {
         let since_ms = self.inner.clock.wall_ms().saturating_sub(PROJECT_WINDOW_MS);
-        Some(newest.max(Snowflake::from_ms(since_ms)))
+        let limit = *self.project_limit.get_or_insert(Snowflake::from_ms(since_ms));
+        let mark = match self.stored_project_mark(None).await? {
+            Some(mark) => mark,
+            None => {
+                // An id of Discord: the local clock may differ.
+                let newest = self.inner.rest.channel(self.channel).await?.last_message_id;
+                let waiting = self.queue.oldest_waiting().map(|from| Snowflake(from.0.saturating_sub(1)));
+                let first = [newest.or(Some(self.channel)), waiting].into_iter().flatten().min();
+                self.stored_project_mark(first).await?.unwrap_or(limit)
+            }
+        };
+        Ok(mark.max(limit))
+    }
+
+    /// Returns the stored mark of a project's channel; without one, sets it to `first`.
+    async fn stored_project_mark(&self, first: Option<Snowflake>) -> Result<Option<Snowflake>, RestError> {
+        let first = first.map(|first| first.to_string());
+        let mark = self.inbox.project_mark(self.inner.at(self.channel, None), first).await;
+        let mark = mark.and_then(|mark| mark.map(|mark| mark.parse().map_err(|_| mark)).transpose());
+        mark.map_err(|why| RestError::Uncertain { why: format!("mark of the project's channel: {why}") })
     }
 
     /// Handles faults that a retry does not fix: conversation deleted, or access refused. Returns `None` for

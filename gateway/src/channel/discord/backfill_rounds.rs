@@ -140,9 +140,15 @@ impl EventLoop {
             return;
         }
         let counter = *self.binding_changes.borrow();
-        self.inner.cache.retain_inaccessible(|id| self.bindings.has(id, counter) != Some(false));
+        let settings = self.inner.settings();
+        let is_read =
+            |id| self.bindings.has(id, counter) != Some(false) || settings.projects.contains_key(&id);
+        self.inner.cache.retain_inaccessible(is_read);
+        // A project's channel may be bound itself.
+        let projects = settings.projects.keys().map(|id| (*id, None));
+        let unbound = projects.filter(|(id, _)| self.bindings.has(*id, counter) != Some(true));
         let targets: Vec<BackfillTarget> =
-            self.bindings.all().map(|(id, parent)| self.backfill_target(id, parent)).collect();
+            self.bindings.all().chain(unbound).map(|(id, parent)| self.backfill_target(id, parent)).collect();
         for id in self.schedule.due_targets(self.now(), &targets) {
             self.workers.request_backfill(&mut self.tasks, id);
         }

@@ -29,7 +29,7 @@ pub(super) enum BackfillScope {
     Inaccessible,
 }
 
-/// Bound conversation.
+/// Conversation to read: a bound one, or the channel of a project.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BackfillTarget {
     /// Id of the conversation.
@@ -134,7 +134,7 @@ impl BackfillSchedule {
         self.wanted.iter().map(|(scope, wanted)| self.due_of(*scope, wanted)).min()
     }
 
-    /// Returns which of these bound conversations are to be read now. The order changes with each round: in a
+    /// Returns which of these conversations are to be read now. The order changes with each round: in a
     /// denied channel only the first one is tried, and it may be the thread that is inaccessible.
     pub(super) fn due_targets(&mut self, now: Duration, bound: &[BackfillTarget]) -> Vec<Snowflake> {
         let is_due = |(scope, wanted): (&BackfillScope, &PendingBackfill)| {

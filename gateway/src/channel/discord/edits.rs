@@ -5,7 +5,7 @@
 
 use super::Inner;
 use crate::channel::discord::retry::retry_until_done;
-use crate::channel::discord::workers::ConversationWorker;
+use crate::channel::discord::workers::{ConversationWorker, without_mention};
 use crate::channel::{ConversationEvent, ConversationEventOutcome};
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::event::{Member, Message, MessageEdit, User};
@@ -17,10 +17,10 @@ use tokio::time::Instant;
 /// Maximum staleness of a REST response relative to events.
 const STALENESS_MAX: Duration = Duration::from_secs(10);
 
-/// Returns the current text if it differs from the prompt. An empty text is not an edit: the bot lacks access
-/// to the content.
-fn changed_text<'a>(prompt: Option<&str>, now: &'a Message) -> Option<&'a str> {
-    let text = now.text.as_str();
+/// Returns the current text, without a mention of the bot `me`, if it differs from the prompt. An empty text is not an edit:
+/// the bot lacks access to the content.
+fn changed_text(prompt: Option<&str>, now: &Message, me: Snowflake) -> Option<String> {
+    let text = without_mention(&now.text, me);
     (prompt? != text && !text.trim().is_empty()).then_some(text)
 }
 
@@ -35,6 +35,11 @@ impl ConversationWorker {
     /// Applies an edit of a message. The author must currently be on the allow-list.
     pub(super) async fn on_message_edited(&mut self, edit: MessageEdit) {
         let (Some(text), true) = (edit.text, edit.by_author) else { return };
+        let text = self.inner.cache.me().map_or_else(|| text.clone(), |me| without_mention(&text, me));
+        if text.trim().is_empty() {
+            tracing::info!(message_id = %edit.id, thread_id = %self.channel, "edit without text ignored");
+            return;
+        }
         let is_program = |author: &User| author.bot || Some(author.id) == self.inner.cache.me();
         if edit.webhook.is_some() || edit.author.as_ref().is_some_and(is_program) {
             return;
@@ -108,13 +113,14 @@ impl ConversationWorker {
     }
 
     async fn refresh_prompt(&self, prompt: Option<&str>, message: &Message) {
-        let Some(text) = changed_text(prompt, message) else { return };
+        let Some(me) = self.inner.cache.me() else { return };
+        let Some(text) = changed_text(prompt, message, me) else { return };
         let is_known = |(id, at): (Snowflake, Instant)| id == message.id && at.elapsed() < STALENESS_MAX;
         if self.last_edit.is_some_and(is_known) {
             return;
         }
         match self.inner.is_author_allowed(self.channel, &message.author.user).await {
-            Ok(true) => self.apply_edit(message.id, text.to_owned()).await,
+            Ok(true) => self.apply_edit(message.id, text).await,
             Ok(false) => self.log_rejected_edit(message.id),
             Err(fault) => tracing::info!(message_id = %message.id, %fault, "edit ignored; author unknown"),
         }
@@ -173,10 +179,13 @@ mod tests {
         for (prompt, now, want) in [
             (Some("one"), "one", None),
             (Some("one"), "two", Some("two")),
+            (Some("one"), "<@9> one", None),
+            (Some("one"), "<@9> two", Some("two")),
             (None, "/acp steer two", None),
             (Some("one"), " ", None),
         ] {
-            assert_eq!(changed_text(prompt, &message(now)), want, "{prompt:?} {now:?}");
+            let changed = changed_text(prompt, &message(now), Snowflake(9));
+            assert_eq!(changed.as_deref(), want, "{prompt:?} {now:?}");
         }
     }
 

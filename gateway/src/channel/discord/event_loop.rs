@@ -132,6 +132,9 @@ impl EventLoop {
             *connection = EventConnection::connect(&inner);
         } else {
             inner.registration.notify();
+            if inner.cache.identity().is_some() {
+                self.backfill_projects();
+            }
         }
     }
 
@@ -153,7 +156,6 @@ impl EventLoop {
             Event::Gap { why, lost } => {
                 tracing::warn!(?why, lost, "Discord events missed; backfill requested");
                 self.request_backfill(BackfillScope::All);
-                self.backfill_projects();
             }
             Event::Message(message) => self.on_message(message),
             Event::MessageEdited(edit) => {
@@ -248,12 +250,11 @@ impl EventLoop {
         self.inner.cache.set_identity(ready.me.id, ready.application);
         self.inner.cache.set_guilds(&ready.guilds, ready.shard);
         self.inner.registration.notify();
-        // All bound conversations are read from the mark on; new messages wait meanwhile (H8).
+        // Bound conversations and projects' channels are read from the mark on; new messages wait meanwhile (H8).
         self.request_backfill(BackfillScope::All);
-        self.backfill_projects();
     }
 
-    /// Requests a backfill of the channels in which messages open threads.
+    /// Requests a backfill of the channels in which messages open threads: that of a new project gets its mark.
     fn backfill_projects(&mut self) {
         for channel in self.inner.settings().projects.keys() {
             self.workers.request_backfill(&mut self.tasks, *channel);
@@ -281,7 +282,8 @@ impl EventLoop {
     fn on_user_message(&mut self, message: Box<Message>) {
         let channel = message.channel;
         let bound = self.is_bound(channel);
-        if bound != Some(false) && self.needs_backfill_first(channel) {
+        let is_read = bound != Some(false) || self.inner.is_project(channel);
+        if is_read && self.needs_backfill_first(channel) {
             self.backfill_accessible(channel);
         }
         let is_command = acp_core::command::parse(&message.text).is_some();

@@ -20,6 +20,10 @@ const SEEN: &str = "✅";
 /// Maximum wait of that reaction for the rate limiter.
 const REACTION_WAIT: Duration = Duration::from_secs(5);
 
+/// Description of a token that is none.
+pub(crate) const TOKEN_FORM: &str = "the token does not have the form of a bot token (three parts separated by dots): copy it \
+                                     from the Developer Portal, Bot, Reset Token";
+
 /// Bot as Discord describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BotProfile {
@@ -121,14 +125,28 @@ impl BotSetup {
     }
 }
 
+/// True for three parts of base64url, the form of a bot's token.
+pub(crate) fn is_token(text: &str) -> bool {
+    let is_part = |part: &str| {
+        part.len() >= 5
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    };
+    let parts: Vec<&str> = text.split('.').collect();
+    parts.len() == 3 && parts.into_iter().all(is_part)
+}
+
 /// Describes a failed request to the operator.
 fn explain(fault: &RestError) -> String {
-    match fault.rejection_kind() {
-        Some(RejectionKind::Unauthorized) => {
+    match fault {
+        RestError::Rejected(rejection) if rejection.kind == RejectionKind::Unauthorized => {
             "Discord refuses the token. In the developer portal open your application, Bot, press Reset Token, and use \
              the new one"
                 .to_owned()
         }
+        RestError::Rejected(rejection) if rejection.status.is_none() => format!(
+            "Discord cannot be reached from this machine: {}. Check its network, and the proxy or address of --base-url",
+            rejection.why
+        ),
         _ => format!("Discord did not answer as expected: {fault}"),
     }
 }

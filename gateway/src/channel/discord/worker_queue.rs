@@ -61,10 +61,14 @@ impl<T> QueueState<T> {
         EnqueueOutcome::Added
     }
 
+    fn oldest_waiting(&self) -> Option<Snowflake> {
+        self.jobs.iter().find_map(|(from, _)| *from)
+    }
+
     /// Requests a backfill for a message that found the queue full. The backfill begins at the oldest waiting
     /// message, to preserve the order. Returns false if closed.
     fn request_backfill_from(&mut self, from: Option<Snowflake>) -> bool {
-        let waits = self.jobs.iter().find_map(|(from, _)| *from).filter(|_| from.is_some());
+        let waits = self.oldest_waiting().filter(|_| from.is_some());
         self.missed = [self.missed, from, waits].into_iter().flatten().min();
         self.request_backfill()
     }
@@ -127,6 +131,11 @@ impl<T> ConversationQueue<T> {
     /// Requests a backfill before all waiting jobs. Returns false if the queue is closed.
     pub(super) fn request_backfill(&self) -> bool {
         self.change(QueueState::request_backfill)
+    }
+
+    /// Returns the first waiting message that a backfill restores.
+    pub(super) fn oldest_waiting(&self) -> Option<Snowflake> {
+        self.waiting.lock().oldest_waiting()
     }
 
     /// Waits for the next work item and removes it.

@@ -131,6 +131,7 @@ impl ConversationWorkers {
                 last_edit: None,
                 seen: BTreeSet::new(),
                 missed: None,
+                project_limit: None,
             };
             tasks.spawn(worker.run());
             queue
@@ -155,6 +156,8 @@ pub(super) struct ConversationWorker {
     pub(super) seen: BTreeSet<Snowflake>,
     /// First message rejected by the full queue, until a backfill from this message is complete.
     pub(super) missed: Option<Snowflake>,
+    /// Lower limit of a backfill of a project's channel, from its first attempt on until it ends.
+    pub(super) project_limit: Option<Snowflake>,
 }
 
 impl Drop for ConversationWorker {
@@ -372,7 +375,7 @@ impl ConversationWorker {
 
 /// Returns the text without a mention of the bot at its beginning. A command after a mention stays text for the
 /// agent, since another bot may be the one that executes commands there.
-fn without_mention(text: &str, me: Snowflake) -> String {
+pub(super) fn without_mention(text: &str, me: Snowflake) -> String {
     let rest =
         [format!("<@{me}>"), format!("<@!{me}>")].iter().find_map(|it| text.trim_start().strip_prefix(it));
     let rest = rest.map(str::trim_start).filter(|rest| command::parse(rest).is_none());

@@ -29,6 +29,17 @@ fn gap() -> Event {
     Event::Gap { why: GapCause::Overflow, lost: 1 }
 }
 
+fn shown_thread(archived: bool) -> Thread {
+    Thread {
+        id: Snowflake(7),
+        guild: Some(Snowflake(9)),
+        parent: Some(Snowflake(3)),
+        archived,
+        auto_archive_minutes: 60,
+        archived_at: None,
+    }
+}
+
 fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     let before = inner.settings();
     let people = Principals {
@@ -37,6 +48,13 @@ fn set_allow_list(inner: &Inner, users: &[Snowflake], roles: &[u64]) {
     };
     let access = AccessRules { allowed: people, ..AccessRules::default() };
     inner.settings.send_replace(Arc::new(AccountSettings { access, ..AccountSettings::clone(&before) }));
+}
+
+/// Makes channel 7 a project, as by a reload.
+fn add_project(inner: &Inner) {
+    let before = inner.settings();
+    let projects = [(Snowflake(7), false)].into();
+    inner.settings.send_replace(Arc::new(AccountSettings { projects, ..AccountSettings::clone(&before) }));
 }
 
 impl FakeControlPlane {
@@ -92,6 +110,8 @@ async fn edit_by_unauthorized_user_is_ignored() {
     let (control_plane, inbound, _task, inner, behaviour, _) = start_bound(0..0).await;
     inbound.put(edited(Some(EVE), 7, 1_001, "by eve"));
     inbound.put(edited(Some(BOT), 7, 1_001, "by the bot"));
+    // Nothing is left of this one without the mention.
+    inbound.put(edited(Some(ANN), 7, 1_001, &format!("<@{BOT}> ")));
     inbound.put(edited(Some(ANN), 7, 1_001, "by ann"));
     until("edit recorded", || control_plane.count("edited") > 0).await;
     assert_eq!(control_plane.all("edited 7 "), ["1001 by ann"]);
@@ -228,6 +248,35 @@ async fn event_before_gap_does_not_replace_check_after_it() {
     until("archive state cached", || inner.cache.has_archive_state(Snowflake(7))).await;
 }
 
+/// While Discord refuses a check of the archive state, messages from the thread are processed in order and
+/// none is sent there; the next message to the thread asks again.
+#[tokio::test]
+async fn messages_are_handled_while_archive_check_fails() {
+    let (channel_response, receiver) = watch::channel(Some(thread(false)));
+    let (control_plane, inbound, _task, inner) =
+        start_with(false, FakeDiscord::without_messages(receiver), &[]).await;
+    control_plane.bind("7");
+    let conversation = Snowflake(7);
+    until("checked", || inner.cache.has_archive_state(conversation)).await;
+    channel_response.send_replace(None);
+    inbound.put(Event::ThreadChanged(shown_thread(true)));
+    until("archive state dropped", || !inner.cache.has_archive_state(conversation)).await;
+    let texts = ["one", "two", "three"];
+    for (id, text) in (1_001..).zip(texts) {
+        inbound.put(message_event(id, 7, text));
+    }
+    until("message offered", || control_plane.offered().len() == texts.len()).await;
+    assert_eq!(control_plane.offered(), texts);
+    assert!(
+        !inner.cache.has_archive_state(conversation) && control_plane.count("changed 7 Archived") == 0,
+        "the state is unknown"
+    );
+    assert!(inner.ensure_archive_state(conversation).await.is_err(), "no message is sent");
+    channel_response.send_replace(Some(thread(true)));
+    assert!(inner.ensure_archive_state(conversation).await.is_ok());
+    until("parked", || control_plane.count("changed 7 Archived { by_person: true }") > 0).await;
+}
+
 /// The parent of a thread is requested until known, to decide on static bindings; messages wait meanwhile.
 #[tokio::test]
 async fn parent_of_thread_is_requested_until_known() {
@@ -268,6 +317,93 @@ async fn overflowed_messages_are_read_after_access_returns() {
     assert!(!control_plane.offered().contains(&"7: 1300".to_owned()));
     *behaviour.page_refusal.lock().unwrap() = None;
     until_with_fast_clock("backfilled", || control_plane.offered().contains(&"7: 1300".to_owned())).await;
+    let offered: BTreeSet<String> = control_plane.offered().into_iter().collect();
+    assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
+}
+
+/// A project's channel is read from its mark on, at most 15 minutes back; without a mark from its newest message on.
+#[tokio::test]
+async fn project_is_read_from_mark_within_limit() {
+    for (age_min, mark, want) in
+        [(14, Some(0), 3), (14, Some(1), 2), (14, None, 0), (16, Some(0), 0), (24 * 60, Some(0), 0)]
+    {
+        let before = Snowflake::from_ms(clock().wall_ms() - age_min * 60_000).0;
+        let ids = before + 1..before + 4;
+        let fake = FakeDiscord { message_ids: ids, ..FakeDiscord::with_channel(Some(channel())) };
+        let (control_plane, _inbound, _task, inner) = start_with(false, fake, &[]).await;
+        *control_plane.project_mark.lock().unwrap() = mark.map(|after| before + after);
+        add_project(&inner);
+        until("channel read", || control_plane.count("queued 7") > 0).await;
+        assert_eq!(control_plane.offered().len(), want, "{age_min} {mark:?}");
+        // The newest message is Discord's, whatever the local clock shows.
+        let begun = control_plane.project_mark.lock().unwrap().map(|mark| mark - before);
+        assert_eq!(begun, mark.or(Some(3)), "{age_min} {mark:?}");
+    }
+}
+
+/// The 15 minutes are counted back from the first attempt, however long the channel cannot be read.
+#[tokio::test]
+async fn limit_of_project_does_not_move_with_retries() {
+    let before = Snowflake::from_ms(clock().wall_ms() - 14 * 60_000).0;
+    let fake =
+        FakeDiscord { message_ids: before + 1..before + 4, ..FakeDiscord::with_channel(Some(channel())) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    *behaviour.page_refusal.lock().unwrap() = Some((0, 503));
+    let (control_plane, _inbound, _task, inner) = start_with(false, fake, &[]).await;
+    *control_plane.project_mark.lock().unwrap() = Some(before);
+    add_project(&inner);
+    until("first attempt", || control_plane.count("lookup 7") > 0).await;
+    let two_minutes_later = inner.clock.wall_ms() + 120_000;
+    until_with_fast_clock("two minutes", || inner.clock.wall_ms() > two_minutes_later).await;
+    let attempts = control_plane.count("lookup 7");
+    until_with_fast_clock("late attempt", || control_plane.count("lookup 7") > attempts).await;
+    *behaviour.page_refusal.lock().unwrap() = None;
+    until_with_fast_clock("channel read", || control_plane.offered().len() == 3).await;
+}
+
+/// A project without a mark begins before the first message that waits, so that a restart finds this message.
+#[tokio::test]
+async fn first_mark_of_project_is_before_waiting_messages() {
+    let first = Snowflake::from_ms(clock().wall_ms() - 60_000).0;
+    let (responder, channel_response) = watch::channel(None);
+    let fake =
+        FakeDiscord { message_ids: first..first + 3, ..FakeDiscord::without_messages(channel_response) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    let (control_plane, inbound, _task, inner) = start_with(false, fake, &[]).await;
+    add_project(&inner);
+    until("newest message requested", || behaviour.channel_requests.load(Ordering::Relaxed) > 0).await;
+    inbound.put(message_event(first + 1, 7, &format!("7: {}", first + 1)));
+    inbound.put(autocomplete_event());
+    until("all events received", || control_plane.count("suggest") > 0).await;
+    responder.send_replace(Some(channel()));
+    let last = format!("7: {}", first + 2);
+    until_with_fast_clock("backfilled", || control_plane.offered().contains(&last)).await;
+    assert_eq!(control_plane.project_mark.lock().unwrap().map(|mark| mark - first), Some(0));
+    assert_eq!(control_plane.offered(), [format!("7: {}", first + 1), last]);
+}
+
+/// A full queue does not hide messages between a project's mark and the first rejected one.
+#[tokio::test]
+async fn project_is_read_from_mark_after_overflow() {
+    let first = Snowflake::from_ms(clock().wall_ms() - 1_000).0;
+    let ids = first..first + 301;
+    let fake = FakeDiscord { message_ids: ids.clone(), ..FakeDiscord::with_channel(Some(channel())) };
+    let behaviour = Arc::clone(&fake.behaviour);
+    *behaviour.page_refusal.lock().unwrap() = Some((0, 403));
+    let (control_plane, inbound, _task, inner) = start_with(true, fake, &[]).await;
+    *control_plane.project_mark.lock().unwrap() = Some(first - 1);
+    add_project(&inner);
+    // The first message has no event.
+    for id in ids.clone().skip(1) {
+        inbound.put(message_event(id, 7, &format!("7: {id}")));
+    }
+    inbound.put(autocomplete_event());
+    until("all events received", || control_plane.count("suggest") > 0).await;
+    control_plane.set_unavailable(false);
+    until("read refused", || inner.cache.is_inaccessible(Snowflake(7))).await;
+    *behaviour.page_refusal.lock().unwrap() = None;
+    let last = format!("7: {}", ids.end - 1);
+    until_with_fast_clock("backfilled", || control_plane.offered().contains(&last)).await;
     let offered: BTreeSet<String> = control_plane.offered().into_iter().collect();
     assert_eq!(offered, ids.map(|id| format!("7: {id}")).collect());
 }

@@ -128,14 +128,14 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
     let mut out = Out::new(json);
     let (agent, args) = match arrange(args) {
         Ok(arranged) => arranged,
-        Err(error) => return fail(&mut out, format, &error, None),
+        Err(error) => return fail(&mut out, (format, strict), &error, None),
     };
     let cli = match AcpxCli::try_parse_from(std::iter::once(PROGRAM.to_owned()).chain(args)) {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             let text = error.render().to_string();
             let text = text.strip_prefix("error: ").unwrap_or(&text).trim().to_owned();
-            return fail(&mut out, format, &ContractError::new(AcpxCode::Usage, text), None);
+            return fail(&mut out, (format, strict), &ContractError::new(AcpxCode::Usage, text), None);
         }
         Err(help) => {
             let printed = if strict { Ok(()) } else { out.text(&help.render().to_string()) };
@@ -145,26 +145,36 @@ pub(super) fn main(args: Vec<OsString>, state_dir: Option<PathBuf>) -> ExitCode 
     let format = cli.options.format.unwrap_or(Format::Text);
     let mut command = match Command::new(cli.options, agent, state_dir) {
         Ok(command) => command,
-        Err(error) => return fail(&mut out, format, &error, None),
+        Err(error) => return fail(&mut out, (format, strict), &error, None),
     };
     match command.run(cli.verb) {
         Ok(()) => command.out.finish(Ok(())),
         Err(AcpxEnd::StdoutClosed) => command.out.finish(Err(CliError::StdoutClosed)),
         Err(AcpxEnd::Exit(code)) => command.out.finish(Err(CliError::Code(code))),
         Err(AcpxEnd::Error { error, session }) => {
-            fail(&mut command.out, command.format, &error, session.as_deref())
+            let format = (command.format, command.options.json_strict);
+            fail(&mut command.out, format, &error, session.as_deref())
         }
     }
 }
 
-/// Prints an error, and returns the exit code.
-fn fail(out: &mut Out, format: Format, error: &ContractError, session: Option<&str>) -> ExitCode {
+/// Prints an error, and returns the exit code. With `strict`, standard error stays empty.
+fn fail(
+    out: &mut Out,
+    (format, strict): (Format, bool),
+    error: &ContractError,
+    session: Option<&str>,
+) -> ExitCode {
     let code = if error.detail.as_deref() == Some("INTERRUPTED") { INTERRUPTED } else { error.code.exit() };
     // A closed standard output cannot be reported.
     let _ = match format {
         Format::Json => {
             let line = error.line(&Envelope::of_control(session), &format_utc(now_ms()));
-            out.line(&line).and_then(|()| out.flush())
+            let printed = out.line(&line).and_then(|()| out.flush());
+            if matches!(printed, Err(CliError::Failed(_))) && !strict {
+                print_message(&error.message);
+            }
+            printed
         }
         Format::Text => {
             let flushed = out.end_line().and_then(|()| out.flush());

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 
 /// Maximum time to wait for an agent to open its session, in seconds.
-pub(super) const OPENING_WAIT_S: u64 = 120;
+const OPENING_WAIT_S: u64 = 120;
 /// Maximum length of a preview, in characters.
 const PREVIEW_CHARS_MAX: usize = 120;
 /// Size of an answer from which on its rest is not read for the preview, in bytes.
@@ -222,7 +222,7 @@ impl Command {
         self.answer("session_closed", ids(&named.session).into(), Some(&key), None)
     }
 
-    pub(super) async fn close_session(&self, key: &str, reason: &str) -> AcpxResult {
+    async fn close_session(&self, key: &str, reason: &str) -> AcpxResult {
         let body = CloseBody { reason: Some(reason.to_owned()), ..CloseBody::default() };
         let path = format!("/v1/sessions/{}/close", encode(key));
         let closing = self.client.post(&path, &body, &IdempotencyKey::mint()).await;
@@ -310,7 +310,7 @@ impl Command {
 }
 
 /// Fails unless the agent has opened the session of a spawn that waits for it.
-pub(super) fn opened(spawned: &SpawnedView) -> AcpxResult {
+fn opened(spawned: &SpawnedView) -> AcpxResult {
     match spawned.opening {
         Some(Opening::Failed) => {
             let failure = spawned.error.clone().unwrap_or_else(|| Failure::of(Code::SessionInitFailed));

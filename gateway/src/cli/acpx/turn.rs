@@ -1,7 +1,6 @@
 //! `prompt` and `exec`: one turn, from the acceptance to its result or error.
 
 use super::args::{Format, PromptArgs, TextArgs};
-use super::sessions::{OPENING_WAIT_S, opened};
 use super::{AcpxEnd, AcpxResult, Command, ids, quiet_error};
 use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::inside;
@@ -71,38 +70,22 @@ impl Command {
         let deadline = self.deadline()?;
         let text = self.text(args)?;
         let (permission, non_interactive) = self.permissions();
-        // A model can only be set in an open session, and the agent may refuse it: the prompt follows then.
-        let model = self.options.model.clone();
+        // One request: the end of the run ends the session, also if this client or the gateway is killed.
         let body = SpawnBody {
             permission: Some(permission),
             non_interactive_permissions: Some(non_interactive),
-            wait_s: model.as_ref().map(|_| OPENING_WAIT_S),
-            prompt: model.is_none().then(|| text.clone()),
+            model: self.options.model.clone(),
+            prompt: Some(text),
             ..self.spawn_body(SessionMode::Oneshot)
         };
         let mut interrupt = interrupts()?;
         let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         let key = spawned.spawned.session_key.to_string();
-        let (run, after) = match spawned.spawned.run_id {
-            Some(run) => (run, 0),
-            None => {
-                let accepted = match opened(&spawned) {
-                    Ok(()) => self.accept(&key, model, text).await,
-                    Err(end) => Err(end),
-                };
-                let accepted = match accepted {
-                    Ok(accepted) => accepted,
-                    Err(end) => {
-                        // No run ends this session. The first error is the one to tell.
-                        let _ = self.close_session(&key, "its prompt was not accepted").await;
-                        return Err(end.of(&key));
-                    }
-                };
-                (accepted.run_id, accepted.after_seq)
-            }
-        };
+        let run = spawned.spawned.run_id.ok_or_else(|| {
+            Failure::new(Code::ProtocolError, "the gateway accepted no prompt").origin("client")
+        })?;
         let session = self.view(&key).await.map_err(|end| end.of(&key))?;
-        self.follow(&session, run, after, deadline, &mut interrupt).await
+        self.follow(&session, run, 0, deadline, &mut interrupt).await
     }
 
     /// Returns the permission settings: flags, then the user's configuration, then acpx's own defaults.

@@ -2,6 +2,8 @@
 //! from the configuration alone. Discord itself is not contacted.
 
 use super::{Check, CheckStatus, check};
+#[cfg(feature = "discord")]
+use crate::channel::discord::setup::{TOKEN_FORM, is_token};
 use acp_core::api::AccountView;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Binding, Config};
@@ -102,9 +104,7 @@ fn account_issues(
     let is_discords = account.base_url.is_none();
     let settings = crate::channel::discord::AccountSettings::of(id, account, |name| env.get(name).cloned());
     if is_discords && settings.is_ok_and(|settings| !is_token(settings.token.expose())) {
-        let text = "the token does not have the form of a bot token (three parts separated by dots): copy it \
-                    from the Developer Portal, Bot, Reset Token";
-        found.push((CheckStatus::Failed, text.to_owned()));
+        found.push((CheckStatus::Failed, TOKEN_FORM.to_owned()));
     }
     let lists = [
         ("guilds", &account.guilds),
@@ -127,17 +127,6 @@ fn account_issues(
         found.push((CheckStatus::Failed, text));
     }
     found
-}
-
-/// True for three parts of base64url, the form of a bot's token.
-#[cfg(feature = "discord")]
-fn is_token(text: &str) -> bool {
-    let is_part = |part: &str| {
-        part.len() >= 5
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    let parts: Vec<&str> = text.split('.').collect();
-    parts.len() == 3 && parts.into_iter().all(is_part)
 }
 
 #[cfg(not(feature = "discord"))]

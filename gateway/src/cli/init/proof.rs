@@ -74,6 +74,8 @@ impl Proof<'_> {
         let mut command = Command::new(exe());
         command.args(args).arg("--json").arg("--state-dir").arg(self.state_dir);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+        // A group of its own: Ctrl-C reaches this process, which then ends the others in order.
+        command.process_group(0);
         command
     }
 
@@ -81,8 +83,7 @@ impl Proof<'_> {
     fn up(&self) -> Command {
         let mut up = self.verb(&["up"]);
         up.arg("--config").arg(self.config).arg("--parent").arg(std::process::id().to_string());
-        // A group of its own: Ctrl-C reaches this process, which then ends the gateway in order.
-        up.process_group(0).kill_on_drop(false);
+        up.kill_on_drop(false);
         up
     }
 

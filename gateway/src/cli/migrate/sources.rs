@@ -12,7 +12,9 @@ use acp_core::migrate::{MigrationAction, MigrationLine, RecordKind};
 use acp_store::openclaw_source::read_openclaw;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
+use std::fs::Metadata;
 use std::io::{ErrorKind, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a JSON file, in bytes.
@@ -83,21 +85,7 @@ impl SourceReader<'_> {
 
     /// Content of a regular file; `None` if there is none.
     fn bytes(&mut self, path: &Path) -> Result<Option<Vec<u8>>, String> {
-        let meta = match std::fs::metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(format!("it cannot be read: {error}")),
-            Ok(meta) => meta,
-        };
-        if !meta.is_file() {
-            return Err("it is not a regular file".to_owned());
-        }
-        let mut bytes = Vec::new();
-        let read =
-            std::fs::File::open(path).and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes));
-        read.map_err(|error| format!("it cannot be read: {error}"))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
-        }
+        let Some(bytes) = read_regular(path)? else { return Ok(None) };
         self.hash.update(self.shown(path).as_bytes());
         self.hash.update(Sha256::digest(&bytes));
         Ok(Some(bytes))
@@ -239,7 +227,11 @@ impl SourceReader<'_> {
 
     /// Files of sessions: below each agent, and the configured ones.
     fn session_files(&mut self, config: Option<&Value>) -> Vec<PathBuf> {
+        let before = self.refused_files();
         let agents = self.list(&self.from.join("agents"));
+        if self.refused_files() > before {
+            self.records.unread.entries.get_or_insert("agents".to_owned());
+        }
         let mut files: Vec<PathBuf> =
             agents.iter().map(|agent| agent.join("sessions/sessions.json")).collect();
         let store = config.and_then(|config| config.pointer("/session/store")).and_then(Value::as_str);
@@ -255,11 +247,19 @@ impl SourceReader<'_> {
         files
     }
 
-    /// Entries of a directory, sorted; none if there is no directory.
+    /// Entries of a directory, sorted; none if there is no directory, or if it is refused.
     fn list(&mut self, dir: &Path) -> Vec<PathBuf> {
-        let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-        let mut found: Vec<PathBuf> =
-            entries.flatten().map(|entry| entry.path()).take(FILES_MAX + 1).collect();
+        let read = std::fs::read_dir(dir).and_then(|entries| {
+            entries.take(FILES_MAX + 1).map(|entry| entry.map(|entry| entry.path())).collect()
+        });
+        let mut found: Vec<PathBuf> = match read {
+            Ok(found) => found,
+            Err(error) if is_missing(&error) => Vec::new(),
+            Err(error) => {
+                self.refuse(dir, format!("it cannot be read: {error}"));
+                Vec::new()
+            }
+        };
         if found.len() > FILES_MAX {
             self.refuse(dir, format!("it has more than {FILES_MAX} entries"));
             found.clear();
@@ -275,7 +275,7 @@ impl SourceReader<'_> {
         let homes = [home, beside].into_iter().flatten().map(|home| home.join(".acpx/sessions"));
         let own = ["acpx/sessions", "workspace/state/sessions"].map(|dir| self.from.join(dir));
         let mut dirs: Vec<PathBuf> =
-            homes.chain(own).filter_map(|dir| std::fs::canonicalize(dir).ok()).collect();
+            homes.chain(own).map(|dir| std::fs::canonicalize(&dir).unwrap_or(dir)).collect();
         dirs.sort();
         dirs.dedup();
         for path in dirs.iter().flat_map(|dir| self.list(dir)).collect::<Vec<_>>() {
@@ -304,6 +304,37 @@ impl SourceReader<'_> {
             }
         }
     }
+}
+
+/// Content of a regular file that does not change meanwhile; `None` if there is none. Links are followed.
+fn read_regular(path: &Path) -> Result<Option<Vec<u8>>, String> {
+    let unread = |error: std::io::Error| format!("it cannot be read: {error}");
+    // Another kind of file could wait for ever, in `open` or in `read`.
+    let mut options = std::fs::OpenOptions::new();
+    let file = match options.read(true).custom_flags(nix::libc::O_NONBLOCK).open(path) {
+        Err(error) if is_missing(&error) => return Ok(None),
+        opened => opened.map_err(unread)?,
+    };
+    let before = file.metadata().map_err(unread)?;
+    if !before.is_file() {
+        return Err("it is not a regular file".to_owned());
+    }
+    if before.len() > FILE_BYTES_MAX {
+        return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
+    }
+    let mut bytes = Vec::new();
+    (&file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unread)?;
+    let mark = |meta: &Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
+    let after = file.metadata().map_err(unread)?;
+    if mark(&before) != mark(&after) || bytes.len() as u64 != before.len() {
+        return Err("it changed while it was read: stop OpenClaw and repeat the command".to_owned());
+    }
+    Ok(Some(bytes))
+}
+
+/// True if there is no such file. A file in place of a directory above it counts as none.
+fn is_missing(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// Reason of a parse error, without the content.

@@ -63,7 +63,7 @@ pub(super) async fn run(global: &GlobalArgs, args: &UpArgs, out: &mut Out) -> Cl
             shown.logs[0].display(),
             shown.logs[1].display(),
         );
-        welcome(state, pids, &agents, global, &shown.state_dir, &end)
+        welcome((state, "Next:"), pids, &agents, global, &shown.state_dir, &end)
     })
 }
 

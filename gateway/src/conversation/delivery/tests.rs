@@ -499,7 +499,7 @@ async fn answers_go_only_to_bound_conversation() {
     spawn(&store, session_row(&parent), Some(binding_row(&parent, &conversation("c")))).await;
     let thread = ConversationRef { parent_conversation_id: Some("c".to_owned()), ..conversation("c/thread") };
     let child = acp_core::rows::SessionRow {
-        owner_session_key: parent.clone(),
+        owner_session_key: Some(parent.clone()),
         spawned_by: Some(parent.clone()),
         parent_session_key: Some(parent),
         ..session_row(&key())

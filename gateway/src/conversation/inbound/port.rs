@@ -18,7 +18,7 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_store::command_queries;
 use acp_store::inbox::{self, Outcome, ReplyRoute};
-use acp_store::{StoreError, bindings, permissions};
+use acp_store::{StoreError, bindings, permissions, project_marks};
 use std::time::Duration;
 use tokio::sync::watch;
 
@@ -150,10 +150,14 @@ impl InboundPort for InboundService {
         })
     }
 
-    fn newest_message(&self, at: ConversationRef) -> BoxFuture<'_, Option<String>> {
+    fn project_mark(
+        &self,
+        at: ConversationRef,
+        first: Option<String>,
+    ) -> BoxFuture<'_, Result<Option<String>, String>> {
         Box::pin(async move {
-            let read = move |db: &_| inbox::newest_message(db, &at);
-            self.inner.store.read("inbox_newest", read).await.map_err(log("newest message")).ok()?
+            let begin = move |tx: &acp_store::Tx<'_>| project_marks::begin(tx, &at, first.as_deref());
+            self.inner.store.write("project_mark", begin).await.map_err(|fault| fault.to_string())
         })
     }
 
@@ -163,7 +167,10 @@ impl InboundPort for InboundService {
 
     fn set_backfill_mark(&self, at: ConversationRef, through: String) -> BoxFuture<'_, bool> {
         Box::pin(async move {
-            let write = move |tx: &acp_store::Tx<'_>| bindings::advance_backfill_mark(tx, &at, &through);
+            let write = move |tx: &acp_store::Tx<'_>| {
+                bindings::advance_backfill_mark(tx, &at, &through)?;
+                project_marks::advance(tx, &at, &through)
+            };
             self.inner.store.write("caught_up", write).await.map_err(log("backfill mark")).is_ok()
         })
     }

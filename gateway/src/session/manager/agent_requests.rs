@@ -3,11 +3,13 @@
 
 use super::Manager;
 use crate::runtime::profiles::Profiles;
+use acp_core::config::Config;
 use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::request::{PromptRequest, SpawnRequest};
 use acp_core::rows::{RunRow, SessionRow};
 use acp_core::run::RunState;
+use acp_core::secrets::Secrets;
 use acp_core::session_tools::{CHAIN_MAX, CHILDREN_MAX, DEPTH_MAX};
 use acp_core::widening::stricter;
 use acp_shared::codes::Code;
@@ -47,6 +49,19 @@ fn next_in_chain(turn: Option<&RunRow>) -> Result<u64, Failure> {
 /// True if a person can be asked in a turn.
 fn is_interactive(turn: Option<&RunRow>) -> bool {
     turn.is_some_and(|turn| turn.state == RunState::Running && turn.interactive)
+}
+
+/// Returns the agents whose sessions an agent may spawn: those of its list, or its own. A sandboxed agent spawns none.
+pub(crate) fn spawnable_agents(config: &Config, agent: &AgentName) -> Vec<AgentName> {
+    if is_sandboxed(config, agent) {
+        return Vec::new();
+    }
+    let listed = config.agents.get(agent).and_then(|settings| settings.spawn_agents.clone());
+    listed.unwrap_or_else(|| vec![agent.clone()])
+}
+
+fn is_sandboxed(config: &Config, agent: &AgentName) -> bool {
+    config.agents.get(agent).is_some_and(|settings| settings.sandboxed)
 }
 
 fn asked_by(turn: Option<&RunRow>) -> String {
@@ -108,12 +123,24 @@ impl Manager {
 
     fn may_spawn_agent(&self, parent: &SessionRow, agent: &AgentName) -> Result<(), Failure> {
         let loaded = self.deps.live.now();
-        let listed = loaded.config.agents.get(&parent.agent).and_then(|of| of.spawn_agents.as_ref());
-        if listed.map_or(*agent == parent.agent, |listed| listed.contains(agent)) {
+        let config = &loaded.config;
+        if is_sandboxed(config, &parent.agent) {
+            let text = format!("The agent {} runs in a sandbox and may not spawn sessions.", parent.agent);
+            return Err(Failure::new(Code::NotOwner, text).detail("SANDBOXED").origin("gateway"));
+        }
+        if spawnable_agents(config, &parent.agent).contains(agent) {
             return Ok(());
         }
         let text = format!("The agent {} may not spawn sessions of {agent}.", parent.agent);
         Err(Failure::new(Code::AgentNotAllowed, text).detail("SPAWN_AGENTS").origin("gateway"))
+    }
+
+    /// Returns the secrets of a session's agent.
+    pub(crate) fn secrets(&self, session: &SessionRow) -> Secrets {
+        let Ok(profile) = self.deps.profiles.configured(&session.agent) else { return Secrets::default() };
+        let servers =
+            mcp::merge_servers([profile.mcp_servers.as_slice(), session.options.mcp_servers.as_slice()]);
+        Secrets::new(&profile.env, &servers)
     }
 
     /// Returns the number of sessions above this one, [`DEPTH_MAX`] at most.
@@ -165,6 +192,8 @@ impl AgentParent {
         child.asked_by = parent.asked_by;
         if let Some(run) = &mut tx.run {
             run.chain = chain;
+            // The prompt about the end of the session is limited by it.
+            run.permissions.mode = turn.and_then(|turn| turn.permissions.mode).map(|_| options.permission);
         }
         tx.children_max = Some(CHILDREN_MAX);
         Ok(())
@@ -191,6 +220,17 @@ mod tests {
         }
         let refused = next_in_chain(Some(&turn(CHAIN_MAX, RunState::Completed, true))).unwrap_err();
         assert_eq!((refused.code, refused.detail_code.as_deref()), (Code::LimitReached, Some("CHAIN_MAX")));
+    }
+
+    #[test]
+    fn agent_spawns_its_list_or_its_own_and_a_sandboxed_one_none() {
+        let name = |text: &str| AgentName::parse(text).unwrap();
+        let toml = "[agents.listed]\nspawn_agents = [\"other\"]\n[agents.boxed]\nsandboxed = true\nspawn_agents = [\"other\"]";
+        let config: Config = toml::from_str(toml).unwrap();
+        for (agent, want) in [("listed", vec!["other"]), ("plain", vec!["plain"]), ("boxed", vec![])] {
+            let want: Vec<AgentName> = want.into_iter().map(name).collect();
+            assert_eq!(spawnable_agents(&config, &name(agent)), want, "{agent}");
+        }
     }
 
     #[test]

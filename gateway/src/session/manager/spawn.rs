@@ -85,6 +85,9 @@ impl Manager {
         if let Some(label) = &request.label {
             options::check_label(label)?;
         }
+        if let Some(model) = &request.model {
+            options::check_model(model)?;
+        }
         let backend = self.deps.registry.require(&policy.backend.value);
         let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
         self.await_health(Arc::clone(&backend), policy).await?;
@@ -92,7 +95,7 @@ impl Manager {
             Some(agent) => agent.clone(),
             None => self.deps.profiles.default_agent()?,
         };
-        self.check_spawner(request.spawned_by.as_ref()).await?;
+        let root = self.root_of_spawner(request.spawned_by.as_ref()).await?;
         let parent = self.agent_parent(&mut request, &agent).await?;
         let profile = agent_profile(&self.deps, &agent, &request.command, None)?;
         backend.check(&request, &profile)?;
@@ -105,6 +108,7 @@ impl Manager {
         lookup.programs.extend(request.command.first().cloned());
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        tx.session.owner_session_key = root.or(tx.session.owner_session_key);
         if let Some(parent) = parent {
             parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
         }
@@ -195,17 +199,18 @@ impl Manager {
         Err(policy.explain_missing_backend(no_supervisor("starts agents")))
     }
 
-    /// Fails unless the spawning session is open.
-    async fn check_spawner(&self, spawner: Option<&SessionKey>) -> Result<(), Failure> {
-        let Some(spawner) = spawner else { return Ok(()) };
+    /// Returns the root of the tree of the spawning session, which is that session itself if its own is unknown. Fails
+    /// unless the session is open.
+    async fn root_of_spawner(&self, spawner: Option<&SessionKey>) -> Result<Option<SessionKey>, Failure> {
+        let Some(spawner) = spawner else { return Ok(None) };
         let row = self.deps.store.session(spawner.clone()).await.map_err(Failure::from)?;
-        if row.is_none_or(|row| row.state == SessionState::Closed) {
+        let Some(row) = row.filter(|row| row.state != SessionState::Closed) else {
             let text = format!(
                 "The session {spawner} cannot spawn another session: it is closed or does not exist."
             );
             return Err(Failure::new(Code::NoSession, text).detail("NO_SPAWNER"));
-        }
-        Ok(())
+        };
+        Ok(row.owner_session_key.or(Some(row.session_key)))
     }
 
     async fn stored_spawn(&self, keyed: &IdempotencyRecord) -> Result<Option<SpawnResult>, Failure> {
@@ -245,6 +250,8 @@ impl Manager {
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
             voting: request.voting.unwrap_or_default(),
+            model: request.model.clone(),
+            is_model_required: request.model.is_some(),
             mcp_servers: request.mcp_servers.clone(),
             auth_method: request.auth_method.clone(),
             command: request.command.clone(),
@@ -320,7 +327,7 @@ impl Manager {
             state: SessionState::Creating,
             ending: None,
             last_error: None,
-            owner_session_key: request.spawned_by.clone().unwrap_or(session_key),
+            owner_session_key: Some(session_key),
             asked_by: request.author.clone(),
             spawned_by: request.spawned_by.clone(),
             parent_session_key: request.spawned_by.clone(),

@@ -1,6 +1,7 @@
 //! Tests of the store as a whole, on real files.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+mod completions;
 mod fixtures;
 mod groups;
 mod guards;

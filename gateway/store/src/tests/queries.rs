@@ -3,6 +3,7 @@
 use super::fixtures::*;
 use crate::sessions;
 use acp_core::event::EventKind;
+use acp_core::principal::Principal;
 use acp_core::rows::{SessionQuery, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::writes::Write;
@@ -27,7 +28,10 @@ async fn sessions_are_filtered_and_paged_in_creation_order() {
     ];
     store.write("rows", move |tx| rows.iter().try_for_each(|row| sessions::insert(tx, row))).await.unwrap();
     let text = |text: &str| Some(text.to_owned());
-    let agents = |patterns: &[&str]| patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+    let agents = |patterns: &[&str]| {
+        let agents = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        Some(Principal { agents, ..Principal::of_local_user("ann".to_owned()) })
+    };
     let from_start = Some(u64::MAX);
     for (query, want) in [
         (query(), vec!["one", "two"]),
@@ -40,8 +44,8 @@ async fn sessions_are_filtered_and_paged_in_creation_order() {
             SessionQuery { agent: acp_shared::ids::AgentName::parse("demo").ok(), ..query() },
             vec!["one", "two"],
         ),
-        (SessionQuery { agents: agents(&["none", "DEM?"]), limit: 1, ..query() }, vec!["one"]),
-        (SessionQuery { agents: agents(&["none"]), ..query() }, vec![]),
+        (SessionQuery { seen_by: agents(&["none", "DEM?"]), limit: 1, ..query() }, vec!["one"]),
+        (SessionQuery { seen_by: agents(&["none"]), ..query() }, vec![]),
         (SessionQuery { text: text("PROJECT"), ..query() }, vec!["one"]),
         (SessionQuery { text: text("label of t"), ..query() }, vec!["two"]),
         (SessionQuery { idle_since_ms: Some(2), ..query() }, vec!["two"]),

@@ -113,7 +113,10 @@ async fn claim_returns_exactly_what_was_committed() {
     assert_eq!(store.pending_permissions(row.session_key.clone()).await.unwrap(), [pending]);
     assert_eq!(store.settled_permissions(9, usize::MAX).await.unwrap(), [expired.clone(), settled]);
     for (rows_max, bytes_max) in [(1, usize::MAX), (9, 0)] {
-        assert_eq!(store.settled_permissions(rows_max, bytes_max).await.unwrap(), std::slice::from_ref(&expired));
+        assert_eq!(
+            store.settled_permissions(rows_max, bytes_max).await.unwrap(),
+            std::slice::from_ref(&expired)
+        );
     }
     assert_eq!(store.leases_in_use().await.unwrap(), [held.clone()]);
     let rows = RecoveryFacts {

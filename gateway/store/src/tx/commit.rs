@@ -2,7 +2,9 @@
 
 use crate::error::StoreError;
 use crate::stdin_outbox;
-use crate::{Store, Tx, bindings, events, idempotency, leases, permissions, requests, runs, sessions};
+use crate::{
+    Store, Tx, bindings, completions, events, idempotency, leases, permissions, requests, runs, sessions,
+};
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingStatus, LeaseStatus, PermissionRow, PermissionState, SessionRow};
 use acp_core::session::SessionState;
@@ -57,6 +59,7 @@ fn weight(write: &Write) -> usize {
         | Write::Written { .. }
         | Write::Wake(_)
         | Write::Idempotency { .. }
+        | Write::Completion { .. }
         | Write::RequireUnbound
         | Write::EndBindings { .. }
         | Write::ExpireBinding { .. }
@@ -134,8 +137,10 @@ impl BatchWriter<'_> {
             }
             Write::Run(row) => {
                 self.own(&row.session_key)?;
-                runs::put(tx, row)
+                runs::put(tx, row)?;
+                completions::route(tx, row)
             }
+            Write::Completion { run_id } => completions::deliver(tx, *run_id),
             Write::Reword { run_id, text } => runs::reword(tx, *run_id, self.session, text),
             Write::NewLease(row) => {
                 self.own(&row.session_key)?;

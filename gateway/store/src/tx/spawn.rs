@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::tx::commit::{apply, check_session};
-use crate::{Store, acpx_names, bindings, idempotency, runs, sessions};
+use crate::{Store, acpx_names, bindings, completions, idempotency, runs, sessions};
 use acp_core::acpx_contract::AcpxNaming;
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingRow, RunRow, SessionRow};
@@ -66,6 +66,9 @@ impl Store {
                     return Err(StoreError::Refused("the run belongs to another session"));
                 }
                 runs::put(tx, run)?;
+                if let Some(requester) = &session.spawned_by {
+                    completions::insert(tx, run.run_id, requester)?;
+                }
             }
             let run_id = run.as_ref().map(|run| run.run_id);
             let events: Vec<Write> = (1..)

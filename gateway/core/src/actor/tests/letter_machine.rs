@@ -69,7 +69,7 @@ pub(super) fn new_session() -> SessionRow {
         agent,
         cwd: "/w".to_owned(),
         state: SessionState::Creating,
-        owner_session_key: session_key,
+        owner_session_key: Some(session_key),
         resumable: false,
         created_at_ms: 0,
         updated_at_ms: 0,

@@ -203,7 +203,7 @@ impl Rows {
             Write::EndBindings { reason } => self.ended_bindings.push(reason),
             Write::ExpireBinding { reason, .. } => self.ended_bindings.push(reason),
             Write::TouchBindings { at_ms } => self.touched_ms = at_ms,
-            Write::Wake(_) | Write::RequireUnbound => {}
+            Write::Wake(_) | Write::Completion { .. } | Write::RequireUnbound => {}
         }
         let running = self.runs.iter().filter(|run| run.state == RunState::Running).count();
         assert!(running <= 1, "I2: at most one running run");

@@ -38,7 +38,7 @@ use crate::request::SpawnRequest;
 use crate::rows::SessionRow;
 use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::codes::Code;
-use acp_shared::ids::RunId;
+use acp_shared::ids::{RunId, SessionKey};
 use bridge::{BridgeInput, BridgeOutput};
 pub use open::versions_text;
 use serde_json::{Value, json};
@@ -64,6 +64,9 @@ impl std::fmt::Debug for Settings {
     }
 }
 
+/// Root of a spawn for the private home directory of a session; `None` if the supervisor knows no such roots.
+type PrivateHomeRoot = Box<dyn Fn(&SessionKey) -> Option<String> + Send + Sync>;
+
 /// Health of the backend, as last probed.
 type Probe = Box<dyn Fn() -> BackendHealth + Send + Sync>;
 
@@ -71,6 +74,7 @@ type Probe = Box<dyn Fn() -> BackendHealth + Send + Sync>;
 pub struct AcpxRuntime {
     bridge: String,
     settings: Settings,
+    private_home: PrivateHomeRoot,
     probe: Probe,
 }
 
@@ -81,14 +85,16 @@ impl std::fmt::Debug for AcpxRuntime {
 }
 
 impl AcpxRuntime {
-    /// Creates a backend. `bridge` is the path of `acp-acpx-bridge`; `probe` returns the cached result of the last
-    /// look-up.
+    /// Creates a backend. `bridge` is the path of `acp-acpx-bridge`; `private_home` returns the root of a spawn for the
+    /// private home directory of a session, `probe` the cached result of the last look-up.
     pub fn new(
         bridge: String,
         settings: impl Fn() -> AcpxBackend + Send + Sync + 'static,
+        private_home: impl Fn(&SessionKey) -> Option<String> + Send + Sync + 'static,
         probe: impl Fn() -> BackendHealth + Send + Sync + 'static,
     ) -> Self {
-        Self { bridge, settings: Settings(Arc::new(settings)), probe: Box::new(probe) }
+        let (private_home, probe) = (Box::new(private_home), Box::new(probe));
+        Self { bridge, settings: Settings(Arc::new(settings)), private_home, probe }
     }
 }
 
@@ -147,6 +153,7 @@ impl Runtime for AcpxRuntime {
             argv,
             graces,
             init_ms: profile.init_ms.max(settings.init_ms.unwrap_or(INIT_MS_MIN)),
+            private_home: (self.private_home)(&session.session_key),
             client_fs: ClientFs::None,
             offer_terminal: false,
             ..profile

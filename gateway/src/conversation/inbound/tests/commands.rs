@@ -220,7 +220,13 @@ async fn spawn_focus_and_unfocus_change_binding() {
 #[tokio::test]
 async fn unknown_command_is_answered_with_help() {
     let (_dir, store, fake, service) = two_sessions().await;
-    for text in ["/acp list", "/acp cancle", "/ACP\u{a0}list", "/session list", "/acp \u{2014}x"] {
+    let near = reply_to(&service, "/acp cancle").await;
+    assert_eq!(
+        near,
+        "/acp has no command \"cancle\". Did you mean /acp cancel?\nUsage: /acp cancel [SESSION] [--run RUN]\n\
+         /acp help lists all commands."
+    );
+    for text in ["/acp list", "/ACP\u{a0}list", "/session list", "/acp \u{2014}x"] {
         let reply = reply_to(&service, text).await;
         assert!(
             reply.contains(" has no command ") && reply.contains("\n/acp spawn [AGENT]"),

@@ -65,6 +65,10 @@ fn session_status<'a>(session: &SessionKey) -> ServiceFuture<'a, SessionStatus> 
 }
 
 impl Service for FakeService {
+    fn instance_id(&self) -> acp_shared::ids::GatewayInstanceId {
+        self.store.identity().instance_id
+    }
+
     fn spawn(&self, request: SpawnRequest, key: IdempotencyKey) -> ServiceFuture<'_, SpawnResult> {
         Box::pin(async move {
             let session_key = match &request.configured {
