@@ -7,24 +7,22 @@ use acp_tests::foreign;
 use acp_tests::house::{GATEWAY, House, Plan};
 use acp_tests::northbound::http;
 use acp_tests::story::check_turn;
-use acp_tests::wait::{LONG, SOON, eventually};
+use acp_tests::wait::{SOON, eventually};
 use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Tool of Qwen Code, which offers the tools of MCP servers only after a search.
 const SEARCH: &str = "tool_search";
 const SEARCH_STEP: &str =
     r#"[[tool tool_search {"query":"select:mcp__acp-host__sessions_list,mcp__acp-host__sessions_spawn"}]] "#;
 
-/// Question that a person was asked.
-struct Asked {
-    /// Session whose agent asked.
-    session: String,
-    /// What it asked.
-    title: String,
-}
+/// Time limit for opening a session: two agents start on two cores.
+const INIT_MS: u64 = 120_000;
+/// Time limit for a turn in which another agent starts and works.
+const TURN: Duration = Duration::from_secs(400);
 
 /// A session of an agent that may spawn sessions of another one, and a person who watches the list of questions.
 struct Story {
@@ -41,12 +39,13 @@ impl Story {
     fn begin(name: &'static str, shown: &str, other: &'static str, other_shown: &str) -> Self {
         let world = World::new();
         let model = FakeModel::start(&world);
-        let mut agent = foreign::agent(&world, name, model.url());
+        let of = |name| foreign::agent(&world, name, model.url()).set("init_ms", INIT_MS);
+        let mut agent = of(name);
         let may_spawn = toml::Value::from(vec![other]);
         agent
             .settings
             .extend([("session_tools".to_owned(), true.into()), ("spawn_agents".to_owned(), may_spawn)]);
-        let agents = BTreeMap::from([(name, agent), (other, foreign::agent(&world, other, model.url()))]);
+        let agents = BTreeMap::from([(name, agent), (other, of(other))]);
         let house = Plan::default().build_in(world, &agents);
         let key = house.world.spawn(GATEWAY, name, "work/project");
         let page = Transcript::begin(&house.world.path("work"), shown, other_shown);
@@ -57,8 +56,8 @@ impl Story {
         http(&self.house.world.path(GATEWAY).join("gateway.sock"), "GET", path, &[], "").json()
     }
 
-    /// Allows once whatever the list of all questions shows.
-    fn answer_all(&self, asked: &mut Vec<Asked>) {
+    /// Allows once whatever the list of all questions shows. Adds session and title of each.
+    fn answer_all(&self, asked: &mut Vec<(String, String)>) {
         for question in self.get("/v1/permissions").as_array().into_iter().flatten() {
             let text = |name: &str| question[name].as_str().unwrap_or_default().to_owned();
             let (session, id) = (text("session_key"), text("permission_id"));
@@ -71,7 +70,7 @@ impl Story {
                 .find_map(|it| it["option_id"].as_str());
             let once = once.unwrap_or_else(|| panic!("no allow_once: {question}"));
             let _ = self.house.verb(&["permissions", "answer", &session, &id, once]);
-            asked.push(Asked { session, title: text("title") });
+            asked.push((session, text("title")));
         }
     }
 
@@ -81,12 +80,12 @@ impl Story {
         let prompt = format!("{said} {script}");
         let mut turn = self.house.follow(&["prompt", "--interactive", &self.key, &prompt]);
         let reading = std::thread::spawn(move || {
-            let events = turn.events_until(LONG, |event| event["type"] == "done");
+            let events = turn.events_until(TURN, |event| event["type"] == "done");
             drop(turn.finish(SOON));
             events
         });
         let mut asked = Vec::new();
-        eventually(LONG, "turn ended", || {
+        eventually(TURN, "turn ended", || {
             self.answer_all(&mut asked);
             reading.is_finished().then_some(())
         });
@@ -112,9 +111,7 @@ impl Story {
             self.page.call(tool, &call[1], &result);
             results.push(result);
         }
-        for question in &asked {
-            self.page.asked(&question.session, &question.title);
-        }
+        self.page.asked(&asked);
         let answer = output_text(&events);
         self.page.answer(answer.trim());
         (results, answer)
@@ -128,7 +125,7 @@ fn uses_the_tools(name: &'static str, shown: &str, other: &'static str, other_sh
     let task = |text: &str| text.replace("[[", r"\u005b\u005b").replace("]]", r"\u005d\u005d");
     let search = if name == "qwen" { SEARCH_STEP } else { "" };
     let script = format!(
-        r#"{search}[[tool sessions_list {{}}]] [[tool sessions_spawn {{"agent":"{other}","task":"{}","wait_s":100}}]] [[say The other agent answers: ]] [[repeat text]]"#,
+        r#"{search}[[tool sessions_list {{}}]] [[tool sessions_spawn {{"agent":"{other}","task":"{}","wait_s":300}}]] [[say The other agent answers: ]] [[repeat text]]"#,
         task("What is six times seven? [[say forty two]]")
     );
     let (results, answer) = story.turn("What does the other agent think is six times seven?", &script);
@@ -139,7 +136,7 @@ fn uses_the_tools(name: &'static str, shown: &str, other: &'static str, other_sh
     let work =
         format!("Write the report. [[write {} forty two]] [[say It is written.]]", story.file.display());
     let script = format!(
-        r#"[[tool sessions_spawn {{"agent":"{other}","mode":"persistent","label":"report","task":"{}","wait_s":100}}]] [[tool session_status {{"session":"$session"}}]] [[tool sessions_send {{"session":"$session","text":"{}","wait_s":100}}]] [[tool sessions_history {{"session":"$session"}}]] [[say The other agent says: ]] [[repeat text]]"#,
+        r#"[[tool sessions_spawn {{"agent":"{other}","mode":"persistent","label":"report","task":"{}","wait_s":300}}]] [[tool session_status {{"session":"$session"}}]] [[tool sessions_send {{"session":"$session","text":"{}","wait_s":300}}]] [[tool sessions_history {{"session":"$session"}}]] [[say The other agent says: ]] [[repeat text]]"#,
         task(&work),
         task("How long is it? [[say Nine letters.]]")
     );

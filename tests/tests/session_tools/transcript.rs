@@ -42,13 +42,20 @@ impl Transcript {
         );
     }
 
-    pub(crate) fn asked(&mut self, session: &str, title: &str) {
-        let (session, title) = (self.plain(session), self.plain(title));
+    /// Records questions: session and title of each.
+    pub(crate) fn asked(&mut self, questions: &[(String, String)]) {
+        if questions.is_empty() {
+            return;
+        }
         let _ = writeln!(
             self.text,
-            "\nMeanwhile the list of all permission requests (`GET /v1/permissions`, the web console) showed one of\n\
-             `{session}`: *{title}*. The person allowed it once."
+            "\nMeanwhile these permission requests were in the list of all sessions (`GET /v1/permissions`, the web console).\n\
+             A person allowed each once:\n"
         );
+        for (session, title) in questions {
+            let (session, title) = (self.plain(session), self.plain(title));
+            let _ = writeln!(self.text, "- of `{session}`: `{title}`");
+        }
     }
 
     pub(crate) fn answer(&mut self, text: &str) {

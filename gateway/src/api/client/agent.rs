@@ -3,6 +3,7 @@
 use super::{AttemptError, BACKLOG_WAIT, GatewayClient, RetryBudget, read_failure};
 use acp_core::failure::Failure;
 use acp_core::session_tools::MCP_PATH;
+use acp_shared::codes::Code;
 use acp_shared::ids::IdempotencyKey;
 use acp_shared::redact::Secret;
 use bytes::Bytes;
@@ -56,16 +57,29 @@ impl GatewayClient {
                 Err(lost) => lost,
             };
             if !retry.wait(&lost, self.deadline).await {
-                return Err(self.unavailable(&lost));
+                return Err(unanswered());
             }
         }
     }
+}
+
+/// Failure of a request that may have been taken. An agent that repeats it could send twice.
+fn unanswered() -> Failure {
+    let text = "The gateway does not answer. It may have taken the request: once it answers again, look with sessions_list and \
+         sessions_history before you repeat it.";
+    Failure::new(Code::GatewayUnavailable, text).origin("client").detail("CONNECTION_LOST")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn unanswered_request_is_not_for_repetition() {
+        let failure = unanswered();
+        assert!(!failure.retryable && failure.message.contains("sessions_history"), "{failure:?}");
+    }
 
     #[tokio::test]
     async fn time_for_a_restart_begins_when_the_gateway_is_lost() {
