@@ -374,7 +374,7 @@ impl Page<'_> {
         let mut targets = Vec::new();
         for pressed in 0..TABS_MAX {
             // Elements may be drawn anew.
-            if pressed % TABS_PER_QUERY == 0 {
+            if pressed.is_multiple_of(TABS_PER_QUERY) {
                 let nodes = self.query(role, name).into_iter();
                 let resolve = |node| {
                     let of = json!({"backendNodeId": node});
@@ -442,7 +442,8 @@ impl Page<'_> {
         self.call("Fetch.enable", json!({"patterns": [{"urlPattern": pattern}]}));
     }
 
-    /// Waits until a request is held.
+    /// Waits until a request is held, and returns all that are.
+    #[must_use]
     pub fn until_held(&self) -> Vec<Value> {
         eventually(SOON, "a held request", || {
             Some(self.events("Fetch.requestPaused")).filter(|held| !held.is_empty())
