@@ -78,7 +78,7 @@ function App() {
     // A reader of the screen begins at the heading of the new page.
     if (!isFirst.current) /** @type {HTMLElement | null} */ (document.querySelector("main h1, [role=main] h1"))?.focus({ preventScroll: true });
     isFirst.current = false;
-  }, [route.name, route.id]);
+  }, [route.name, route.id, model.login === null]);
   useEffect(() => {
     const onKey = shortcuts(() => setHelp(true));
     addEventListener("keydown", onKey);
@@ -127,8 +127,12 @@ function LaterPage({ page: [name, component], id }) {
   const [, draw] = useState(0);
   // In the task that has drawn: a module that came before an effect after the frame would not be drawn.
   useLayoutEffect(() => {
-    if (loaded.has(name)) return;
-    LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
+    if (loaded.has(name)) return undefined;
+    const load = () => void LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
+    load();
+    // Again when the gateway is back.
+    shared.console.gapListeners.add(load);
+    return () => void shared.console.gapListeners.delete(load);
   }, []);
   const Component = loaded.get(name)?.[component];
   if (Component) return html`<${Component} id=${id} />`;

@@ -89,3 +89,8 @@ test("what_sessions_say_is_kept_short", () => {
   for (let i = 0; i < 200; i += 1) state = take(state, event("text_delta", { session_seq: 11 + i, stream: "output", text: "word ".repeat(20) }));
   assert.ok(state.activity.get("a").text.length <= 160);
 });
+
+test("a_session_that_the_gateway_does_not_have_is_known_to_be_gone", () => {
+  const state = reduce(listed([session("s")]), { type: "missing", key: "s" });
+  assert.deepEqual([[...state.sessions.keys()], [...state.gone]], [[], ["s"]]);
+});

@@ -18,6 +18,26 @@ const WATCH: &str = "window.violations = []; window.longTasks = [];
     new PerformanceObserver(list => list.getEntries().forEach(task => window.longTasks.push(task.duration)))
         .observe({ type: 'longtask' });";
 
+/// Number of presses of Tab after which an element counts as out of reach.
+const TABS_MAX: usize = 120;
+/// Number of presses of Tab after which the element is looked up again.
+const TABS_PER_QUERY: usize = 20;
+/// Roles of elements that people operate.
+const CONTROLS: &[&str] = &[
+    "DisclosureTriangle",
+    "button",
+    "checkbox",
+    "combobox",
+    "link",
+    "menuitem",
+    "radio",
+    "searchbox",
+    "spinbutton",
+    "switch",
+    "tab",
+    "textbox",
+];
+
 /// Directory of `tests/browser/install.sh`; `None`, aloud, if no browser could be installed on this machine.
 ///
 /// # Panics
@@ -135,7 +155,7 @@ impl Browser {
         let session =
             call("Target.attachToTarget", attach)["sessionId"].as_str().unwrap_or_default().to_owned();
         let page = Page { browser: self, session, context };
-        for domain in ["Page", "Runtime", "Log", "Network", "DOM", "Accessibility"] {
+        for domain in ["Page", "Runtime", "Log", "Network", "DOM", "Accessibility", "Audits"] {
             page.call(&format!("{domain}.enable"), json!({}));
         }
         page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": WATCH}));
@@ -243,29 +263,32 @@ impl Page<'_> {
             .unwrap_or_default()
     }
 
+    /// Nodes of the elements that assistive programs see with this role and name.
+    fn query(&self, role: &str, name: &str) -> Vec<Value> {
+        let root = self.call("DOM.getDocument", json!({"depth": 0}));
+        let query =
+            json!({"backendNodeId": root["root"]["backendNodeId"], "role": role, "accessibleName": name});
+        // The document may be replaced meanwhile.
+        let found = self.browser.call(Some(&self.session), "Accessibility.queryAXTree", query).ok();
+        let nodes = found.as_ref().and_then(|found| found["nodes"].as_array());
+        let seen = nodes.into_iter().flatten().filter(|node| node["ignored"] == false);
+        seen.map(|node| node["backendDOMNodeId"].clone()).collect()
+    }
+
     /// Waits for the element that assistive programs see with this role and name, and returns its node.
     fn find(&self, role: &str, name: &str) -> Value {
         let end = std::time::Instant::now() + SOON;
         eventually(SOON + SOON, &format!("{role} {name:?}"), || {
-            let root = self.call("DOM.getDocument", json!({"depth": 0}));
-            let query =
-                json!({"backendNodeId": root["root"]["backendNodeId"], "role": role, "accessibleName": name});
-            let found = self.browser.call(Some(&self.session), "Accessibility.queryAXTree", query).ok();
-            let nodes = found.as_ref().and_then(|found| found["nodes"].as_array());
-            let node = nodes.and_then(|nodes| nodes.iter().find(|node| node["ignored"] == false));
+            let node = self.query(role, name).into_iter().next();
             assert!(std::time::Instant::now() < end, "no {role} {name:?} in the page\n{}", self.text());
-            Some(node?["backendDOMNodeId"].clone())
+            node
         })
     }
 
     /// True if assistive programs see an element with this role and name.
     #[must_use]
     pub fn has(&self, role: &str, name: &str) -> bool {
-        let root = self.call("DOM.getDocument", json!({"depth": 0}));
-        let query =
-            json!({"backendNodeId": root["root"]["backendNodeId"], "role": role, "accessibleName": name});
-        let found = self.call("Accessibility.queryAXTree", query);
-        found["nodes"].as_array().is_some_and(|nodes| nodes.iter().any(|node| node["ignored"] == false))
+        !self.query(role, name).is_empty()
     }
 
     /// Clicks the element with this role and name, at its middle: what lies over it gets the click.
@@ -301,14 +324,18 @@ impl Page<'_> {
         self.call("Input.insertText", json!({"text": text}));
     }
 
-    /// Presses a key such as `Enter`, `Tab`, `Escape` or `ArrowDown`, also with `Control+` before it.
+    /// Presses a key such as `Enter`, `Tab`, `Escape` or `ArrowDown`, also with `Control+` or `Shift+` before it.
     pub fn press(&self, key: &str) {
-        let (key, modifiers) = key.strip_prefix("Control+").map_or((key, 0), |key| (key, 2));
+        let modified = [("Control+", 2), ("Shift+", 8)];
+        let found = modified.iter().find_map(|(prefix, bit)| Some((key.strip_prefix(prefix)?, *bit)));
+        let (key, modifiers) = found.unwrap_or((key, 0));
         let (code, text) = match key {
             "Enter" => (13, "\r"),
             "Tab" => (9, ""),
             "Escape" => (27, ""),
+            "ArrowLeft" => (37, ""),
             "ArrowUp" => (38, ""),
+            "ArrowRight" => (39, ""),
             "ArrowDown" => (40, ""),
             " " => (32, " "),
             _ => (0, key),
@@ -321,6 +348,114 @@ impl Page<'_> {
             }
             self.call("Input.dispatchKeyEvent", event);
         }
+    }
+
+    /// Types a text where the focus is.
+    pub fn write(&self, text: &str) {
+        self.call("Input.insertText", json!({"text": text}));
+    }
+
+    /// Role and name of the element with the focus, as assistive programs see it.
+    #[must_use]
+    pub fn focused(&self) -> (String, String) {
+        let found = self.call("Runtime.evaluate", json!({"expression": "document.activeElement"}));
+        let of = json!({"objectId": found["result"]["objectId"], "fetchRelatives": false});
+        let tree = self.call("Accessibility.getPartialAXTree", of);
+        let text = |what: &str| tree["nodes"][0][what]["value"].as_str().unwrap_or_default().to_owned();
+        (text("role"), text("name"))
+    }
+
+    /// Presses Tab until the focus is on an element with this role and name.
+    ///
+    /// # Panics
+    /// When Tab does not get there.
+    pub fn tab_to(&self, role: &str, name: &str) {
+        let _ = self.find(role, name);
+        let mut targets = Vec::new();
+        for pressed in 0..TABS_MAX {
+            // Elements may be drawn anew.
+            if pressed.is_multiple_of(TABS_PER_QUERY) {
+                let nodes = self.query(role, name).into_iter();
+                let resolve = |node| {
+                    let of = json!({"backendNodeId": node});
+                    let found = self.browser.call(Some(&self.session), "DOM.resolveNode", of).ok()?;
+                    Some(json!({"objectId": found["object"]["objectId"]}))
+                };
+                targets = nodes.filter_map(resolve).collect();
+            }
+            let script = "function (...targets) { return targets.includes(document.activeElement); }";
+            let on = targets.first().map(|target| &target["objectId"]);
+            let asked = json!({"functionDeclaration": script, "objectId": on, "arguments": targets, "returnByValue": true});
+            if on.is_some() && self.call("Runtime.callFunctionOn", asked)["result"]["value"] == true {
+                return;
+            }
+            self.press("Tab");
+        }
+        panic!("Tab does not reach {role} {name:?}; the focus is on {:?}\n{}", self.focused(), self.text());
+    }
+
+    /// Role and name of every control, as assistive programs see them.
+    #[must_use]
+    pub fn controls(&self) -> Vec<(String, String)> {
+        let tree = self.call("Accessibility.getFullAXTree", json!({}));
+        let nodes = tree["nodes"].as_array().cloned().unwrap_or_default();
+        let text = |node: &Value, what: &str| node[what]["value"].as_str().unwrap_or_default().to_owned();
+        let seen = nodes.iter().filter(|node| node["ignored"] == false);
+        let all = seen.map(|node| (text(node, "role"), text(node, "name")));
+        all.filter(|(role, _)| CONTROLS.contains(&role.as_str())).collect()
+    }
+
+    /// Calls a method of the browser for the context of this page, which other pages do not share.
+    ///
+    /// # Panics
+    /// When the browser refuses.
+    pub fn call_context(&self, method: &str, mut params: Value) {
+        params["browserContextId"] = self.context.clone();
+        let _ = self.browser.call(None, method, params).unwrap_or_else(|e| panic!("{e}"));
+    }
+
+    /// Puts files into the field that a selector finds, as if they had been chosen.
+    pub fn choose_files(&self, selector: &str, files: &[&Path]) {
+        let root = self.call("DOM.getDocument", json!({"depth": 0}));
+        let query = json!({"nodeId": root["root"]["nodeId"], "selector": selector});
+        let node = self.call("DOM.querySelector", query);
+        self.call("DOM.setFileInputFiles", json!({"files": files, "nodeId": node["nodeId"]}));
+    }
+
+    /// Drops files from outside of the browser on the middle of the element that a selector finds.
+    pub fn drop_files(&self, selector: &str, files: &[&Path]) {
+        let middle = format!(
+            "(box => [box.x + box.width / 2, box.y + box.height / 2])(document.querySelector({}).getBoundingClientRect())",
+            json!(selector)
+        );
+        let at = self.eval(&middle);
+        let data = json!({"items": [], "files": files, "dragOperationsMask": 1});
+        for kind in ["dragEnter", "dragOver", "drop"] {
+            let event = json!({"type": kind, "x": at[0], "y": at[1], "data": data});
+            self.call("Input.dispatchDragEvent", event);
+        }
+    }
+
+    /// Holds requests for addresses of this pattern, where `*` is any text, until [`Page::release`]. A wider pattern than
+    /// needed would hold the event stream too.
+    pub fn hold(&self, pattern: &str) {
+        self.call("Fetch.enable", json!({"patterns": [{"urlPattern": pattern}]}));
+    }
+
+    /// Waits until a request is held, and returns all that are.
+    #[must_use]
+    pub fn until_held(&self) -> Vec<Value> {
+        eventually(SOON, "a held request", || {
+            Some(self.events("Fetch.requestPaused")).filter(|held| !held.is_empty())
+        })
+    }
+
+    /// Lets these requests go on, and holds no more.
+    pub fn release(&self, held: &[Value]) {
+        for request in held {
+            self.call("Fetch.continueRequest", json!({"requestId": request["requestId"]}));
+        }
+        self.call("Fetch.disable", json!({}));
     }
 
     /// Picture of the page as PNG in base64.
@@ -362,6 +497,10 @@ impl Page<'_> {
         all.extend(bad.map(|entry| text(&entry["text"])));
         let written = self.events("Runtime.consoleAPICalled");
         all.extend(written.iter().filter(|event| event["type"] == "error").map(ToString::to_string));
+        let issues = self.events("Audits.issueAdded");
+        let policy = issues.iter().map(|event| &event["issue"]);
+        let policy = policy.filter(|issue| issue["code"] == "ContentSecurityPolicyIssue");
+        all.extend(policy.map(ToString::to_string));
         let violations = self.try_eval("window.violations ?? []").unwrap_or_default();
         all.extend(violations.as_array().into_iter().flatten().map(text));
         all

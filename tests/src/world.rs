@@ -8,6 +8,7 @@ use crate::service::Service;
 use crate::wait::{LONG, SOON};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -105,13 +106,19 @@ impl World {
         path
     }
 
-    /// Command of a program of the workspace with a clean environment, free of the machine's configuration.
+    /// Command of a program of the workspace with a clean environment, free of the machine's configuration. Programs in
+    /// the world's directory `programs`, if there is one, are found before those of the machine.
     #[must_use]
     pub fn command(&self, name: &str) -> Command {
         let mut command = Command::new(bin(name));
+        let mut path = std::env::var_os("PATH").unwrap_or_default();
+        let own = self.path("programs");
+        if own.is_dir() {
+            path = [own.as_os_str(), &path].join(OsStr::new(":"));
+        }
         command
             .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("PATH", path)
             .env("HOME", self.path("home"))
             .env("LANG", "C.UTF-8")
             .env(ENV_WORLD, &self.id)

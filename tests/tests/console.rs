@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+#[path = "console/actions/foreign.rs"]
+mod actions_foreign;
 #[path = "console/foreign.rs"]
 mod foreign;
+#[path = "console/keyboard/foreign.rs"]
+mod keyboard_foreign;
 #[path = "console/quality/foreign.rs"]
 mod quality_foreign;
+#[path = "console/trouble/foreign.rs"]
+mod trouble_foreign;
 
 use acp_tests::cli::RunningCommand;
 use acp_tests::house::House;

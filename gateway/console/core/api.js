@@ -118,7 +118,8 @@ export class ApiClient {
     }
     if (response.ok) return response;
     const failure = await errorOf(response);
-    if (response.status === 401 && token === undefined) this.onRefused();
+    // A late refusal of a former token says nothing about the present one.
+    if (response.status === 401 && token === undefined && bearer === this.token()) this.onRefused();
     throw failure;
   }
 

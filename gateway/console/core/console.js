@@ -55,6 +55,8 @@ export class Console {
     this.drawn = 0;
     this.drawnAt = -DRAW_MS;
     this.toastIds = 0;
+    /** Notifications about requests that wait. @type {Map<string, Notification>} */
+    this.notifications = new Map();
     this.canNotify = typeof Notification !== "undefined";
   }
 
@@ -222,6 +224,11 @@ export class Console {
     if (this.state.outbox !== this.outbox.entries) this.dispatch({ type: "outbox", outbox: this.outbox.entries });
     for (const listener of this.eventListeners) listener(events);
     for (const [id, row] of this.state.permissions) if (!known.has(id)) this.notify(row);
+    for (const [id, notification] of this.notifications) {
+      if (this.state.permissions.has(id)) continue;
+      notification.close();
+      this.notifications.delete(id);
+    }
   }
 
   /** Tells that somebody else has answered a question that was shown here. @param {EventLine} event */
@@ -238,9 +245,10 @@ export class Console {
     if (!document.hidden || !this.canNotify || Notification.permission !== "granted") return;
     try {
       const session = this.state.sessions.get(row.session_key ?? "");
-      const notification = new Notification(`${session?.label ?? session?.agent ?? "A session"} needs you`, {
+      const notification = new Notification(`${oneLine(session?.label || session?.agent || "A session", 80)} needs you`, {
         body: oneLine(row.title, 160), tag: row.permission_id, icon: "/icon.svg",
       });
+      this.notifications.set(row.permission_id, notification);
       notification.onclick = () => {
         window.focus();
         location.hash = `#/s/${encodeURIComponent(row.session_key ?? "")}`;

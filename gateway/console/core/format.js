@@ -1,5 +1,8 @@
 /** Numbers, times and paths for people. */
 
+/** Maximum length of a session's name, as the gateway has it. */
+export const LABEL_CHARS_MAX = 100;
+
 const MINUTE = 60_000;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;

@@ -11,6 +11,7 @@
  * @typedef {object} State
  * @property {boolean} loaded
  * @property {Map<string, SessionView>} sessions
+ * @property {Set<string>} gone Sessions that the gateway no longer has.
  * @property {Map<string, PermissionView>} permissions Pending requests by id.
  * @property {Map<string, Settled>} settled Recent answers by id of the request.
  * @property {Map<string, Activity>} activity What each session did last.
@@ -37,7 +38,7 @@ const ACTIVITY_CHARS = 160;
 /** @returns {State} */
 export function initialState() {
   return {
-    loaded: false, sessions: new Map(), permissions: new Map(), settled: new Map(), activity: new Map(), dirty: new Set(),
+    loaded: false, sessions: new Map(), gone: new Set(), permissions: new Map(), settled: new Map(), activity: new Map(), dirty: new Set(),
     permissionsDirty: false, connection: { phase: "connecting", retryAt: null, error: null }, outbox: [],
   };
 }
@@ -56,7 +57,7 @@ export function reduce(state, action) {
     case "missing": {
       const sessions = new Map(state.sessions);
       sessions.delete(action.key);
-      return { ...state, sessions };
+      return { ...state, sessions, gone: new Set([...state.gone, action.key]) };
     }
     case "permissions":
       return { ...state, permissions: pending(action.permissions, state.settled) };

@@ -2,7 +2,7 @@
 import { query, sessionPath } from "../core/api.js";
 import { parseUnified } from "../core/diff.js";
 import { baseName, bytes } from "../core/format.js";
-import { clean } from "../core/text.js";
+import { clean, oneLine } from "../core/text.js";
 import { Button, CopyButton, Empty, ErrorNote, Icon, Loading, LongText, Name, PageHead, html, useConsole, useLoad, useMemo, useState } from "../ui/base.js";
 import { DiffTable } from "../ui/tool.js";
 import { titleOf } from "../ui/names.js";
@@ -12,13 +12,19 @@ export function FilesPage({ id }) {
   const model = useConsole();
   const session = model.state.sessions.get(id);
   const [tab, setTab] = useState("changes");
-  return html`<div class="page"><${PageHead} title=${session ? `Files of ${clean(titleOf(session))}` : "Files"}
+  const onKey = (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "ArrowRight" && event.key !== "ArrowLeft") return;
+    const other = tab === "changes" ? "files" : "changes";
+    setTab(other);
+    document.getElementById(`tab-${other}`)?.focus();
+  };
+  return html`<div class="page"><${PageHead} title=${session ? `Files of ${oneLine(titleOf(session), 60)}` : "Files"}
     back="#/s/${encodeURIComponent(id)}" />
     <div class="tabs" role="tablist" aria-label="Files and changes">
     ${[["changes", "Changes"], ["files", "Files"]].map(([name = "", title]) => html`<button type="button" role="tab"
       id="tab-${name}" aria-controls="panel" aria-selected=${tab === name ? "true" : "false"}
       tabindex=${tab === name ? 0 : -1} onClick=${() => setTab(name)}
-        onKeyDown=${(/** @type {KeyboardEvent} */ event) => (event.key === "ArrowRight" || event.key === "ArrowLeft") && setTab(tab === "changes" ? "files" : "changes")}>${title}</button>`)}</div>
+        onKeyDown=${onKey}>${title}</button>`)}</div>
     <div id="panel" role="tabpanel" aria-labelledby="tab-${tab}" tabindex="0">${tab === "changes" ? html`<${Changes} id=${id}
       session=${session} />` : html`<${Browser} id=${id} />`}</div></div>`;
 }
@@ -40,7 +46,7 @@ function Changes({ id, session }) {
     ${diff.loading && !diff.data ? html`<${Loading} />` : null}
     ${diff.data && files.length === 0 ? html`<${Empty} icon="file" title="No changes were reported"><p
       class="quiet">Changes by commands are not among them.</p></${Empty}>` : null}
-    ${files.map((file) => html`<${DiffTable} key=${file.path} path=${file.path} lines=${file.lines} />`)}
+    ${files.map((file) => html`<${DiffTable} key=${file.path} path=${below(file.path, session?.cwd ?? "")} lines=${file.lines} />`)}
     ${files.length > 0 ? html`<p
       class="quiet">As the agent reported them with its tool calls; changes by commands are not among them.</p>` : null}</div>`;
 }
@@ -55,6 +61,11 @@ function merged(files) {
     else byPath.set(file.path, file);
   }
   return [...byPath.values()];
+}
+
+/** Shortens a path of a diff, which has no slash at its begin, to what is below the directory of the session. @param {string} path @param {string} cwd */
+function below(path, cwd) {
+  return cwd && `/${path}`.startsWith(`${cwd}/`) ? `/${path}`.slice(cwd.length + 1) : path;
 }
 
 /** @param {{ id: string }} props */

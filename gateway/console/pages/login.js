@@ -20,7 +20,7 @@ export function LoginPage() {
     }
   };
   return html`<main id="main" class="login"><div class="login-card">
-    <p class="brand"><span class="logo" aria-hidden="true"></span>acp-host</p><h1>Sign in</h1>
+    <p class="brand"><span class="logo" aria-hidden="true"></span>acp-host</p><h1 tabindex="-1">Sign in</h1>
     ${model.loginNote ? html`<p class="note" role="status"><${Icon} name="alert" /><span>${model.loginNote}</span></p>` : null}
     <form class="stack" onSubmit=${submit}>
       <input class="sr" type="text" name="username" autocomplete="username" value="acp-host" readonly tabindex="-1"

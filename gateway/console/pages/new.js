@@ -1,5 +1,6 @@
 /** The form that starts a session. */
 import { asApiError, newKey, query } from "../core/api.js";
+import { LABEL_CHARS_MAX } from "../core/format.js";
 import { Badge, ErrorNote, Field, Icon, Loading, Name, PageHead, html, useConsole, useEffect, useLoad, useRef, useState } from "../ui/base.js";
 import { PERMISSION_MODES } from "../ui/names.js";
 
@@ -69,7 +70,7 @@ export function NewPage() {
               onChange=${() => change({ permission: mode })} />
           <span><strong>${name}</strong><small class="quiet">${text}</small></span></label>`)}</fieldset>
       <${Field} id="new-label" label="Name" hint="Optional; without one the directory is the name."><input id="new-label"
-        name="label" dir="auto" maxlength="200" autocomplete="off" aria-describedby="new-label-hint" value=${form.label}
+        name="label" dir="auto" maxlength=${LABEL_CHARS_MAX} autocomplete="off" aria-describedby="new-label-hint" value=${form.label}
           onInput=${(/** @type {any} */ event) => change({ label: event.target.value })} /></${Field}>
       <${Field} id="new-prompt" label="First prompt" hint="Optional; it is sent as soon as the agent is ready."><textarea
         id="new-prompt" name="prompt" rows="4" dir="auto" aria-describedby="new-prompt-hint" value=${form.prompt}
@@ -112,6 +113,7 @@ function Directory({ agent, value, onChange }) {
     }, 120);
     return () => { clearTimeout(timer); abort.abort(); };
   }, [agent, value, open]);
+  useEffect(() => document.getElementById(`cwd-${at}`)?.scrollIntoView({ block: "nearest" }), [at]);
   const offers = [...new Set([...known.filter((path) => path.startsWith(value)), ...found])].filter((path) => path !== value).slice(0, 12);
   const pick = (/** @type {string} */ path) => { onChange(path); setAt(-1); box.current?.focus(); };
   const onKey = (/** @type {KeyboardEvent} */ event) => {

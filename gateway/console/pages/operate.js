@@ -62,10 +62,11 @@ function AgentTrial({ agent }) {
       ${result.code ? html`<p class="quiet"><code>${result.code}</code></p>` : null}</div></div>` : null}
     ${(result?.methods ?? []).length && !result.ok && model.may("admin") ? html`<div class="answers">
       ${result.methods.map((/** @type {any} */ method) => html`<${Button} icon="key" busy=${busy === method.id}
-        disabled=${busy !== ""} onClick=${() => run(method.id)}>Sign in: <${Name} text=${method.name ?? method.id} />
+        disabled=${busy !== "" && busy !== method.id} onClick=${() => run(method.id)}>Sign in: <${Name} text=${method.name ?? method.id} />
           </${Button}>`)}</div>` : null}
-    <footer><a class="button" href="#/new" onClick=${() => choose(agent.name)}><${Icon} name="plus" />New session</a>
-      <${Button} icon="health" busy=${busy === "test"} disabled=${busy !== ""} onClick=${() => run("")}>
+    <footer><a class="button" href="#/new" aria-label=${`New session with ${clean(agent.title)}`} onClick=${() => choose(agent.name)}><${Icon} name="plus" />New session</a>
+      <${Button} icon="health" label=${`${agent.installed ? "Test" : "Fetch"} ${clean(agent.title)}`} busy=${busy === "test"}
+        disabled=${busy !== "" && busy !== "test"} onClick=${() => run("")}>
       ${agent.installed ? "Test" : "Fetch"}</${Button}></footer>`;
 }
 
@@ -81,11 +82,9 @@ async function tryAgent(model, agent, method) {
   const started = await model.api.persist("/v1/sessions", body, { attempts: 2 });
   const key = started.session_key;
   try {
-    const session = await model.api.json(`/v1/sessions/${encodeURIComponent(key)}`);
-    const methods = session.agent_info?.authMethods ?? [];
-    if (started.opening === "open") return { ok: true, text: method ? "You are signed in." : "It starts and opens a session.", methods };
-    const error = started.error ?? session.last_error;
-    return { ok: false, text: error?.message ?? "It did not open a session in two minutes.", code: error?.code, methods };
+    if (started.opening === "open") return { ok: true, text: method ? "You are signed in." : "It starts and opens a session." };
+    const { error } = started;
+    return { ok: false, text: error?.message ?? "It did not open a session in two minutes.", code: error?.code, methods: error?.sign_in_methods };
   } finally {
     await model.api.persist(`/v1/sessions/${encodeURIComponent(key)}/delete`, { reason: "test of the agent", discard: true }, { attempts: 3 }).catch(() => undefined);
   }
@@ -258,7 +257,7 @@ export function TokensPage() {
         </code>. ` : "All agents. "}Added <${Time} at=${token.created_at_ms}
           now=${now} /> ago${token.revoked_at_ms ? html`, revoked ${dateTime(token.revoked_at_ms)}` : token.expires_at_ms ? html`, valid until ${dateTime(token.expires_at_ms)}` : ", valid until it is revoked"}.</p>
         ${token.state === "valid" ? html`<footer><${Button} kind="danger-plain" icon="trash"
-          onClick=${() => setRevoking(token)}>Revoke</${Button}></footer>` : null}</li>`)}</ul>`}</${Loaded}>
+          label=${`Revoke ${clean(token.name)}`} onClick=${() => setRevoking(token)}>Revoke</${Button}></footer>` : null}</li>`)}</ul>`}</${Loaded}>
     ${revoking ? html`<${Confirm} title="Revoke the token" action="Revoke"
       text=${`“${clean(revoking.name)}” is refused from now on; its running requests and streams end.`} onConfirm=${revoke}
         onClose=${() => setRevoking(null)} />` : null}

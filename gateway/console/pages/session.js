@@ -1,7 +1,7 @@
 /** A session: transcript, composer, and its settings. */
 import { sessionPath } from "../core/api.js";
 import { SessionFeed } from "../core/feed.js";
-import { count, shortPath } from "../core/format.js";
+import { LABEL_CHARS_MAX, count, shortPath } from "../core/format.js";
 import { oneLine } from "../core/text.js";
 import { Composer, Queue } from "../ui/composer.js";
 import { Button, Confirm, Dialog, Empty, ErrorNote, Field, Icon, Loading, Menu, Name, attempt, html, shared, useConsole, useEffect, useMemo, useRef, useState } from "../ui/base.js";
@@ -21,8 +21,9 @@ export function SessionPage({ id }) {
   useEffect(() => { void model.readSession(id).catch(() => undefined); }, [id]);
   useEffect(() => setDialog(""), [id]);
   if (!session) {
-    if (feed?.status.error) return html`<div class="page"><${ErrorNote} error=${feed.status.error}
-      what="The session cannot be shown" /><p><a href="#/">Back to the sessions</a></p></div>`;
+    const gone = model.state.gone.has(id) ? { code: "NO_SESSION", message: "The session is no longer there.", nextStep: "" } : null;
+    if (gone || feed?.status.error) return html`<div class="page"><h1 tabindex="-1" class="sr">Session</h1><${ErrorNote}
+      error=${gone ?? feed?.status.error} what="The session cannot be shown" /><p><a href="#/">Back to the sessions</a></p></div>`;
     return html`<div class="page"><${Loading} what="Reading the session" /></div>`;
   }
   return html`<div class="session">
@@ -227,7 +228,7 @@ function Rename({ session, onClose }) {
   };
   return html`<${Dialog} title="Rename" onClose=${onClose}><form onSubmit=${save}>
     <${Field} id="label" label="Name" hint="Empty shows the name of the directory."><input id="label" name="label"
-      maxlength="200" dir="auto" autocomplete="off" aria-describedby="label-hint" defaultValue=${session.label ?? ""} />
+      maxlength=${LABEL_CHARS_MAX} dir="auto" autocomplete="off" aria-describedby="label-hint" defaultValue=${session.label ?? ""} />
         </${Field}>
     <footer><${Button} onClick=${onClose}>Cancel</${Button}><button class="button primary">Save</button></footer></form>
     </${Dialog}>`;

@@ -2,8 +2,8 @@
 import { duration, plural, shortPath } from "../core/format.js";
 import { GROUPS, groupOf, grouped } from "../core/state.js";
 import { oneLine } from "../core/text.js";
-import { Badge, Button, Empty, Icon, Loading, Name, Time, attempt, html, shared, useConsole, useEffect, useNow, useState } from "../ui/base.js";
-import { PermissionCard } from "../ui/permission.js";
+import { Badge, Button, Empty, Icon, Loading, Name, Time, attempt, html, shared, useConsole, useEffect, useNow, useRef, useState } from "../ui/base.js";
+import { PermissionCard, keepFocus } from "../ui/permission.js";
 import { titleOf } from "../ui/names.js";
 
 /** @typedef {import("../core/types.js").SessionView} SessionView */
@@ -104,8 +104,10 @@ function SessionRow({ session, group, isCurrent, now }) {
   const { state } = shared.console;
   const asked = [...state.permissions.values()].filter((row) => row.session_key === session.session_key);
   const [open, setOpen] = useState(true);
+  const link = useRef(/** @type {HTMLElement | null} */ (null));
+  useEffect(() => keepFocus(link.current, session.session_key));
   return html`<li class="session-row ${isCurrent ? "current" : ""}">
-    <a class="row-link" href="#/s/${encodeURIComponent(session.session_key)}" aria-current=${isCurrent ? "page" : undefined}>
+    <a ref=${link} class="row-link" href="#/s/${encodeURIComponent(session.session_key)}" aria-current=${isCurrent ? "page" : undefined}>
       <span class="dot ${group}" aria-hidden="true"></span>
       <span class="row-text">
         <span class="row-title"><${Name} text=${oneLine(titleOf(session), 100)} />${session.queued_runs ? html`<${Badge}>

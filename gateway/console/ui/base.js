@@ -48,14 +48,21 @@ export function useLoad(load, deps) {
     );
     return () => abort.abort();
   }, [...deps, turn]);
+  // What failed while the gateway was away is loaded when the page is live again.
+  useEffect(() => {
+    if (!result.error?.isTransient) return undefined;
+    const live = () => again((/** @type {number} */ n) => n + 1);
+    shared.console.gapListeners.add(live);
+    return () => void shared.console.gapListeners.delete(live);
+  }, [result.error]);
   return { ...result, reload: () => again((/** @type {number} */ n) => n + 1) };
 }
 
-/** @param {any} props */
-export function Button({ kind = "plain", icon, busy, children, label, ...rest }) {
+/** A button. A busy one does nothing, and keeps the focus, which a disabled one would lose. @param {any} props */
+export function Button({ kind = "plain", icon, busy, children, label, onClick, ...rest }) {
   return html`<button type="button" class="button ${kind}" aria-label=${label} title=${label}
-    aria-busy=${busy ? "true" : undefined}
-    ...${rest} disabled=${busy || rest.disabled}>${icon ? html`<${Icon} name=${busy ? "spinner" : icon} />` : null}${children}
+    aria-busy=${busy ? "true" : undefined} aria-disabled=${busy ? "true" : undefined}
+    ...${rest} onClick=${busy ? undefined : onClick}>${icon ? html`<${Icon} name=${busy ? "spinner" : icon} />` : null}${children}
       </button>`;
 }
 
@@ -158,7 +165,7 @@ export function Dialog({ title, onClose, children, wide = false }) {
       onCancel=${(/** @type {Event} */ event) => { event.preventDefault(); onClose(); }}
       onClick=${(/** @type {MouseEvent} */ event) => event.target === dialog.current && onClose()}>
     <div class="dialog-body">
-      <header><h2 id=${id}>${title}</h2><${Button} kind="ghost" icon="close" label="Close" onClick=${onClose} /></header>
+      <header><h2 id=${id}>${title}</h2><${Button} kind="ghost" icon="close" label="Close the dialog" onClick=${onClose} /></header>
       ${children}
     </div>
   </dialog>`;
@@ -232,6 +239,16 @@ export function PageHead({ title, children, back }) {
     ${back ? html`<a class="button ghost back" href=${back} aria-label="Back"><${Icon} name="back" /></a>` : null}
     <h1 tabindex="-1">${title}</h1><div class="page-actions">${children}</div>
   </header>`;
+}
+
+/** Gives the transcript the focus that was lost with an element. */
+export function focusTranscript() {
+  if (document.activeElement === document.body) focusOn(document.querySelector("main .scroll"));
+}
+
+/** @param {Element | null | undefined} element */
+export function focusOn(element) {
+  /** @type {HTMLElement | null | undefined} */ (element)?.focus({ preventScroll: true });
 }
 
 /** Runs something that a person asked for, and tells if it fails. @param {() => Promise<unknown>} run @param {string} what */

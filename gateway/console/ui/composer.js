@@ -2,7 +2,7 @@
 import { asApiError } from "../core/api.js";
 import { bytes } from "../core/format.js";
 import { clean, oneLine } from "../core/text.js";
-import { Button, Icon, Name, attempt, html, shared, useEffect, useLayoutEffect, useRef, useState } from "./base.js";
+import { Button, Icon, Name, attempt, focusTranscript, html, shared, useEffect, useLayoutEffect, useRef, useState } from "./base.js";
 
 /** Limits of the gateway for the files of a prompt. */
 const FILES_MAX = 10;
@@ -16,7 +16,7 @@ export function Composer({ session, onSent }) {
   const key = session.session_key;
   const [text, setText] = useDraft(key);
   const [steer, setSteer] = useState(false);
-  const { files, setFiles, isOver, attach, ...drops } = useAttachments();
+  const { files, setFiles, isOver, attach, ...drops } = useAttachments(key);
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const running = ["running", "cancelling", "creating"].includes(session.state) || Boolean(session.active_run);
   useGrowth(area, text);
@@ -76,13 +76,22 @@ export function Composer({ session, onSent }) {
   </form>`;
 }
 
-/** Files of the next prompt, and the handlers that take them. */
-function useAttachments() {
-  const [files, setFiles] = useState(/** @type {Attached[]} */ ([]));
+/** Files of prompts that are being written, by session: they stay while another page is shown. @type {Map<string, Attached[]>} */
+const attached = new Map();
+
+/** Files of the next prompt, and the handlers that take them. @param {string} key Session. */
+function useAttachments(key) {
+  const [files, show] = useState(attached.get(key) ?? []);
   const [isOver, setOver] = useState(false);
+  const setFiles = (/** @type {Attached[]} */ next) => {
+    attached.set(key, next);
+    show(next);
+  };
   const attach = async (/** @type {Iterable<File>} */ list) => {
     try {
-      setFiles(await withFiles(files, [...list]));
+      const added = await Promise.all([...list].map(readFile));
+      // Others may have come while these were read.
+      setFiles(withFiles(attached.get(key) ?? [], added));
     } catch (error) {
       shared.console.toast(error instanceof Error ? error.message : String(error), "error");
     }
@@ -147,6 +156,7 @@ function Stop({ session }) {
     await attempt(() => shared.console.act(session.session_key, "/cancel"), "The turn could not be stopped");
     set(false);
   };
+  useEffect(() => () => void setTimeout(focusTranscript), []);
   const stopping = session.state === "cancelling";
   return html`<${Button} kind="danger-plain stop" icon="stop" busy=${busy || stopping} onClick=${stop}>
     ${stopping ? "Stopping" : "Stop"}</${Button}>`;
@@ -173,16 +183,21 @@ function Commands({ text, commands, onPick }) {
       text=${oneLine(command.description ?? command.hint ?? "", 100)} /></span></button></li>`)}</ul>`;
 }
 
-/** @param {Attached[]} before @param {File[]} added @returns {Promise<Attached[]>} */
-async function withFiles(before, added) {
+/** @param {Attached[]} before @param {Attached[]} added @returns {Attached[]} */
+function withFiles(before, added) {
   if (before.length + added.length > FILES_MAX) throw new Error(`A prompt can have ${FILES_MAX} files. Remove some first.`);
   const total = [...before, ...added].reduce((sum, file) => sum + file.size, 0);
   if (total > BYTES_MAX) throw new Error(`The files have ${bytes(total)}; a prompt can have ${bytes(BYTES_MAX)}. Remove some, or name their paths instead.`);
-  const read = await Promise.all(added.map(async (file, index) => ({
+  return [...before, ...added];
+}
+
+/** @param {File} file @param {number} index @returns {Promise<Attached>} */
+async function readFile(file, index) {
+  if (file.size > BYTES_MAX) throw new Error(`${oneLine(file.name, 60)} has ${bytes(file.size)}; a prompt can have ${bytes(BYTES_MAX)}. Name its path instead.`);
+  return {
     name: file.name || `pasted-${index + 1}`, mime: file.type, size: file.size, base64: await base64Of(file),
     url: /^image\/(png|jpeg|gif|webp)$/.test(file.type) ? URL.createObjectURL(file) : null,
-  })));
-  return [...before, ...read];
+  };
 }
 
 /** @param {File} file @returns {Promise<string>} */
@@ -199,6 +214,11 @@ function base64Of(file) {
 export function Queue({ session }) {
   const [error, setError] = useState(/** @type {any} */ (null));
   const queued = (session.runs ?? []).filter((run) => run.state === "queued");
+  const before = useRef(0);
+  useEffect(() => {
+    if (queued.length < before.current) focusTranscript();
+    before.current = queued.length;
+  }, [queued.length]);
   if (queued.length === 0) return null;
   const drop = async (/** @type {import("../core/types.js").RunView} */ run, /** @type {boolean} */ edit) => {
     setError(null);

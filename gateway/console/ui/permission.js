@@ -3,7 +3,7 @@ import { duration } from "../core/format.js";
 import { asApiError } from "../core/api.js";
 import { diffLines } from "../core/diff.js";
 import { clean, prettyJson } from "../core/text.js";
-import { Badge, Button, ErrorNote, Icon, LongText, Name, html, shared, useNow, useState } from "./base.js";
+import { Badge, Button, ErrorNote, Icon, LongText, Name, focusOn, html, shared, useNow, useRef, useState } from "./base.js";
 import { DiffTable, ToolContent } from "./tool.js";
 import { safeUrl } from "./markdown.js";
 
@@ -19,19 +19,23 @@ const NOTES = { allow_always: "always", reject_always: "always" };
 export function PermissionCard({ row, compact = false }) {
   const [busy, setBusy] = useState(/** @type {string | null} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
+  const card = useRef(/** @type {HTMLElement | null} */ (null));
   const mayAnswer = shared.console.may("approve");
   const answer = async (/** @type {string} */ name, /** @type {Record<string, unknown>} */ body) => {
     setBusy(name);
     setError(null);
     try {
       await shared.console.answer(row, body);
+      // The buttons go away, and with them the focus.
+      if (compact) answered = { session: row.session_key ?? "", at: Date.now() };
+      else focusOn(card.current?.closest(".scroll"));
     } catch (failure) {
       setError(asApiError(failure));
       setBusy(null);
     }
   };
   const heading = compact ? "h3" : "h2";
-  return html`<section class="permission" aria-label="Permission request${compact ? " in the list" : ""}: ${clean(row.title)}">
+  return html`<section ref=${card} class="permission" aria-label="Permission request${compact ? " in the list" : ""}: ${clean(row.title)}">
     <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} />
     </${heading}>
       <span class="ask-facts">${row.kind ? html`<${Badge}>${clean(row.kind)}</${Badge}>` : null}<${Deadline}
@@ -40,12 +44,23 @@ export function PermissionCard({ row, compact = false }) {
     ${row.form ? html`<${Form} place=${compact ? "list" : "page"} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer}
       onAnswer=${answer} />`
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
-          kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id} disabled=${!mayAnswer || busy !== null}
+          kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id}
+          disabled=${!mayAnswer || (busy !== null && busy !== option.option_id)}
           onClick=${() => answer(option.option_id, { option_id: option.option_id })}>
           <${Name} text=${option.name || option.option_id} />${noteOf(option)}</${Button}>`)}</div>`}
     ${mayAnswer ? null : html`<p class="hint">Your token may not answer. It needs the scope <code>approve</code>.</p>`}
     <${ErrorNote} error=${error} what="The answer was not taken" />
   </section>`;
+}
+
+/** Time after an answer in which the row of its session may take the focus, in milliseconds. */
+const FOCUS_MS = 3_000;
+let answered = { session: "", at: 0 };
+
+/** Gives a row of the list the focus that was lost with the buttons of its answered request. @param {HTMLElement | null} link @param {string} session */
+export function keepFocus(link, session) {
+  if (answered.session !== session || Date.now() - answered.at > FOCUS_MS || document.activeElement !== document.body) return;
+  focusOn(link);
 }
 
 /** Says that an answer lasts, if its name does not. @param {import("../core/types.js").OptionView} option */

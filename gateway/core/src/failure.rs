@@ -30,6 +30,18 @@ pub struct Failure {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub acp: Option<Box<serde_json::Value>>,
+    /// With `ACP_AUTH_REQUIRED`: the agent's sign-in methods that need no terminal and no environment variable.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sign_in_methods: Vec<SignInMethod>,
+}
+
+/// A sign-in method of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SignInMethod {
+    /// Id, for `auth_method`.
+    pub id: String,
+    /// Name for people.
+    pub name: String,
 }
 
 impl Failure {
@@ -48,6 +60,7 @@ impl Failure {
             origin: None,
             retryable: false,
             acp: None,
+            sign_in_methods: Vec::new(),
         }
     }
 

@@ -20,14 +20,20 @@ pub(crate) struct Desk {
 impl Desk {
     /// `None`, aloud, without a browser.
     pub(crate) fn new(flags: &[&str]) -> Option<Self> {
+        Self::planned(|listen| {
+            let plan = Plan::flags(flags).gateway(listen);
+            // In its mode `auto` the scripted agent asks for nothing.
+            if flags.contains(&"--modes") { plan.mode("ask") } else { plan }.build()
+        })
+    }
+
+    /// The same with another house, whose gateway has this configuration. `None`, aloud, without a browser.
+    pub(crate) fn planned(build: impl FnOnce(&str) -> House) -> Option<Self> {
         let dir = browser_dir()?;
         // Free a moment ago: a gateway that starts again needs the same one.
         let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).unwrap();
-        let listen = format!("[northbound]\nlisten = [\"unix\", \"{at}\"]\n");
-        let plan = Plan::flags(flags).gateway(&listen);
-        // In its mode `auto` the scripted agent asks for nothing.
-        let plan = if flags.contains(&"--modes") { plan.mode("ask") } else { plan };
-        Some(Self { dir, house: plan.build(), at })
+        let house = build(&format!("[northbound]\nlisten = [\"unix\", \"{at}\"]\n"));
+        Some(Self { dir, house, at })
     }
 
     pub(crate) fn browser(&self) -> Browser {
@@ -55,6 +61,30 @@ impl Desk {
 /// Goes to a place of the page without loading it again.
 pub(crate) fn go(page: &Page<'_>, hash: &str) {
     let _ = page.eval(&format!("void (location.hash = {})", json!(hash)));
+}
+
+/// Address of a session within the page.
+pub(crate) fn hash_of(key: &str) -> String {
+    format!("#/s/{}", key.replace(':', "%3A"))
+}
+
+/// Opens a session in the page and waits for its field for prompts.
+pub(crate) fn go_to_session(page: &Page<'_>, key: &str) {
+    go(page, &hash_of(key));
+    page.until("the prompt", "document.querySelector('#prompt')");
+}
+
+/// Chooses a value of a list, as a person does.
+pub(crate) fn choose(page: &Page<'_>, selector: &str, value: &str) {
+    let script = "((list, value) => { list.value = value; list.dispatchEvent(new Event('change', { bubbles: true })); })";
+    page.until(selector, &format!("document.querySelector({})", json!(selector)));
+    let _ = page.eval(&format!("{script}(document.querySelector({}), {})", json!(selector), json!(value)));
+}
+
+/// Sends a prompt from the page.
+pub(crate) fn send(page: &Page<'_>, text: &str) {
+    page.fill("textbox", "Prompt for scripted", text);
+    page.press("Control+Enter");
 }
 
 /// Checks that the browser had nothing to complain about.

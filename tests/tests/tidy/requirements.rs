@@ -120,6 +120,35 @@ fn every_numbered_case_names_existing_tests() {
     }
 }
 
+/// Rows of the list of actions that name tests that do not exist, or no control, or no test.
+fn judge_actions(text: &str, known: &BTreeSet<String>) -> Vec<String> {
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| page |"));
+    let judge = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+        let [_, _, controls, tests] = cells[..] else { return vec![format!("{line}: not four cells")] };
+        let gone = quoted(tests).filter(|name| !known.contains(*name));
+        let gone = gone.map(|name| format!("{line}: there is no test {name}"));
+        let empty = [("control", controls), ("test", tests)].into_iter();
+        let empty = empty.filter(|(_, cell)| quoted(cell).next().is_none());
+        gone.chain(empty.map(|(what, _)| format!("{line}: no {what}"))).collect()
+    };
+    rows.flat_map(judge).collect()
+}
+
+#[test]
+fn every_action_of_the_console_names_existing_tests() {
+    let text = requirements("console");
+    let known: BTreeSet<String> = sources(&["tests"]).iter().flat_map(names_of_tests).collect();
+    assert_none(&format!("{REQUIREMENTS}, console"), &judge_actions(&text, &known));
+    for place in ["sign-in", "sessions", "session", "files", "new", "agents", "processes", "health", "tokens"]
+    {
+        assert!(
+            text.contains(&format!("\n| {place} | ")),
+            "{REQUIREMENTS} has no action of the page {place}"
+        );
+    }
+}
+
 #[test]
 fn requirement_checks_detect_violations() {
     let known: BTreeSet<String> = ["a".to_owned()].into();
@@ -141,5 +170,14 @@ fn requirement_checks_detect_violations() {
         ("| C1 | text | Not built: why. | – |", 0),
     ] {
         assert_eq!(judge_rows(&rows(line), &known).len(), violations, "{line}");
+    }
+    for (line, violations) in [
+        ("| page | action | controls | tests |\n|---|---|---|---|\n| p | do | `button A` | `a` |", 0),
+        ("| p | do | `button A` | `a`, `b` |", 1),
+        ("| p | do | button A | `a` |", 1),
+        ("| p | do | `button A` | – |", 1),
+        ("| p | `button A` | `a` |", 1),
+    ] {
+        assert_eq!(judge_actions(line, &known).len(), violations, "{line}");
     }
 }

@@ -1,7 +1,7 @@
 //! Qualities of the web console in a real browser: hostile text stays text, everything is accessible, long sessions stay
 //! small, the first view is light, and the pictures of the manual are those of the pages. Times are printed, not checked.
 
-use super::foreign::{Desk, check, go};
+use super::foreign::{Desk, check, go, hash_of};
 use acp_tests::browser::Page;
 use acp_tests::cli::RunningCommand;
 use acp_tests::wait::{LONG, until};
@@ -17,23 +17,19 @@ const BYTES_MAX: f64 = 150_000.0;
 /// Share of a picture that may differ from the one of the manual: fonts and browsers differ between machines.
 const DIFFERENCE_MAX: f64 = 0.06;
 
-fn hash_of(key: &str) -> String {
-    format!("#/s/{}", key.replace(':', "%3A"))
-}
-
-fn run(desk: &Desk, key: &str, script: &str) {
+pub(crate) fn run(desk: &Desk, key: &str, script: &str) {
     let _ = desk.house.prompt(key, script);
 }
 
 /// Starts a turn and waits for its permission request.
-fn ask(desk: &Desk, key: &str, script: &str) -> RunningCommand {
+pub(crate) fn ask(desk: &Desk, key: &str, script: &str) -> RunningCommand {
     let turn = desk.house.follow(&["prompt", key, script, "--interactive"]);
     until(LONG, "the request", || desk.house.verb(&["permissions", "list", key])[0].is_object());
     turn
 }
 
 /// Ends such a turn.
-fn cancel(desk: &Desk, key: &str, turn: RunningCommand) {
+pub(crate) fn cancel(desk: &Desk, key: &str, turn: RunningCommand) {
     let _ = desk.house.verb(&["sessions", "cancel", key]);
     let _ = turn.finish(LONG);
 }
@@ -90,7 +86,7 @@ fn hostile_transcript_is_nothing_but_text() {
 }
 
 /// A house with everything that pages show.
-fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
+pub(crate) fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
     let desk = Desk::new(flags)?;
     let key = desk.house.spawn();
     let _ = desk.house.verb(&["sessions", "label", &key, "Fix the parser"]);
@@ -111,13 +107,13 @@ fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
 const SETTLED: &str = "!document.querySelector('main .loading, main [aria-busy=true]')";
 
 /// Goes to a place and waits until it is drawn.
-fn visit(page: &Page<'_>, (name, hash, drawn): &(&str, String, &str)) {
+pub(crate) fn visit(page: &Page<'_>, (name, hash, drawn): &(&str, String, &str)) {
     go(page, hash);
     page.until(name, &format!("{drawn} && {SETTLED}"));
 }
 
 /// Places of the page, with what tells that they are drawn.
-fn places(key: &str) -> Vec<(&'static str, String, &'static str)> {
+pub(crate) fn places(key: &str) -> Vec<(&'static str, String, &'static str)> {
     let heading = |name: &str| name.to_owned();
     vec![
         ("sessions", heading("#/"), "document.querySelector('.row-link')"),
@@ -205,6 +201,9 @@ fn long_session_scrolls_with_few_elements() {
     println!("figure: scrolling {last} events: {} tasks over 50 ms, the longest {longest:.0} ms", long.len());
     println!("figure: scrolling {last} events: at most {most} elements");
     assert!(most <= ELEMENTS_MAX, "{most} elements");
+    page.click("button", "Latest");
+    let last = "document.querySelector('.scroll').innerText.includes('Line 9-499 of')";
+    page.until("the end", &format!("!document.querySelector('.to-end') && {last}"));
     check(&page);
     drop(page);
     drop(browser);

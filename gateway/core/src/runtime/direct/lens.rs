@@ -4,6 +4,7 @@
 use super::state::{AgentCapabilities, Modes};
 use crate::agent_settings::{AgentCommand, AgentSettings, Choices, ConfigOption};
 use crate::backend::{AgentRequestKind, PermissionOption};
+use crate::failure::SignInMethod;
 use crate::files::AcceptedContent;
 use crate::jsonrpc::{ObjectMembers, string};
 use crate::sanitize;
@@ -135,6 +136,22 @@ pub(in crate::runtime) fn abilities(result: &Value) -> AgentCapabilities {
 pub(super) fn auth_method_ids(result: &Value) -> Vec<String> {
     let methods = list(result.get("authMethods")).iter().take(LIST_MAX);
     methods.filter_map(|method| method.get("id").and_then(Value::as_str).map(str::to_owned)).collect()
+}
+
+/// Returns the sign-in methods in an [`agent_info`] that `authenticate` alone can use.
+pub(super) fn sign_in_methods(agent_info: &str) -> Vec<SignInMethod> {
+    let info = value(agent_info);
+    let methods = list(info.get("authMethods")).iter().take(LIST_MAX);
+    let is_usable = |method: &&Value| {
+        let kind = method.get("type").and_then(Value::as_str).unwrap_or_default();
+        !matches!(kind, "terminal" | "env_var") && method.pointer("/_meta/terminal-auth").is_none()
+    };
+    let named = methods.filter(is_usable).filter_map(|method| {
+        let id = method.get("id").and_then(Value::as_str)?;
+        let name = method.get("name").and_then(Value::as_str).unwrap_or(id);
+        Some(SignInMethod { id: id.to_owned(), name: sanitize::line(name.trim(), SIGN_IN_CHARS_MAX) })
+    });
+    named.collect()
 }
 
 /// Formats the sign-in instructions from `authMethods`: names, ids, descriptions, and what to do: the command to

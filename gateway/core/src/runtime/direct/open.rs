@@ -278,7 +278,9 @@ impl DirectMachine {
         if !self.state.sign_in.is_empty() {
             text.push_str(&format!("\nIt offers these ways to sign in:\n{}", self.state.sign_in));
         }
-        Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent")
+        let sign_in_methods = lens::sign_in_methods(&self.state.agent_info);
+        let failure = Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent");
+        Failure { sign_in_methods, ..failure }
     }
 
     pub(super) fn fail(&mut self, failure: Failure) -> Vec<BackendStep> {

@@ -199,6 +199,8 @@ fn auth_error_lists_sign_in_methods() {
         {
             assert!(failure.message.contains(words), "{words}: {}", failure.message);
         }
+        let usable: Vec<&str> = failure.sign_in_methods.iter().map(|method| method.id.as_str()).collect();
+        assert_eq!(usable, ["key"], "those without a terminal");
     }
     // Other errors are not about credentials, and methods alone mean nothing.
     let input = defaults();
