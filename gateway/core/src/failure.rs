@@ -22,7 +22,7 @@ pub struct Failure {
     pub detail_code: Option<String>,
     /// Origin of the failure: `agent`, `supervisor`, `gateway` or `client`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<String>,
+    pub origin: Option<Box<str>>,
     /// True if sending the same request again may succeed.
     #[serde(default)]
     pub retryable: bool,
@@ -31,9 +31,13 @@ pub struct Failure {
     #[schema(value_type = Option<Object>)]
     pub acp: Option<Box<serde_json::Value>>,
     /// With `ACP_AUTH_REQUIRED`: the agent's sign-in methods that need no terminal and no environment variable.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sign_in_methods: Vec<SignInMethod>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sign_in_methods: Option<Box<SignInMethods>>,
 }
+
+/// Sign-in methods of an agent, in its order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SignInMethods(pub Vec<SignInMethod>);
 
 /// A sign-in method of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -60,7 +64,7 @@ impl Failure {
             origin: None,
             retryable: false,
             acp: None,
-            sign_in_methods: Vec::new(),
+            sign_in_methods: None,
         }
     }
 
@@ -83,7 +87,7 @@ impl Failure {
 
     /// Sets the origin.
     pub fn origin(mut self, origin: &str) -> Self {
-        self.origin = Some(origin.to_owned());
+        self.origin = Some(origin.into());
         self
     }
 

@@ -278,7 +278,9 @@ fn with_next_step(error: CliError, global: &GlobalArgs, agent: &AgentName) -> Cl
             CliError::Failed(Failure { message: text, ..failure })
         }
         ended => {
-            print_message(&format!("\nInterrupted; the configuration is written. To test later: `{up}`, then `{test}`."));
+            print_message(&format!(
+                "\nInterrupted; the configuration is written. To test later: `{up}`, then `{test}`."
+            ));
             ended
         }
     }

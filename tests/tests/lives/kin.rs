@@ -102,7 +102,7 @@ fn agent_sees_its_tree_and_nothing_else() {
     };
     assert_eq!(listed("root"), sorted(vec![&root, &child, &grandchild]));
     assert_eq!(listed(&child), sorted(vec![&child, &grandchild]));
-    assert_eq!(listed(&grandchild), [grandchild.clone()]);
+    assert_eq!(listed(&grandchild), std::slice::from_ref(&grandchild));
     assert_eq!(listed("other"), [] as [String; 0], "an agent without a session owns nothing");
     let missing = format!("{root}0");
     let error = |args: &[&str], key: &str| {

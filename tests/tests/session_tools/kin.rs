@@ -93,7 +93,7 @@ fn configuration_decides_what_agents_see_and_spawn() {
         rows.iter().map(|row| text(row, "session").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(listed(&key), [boxed.clone(), key.clone()]);
-    assert_eq!(listed(&boxed), [boxed.clone()]);
+    assert_eq!(listed(&boxed), std::slice::from_ref(&boxed));
     let error = |result: &Value| text(&result["error"], "code").to_owned();
     let calls = [
         ("session_status", json!({"session": key})),

@@ -12,7 +12,9 @@ use acp_core::writes::Write;
 use acp_shared::ids::RunId;
 
 /// Session, owner, spawner and parent in a database of schema 8; the owner after the upgrade.
-const OLD_ROWS: [(&str, &str, Option<&str>, Option<&str>, Option<&str>); 12] = [
+type OldRow = (&'static str, &'static str, Option<&'static str>, Option<&'static str>, Option<&'static str>);
+
+const OLD_ROWS: [OldRow; 12] = [
     ("root", "root", None, None, Some("root")),
     ("child", "root", Some("root"), Some("root"), Some("root")),
     ("grandchild", "child", Some("child"), Some("child"), Some("root")),

@@ -7,7 +7,7 @@ use super::{DirectMachine, control, lens};
 use crate::agent_settings::OptionChange;
 use crate::agent_settings::{AgentSettings, ConfigOption, SettingsReport};
 use crate::backend::{AskGuarantee, BackendStep, StartSessionParams};
-use crate::failure::Failure;
+use crate::failure::{Failure, SignInMethods};
 use crate::jsonrpc::{self, AUTH_REQUIRED, METHOD_NOT_FOUND, quoted};
 use crate::{mcp, preset, sanitize};
 use acp_shared::codes::Code;
@@ -278,7 +278,8 @@ impl DirectMachine {
         if !self.state.sign_in.is_empty() {
             text.push_str(&format!("\nIt offers these ways to sign in:\n{}", self.state.sign_in));
         }
-        let sign_in_methods = lens::sign_in_methods(&self.state.agent_info);
+        let methods = lens::sign_in_methods(&self.state.agent_info);
+        let sign_in_methods = (!methods.is_empty()).then(|| Box::new(SignInMethods(methods)));
         let failure = Failure::new(Code::AuthRequired, text).detail("AUTH_REQUIRED").origin("agent");
         Failure { sign_in_methods, ..failure }
     }

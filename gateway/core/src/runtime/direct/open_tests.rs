@@ -199,7 +199,8 @@ fn auth_error_lists_sign_in_methods() {
         {
             assert!(failure.message.contains(words), "{words}: {}", failure.message);
         }
-        let usable: Vec<&str> = failure.sign_in_methods.iter().map(|method| method.id.as_str()).collect();
+        let methods = failure.sign_in_methods.as_ref().unwrap();
+        let usable: Vec<&str> = methods.0.iter().map(|method| method.id.as_str()).collect();
         assert_eq!(usable, ["key"], "those without a terminal");
     }
     // Other errors are not about credentials, and methods alone mean nothing.
