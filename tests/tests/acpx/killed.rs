@@ -22,7 +22,7 @@ fn check_nothing_left(house: &House) {
 /// The client dies before the agent has opened its session, and in the turn.
 #[test]
 fn exec_of_a_killed_client_ends_its_session() {
-    let house = House::new(&["--options", "--slow-init", "700"]);
+    let house = House::new(&["--options", "--slow-init", "500"]);
     let client = Client::new(&house);
     for (number, flags) in [&["--model", "big"][..], &[]].into_iter().enumerate() {
         let prompt = format!("say begun {number}");
@@ -55,7 +55,7 @@ fn exec_of_a_killed_client_ends_its_session() {
 /// Client and gateway die before the model is set: the next gateway sets it, runs the prompt and ends the session.
 #[test]
 fn exec_of_a_killed_client_and_gateway_ends_its_session() {
-    let mut house = House::new(&["--options", "--slow-init", "700"]);
+    let mut house = House::new(&["--options", "--slow-init", "500"]);
     let exec = Client::new(&house).follow(&["--model", "big"], &["exec", "say hello"]);
     until(SOON, "the session exists", || open_sessions(&house) == 1);
     assert!(exec.signal(Signal::KILL));

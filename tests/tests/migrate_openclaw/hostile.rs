@@ -1,17 +1,20 @@
 //! Home directories whose files are of another kind, damaged, or change meanwhile: each is refused by name, nothing hangs,
 //! and no content is printed.
 
-use super::{migrate, now_ms, records, totals};
-use acp_tests::cli::Output;
+use super::{MIGRATE, migrate, now_ms, records, totals};
+use acp_tests::cli::{Output, run};
+use acp_tests::house::GATEWAY;
+use acp_tests::invariants;
 use acp_tests::openclaw_home::{OpenclawHome, key};
 use acp_tests::wait::{LONG, until};
-use acp_tests::world::World;
+use acp_tests::world::{GATEWAY_DB, World, open_read_only};
 use nix::sys::stat::Mode;
 use serde_json::json;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Content of a file that must not be printed.
@@ -132,7 +135,7 @@ fn file_that_changes_while_it_is_read_is_refused() {
     let path = home.dir().join("agents/codex/sessions/sessions.json");
     let text = fs::read_to_string(&path).unwrap();
     // Long enough that each reading overlaps with a change.
-    let long = format!("{text}{}", " ".repeat(60 * 1024 * 1024));
+    let long = format!("{text}{}", " ".repeat(8 * 1024 * 1024));
     fs::write(&path, &long).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -156,4 +159,51 @@ fn file_that_changes_while_it_is_read_is_refused() {
     });
     let output = migrate(&world, &["--dry-run", "--agent", "codex=demo"]).ok();
     assert_eq!(totals(&output)["import"], 1, "{output:#?}");
+}
+
+/// A disk that runs full during the import: all records or none, and the failure is told.
+#[test]
+fn full_disk_leaves_all_or_nothing() {
+    let mount = ["-m", "mount", "-t", "tmpfs", "none", "/mnt"];
+    let tried = Command::new("unshare").args(mount).output();
+    if !tried.as_ref().is_ok_and(|tried| tried.status.success()) {
+        println!("not possible here: mounting a tmpfs: {tried:?}");
+        return;
+    }
+    let world = World::new();
+    let _home = OpenclawHome::small(&world, now_ms());
+    let state = world.dir(GATEWAY);
+    let (mut nothing, mut all) = (0, 0);
+    for kib in [64, 160, 256, 384, 512, 768, 1_024, 2_048, 8_192] {
+        let kept = world.dir(&format!("kept-{kib}"));
+        let import = world.gateway_verb(GATEWAY, &MIGRATE);
+        let line = "mount -t tmpfs -o size=\"$1k\",mode=700 none \"$2\" || exit 99; from=$2 to=$3; shift 3; \"$@\"; code=$?; \
+                    cp -a \"$from/.\" \"$to\"; exit $code";
+        let mut full = Command::new("unshare");
+        full.env_clear().envs(import.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        full.current_dir(import.get_current_dir().unwrap());
+        full.args(["-m", "sh", "-c", line, "sh", &kib.to_string()]).arg(&state).arg(&kept);
+        full.arg(import.get_program()).args(import.get_args());
+        let output = run(&mut full, LONG);
+        let database = kept.join(GATEWAY_DB);
+        let count =
+            || open_read_only(&database).query_row("SELECT count(*) FROM acp_sessions", [], |row| row.get(0));
+        let sessions: i64 = if database.exists() { count().unwrap_or(0) } else { 0 };
+        match (output.code, sessions) {
+            (Some(0), 4) => {
+                invariants::check(&open_read_only(&database));
+                assert_eq!(totals(&output)["import"], 8, "{output:#?}");
+                all += 1;
+            }
+            (Some(code), 0) if code != 0 && code != 99 => {
+                assert!(
+                    output.stdout.contains("\"type\":\"error\"") || totals(&output)["import"] == 0,
+                    "{output:#?}"
+                );
+                nothing += 1;
+            }
+            partial => panic!("{kib} KiB: {partial:?} {output:#?}"),
+        }
+    }
+    assert!(nothing > 0 && all > 0, "{nothing} times nothing, {all} times all");
 }
