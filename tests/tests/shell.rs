@@ -162,3 +162,24 @@ fn colours_follow_flag_then_environment_then_terminal() {
     }
     house.end();
 }
+
+/// Tables and their notes fit the terminal, however narrow; a pipe gets whole lines.
+#[test]
+fn tables_fit_the_terminal() {
+    let (house, key) = house_with_label();
+    let tables: [&[&str]; 3] = [&["sessions", "list"], &["agents", "--all"], &["token", "list"]];
+    for columns in [50, 80] {
+        for args in tables {
+            let mut pty = Pty::start(&mut house.plain(&[args, &["--color", "never"]].concat()), columns, 50);
+            assert_eq!(pty.exit_code(), Some(0), "{}", pty.written());
+            let text =
+                eventually(LONG, "the text is read", || Some(pty.written()).filter(|it| it.ends_with('\n')));
+            let is_row = |line: &&str| line.starts_with(' ');
+            let widest = text.lines().filter(is_row).map(|line| line.trim_end().chars().count()).max();
+            assert!(widest.unwrap_or(0) <= usize::from(columns), "{args:?}, {columns} columns:\n{text}");
+        }
+    }
+    let piped = run(&mut house.plain(&["sessions", "list"]), LONG).ok().stdout;
+    assert!(piped.lines().any(|line| line.contains(&key) && line.contains("fix the build")), "{piped}");
+    house.end();
+}

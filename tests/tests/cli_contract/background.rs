@@ -11,6 +11,7 @@ use acp_tests::world::{GATEWAY_DB, World};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -146,6 +147,26 @@ fn surviving_supervisor_at_another_socket_is_found() {
     let down = world.cli("home", &["down"]).ok().json();
     assert_eq!(down["supervisor_pid"], ready["supervisor_pid"]);
     assert_eq!(world.processes(), [], "nothing is left alive");
+}
+
+/// Without flags both programs mean the same state directory of the user.
+#[test]
+fn supervisor_of_up_is_found_without_flags() {
+    if rustix::process::geteuid().is_root() && Path::new("/var/lib/acp-supervisor").is_dir() {
+        println!("SKIPPED: this machine has a supervisor of the system, which root means without flags");
+        return;
+    }
+    let world = World::new();
+    let run_here = |program: &str, args: &[&str]| {
+        let mut command = world.command(program);
+        command.env("XDG_STATE_HOME", world.dir("xdg")).env_remove("ACP_GATEWAY_STATE_DIR");
+        acp_tests::cli::run(command.args(args), LONG).ok()
+    };
+    let ready = run_here("acp-gateway", &["up", "-d", "--json"]).json();
+    let status = run_here("acp-supervisor", &["status", "--json"]).json();
+    assert_eq!(status["data"]["pid"], ready["supervisor_pid"], "{status}");
+    let down = run_here("acp-gateway", &["down", "--json"]).json();
+    assert_eq!(down["supervisor_pid"], ready["supervisor_pid"], "{down}");
 }
 
 /// `up -d` does not report success while the supervisor of the running gateway is gone.

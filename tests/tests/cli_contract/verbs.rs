@@ -106,6 +106,31 @@ fn sessions_are_named_in_every_way() {
     house.end();
 }
 
+#[test]
+fn session_is_exported_as_markdown_and_as_lines() {
+    let (house, key) = House::new(&[]).with_session();
+    let _ = house.prompt(&key, "say forty two");
+    let export = |more: &[&str]| {
+        run(&mut house.plain(&[&["sessions", "export", &key], more].concat()), LONG).ok().stdout
+    };
+    let markdown = export(&["--md"]);
+    for part in ["## Agent\n\nforty two", "say forty two", "*Ended: end_turn*"] {
+        assert!(markdown.contains(part), "{part}: {markdown}");
+    }
+    let lines = export(&["--jsonl"]);
+    let types: Vec<String> = lines
+        .lines()
+        .map(|line| {
+            let line: serde_json::Value =
+                serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+            line["type"].as_str().unwrap_or_default().to_owned()
+        })
+        .collect();
+    assert!(types.contains(&"prompt".to_owned()), "{types:?}");
+    assert_eq!(types.len(), house.world.history(GATEWAY, &key).len(), "{types:?}");
+    house.end();
+}
+
 /// Without `--json` a failure is text on standard error, and standard output is empty.
 #[test]
 fn output_without_json_is_plain_text() {
