@@ -137,7 +137,8 @@ test-browser: ## Run the modules of the web console in Node, and the console in 
 	if command -v node >/dev/null; then node --test tests/console/*.test.mjs; else echo "SKIPPED: tests/console: there is no node"; fi
 	$(CARGO) build --locked --workspace --bins
 	tests/browser/install.sh "$(TARGET_DIR)/foreign"
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture foreign::
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture quality_foreign::
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=2 foreign:: --skip quality_foreign::
 
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway
 	$(CARGO) build --locked --workspace --bins
