@@ -5,18 +5,37 @@ use acp_core::api::{PermissionView, SessionView};
 use acp_core::rows::BindingStatus;
 use acp_core::sanitize;
 use acp_core::timeouts::{Expiry, format_duration};
+use std::collections::HashSet;
+use std::io::{self, IsTerminal as _};
 
 /// Maximum length of a prompt in `sessions show`, in characters.
 const PROMPT_CHARS_MAX: usize = 48;
+
+/// Columns of the list of sessions.
+const COLUMNS: [&str; 9] =
+    ["SESSION", "AGENT", "STATE", "RUN", "BOUND", "LABEL", "CWD", "ACTIVE", "LAST ERROR"];
+/// Minimum length of a shortened id; an id begins with the time in milliseconds.
+const ID_CHARS_MIN: usize = 12;
+/// Length of an id.
+const ID_CHARS: usize = 32;
 
 /// Formats the list of sessions.
 pub(crate) fn list(views: &[SessionView]) -> String {
     if views.is_empty() {
         return "No sessions. Start one: acp-gateway sessions spawn --agent demo".to_owned();
     }
-    let rows = views.iter().map(|view| {
-        vec![
-            view.session_key.to_string(),
+    list_for(views, io::stdout().is_terminal())
+}
+
+/// Formats a list that is not empty. On a terminal, ids are shortened and columns without values are left out, so that most
+/// lists fit; pipes get whole keys and all columns.
+fn list_for(views: &[SessionView], is_terminal: bool) -> String {
+    let length = if is_terminal { short_id_length(views) } else { usize::MAX };
+    let row = |view: &SessionView| {
+        let id = session_id(view);
+        let key = id.get(..length).map_or_else(|| view.session_key.to_string(), str::to_owned);
+        [
+            key,
             view.agent.to_string(),
             view.state.as_str().to_owned(),
             format_turns(view),
@@ -26,8 +45,26 @@ pub(crate) fn list(views: &[SessionView]) -> String {
             age(view.last_activity_at_ms),
             view.last_error.as_ref().map_or(String::new(), |failure| failure.code.to_string()),
         ]
-    });
-    table(&["SESSION", "AGENT", "STATE", "RUN", "BOUND", "LABEL", "CWD", "ACTIVE", "LAST ERROR"], rows)
+    };
+    let rows: Vec<[String; COLUMNS.len()]> = views.iter().map(row).collect();
+    let has_value = |column: usize| rows.iter().any(|row| !matches!(row[column].as_str(), "" | "-"));
+    let shown: Vec<usize> = (0..COLUMNS.len()).filter(|at| !is_terminal || has_value(*at)).collect();
+    let head: Vec<&str> = shown.iter().map(|at| COLUMNS[*at]).collect();
+    table(&head, rows.iter().map(|row| shown.iter().map(|at| row[*at].clone()).collect()))
+}
+
+fn session_id(view: &SessionView) -> &str {
+    view.session_key.as_str().rsplit(':').next().unwrap_or_default()
+}
+
+/// Returns the number of characters after which the ids of the listed sessions differ.
+fn short_id_length(views: &[SessionView]) -> usize {
+    let is_distinct = |length: &usize| {
+        let starts: HashSet<Option<&str>> =
+            views.iter().map(|view| session_id(view).get(..*length)).collect();
+        starts.len() == views.len()
+    };
+    (ID_CHARS_MIN..ID_CHARS).find(is_distinct).unwrap_or(usize::MAX)
 }
 
 /// Formats the running turn and the number of queued ones.

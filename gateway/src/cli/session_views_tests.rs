@@ -39,3 +39,19 @@ fn modes_models_and_options_of_the_agent_have_a_row_each() {
         ]
     );
 }
+
+#[test]
+fn list_of_a_terminal_has_short_ids_and_no_empty_column() {
+    let view = |key: &str| SessionView::from(session_row(&SessionKey::parse(key).unwrap()));
+    let one = "agent:demo:acp:01a2222692ba729398fe3c9357f04963";
+    let two = "agent:demo:acp:01a2222692ba72a398fe3c9357f04963";
+    let views = [view(one), view(two)];
+    let piped = list_for(&views, false);
+    assert!(piped.contains(one) && piped.contains("BOUND") && piped.contains("LAST ERROR"), "{piped}");
+    let shown = list_for(&views, true);
+    assert!(!shown.contains("BOUND") && !shown.contains("LAST ERROR") && shown.contains("CWD"), "{shown}");
+    let ids: Vec<&str> = shown.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(ids, ["01a2222692ba729", "01a2222692ba72a"]);
+    let other = [view("agent:demo:acp:1"), view(one)];
+    assert!(list_for(&other, true).contains("agent:demo:acp:1"));
+}

@@ -164,7 +164,7 @@ fn supervisor_of_up_is_found_without_flags() {
     };
     let ready = run_here("acp-gateway", &["up", "-d", "--json"]).json();
     let status = run_here("acp-supervisor", &["status", "--json"]).json();
-    assert_eq!(status["data"]["pid"], ready["supervisor_pid"], "{status}");
+    assert_eq!(status["pid"], ready["supervisor_pid"], "{status}");
     let down = run_here("acp-gateway", &["down", "--json"]).json();
     assert_eq!(down["supervisor_pid"], ready["supervisor_pid"], "{down}");
 }

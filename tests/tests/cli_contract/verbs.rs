@@ -114,7 +114,7 @@ fn session_is_exported_as_markdown_and_as_lines() {
         run(&mut house.plain(&[&["sessions", "export", &key], more].concat()), LONG).ok().stdout
     };
     let markdown = export(&["--md"]);
-    for part in ["## Agent\n\nforty two", "say forty two", "*Ended: end_turn*"] {
+    for part in ["## Agent\n", "\n\nforty two\n", "\nsay forty two\n", "*Ended: end_turn*"] {
         assert!(markdown.contains(part), "{part}: {markdown}");
     }
     let lines = export(&["--jsonl"]);

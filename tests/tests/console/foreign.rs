@@ -30,8 +30,11 @@ impl Desk {
     /// The same with another house, whose gateway has this configuration. `None`, aloud, without a browser.
     pub(crate) fn planned(build: impl FnOnce(&str) -> House) -> Option<Self> {
         let dir = browser_dir()?;
-        // Free a moment ago: a gateway that starts again needs the same one.
-        let at = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).unwrap();
+        // Free a moment ago: a gateway that starts again needs the same one. Below those that the kernel gives to the
+        // connections of browsers in other tests.
+        let port = || u16::try_from(uuid::Uuid::now_v7().as_u128() % 12_000).unwrap() + 20_000;
+        let free = std::iter::repeat_with(|| TcpListener::bind(("127.0.0.1", port())));
+        let at = free.flatten().next().and_then(|free| free.local_addr().ok()).unwrap();
         let house = build(&format!("[northbound]\nlisten = [\"unix\", \"{at}\"]\n"));
         Some(Self { dir, house, at })
     }
