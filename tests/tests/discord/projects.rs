@@ -5,7 +5,7 @@ use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::core::faults::{RestFate, When};
 use acp_tests::fake_discord::core::model::Id;
 use acp_tests::house::AGENT;
-use acp_tests::wait::{SOON, until};
+use acp_tests::wait::{SOON, eventually, until};
 use serde_json::json;
 
 const HISTORY: &str = "GET /channels/{}/messages";
@@ -208,5 +208,20 @@ fn account_may_require_mentions_and_be_limited_to_channels() {
     stage.said(thread, "/acp spawn");
     // Only the private replies.
     assert_eq!((stage.told(elsewhere).len(), stage.told(below).len()), (1, 1));
+    stage.end();
+}
+
+/// The text about a missing sign-in comes once, though both the session and its prompt fail.
+#[test]
+fn missing_sign_in_is_told_once() {
+    let stage = Stage::new(&["--auth-required"], "");
+    let stage = add_project(stage, "");
+    stage.fake.post(stage.ann, stage.channel, "say hello");
+    let thread = eventually(SOON, "a thread is opened", || stage.fake.threads_of(stage.channel).pop()).id;
+    let count = |part: &str| texts(&stage.told(thread)).iter().filter(|text| text.contains(part)).count();
+    until(SOON, "the sign-in is named", || count("Any key will do") > 0);
+    stage.fake.post(stage.ann, thread, "/acp status");
+    until(SOON, "the status is shown", || count("ACP_AUTH_REQUIRED") > 0);
+    assert_eq!(count("Any key will do"), 1, "{:?}", texts(&stage.told(thread)));
     stage.end();
 }
