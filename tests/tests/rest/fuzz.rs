@@ -277,6 +277,7 @@ fn every_answer_to_a_generated_request_is_documented() {
     let socket = house.world.path(GATEWAY).join("gateway.sock");
     let text = |text: &str| text.to_owned();
     let known = BTreeMap::from([
+        ("Acp-As", vec![key.clone(), text(AGENT)]),
         ("key", vec![key]),
         ("run", vec![run.clone()]),
         ("run_id", vec![run]),

@@ -293,17 +293,18 @@ impl ConnectionState {
         routed
     }
 
-    /// Takes rows of a session for a stream. Nothing is taken if the session moved to another stream meanwhile, or
-    /// if the rows do not follow its cursor `after`.
+    /// Takes rows of a session for a stream. Nothing is taken if a newer stream has replaced this one or the session moved to
+    /// another stream meanwhile, or if the rows do not follow its cursor `after`.
     pub fn take_rows(
         &mut self,
-        scope: &StreamScope,
+        ticket: &StreamTicket,
         session: &SessionKey,
         after: u64,
         rows: &[EventRow],
         out: &mut Vec<Frame>,
     ) -> RowsTaken {
-        if self.route(session) != *scope || self.is_waiting(session) {
+        let scope = &ticket.scope;
+        if !self.is_open(ticket) || self.route(session) != *scope || self.is_waiting(session) {
             return RowsTaken::All;
         }
         match self.sessions.get_mut(session).filter(|view| view.cursor() == after) {
@@ -323,20 +324,21 @@ impl ConnectionState {
         }
     }
 
-    /// Answers a load on this stream, see [`SessionView::finish_load`]. Does nothing if the session moved to another stream
-    /// meanwhile, which then answers.
+    /// Answers a load on this stream, see [`SessionView::finish_load`]. Does nothing if a newer stream has replaced this one or
+    /// the session moved to another stream meanwhile, which then answers.
     ///
     /// # Errors
     /// [`QueueFull`].
     pub fn finish_load(
         &mut self,
-        scope: &StreamScope,
+        ticket: &StreamTicket,
         session: &SessionKey,
         result: &str,
         pending: &[PendingQuestion],
         out: &mut Vec<Frame>,
     ) -> Result<(), QueueFull> {
-        if self.route(session) != *scope {
+        let scope = &ticket.scope;
+        if !self.is_open(ticket) || self.route(session) != *scope {
             return Ok(());
         }
         let Some(view) = self.sessions.get_mut(session) else { return Ok(()) };

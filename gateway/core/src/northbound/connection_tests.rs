@@ -47,22 +47,22 @@ fn newest_stream_wins_and_the_old_one_does_not_close_it() {
 #[test]
 fn stream_that_opens_late_carries_all_but_the_first_frame() {
     let (mut state, own) = (state(), StreamScope::Session(key(1)));
-    let connection = state.open_stream(StreamScope::Connection).unwrap().scope;
+    let connection = state.open_stream(StreamScope::Connection).unwrap();
     state.load(&key(1), 0, 2, "1");
     let rows = [row(&key(1), 1), row(&key(1), 2)];
     let mut out = Vec::new();
     assert_eq!(state.take_rows(&connection, &key(1), 0, &rows, &mut out), RowsTaken::All);
     assert_eq!((out.len(), state.waiting_sessions()), (1, vec![key(1)]));
-    assert_eq!(state.routed_to(&connection), []);
+    assert_eq!(state.routed_to(&connection.scope), []);
     assert_eq!(state.take_rows(&connection, &key(1), 1, &rows, &mut out), RowsTaken::All);
     assert_eq!(out.len(), 1, "the rest waits");
     let ticket = state.open_stream(own.clone()).unwrap();
     assert_eq!((state.routed_to(&own), state.waiting_sessions()), (vec![(key(1), 1)], vec![]));
-    assert_eq!(state.take_rows(&own, &key(1), 1, &rows[1..], &mut out), RowsTaken::Loaded);
+    assert_eq!(state.take_rows(&ticket, &key(1), 1, &rows[1..], &mut out), RowsTaken::Loaded);
     // The other stream has asked for the answer before; it belongs to the new one.
     state.finish_load(&connection, &key(1), "{}", &[], &mut out).unwrap();
     assert_eq!(out.len(), 2);
-    state.finish_load(&own, &key(1), "{}", &[], &mut out).unwrap();
+    state.finish_load(&ticket, &key(1), "{}", &[], &mut out).unwrap();
     assert!(out.len() == 3 && out[2].id.is_some(), "{out:?}");
     // It ends, and is opened again when the client sees a frame of the session.
     state.close_stream(&ticket);
@@ -92,18 +92,36 @@ fn load_stays_on_its_stream_until_it_is_answered() {
     state.load(&key(1), 0, 2, "1");
     state.stop_waiting(&key(1));
     // The client opens the other stream in the middle of the replay.
-    let _ = state.open_stream(own.clone()).unwrap();
+    let other = state.open_stream(own.clone()).unwrap();
     assert_eq!(state.route(&key(1)), StreamScope::Connection);
     let mut out = Vec::new();
     let rows = [row(&key(1), 1), row(&key(1), 2)];
-    assert_eq!(state.take_rows(&own, &key(1), 0, &rows, &mut out), RowsTaken::All);
+    assert_eq!(state.take_rows(&other, &key(1), 0, &rows, &mut out), RowsTaken::All);
     assert!(out.is_empty(), "nothing on the other stream");
-    let taken = state.take_rows(&connection.scope, &key(1), 0, &rows, &mut out);
+    let taken = state.take_rows(&connection, &key(1), 0, &rows, &mut out);
     assert_eq!((taken, out.len()), (RowsTaken::Loaded, 2));
-    state.finish_load(&connection.scope, &key(1), "{}", &[], &mut out).unwrap();
+    state.finish_load(&connection, &key(1), "{}", &[], &mut out).unwrap();
     assert_eq!(out.len(), 3);
     assert!(out.iter().all(|frame| frame.id.is_none()), "no places on a shared stream");
     assert_eq!(state.route(&key(1)), own, "then the stream of the session");
+}
+
+/// A client that lost its stream opens it again while the old one still reads.
+#[test]
+fn replaced_stream_takes_no_rows_that_the_new_one_repeats() {
+    let (mut state, own) = (state(), StreamScope::Session(key(1)));
+    state.attach(&key(1));
+    let old = state.open_stream(own.clone()).unwrap();
+    let (mut out, first) = (Vec::new(), [row(&key(1), 1)]);
+    assert_eq!(state.take_rows(&old, &key(1), 0, &first, &mut out), RowsTaken::All);
+    let last = out[0].id.unwrap();
+    let new = state.open_stream(own.clone()).unwrap();
+    state.rewind(&own, last);
+    let rows = [row(&key(1), 2)];
+    assert_eq!(state.take_rows(&old, &key(1), 1, &rows, &mut out), RowsTaken::All);
+    assert_eq!((out.len(), state.routed_to(&own)), (1, vec![(key(1), 1)]));
+    state.take_rows(&new, &key(1), 1, &rows, &mut out);
+    assert_eq!((out.len(), state.routed_to(&own)), (2, vec![(key(1), 2)]));
 }
 
 #[test]
@@ -141,6 +159,7 @@ fn open_sessions_are_capped() {
 #[test]
 fn unread_frames_of_all_sessions_together_are_bounded() {
     let mut state = state();
+    let connection = state.open_stream(StreamScope::Connection).unwrap();
     for n in 0..5 {
         state.attach(&key(n));
         state.stop_waiting(&key(n));
@@ -149,7 +168,7 @@ fn unread_frames_of_all_sessions_together_are_bounded() {
     }
     // What is read makes room.
     let mut out = Vec::new();
-    state.take_rows(&StreamScope::Connection, &key(0), 0, &[], &mut out);
+    state.take_rows(&connection, &key(0), 0, &[], &mut out);
     assert_eq!((out.len(), state.push(None, "{}".to_owned())), (1, Ok(())));
 }
 
@@ -171,10 +190,11 @@ fn frames_of_a_session_that_is_detached_reach_the_connection() {
     let errors = out.drain(1..).map(|frame| serde_json::from_str::<serde_json::Value>(&frame.json).unwrap());
     let ids: Vec<_> = errors.map(|error| (error["id"].clone(), error["error"]["code"].clone())).collect();
     assert_eq!(ids, [(json!(8), json!(-32002)), (json!(7), json!(-32002))]);
+    let connection = state.open_stream(StreamScope::Connection).unwrap();
     // Late rows of a detached session create no state.
     for seq in 1..10_000 {
         let rows = [row(&key(1), seq)];
-        state.take_rows(&StreamScope::Connection, &key(1), seq - 1, &rows, &mut out);
+        state.take_rows(&connection, &key(1), seq - 1, &rows, &mut out);
     }
     assert_eq!((out.len(), state.sessions().len()), (1, 0));
 }

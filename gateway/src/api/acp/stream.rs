@@ -135,19 +135,18 @@ impl StreamReader {
         after: u64,
         out: &mut Vec<Frame>,
     ) -> Result<(), Failure> {
-        let scope = &self.ticket.scope;
         let rows =
             self.server.service.events_after(session, Some(after), BATCH_ROWS, BATCH_BYTES).await?.rows;
         let before = out.len();
         let (taken, cursor) = {
             let mut state = self.connection.state();
-            let taken = state.take_rows(scope, session, after, &rows, out);
+            let taken = state.take_rows(&self.ticket, session, after, &rows, out);
             (taken, state.session(session).map_or(after, |view| view.cursor()))
         };
         self.leave_skipped(session);
         if taken == RowsTaken::Loaded {
             let (result, pending) = attach::loaded(&self.server, session, cursor).await?;
-            let finished = self.connection.state().finish_load(scope, session, &result, &pending, out);
+            let finished = self.connection.state().finish_load(&self.ticket, session, &result, &pending, out);
             self.connection.after_push(finished);
             self.leave_skipped(session);
         } else if !rows.is_empty() && out.len() == before && taken == RowsTaken::All {
