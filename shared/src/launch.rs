@@ -128,7 +128,7 @@ pub struct Landlock {
     /// Absolute paths of directories and files that the tree may write to. Reading and executing are not
     /// restricted.
     pub write: Vec<String>,
-    /// Directories that are created as the user of the tree if they do not exist, and that it may write to.
+    /// Writable directories that the tree's user creates if they do not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub private: Vec<PrivateDirectory>,
     /// Restrict signals and abstract Unix sockets to the tree itself, if the kernel supports that.
@@ -141,7 +141,7 @@ pub struct Landlock {
 pub struct PrivateDirectory {
     /// Absolute path of the home directory. It exists, and may contain links.
     pub home: String,
-    /// Path below it; a link in it is refused.
+    /// Path below the home directory. A symbolic link in this path is refused.
     pub below: String,
 }
 

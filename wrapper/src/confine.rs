@@ -55,13 +55,13 @@ pub(crate) struct Confinement {
     pub(crate) no_new_privs: bool,
     /// Landlock ruleset to enforce.
     pub(crate) ruleset: Option<OwnedFd>,
-    /// Directories that the child creates as its user and adds to the ruleset.
+    /// Writable directories that the child creates as its user.
     pub(crate) private: Vec<PrivatePath>,
     /// True if a working directory whose path contains links is refused.
     pub(crate) cwd_without_links: bool,
 }
 
-/// Directory that the child creates, and that may then be written to.
+/// Writable directory that the child creates.
 #[derive(Debug)]
 pub(crate) struct PrivatePath {
     /// Home directory of the user; its path may have links.

@@ -22,7 +22,7 @@ const KERNEL_SIGSET_BYTES: usize = SIGNAL_MAX as usize / 8;
 const EXIT_NOT_RELEASED: c_int = 125;
 /// Size of the report about a failed start, in bytes: the [`ExecStep`], then the errno.
 pub(crate) const REPORT_BYTES: usize = 5;
-/// Flags that open a directory without reading it.
+/// Flags of open(2) for a directory whose entries are not read.
 const DIRECTORY: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
 /// Descriptors of the child after the fork. All of them have numbers above 2.
 #[derive(Debug)]

@@ -122,7 +122,7 @@ pub struct SessionRow {
     /// Person who requested the session, by the name that the channel verified. This person owns the session,
     /// regardless of bindings. Empty if unknown.
     pub asked_by: String,
-    /// Session that spawned this one, if any: its direct parent.
+    /// Direct parent: the session that spawned this one, if any.
     pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.
     pub parent_session_key: Option<SessionKey>,
@@ -159,9 +159,9 @@ acp_shared::named! {
         Due = "due",
         /// A conversation of the session shows it.
         Bound = "bound",
-        /// It is a prompt of the requester.
+        /// The completion is a prompt of the requester.
         Delivered = "delivered",
-        /// The requester read it while it waited for the run.
+        /// A call of the requester returned the end of the run.
         Taken = "taken",
         /// The requester is closed.
         Dropped = "dropped",

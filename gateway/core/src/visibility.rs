@@ -49,7 +49,7 @@ impl AgentToAgent {
 }
 
 acp_shared::named! {
-    /// What a requester wants to do with a session.
+    /// Action of a requester on a session.
     #[derive(Hash)]
     pub enum Action {
         /// See it in a list.
@@ -63,7 +63,7 @@ acp_shared::named! {
     }
 }
 
-/// Agent that asks for other sessions, and the settings that apply to it.
+/// Agent as the requester of an operation on sessions, with its settings of visibility.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AgentRequester {
     /// Session of the agent; `None` for an agent without one, which owns nothing.
@@ -101,7 +101,7 @@ impl AgentRequester {
             gateway_instance_id,
             is_sandboxed,
             visibility: configured.min(limit),
-            // A message beyond its limit would widen what it reaches.
+            // `send` reaches sessions beyond the visibility, which the sandbox limits.
             between: AgentToAgent { send: between.send && !is_sandboxed, ..between },
         }
     }

@@ -33,12 +33,12 @@ const KNOWN_MAX: usize = 10_000;
 /// Start of every session key, which no name of an agent has.
 const KEY_START: &str = "agent:";
 
-/// What a principal that sees only some sessions gets of a route.
+/// Share of a route's response for a principal that sees only some sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// The same as others: the route shows no session.
     Nothing,
-    /// The session `{key}`, if it may do this with it.
+    /// The session `{key}`, if the principal may perform this action on it.
     Session(Action),
     /// What the handler selects for it.
     Selected,

@@ -32,7 +32,7 @@ const CANCELLED: &str = "notifications/cancelled";
 struct Calls {
     client: GatewayClient,
     waiting: JoinSet<Option<String>>,
-    /// Those that wait for answers, by their id.
+    /// Tasks of requests that wait for answers, by request id.
     open: HashMap<String, AbortHandle>,
     /// Lines to send, with the ids of requests.
     held: VecDeque<(Option<String>, String)>,
@@ -116,7 +116,7 @@ enum Read {
     Request(String),
     /// The request with this id is cancelled.
     Cancelled(String),
-    /// No message: the gateway answers what is wrong.
+    /// Invalid message: the gateway answers with the error.
     Unreadable,
     /// No answer.
     Other,

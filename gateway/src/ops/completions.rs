@@ -69,7 +69,7 @@ pub(crate) async fn run(store: Store, manager: Arc<Manager>, stop: CancellationT
     }
 }
 
-/// Delivers one completion, or gives it up if its requester is closed.
+/// Delivers one completion, or drops it if the requester is closed.
 async fn deliver(store: &Store, manager: &Manager, due: DueCompletion) -> Result<(), Failure> {
     let DueCompletion { requester, session, run } = due;
     let (run_id, session_key) = (run.run_id, &session.session_key);
@@ -80,7 +80,7 @@ async fn deliver(store: &Store, manager: &Manager, due: DueCompletion) -> Result
     };
     let answer = read_answer(store, &session, &run).await?;
     let mut prompt = completion_prompt(&session, &run, answer, &manager.secrets(&session));
-    // A turn with a permission mode of its own does not get a wider one by the sessions that it spawns.
+    // The permission mode of a turn also limits the prompts about its spawned sessions.
     prompt.permissions.mode = run.permissions.mode.map(|mode| stricter(mode, requester.options.permission));
     let requester = &requester.session_key;
     let key = completion_key(&run).unwrap_or_else(|_| IdempotencyKey::mint());

@@ -12,7 +12,7 @@ use acp_shared::ids::{RunId, SessionKey};
 /// Completion that a requester gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueCompletion {
-    /// The session that spawned the other one; `None` if it does not exist.
+    /// Requester of the completion; `None` if that session does not exist.
     pub requester: Option<SessionRow>,
     /// The spawned session.
     pub session: SessionRow,
@@ -67,7 +67,7 @@ pub fn deliver(tx: &Tx<'_>, run_id: RunId) -> Result<(), StoreError> {
     if tx.run(SQL, params![run_id, tx.now_ms()])? == 1 { Ok(()) } else { Err(StoreError::UsedMeanwhile) }
 }
 
-/// Ends a completion that was not delivered. Returns false if there is none.
+/// Ends an undelivered completion. Returns false if there is none.
 fn settle(tx: &Tx<'_>, run_id: RunId, state: CompletionState, reason: &str) -> Result<bool, StoreError> {
     const SQL: &str = "UPDATE acp_completions SET state = ?2, reason = ?3, updated_at = ?4 \
         WHERE run_id = ?1 AND state IN ('awaited','due')";

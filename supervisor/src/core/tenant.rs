@@ -266,7 +266,7 @@ fn landlock(tenant: &Tenant, directories: &SpawnDirectories, home: Option<&str>)
             write.push(dir.to_owned());
         }
     }
-    // A program that gets no usable HOME reports it.
+    // Without a usable HOME there is no private home directory; the bridge of acpx reports that.
     let private = home.filter(|home| home.starts_with('/')).into_iter().flat_map(|home| {
         let directory = |below: &String| PrivateDirectory { home: home.to_owned(), below: below.clone() };
         directories.private.iter().map(directory)

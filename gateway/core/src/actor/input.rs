@@ -26,7 +26,7 @@ pub struct StepContext {
     pub now_ms: u64,
     /// Unused lease id, for a lease that the step may create.
     pub fresh_lease: LeaseId,
-    /// Unused token, for the session tools of that lease; without one it gets none.
+    /// Unused token for the session tools of that lease; `None` for a lease without them.
     pub fresh_token: Option<BearerToken>,
 }
 
@@ -260,13 +260,13 @@ pub struct AgentProfile {
     pub permission: PermissionMode,
     /// Non-interactive policy of new sessions, for requests without a person to ask.
     pub non_interactive: NonInteractive,
-    /// Session tools of the agent, if it has them.
+    /// Session tools of the agent; `None` if they are off.
     pub session_tools: Option<SessionTools>,
     /// Reason why the agent must not be started; only a running process is followed.
     pub refused: Option<Failure>,
 }
 
-/// Where an agent finds the session tools.
+/// Program and socket of an agent's session tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionTools {
     /// Program of the bridge.

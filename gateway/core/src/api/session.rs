@@ -77,7 +77,7 @@ pub struct SessionView {
     /// Root of the session's tree; the session itself if a person spawned it. Null if it is unknown.
     #[schema(value_type = Option<String>)]
     pub owner_session_key: Option<SessionKey>,
-    /// Session that spawned this one, if any: its direct parent.
+    /// Direct parent: the session that spawned this one, if any.
     #[schema(value_type = Option<String>)]
     pub spawned_by: Option<SessionKey>,
     /// Parent session, if any.

@@ -138,7 +138,7 @@ pub struct AgentConfig {
     /// Gives the agent the session tools: an MCP server through which it lists, reads, prompts and spawns sessions of
     /// this gateway. Default: false. Ours.
     pub session_tools: bool,
-    /// Agents whose sessions it may spawn with them. Default: none, its own. Ours.
+    /// Agents whose sessions may be spawned with the session tools. Default: only the agent itself. Ours.
     pub spawn_agents: Option<Vec<AgentName>>,
     /// Additional directories of its sessions, after `acp.additional_directories`. Default: empty.
     pub additional_directories: Vec<PathBuf>,

@@ -183,7 +183,7 @@ impl ClientCall {
         }
     }
 
-    /// Returns what the call does with the session that it names.
+    /// Returns the action of the call on its session.
     pub const fn action(&self) -> Action {
         match self {
             Self::Prompt(_) | Self::Steer(_) => Action::Send,

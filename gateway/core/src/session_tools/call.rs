@@ -1,4 +1,4 @@
-//! Tools and their arguments: the schemas that agents see, and the checks of what they send.
+//! Tools and their arguments: published schemas, and checks of received arguments.
 
 use crate::config::SessionMode;
 use serde::Deserialize;

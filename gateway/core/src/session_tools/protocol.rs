@@ -22,7 +22,7 @@ const UNSUPPORTED_VERSION: i64 = -32022;
 /// Time for which a client may keep the answer to `server/discover` and `tools/list`, in milliseconds.
 const TTL_MS: u64 = 60_000;
 
-/// What the server tells about itself.
+/// Description of the server.
 #[derive(Debug, Clone, Copy)]
 pub struct ServerFacts<'a> {
     /// Version of this program.

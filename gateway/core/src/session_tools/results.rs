@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Maximum size of a result as JSON text, in bytes.
 pub const RESULT_BYTES_MAX: usize = 80_000;
-/// Room for the members that say what was left out.
+/// Size reserved for the members about omitted rows, in bytes.
 const NOTE_BYTES: usize = 200;
 /// Maximum length of the text of a failure, in characters.
 const FAILURE_CHARS_MAX: usize = 4_000;

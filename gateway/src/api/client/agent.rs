@@ -63,7 +63,7 @@ impl GatewayClient {
     }
 }
 
-/// Failure of a request that may have been taken. An agent that repeats it could send twice.
+/// Failure of a request whose effect is unknown. A repetition could send a message twice.
 fn unanswered() -> Failure {
     let text = "The gateway does not answer. It may have taken the request: once it answers again, look with sessions_list and \
          sessions_history before you repeat it.";

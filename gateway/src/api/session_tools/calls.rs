@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 const PAGE_ROWS: u32 = 500;
 /// Size of a page of the journal, in bytes.
 const PAGE_BYTES: usize = 1024 * 1024;
-/// Maximum number of sessions that one call looks at; the next call continues there.
+/// Maximum number of sessions read by one call; `next_cursor` continues after them.
 const LISTED_ROWS_MAX: usize = 5_000;
 /// Maximum number of journal rows that one call reads.
 const HISTORY_ROWS_MAX: u64 = 2_000;

@@ -54,14 +54,14 @@ pub(crate) fn router(api: Api, metrics: Metrics, clock: Clock) -> Router {
 
 /// Reason for the refusal of a request, for logs and metrics.
 #[derive(Debug, Clone, Copy)]
-enum Refusal {
+enum RefusalReason {
     NoToken,
     BadToken,
     SwitchedOff,
     Stranger,
 }
 
-impl Refusal {
+impl RefusalReason {
     const fn reason(self) -> &'static str {
         match self {
             Self::NoToken => "no_token",
@@ -109,22 +109,22 @@ impl SessionTools {
     ///
     /// # Errors
     /// Those of the service. Inside: why the request is refused.
-    async fn requester(&self, request: &Parts) -> Result<Result<SessionRow, Refusal>, Failure> {
+    async fn requester(&self, request: &Parts) -> Result<Result<SessionRow, RefusalReason>, Failure> {
         let service = self.api.service.as_ref();
         let header = request.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let Some(token) = header.and_then(of_authorization) else { return Ok(Err(Refusal::NoToken)) };
+        let Some(token) = header.and_then(of_authorization) else { return Ok(Err(RefusalReason::NoToken)) };
         let Some((key, lease)) = service.lease_of_token(token.digest()).await? else {
-            return Ok(Err(Refusal::BadToken));
+            return Ok(Err(RefusalReason::BadToken));
         };
         let own = match service.session(&key).await {
             Ok(own) if own.state != SessionState::Closed => own,
-            Ok(_) => return Ok(Err(Refusal::BadToken)),
+            Ok(_) => return Ok(Err(RefusalReason::BadToken)),
             Err(failure) => return Err(failure),
         };
         if !service.config().config.agents.get(&own.agent).is_some_and(|agent| agent.session_tools) {
-            return Ok(Err(Refusal::SwitchedOff));
+            return Ok(Err(RefusalReason::SwitchedOff));
         }
-        Ok(if self.is_of_lease(request, lease).await? { Ok(own) } else { Err(Refusal::Stranger) })
+        Ok(if self.is_of_lease(request, lease).await? { Ok(own) } else { Err(RefusalReason::Stranger) })
     }
 
     /// True if the peer is a process of the lease.
@@ -135,7 +135,7 @@ impl SessionTools {
     }
 
     /// Answers every refused request in the same way.
-    fn refuse(&self, request: &Parts, refusal: Refusal) -> Response {
+    fn refuse(&self, request: &Parts, refusal: RefusalReason) -> Response {
         let reason = refusal.reason();
         self.metrics.api_refused(AGENTS, reason);
         let peer = request.extensions.get::<AgentPeer>();

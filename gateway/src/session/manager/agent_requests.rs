@@ -51,7 +51,7 @@ fn is_interactive(turn: Option<&RunRow>) -> bool {
     turn.is_some_and(|turn| turn.state == RunState::Running && turn.interactive)
 }
 
-/// Returns the agents whose sessions an agent may spawn: those of its list, or its own. A sandboxed agent spawns none.
+/// Returns the agents whose sessions an agent may spawn: its `spawn_agents`, or else itself. A sandboxed agent spawns none.
 pub(crate) fn spawnable_agents(config: &Config, agent: &AgentName) -> Vec<AgentName> {
     if is_sandboxed(config, agent) {
         return Vec::new();
