@@ -20,6 +20,8 @@ export function PermissionCard({ row, compact = false }) {
   const [busy, setBusy] = useState(/** @type {string | null} */ (null));
   const [error, setError] = useState(/** @type {any} */ (null));
   const card = useRef(/** @type {HTMLElement | null} */ (null));
+  const shownAt = useRef(performance.now());
+  const [isEarly, setEarly] = useState(false);
   const mayAnswer = shared.console.may("approve");
   const answer = async (/** @type {string} */ name, /** @type {Record<string, unknown>} */ body) => {
     setBusy(name);
@@ -46,11 +48,21 @@ export function PermissionCard({ row, compact = false }) {
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
           kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id}
           disabled=${!mayAnswer || (busy !== null && busy !== option.option_id)}
-          onClick=${() => answer(option.option_id, { option_id: option.option_id })}>
+          onClick=${(/** @type {MouseEvent} */ event) => isUnaimed(event, shownAt.current) ? setEarly(true)
+            : answer(option.option_id, { option_id: option.option_id })}>
           <${Name} text=${option.name || option.option_id} />${noteOf(option)}</${Button}>`)}</div>`}
+    ${isEarly ? html`<p class="hint" role="status">The request appeared in the moment of the click. Choose again.</p>` : null}
     ${mayAnswer ? null : html`<p class="hint">Your token may not answer. It needs the scope <code>approve</code>.</p>`}
     <${ErrorNote} error=${error} what="The answer was not taken" />
   </section>`;
+}
+
+/** Time after the appearance of a request in which a click was meant for something else, in milliseconds. */
+const UNAIMED_MS = 500;
+
+/** True for a click of a pointer on a request that has just appeared below it, such as the second one of a double click. @param {MouseEvent} event @param {number} shownAt */
+function isUnaimed(event, shownAt) {
+  return event.detail > 0 && performance.now() - shownAt < UNAIMED_MS;
 }
 
 /** Time after an answer in which the row of its session may take the focus, in milliseconds. */

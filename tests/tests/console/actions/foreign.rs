@@ -345,7 +345,17 @@ fn background_request_notifies_and_marks_the_title() {
     desk.house.end();
 }
 
-/// The pages of those who look after a gateway.
+/// Clicks the first answer of the next request as soon as it is there, as the second click of a double click does.
+fn click_what_appears(page: &Page<'_>) {
+    let _ = page.eval(
+        "void new MutationObserver((_, observer) => { const button = document.querySelector('.permission .answers button'); \
+         if (!button) return; observer.disconnect(); \
+         button.dispatchEvent(new MouseEvent('click', { bubbles: true, detail: 2 })); \
+         }).observe(document.body, { childList: true, subtree: true })",
+    );
+}
+
+/// The pages of those who look after a gateway. An answer is taken only from a click that was meant for it.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn answers_health_processes_and_tokens_are_shown() {
@@ -358,8 +368,13 @@ fn answers_health_processes_and_tokens_are_shown() {
     let console = open(&desk.house, &[]);
     page.open(&format!("http://{}/#code={}", console.at, console.code));
     page.until("the list of sessions", "document.querySelector('.sessions')");
+    click_what_appears(&other);
     let turn = ask(&desk, &key, "permission Delete everything");
-    other.until("the request", "document.querySelector('.permission .answers button')");
+    other.until(
+        "the click is not taken",
+        "document.querySelector('.permission')?.innerText.includes('Choose again')",
+    );
+    other.until("the request is at rest", "(window.seenAt ??= performance.now()) + 600 < performance.now()");
     other.click("button", "reject once");
     let _ = turn.finish(LONG);
     page.click("link", "Answers");
