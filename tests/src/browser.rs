@@ -1,7 +1,8 @@
 //! A real Chromium without a window, driven over its DevTools protocol: what a person sees, clicks and types, and what the
 //! browser complains about.
 
-use crate::wait::{LONG, SOON, eventually};
+use crate::processes;
+use crate::wait::{LONG, SOON, eventually, until};
 use crate::world::World;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -60,10 +61,12 @@ pub fn browser_dir() -> Option<PathBuf> {
     None
 }
 
-/// A running browser. Dropping it kills it.
+/// A running browser. Dropping it kills it, and waits for its helpers.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
+    /// Directory of its profile, and its `HOME`.
+    profile: PathBuf,
     /// Connection to the browser, and events that nobody has read yet.
     wire: RefCell<(WebSocket<TcpStream>, Vec<Value>)>,
     next_id: AtomicU64,
@@ -71,9 +74,14 @@ pub struct Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Its own child, which is not reaped yet; its helpers end with it.
+        // Its own child, which is not reaped yet; its helpers notice its end.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        let home = self.profile.display().to_string();
+        let helpers = || processes::list_under_or_with_env(&self.profile, "HOME", &home);
+        if !std::thread::panicking() {
+            until(SOON, "the helpers of the browser have ended", || helpers().is_empty());
+        }
     }
 }
 
@@ -115,7 +123,7 @@ impl Browser {
         let limited = stream.set_read_timeout(Some(LONG)).and_then(|()| stream.set_nodelay(true));
         limited.unwrap_or_else(|e| panic!("{e}"));
         let (socket, _) = tungstenite::client(&url, stream).unwrap_or_else(|e| panic!("{url}: {e}"));
-        Self { child, wire: RefCell::new((socket, Vec::new())), next_id: AtomicU64::new(1) }
+        Self { child, profile, wire: RefCell::new((socket, Vec::new())), next_id: AtomicU64::new(1) }
     }
 
     /// Calls a method and returns its result.

@@ -26,11 +26,13 @@ export function PermissionCard({ row, compact = false }) {
   const answer = async (/** @type {string} */ name, /** @type {Record<string, unknown>} */ body) => {
     setBusy(name);
     setError(null);
+    // The stream may take the card away before the response is there.
+    const place = card.current?.closest(".scroll");
     try {
       await shared.console.answer(row, body);
       // The buttons go away, and with them the focus.
       if (compact) answered = { session: row.session_key ?? "", at: Date.now() };
-      else focusOn(card.current?.closest(".scroll"));
+      else focusOn(place);
     } catch (failure) {
       setError(asApiError(failure));
       setBusy(null);

@@ -98,7 +98,9 @@ function useScroller(items, onTop, jump) {
   useEffect(toEnd, [jump]);
 
   const onScroll = () => {
-    const list = /** @type {HTMLElement} */ (root.current);
+    const list = root.current;
+    // The browser delivers a scroll that was under way when the list was taken away.
+    if (!list) return;
     const { scrollTop: top, clientHeight: height } = list;
     follows.current = list.scrollHeight - top - height < END;
     if (follows.current !== atEnd) setAtEnd(follows.current);
