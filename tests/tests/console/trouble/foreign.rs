@@ -119,7 +119,8 @@ fn pages_recover_when_the_gateway_is_back() {
         desk.sign_in(page, &token);
         go(page, "#/agents");
         page.shows("Installed");
-        page.until("all modules", "performance.getEntriesByName(document.querySelector('script[type=module]').src.replace('app.js', 'pages/session.js')).length > 0");
+        // With the modules that it imports.
+        page.until("the module of a session", "(window.asked ??= import(document.querySelector('script[type=module]').src.replace('app.js', 'pages/session.js')).then(() => { window.isLoaded = true; }), window.isLoaded)");
     }
     desk.house.kill_gateway();
     page.shows("Reconnecting");
