@@ -389,9 +389,12 @@ fn notice_content(
             permission_prompt::resolution_notice(style, payload).map(|text| (PartKind::Notice, text))
         }
         EventKind::Status => {
-            let quiet = payload["status"].as_str().is_some_and(|status| HIDDEN_STATUSES.contains(&status));
+            let is_hidden =
+                payload["status"].as_str().is_some_and(|status| HIDDEN_STATUSES.contains(&status));
+            // The error rows of these runs have the same text.
+            let is_repeated = payload["failed_runs"].as_u64().is_some_and(|count| count > 0);
             let text = conversation_text(payload, "text");
-            (!quiet && !text.is_empty()).then_some((PartKind::Notice, text))
+            (!is_hidden && !is_repeated && !text.is_empty()).then_some((PartKind::Notice, text))
         }
         EventKind::Gap => {
             let text = payload["text"].as_str().unwrap_or_default();

@@ -221,7 +221,9 @@ fn missing_sign_in_is_told_once() {
     let count = |part: &str| texts(&stage.told(thread)).iter().filter(|text| text.contains(part)).count();
     until(SOON, "the sign-in is named", || count("Any key will do") > 0);
     stage.fake.post(stage.ann, thread, "/acp status");
-    until(SOON, "the status is shown", || count("ACP_AUTH_REQUIRED") > 0);
-    assert_eq!(count("Any key will do"), 1, "{:?}", texts(&stage.told(thread)));
+    // The status repeats the last error.
+    until(SOON, "the status is shown", || count("last error") > 0);
+    assert_eq!(count("The agent needs you to sign in first"), 2, "{:?}", texts(&stage.told(thread)));
+    assert_eq!(count("The turn failed"), 1, "{:?}", texts(&stage.told(thread)));
     stage.end();
 }

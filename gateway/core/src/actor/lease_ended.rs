@@ -201,11 +201,17 @@ impl Actor {
             self.session.resumable = false;
         }
         self.session.last_error = Some(failure.clone());
+        let runs_before = self.runs.len();
         if let Some(run_id) = self.current_id() {
             self.end_run(run_id, RunEvent::Failed, RunOutcome::Failed(failure.clone()), out);
         }
         self.fail_queue(failure, out);
         let mut payload = json!({ "status": "agent_failed", "text": failure.message, "code": failure.code });
+        // Conversations show the failure with these runs.
+        let failed_runs = runs_before.saturating_sub(self.runs.len());
+        if failed_runs > 0 {
+            payload["failed_runs"] = failed_runs.into();
+        }
         if let Some(text) = &failure.conversation_text {
             payload["conversation_text"] = text.as_str().into();
         }

@@ -200,6 +200,20 @@ fn conversation_text_replaces_operator_text() {
 }
 
 #[test]
+fn failure_of_session_and_run_is_shown_once() {
+    let run = run_id(1);
+    for (failed_runs, shown) in [(json!(null), 2), (json!(0), 2), (json!(1), 1), (json!(2), 1)] {
+        let got = texts_of(|journal| {
+            let payload = json!({"code": "ACP_AUTH_REQUIRED", "message": "Sign in.", "retryable": false});
+            journal.push(Some(run), K::Error, payload);
+            let payload = json!({"status": "agent_failed", "text": "Sign in.", "failed_runs": failed_runs});
+            journal.push(None, K::Status, payload);
+        });
+        assert_eq!(got.len(), shown, "{failed_runs}: {got:?}");
+    }
+}
+
+#[test]
 fn steers_and_unstarted_runs_have_no_final() {
     let run = run_id(1);
     let mut journal = Journal::default();
