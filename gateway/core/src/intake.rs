@@ -5,7 +5,6 @@
 //! journal. They are replaced once, before anything is stored. Valid text stays byte for byte as received.
 #![deny(clippy::indexing_slicing)]
 
-use memchr::memmem;
 use std::borrow::Cow;
 
 /// Maximum nesting of a line. Parsers stop at 128 levels, and rows and event lines add a few to a payload.
@@ -18,6 +17,8 @@ const REPLACEMENT: &str = "\\ufffd";
 const TOO_DEEP: &str = "\"(nested too deeply)\"";
 /// Minimum length of a number without an exponent that may exceed a double.
 const LONG_NUMBER_BYTES: usize = 300;
+/// Number of bytes that are examined at once.
+const CHUNK_BYTES: usize = 64;
 
 /// One line of an agent, repaired.
 #[derive(Debug)]
@@ -110,42 +111,50 @@ fn repair_json(source: &str) -> (Option<String>, bool) {
     scanner.finish()
 }
 
-/// Returns false if nothing in the text can need a replacement, as in nearly all lines; faster than a scan.
+/// Returns false if nothing in the text can need a replacement, as in nearly all lines; faster than a scan. The last
+/// byte is not examined: alone it needs none.
 fn may_need_repair(bytes: &[u8]) -> bool {
-    let (brackets, has_suspect) = count_brackets(bytes);
+    let is_number = |byte: &u8| matches!(byte, b'-' | b'.' | b'0'..=b'9');
     // A number of the minimum length covers at least one of these chunks.
-    let has_long_number = bytes
-        .chunks_exact(LONG_NUMBER_BYTES / 2)
-        .any(|chunk| chunk.iter().all(|byte| matches!(byte, b'-' | b'.' | b'0'..=b'9')));
-    brackets > DEPTH_MAX
-        || has_long_number
-        || has_suspect
-            && (memmem::find(bytes, b"\\u").is_some()
-                || memchr::memchr2_iter(b'e', b'E', bytes).any(|at| is_large_exponent(bytes, at)))
+    let has_long_number = bytes.chunks_exact(LONG_NUMBER_BYTES / 2).any(|chunk| chunk.iter().all(is_number));
+    let next = bytes.get(1..).unwrap_or_default();
+    let (mut brackets, mut has_suspect) = (0, false);
+    for (number, (chunk, next)) in bytes.chunks(CHUNK_BYTES).zip(next.chunks(CHUNK_BYTES)).enumerate() {
+        let (in_chunk, may_have_suspect) = scan_chunk(chunk, next);
+        brackets += in_chunk;
+        if may_have_suspect {
+            let from = number * CHUNK_BYTES;
+            has_suspect |= (from..from + CHUNK_BYTES).any(|at| is_suspect(bytes, at));
+        }
+    }
+    has_long_number || brackets > DEPTH_MAX || has_suspect
 }
 
-/// Returns the number of opening brackets, and true if the text has `\u` or an `e` after a digit. Written without branches,
-/// so that it is compiled to vector instructions.
-fn count_brackets(bytes: &[u8]) -> (usize, bool) {
+/// Returns the number of opening brackets of a chunk, and true if it has `\u` or an `e` after a digit. `next` is the same
+/// text, one byte later. Written without branches, so that it is compiled to vector instructions.
+fn scan_chunk(chunk: &[u8], next: &[u8]) -> (usize, bool) {
     let (mut brackets, mut suspects) = (0, 0);
-    for chunk in bytes.chunks(usize::from(u8::MAX)) {
-        brackets += usize::from(chunk.iter().fold(0, |count, byte| count + u8::from(*byte | 0x20 == b'{')));
-    }
-    for (first, second) in bytes.iter().zip(bytes.iter().skip(1)) {
+    for (first, second) in chunk.iter().zip(next) {
+        brackets += u8::from(*first | 0x20 == b'{');
         let is_escape = (*first == b'\\') & (*second == b'u');
         let is_exponent = first.is_ascii_digit() & (*second | 0x20 == b'e');
         suspects |= u8::from(is_escape | is_exponent);
     }
-    (brackets, suspects != 0)
+    (usize::from(brackets), suspects != 0)
 }
 
-/// Returns true if an exponent at this offset may make a number of less than the minimum length exceed a double.
-fn is_large_exponent(bytes: &[u8], at: usize) -> bool {
+/// Returns true if a `\u`, or an exponent that may make a number of less than the minimum length exceed a double, begins
+/// here.
+fn is_suspect(bytes: &[u8], at: usize) -> bool {
     let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-    let first = if bytes.get(at + 1) == Some(&b'+') { at + 2 } else { at + 1 };
-    at.checked_sub(1).is_some_and(is_digit)
-        && (first..first + 2).all(is_digit)
-        && may_begin_number(bytes.get(..at).unwrap_or_default())
+    match bytes.get(at..at + 2) {
+        Some(b"\\u") => true,
+        Some([b'0'..=b'9', b'e' | b'E']) => {
+            let first = if bytes.get(at + 2) == Some(&b'+') { at + 3 } else { at + 2 };
+            (first..first + 2).all(is_digit) && may_begin_number(bytes.get(..=at).unwrap_or_default())
+        }
+        _ => false,
+    }
 }
 
 /// Returns false if the digits at the end of this text are part of a word or an id, as in `"7a-91e22"`.

@@ -65,6 +65,17 @@ fn a_long_number_is_found_at_every_offset() {
 }
 
 #[test]
+fn an_escape_and_an_exponent_are_found_at_every_offset() {
+    for (value, spaces) in
+        ["\"\\ud800\"", "1e999", "1E+999"].into_iter().flat_map(|value| (0..200).map(move |n| (value, n)))
+    {
+        let line = format!("[{}{value}]", " ".repeat(spaces));
+        assert!(may_need_repair(line.as_bytes()), "{value} after {spaces}");
+        assert!(matches!(readable_payload(&line), Cow::Owned(_)), "{value} after {spaces}");
+    }
+}
+
+#[test]
 fn an_exponent_in_an_id_needs_no_scan() {
     for (line, want) in [
         (r#"{"id":"01a22-7a-91e22"}"#, false),

@@ -1,6 +1,7 @@
 //! Settings of the allocator. glibc raises its `mmap` threshold to the largest block that was freed, up to 32
 //! MiB, and keeps smaller blocks in per-thread arenas: after one long line of an agent, a process would stay
-//! at its peak size. With a fixed threshold, large blocks return to the system when they are freed.
+//! at its peak size. With a fixed threshold, large blocks return to the system when they are freed. The batches of
+//! rows of a busy session stay below the thresholds: their pages are not mapped anew for each batch.
 
 #![expect(unsafe_code, reason = "no safe wrapper of mallopt is in the tree")]
 
@@ -9,10 +10,10 @@ use nix::libc;
 
 /// Minimum size of a block with a separate mapping, in bytes.
 #[cfg(target_env = "gnu")]
-const MMAP_THRESHOLD: libc::c_int = 128 * 1024;
+const MMAP_THRESHOLD: libc::c_int = 1024 * 1024;
 /// Free memory at the top of the heap above which memory is returned to the system, in bytes.
 #[cfg(target_env = "gnu")]
-const TRIM_THRESHOLD: libc::c_int = 256 * 1024;
+const TRIM_THRESHOLD: libc::c_int = 2 * 1024 * 1024;
 /// Maximum number of arenas of all threads together.
 #[cfg(target_env = "gnu")]
 const ARENAS_MAX: libc::c_int = 2;
