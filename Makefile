@@ -117,11 +117,12 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
+test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, one downloaded by npx, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	tests/clients/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --skip nightly_
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test agent_trials -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test northbound -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test acpx_backend -- --ignored --test-threads=1 foreign::
