@@ -56,12 +56,12 @@ build: ## Build the programs in release mode, their man pages and completions
 	install -m 644 "$(WRAPPER).debug" $(TARGET_DIR)/release/acp-wrapper.debug
 	@$(MAKE) --no-print-directory man completions
 
-# Moves what debuggers need of program $(2) in directory $(1) into a file beside it, which it names. LLVM's names of
-# symbols that units of one crate share (`*.llvm.NUMBER`) and the linker's id of the file depend on the directory of the
-# build. The program becomes a new file: cargo's own, which has a hard link in deps/, is used again by the next build.
+# Moves what debuggers need of program $(2) in directory $(1) into a file beside it, which it names. The linker's id of the
+# file depends on the directory of the build. The program becomes a new file: cargo's own, which has a hard link in deps/, is
+# used again by the next build.
 STRIP = cd "$(1)" && \
 	objcopy --remove-section=.note.gnu.build-id $(2) $(2).stripped && \
-	objcopy --only-keep-debug --wildcard --strip-symbol='*.llvm.*' $(2).stripped $(2).debug && \
+	objcopy --only-keep-debug $(2).stripped $(2).debug && \
 	objcopy --strip-all --add-gnu-debuglink=$(2).debug $(2).stripped && \
 	mv $(2).stripped $(2)
 
@@ -117,11 +117,12 @@ else
 	SIM_SEEDS=$(SIM_SEEDS) $(CARGO) test --locked --workspace --no-fail-fast $(ARGS)
 endif
 
-test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
+test-foreign: ## Install real agents and ACP clients into target/foreign and run them through the gateway, one downloaded by npx, and in threads of a fake Discord; walk through a foreign fake Discord; run the alerts and the board in Debian's Prometheus, and completion in Debian's zsh and fish
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install.sh "$(TARGET_DIR)/foreign"
 	tests/clients/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test foreign -- --ignored --test-threads=1 --skip nightly_
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test agent_trials -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test discord -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test northbound -- --ignored --test-threads=1 foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test acpx_backend -- --ignored --test-threads=1 foreign::

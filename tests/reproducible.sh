@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the checked-out commit in two directories and with two home directories, twice in each, and compares the programs,
-# the files for debuggers, the tarball and (where dpkg is there) the Debian package.
+# the files for debuggers, the tarball and (where dpkg is there) the Debian package. Prints the sizes. With KEEP=DIR, the
+# packages of the first build are copied there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scratch=$(mktemp -d)
@@ -26,6 +27,10 @@ for number in 1 2; do
             >"$scratch/sums-$number-$build"
     done
     cat "$scratch/sums-$number-second"
+    if [ $number = 1 ]; then
+        (cd "$place/source/target" && wc -c release/acp-{gateway,supervisor,wrapper,acpx-bridge} packages/acp-host*)
+        [ -z "${KEEP:-}" ] || cp "$place"/source/target/packages/* "$KEEP"
+    fi
     rm -rf "$place"
 done
 for other in 1-second 2-first 2-second; do

@@ -27,6 +27,8 @@ pub mod fuzzing;
 #[cfg(feature = "net")]
 pub mod conn;
 #[cfg(feature = "net")]
+pub mod help;
+#[cfg(feature = "net")]
 pub mod log_file;
 #[cfg(feature = "net")]
 pub mod log_limit;

@@ -2,7 +2,7 @@
 //! connect to the fake model only and make no calls outside of the conversation. Nothing here makes them ask
 //! before they write: the gateway's presets do that.
 
-use crate::world::{Agent, World};
+use crate::world::{Agent, World, repository};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -107,6 +107,46 @@ fn qwen(world: &World, url: &str) -> Agent {
         .env("OPENAI_BASE_URL", url)
         .env("OPENAI_API_KEY", "none")
         .env("OPENAI_MODEL", "fake")
+}
+
+/// Qwen Code in the version that packages.txt pins, downloaded by npx into the empty directory `npm-cache` of the world, from
+/// the registry of this user's npm and through a proxy. The download runs no script of a package.
+///
+/// # Panics
+/// When the other agents or npm are not installed.
+#[must_use]
+pub fn qwen_by_npx(world: &World, url: &str, proxy: &str) -> Agent {
+    let list = repository().join("tests/foreign/packages.txt");
+    let list = std::fs::read_to_string(&list).unwrap_or_else(|e| panic!("{}: {e}", list.display()));
+    let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+    let line = list.lines().map(words).find(|words| words[0] == "qwen");
+    let line = line.unwrap_or_else(|| panic!("packages.txt has no qwen"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let npx = std::env::split_paths(&path).map(|dir| dir.join("npx")).find(|file| file.is_file());
+    let npx = npx.unwrap_or_else(|| panic!("npx is missing: install npm"));
+    let mut agent = qwen(world, url);
+    let package = format!("{}@{}", line[1], line[2]);
+    agent.command = vec![npx.to_string_lossy().into_owned(), "-y".to_owned(), package, "--acp".to_owned()];
+    // Registry and certificates of the user; the agent has a home directory of its own.
+    for key in ["userconfig", "globalconfig", "registry"] {
+        agent = agent.env(&format!("npm_config_{key}"), &npm_setting(&npx, key));
+    }
+    if let Ok(certificates) = std::env::var("NODE_EXTRA_CA_CERTS") {
+        agent = agent.env("NODE_EXTRA_CA_CERTS", &certificates);
+    }
+    agent
+        .env("npm_config_cache", &world.dir("npm-cache").to_string_lossy())
+        .env("npm_config_https_proxy", proxy)
+        .env("npm_config_noproxy", "")
+        .env("npm_config_ignore_scripts", "true")
+        .env("npm_config_omit", "optional")
+}
+
+/// Value of a setting of this user's npm.
+fn npm_setting(npx: &Path, key: &str) -> String {
+    let output = Command::new(npx.with_file_name("npm")).args(["config", "get", key]).output();
+    let output = output.unwrap_or_else(|e| panic!("npm does not run: {e}"));
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
 fn opencode(world: &World, url: &str) -> Agent {

@@ -10,6 +10,7 @@ pub mod fake_channel;
 pub mod fake_discord;
 pub mod fake_model;
 pub mod foreign;
+pub mod held_proxy;
 pub mod house;
 pub mod invariants;
 pub mod lease;

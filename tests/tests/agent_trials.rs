@@ -6,6 +6,9 @@ use acp_tests::world::World;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+#[path = "agent_trials/foreign.rs"]
+mod foreign;
+
 fn sessions(house: &House) -> Vec<Value> {
     house.verb(&["sessions", "list"]).as_array().cloned().unwrap_or_default()
 }

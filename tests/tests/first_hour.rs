@@ -97,7 +97,10 @@ impl Newcomer {
 /// Ends `up` as a person does.
 fn interrupt(up: RunningCommand) {
     assert!(up.signal(Signal::INT));
-    let _ = up.finish(LONG).ok();
+    let said = up.finish(LONG).ok().stderr;
+    let begin = said.find("Ending the gateway, its supervisor and all agents");
+    let end = said.find("Everything has ended.");
+    assert!(begin.is_some() && begin < end, "{said}");
 }
 
 fn set_mode(file: &std::path::Path) {

@@ -163,12 +163,43 @@ fn colours_follow_flag_then_environment_then_terminal() {
     house.end();
 }
 
+/// Help and usage errors are cut between words only, however narrow the terminal.
+#[test]
+fn help_fits_a_narrow_terminal() {
+    let house = House::new(&[]);
+    let typed: [(&str, &[&str]); 8] = [
+        ("acp-gateway", &["--help"]),
+        ("acp-gateway", &["sessions", "spawn", "--help"]),
+        ("acp-gateway", &["sessions", "set", "--help"]),
+        ("acp-gateway", &["sessions", "set", "--nonsense"]),
+        ("acp-gateway", &["prompt", "--help"]),
+        ("acp-supervisor", &["--help"]),
+        ("acp-supervisor", &["leases", "--help"]),
+        ("acp-supervisor", &["leases", "list", "--nonsense"]),
+    ];
+    for (program, args) in typed {
+        let mut command = house.world.command(program);
+        let mut pty = Pty::start(command.args(args).args(["--color", "never"]), 40, 200);
+        let _ = pty.exit_code();
+        let text =
+            eventually(LONG, "the text is read", || Some(pty.written()).filter(|it| it.ends_with('\n')));
+        assert!(text.contains("Usage:"), "{text}");
+        // A single word, such as a path, may be longer.
+        let is_cut = |line: &&str| line.chars().count() > 40 && line.trim().contains(' ');
+        let cut: Vec<&str> = text.lines().map(str::trim_end).filter(is_cut).collect();
+        assert_eq!(cut, [""; 0], "{program} {args:?}:\n{text}");
+        // The help of an option has room for words.
+        assert!(!text.contains("Agent\r\n"), "{text}");
+    }
+    house.end();
+}
+
 /// Tables and their notes fit the terminal, however narrow; a pipe gets whole lines.
 #[test]
 fn tables_fit_the_terminal() {
     let (house, key) = house_with_label();
     let tables: [&[&str]; 3] = [&["sessions", "list"], &["agents", "--all"], &["token", "list"]];
-    for columns in [50, 80] {
+    for columns in [40, 50, 80] {
         for args in tables {
             let mut pty = Pty::start(&mut house.plain(&[args, &["--color", "never"]].concat()), columns, 50);
             assert_eq!(pty.exit_code(), Some(0), "{}", pty.written());

@@ -6,6 +6,9 @@ use acp_shared::codes::Code;
 use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// Text for a person, printed when the service begins to end.
+pub(crate) type EndNotice = Box<dyn FnOnce() + Send>;
+
 /// Signals that a service handles.
 pub(crate) struct ServiceSignals {
     terminate: Signal,
@@ -14,6 +17,7 @@ pub(crate) struct ServiceSignals {
     hangup: Option<Signal>,
     /// Requests a configuration reload.
     pub(super) reload: Option<Signal>,
+    end_notice: Option<EndNotice>,
 }
 
 /// Meaning of SIGHUP.
@@ -41,7 +45,14 @@ impl ServiceSignals {
         let hangup = ends.then(|| listen(SignalKind::hangup())).transpose()?;
         let reload = Some(listen(SignalKind::hangup())?);
         let (terminate, interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, hangup, reload })
+        Ok(Self { terminate, interrupt, hangup, reload, end_notice: None })
+    }
+
+    /// Sets the function that is called when a signal ends the service.
+    #[must_use]
+    pub(crate) fn with_end_notice(mut self, notice: EndNotice) -> Self {
+        self.end_notice = Some(notice);
+        self
     }
 
     /// Waits for a signal that ends the service.
@@ -56,6 +67,9 @@ impl ServiceSignals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
             () = hangup => {}
+        }
+        if let Some(notice) = self.end_notice.take() {
+            notice();
         }
     }
 }

@@ -43,8 +43,9 @@ use crate::api::client::GatewayClient;
 use crate::channel::ChannelAdapter;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
+use acp_shared::help;
 use acp_shared::ids::IdempotencyKey;
-use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand};
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand};
 use output::{CliResult, Out};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -206,7 +207,7 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     if let Some(code) = shell_completion::answer_script(&args, Cli::command()) {
         return code;
     }
-    let cli = match Cli::try_parse_from(&args) {
+    let cli = match parse(&args) {
         Ok(cli) => cli,
         Err(error) => {
             output::choose_colours_of(&args);
@@ -227,6 +228,16 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     }
 }
 
+/// Parses the command line. On a narrow terminal, help stands below its option.
+fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    if help::is_narrow() {
+        command = command.next_line_help(true);
+    }
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 /// Prints help and version to standard output, and usage errors as one JSON line or as text.
 fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
     let mut out = Out::new(json);
@@ -239,7 +250,9 @@ fn parse_failure(error: &clap::Error, json: bool) -> ExitCode {
         let text = text.strip_prefix("error: ").unwrap_or(&text).trim();
         return out.finish(Err(Failure::new(Code::Usage, text).origin("client").into()));
     }
-    output::print_message(error.render().to_string().trim_end());
+    let text = error.render().to_string();
+    let columns = help::columns(std::io::stderr()).unwrap_or(usize::MAX);
+    output::print_message(help::wrap(text.trim_end(), columns).as_str());
     ExitCode::from(Code::Usage.exit())
 }
 

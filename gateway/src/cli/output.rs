@@ -6,6 +6,7 @@ use acp_core::api::ErrorBody;
 use acp_core::failure::Failure;
 use acp_core::sanitize;
 use acp_shared::clock::Clock;
+use acp_shared::help;
 use clap::builder::StyledStr;
 use clap::{ColorChoice, ValueEnum as _};
 use serde::Serialize;
@@ -160,9 +161,10 @@ impl Out {
     }
 
     /// Prints help or version.
-    pub(crate) fn help(&mut self, help: &StyledStr) -> CliResult {
-        let text = if self.has_colours { help.ansi().to_string() } else { help.to_string() };
-        self.raw(text.as_bytes())
+    pub(crate) fn help(&mut self, text: &StyledStr) -> CliResult {
+        let text = if self.has_colours { text.ansi().to_string() } else { text.to_string() };
+        let columns = help::columns(io::stdout()).unwrap_or(usize::MAX);
+        self.raw(help::wrap(&text, columns).as_bytes())
     }
 
     /// Ends an open line.
@@ -262,18 +264,51 @@ fn write_error(error: io::Error) -> CliError {
 }
 
 /// Formats a table for people: no frames, minimal column widths, one line per row. On a terminal that is too narrow, cells
-/// are wrapped.
+/// are wrapped; on one of few columns, each row becomes a list of its cells.
 pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = comfy_table::Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    if io::stdout().is_terminal() {
-        table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+    table_within(head, rows, help::columns(io::stdout()))
+}
+
+/// Formats a table for a terminal of that many columns, or for a pipe.
+fn table_within(
+    head: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+    columns: Option<usize>,
+) -> String {
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|row| row.iter().map(|cell| sanitize::line(cell, usize::MAX)).collect())
+        .collect();
+    let new_table = || {
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        if let Some(columns) = columns {
+            table.set_content_arrangement(comfy_table::ContentArrangement::Dynamic);
+            table.set_width(u16::try_from(columns).unwrap_or(u16::MAX));
+        }
+        table
+    };
+    let text = |table: &comfy_table::Table| {
+        table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    };
+    let mut table = new_table();
+    table.set_header(head.iter().copied()).add_rows(rows.iter());
+    let needed: u16 = table.column_max_content_widths().iter().map(|width| width.saturating_add(2)).sum();
+    let is_few = columns.is_some_and(|columns| columns < help::NARROW_COLUMNS && columns < needed.into());
+    if !is_few {
+        return text(&table);
     }
-    table.set_header(head.iter().copied());
-    for row in rows {
-        table.add_row(row.iter().map(|cell| sanitize::line(cell, usize::MAX)));
-    }
-    table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    let lists = rows.iter().map(|row| {
+        let mut list = new_table();
+        list.add_rows(
+            head.iter()
+                .zip(row)
+                .filter(|(_, cell)| !cell.is_empty())
+                .map(|(name, cell)| [*name, cell.as_str()]),
+        );
+        text(&list)
+    });
+    lists.collect::<Vec<_>>().join("\n\n")
 }
 
 /// Returns milliseconds since the Unix epoch. A verb is a process of its own.
@@ -290,5 +325,44 @@ pub(crate) fn age(at_ms: u64) -> String {
         60..3_600 => format!("{} min", seconds / 60),
         3_600..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: [&str; 3] = ["AGENT", "STATE", ""];
+
+    const NOTE: &str = "needs no credentials; send it `help` to see what it can do";
+
+    fn rows() -> Vec<Vec<String>> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        vec![row(["demo", "installed", NOTE]), row(["pi", "missing", ""])]
+    }
+
+    #[test]
+    fn table_that_does_not_fit_a_narrow_terminal_is_a_list() {
+        let wide = format!(" AGENT  STATE\n demo   installed  {NOTE}\n pi     missing");
+        assert_eq!(table_within(&HEAD, rows(), None), wide);
+        assert_eq!(table_within(&HEAD, rows(), Some(100)), wide);
+        let list = [
+            " AGENT  demo",
+            " STATE  installed",
+            "        needs no credentials;",
+            "        send it `help` to see",
+            "        what it can do",
+            "",
+            " AGENT  pi",
+            " STATE  missing",
+        ];
+        assert_eq!(table_within(&HEAD, rows(), Some(32)), list.join("\n"));
+        let narrow = table_within(&HEAD, rows(), Some(help::NARROW_COLUMNS - 1));
+        assert!(narrow.starts_with(" AGENT  demo\n"), "{narrow}");
+        let wrapped = table_within(&HEAD, rows(), Some(help::NARROW_COLUMNS));
+        assert!(wrapped.starts_with(" AGENT  STATE\n"), "{wrapped}");
+        // A table that fits stays one.
+        let fits = table_within(&HEAD[..2], rows().iter().map(|row| row[..2].to_vec()), Some(32));
+        assert_eq!(fits, " AGENT  STATE\n demo   installed\n pi     missing");
     }
 }

@@ -49,6 +49,11 @@ const END_MS: u64 = 60_000;
 /// Number of log lines shown if the supervisor does not start.
 const LOG_LINES: usize = 5;
 
+/// Notice of `up` in the foreground when a signal ends it: agents get time to end.
+const ENDING: &str = "Ending the gateway, its supervisor and all agents …";
+/// Last line of `up` in the foreground.
+const ENDED: &str = "Everything has ended. Sessions stay for the next `up`.";
+
 const EXAMPLES: &str = "\
 Examples:
   acp-gateway up                    in the foreground; Ctrl-C ends everything
@@ -124,6 +129,10 @@ pub(crate) async fn run(
     let agents = agents_of(settings.loaded.clone(), &settings.state_dir);
     let state_dir = settings.state_dir.clone();
     let mut signals = ServiceSignals::listen(hangup)?;
+    let tells_end = !args.background && !out.json;
+    if tells_end {
+        signals = signals.with_end_notice(Box::new(|| print_message(ENDING)));
+    }
     if args.parent.is_some_and(|parent| !ends_with(parent)) {
         return Ok(());
     }
@@ -131,7 +140,10 @@ pub(crate) async fn run(
     refuse_second_supervisor(&lock, global, &settings.supervisor_socket, &state_dir)?;
     lock.record(&settings.supervisor_socket)?;
     let started = find_or_start(&settings.supervisor_socket, &state_dir, &mut signals).await?;
-    let Some(mut supervisor) = started else { return Ok(()) };
+    let Some(mut supervisor) = started else {
+        tells_end.then(|| print_message(ENDED));
+        return Ok(());
+    };
     let mut printed = Ok(());
     let served = app::serve(settings, channels, signals, |socket: &Path| {
         let line = UpReadyLine {
@@ -150,7 +162,7 @@ pub(crate) async fn run(
     })
     .await;
     let ended = match &served {
-        Ok(()) => note_end(end(&mut supervisor, &state_dir).await, &supervisor, out),
+        Ok(()) => note_end(end(&mut supervisor, &state_dir).await, &supervisor, tells_end),
         // A supervisor started by this command is ended; one that was running before is left running.
         Err(_) if supervisor.child.is_some() => stop_unused_supervisor(&mut supervisor, &state_dir).await,
         Err(_) => Ok(()),
@@ -426,16 +438,22 @@ pub(crate) async fn end(
     wait_for_exit(supervisor).await.map(|()| None)
 }
 
-/// Notes a supervisor that keeps running.
+/// Tells a person how `up` ended. Uses standard error, because the terminal may be gone.
 fn note_end(
     ended: Result<Option<String>, CliError>,
     supervisor: &RunningSupervisor,
-    out: &mut Out,
+    tells_end: bool,
 ) -> CliResult {
-    match ended? {
-        Some(why) => out.note(&format!("The supervisor (pid {}) keeps running: {why}", supervisor.pid)),
-        None => Ok(()),
+    let ended = ended?;
+    if tells_end {
+        print_message(&match ended {
+            Some(why) => {
+                format!("The gateway has ended. The supervisor (pid {}) keeps running: {why}", supervisor.pid)
+            }
+            None => ENDED.to_owned(),
+        });
     }
+    Ok(())
 }
 
 /// Ends the supervisor that was started for a gateway that failed to start. Open leases of an earlier gateway

@@ -19,9 +19,10 @@ mod watch;
 
 use crate::owner::handover::{Handover, ResumeError, exec_previous};
 use acp_shared::conn::Client;
+use acp_shared::help;
 use acp_shared::protocol::{Hello, Role, VERSION_MAX, VERSION_MIN};
 use acp_shared::redact::Secret;
-use clap::{Args, ColorChoice, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use error::CliError;
 use output::{Output, choose_colours};
 use std::ffi::OsString;
@@ -212,7 +213,7 @@ pub(crate) fn main() -> ExitCode {
             return ExitCode::from(error.exit());
         }
     };
-    let done = catch_unwind(AssertUnwindSafe(|| run_command_line(args, &mut handover)));
+    let done = catch_unwind(AssertUnwindSafe(|| run_command_line(&args, &mut handover)));
     let (code, why) = match done {
         Ok(done) => done,
         Err(panic) => {
@@ -230,10 +231,20 @@ pub(crate) fn main() -> ExitCode {
     code
 }
 
+/// Parses the command line. On a narrow terminal, help stands below its option.
+fn parse(args: &[OsString]) -> Result<Cli, clap::Error> {
+    let mut command = Cli::command();
+    if help::is_narrow() {
+        command = command.next_line_help(true);
+    }
+    let matches = command.try_get_matches_from_mut(args)?;
+    Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
+}
+
 /// Runs the command line. Returns the exit code and, after a failure, its error.
-fn run_command_line(args: Vec<OsString>, handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
-    let json = early_output_options(&args);
-    let cli = match Cli::try_parse_from(args) {
+fn run_command_line(args: &[OsString], handover: &mut Option<Handover>) -> (ExitCode, Option<CliError>) {
+    let json = early_output_options(args);
+    let cli = match parse(args) {
         Ok(cli) => cli,
         Err(error) => {
             let code = ExitCode::from(Output::new(json).usage(&error));

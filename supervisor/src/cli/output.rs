@@ -2,7 +2,7 @@
 
 use super::table::TableFormat;
 use super::text;
-use acp_shared::sanitize;
+use acp_shared::{help, sanitize};
 use clap::ColorChoice;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
@@ -99,9 +99,16 @@ impl Output {
             self.error("USAGE", text.strip_prefix("error: ").unwrap_or(&text).trim_end());
             return super::error::USAGE;
         }
+        let text = error.render().ansi().to_string();
         // A failed write is ignored, as above.
-        drop(error.print());
-        if error.use_stderr() { super::error::USAGE } else { 0 }
+        if error.use_stderr() {
+            let columns = help::columns(io::stderr()).unwrap_or(usize::MAX);
+            drop(write!(anstream::stderr().lock(), "{}", help::wrap(&text, columns)));
+            return super::error::USAGE;
+        }
+        let columns = help::columns(io::stdout()).unwrap_or(usize::MAX);
+        drop(write!(anstream::stdout().lock(), "{}", help::wrap(&text, columns)));
+        0
     }
 }
 

@@ -56,7 +56,7 @@ impl Actor {
         let took_ms = self.opening_ms().saturating_sub(until_ms.saturating_sub(out.now_ms));
         let text = format!(
             "{runner} is starting the agent's program, and downloads it first if it is new: {} so far, at most {}.",
-            format_duration(took_ms),
+            format_duration(took_ms / 1_000 * 1_000),
             format_duration(self.opening_ms())
         );
         self.report(json!({ "status": "agent_fetched", "text": text }), out);

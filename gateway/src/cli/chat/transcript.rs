@@ -78,6 +78,8 @@ pub(crate) struct Turn {
     /// Tool calls that have not ended.
     pub(crate) tools: Vec<ToolCall>,
     tool_count: usize,
+    /// Tool calls whose permission request has printed their changes, and that text.
+    asked_previews: Vec<(String, String)>,
     /// Entries of the plan.
     pub(crate) plan: Option<Value>,
     /// True while the last output was a thought.
@@ -326,6 +328,7 @@ impl Transcript {
             stream: MarkdownStream::default(),
             tools: Vec::new(),
             tool_count: 0,
+            asked_previews: Vec::new(),
             plan: None,
             is_thinking: false,
         });
@@ -393,7 +396,8 @@ impl Transcript {
             tool.call.insert("rawInput".to_owned(), input);
         }
         if matches!(tool.status(), "completed" | "failed") {
-            let lines = tool_lines(tool, width);
+            let asked = turn.asked_previews.iter().find(|(id, _)| *id == tool.id);
+            let lines = tool_lines(tool, width, asked.map(|(_, preview)| preview.as_str()));
             turn.tools.remove(at);
             self.block(BlockKind::Tool, lines);
         }
@@ -423,6 +427,10 @@ impl Transcript {
             ));
         }
         self.block(BlockKind::Note, lines);
+        let call = event["tool_call"]["toolCallId"].as_str();
+        if let (Some(turn), Some(call), Some(about)) = (self.turns.front_mut(), call, about) {
+            turn.asked_previews.push((call.to_owned(), about));
+        }
         let (options, short) = (numbered_options(event), short_id(&id));
         let lines = match form.filter(|_| options == 0) {
             Some(form) => vec![answer_hint(&form, Some(&short))],
@@ -491,8 +499,9 @@ pub(crate) fn elapsed(ms: u64) -> String {
     }
 }
 
-/// Returns the lines of a tool call that has ended: title, and the changes or the command.
-fn tool_lines(tool: &ToolCall, width: usize) -> Vec<StyledLine> {
+/// Returns the lines of a tool call that has ended: title, and the changes or the command. Changes that its permission request
+/// has shown are left out.
+fn tool_lines(tool: &ToolCall, width: usize, asked: Option<&str>) -> Vec<StyledLine> {
     let (mark, style) = if tool.status() == "failed" { ("✗ ", BAD) } else { ("✓ ", GOOD) };
     let title = tool.title();
     let mut line = StyledLine::new(&title, PLAIN);
@@ -504,7 +513,7 @@ fn tool_lines(tool: &ToolCall, width: usize) -> Vec<StyledLine> {
     let call = Value::Object(tool.call.clone());
     let blocks = call["content"].as_array().map(Vec::as_slice).unwrap_or_default();
     if blocks.iter().any(|block| block["type"] == "diff") {
-        let diff = tool_preview(&call, false).unwrap_or_default();
+        let diff = tool_preview(&call, false).filter(|diff| asked != Some(diff)).unwrap_or_default();
         lines.extend(diff.lines().map(|line| StyledLine::new(line, diff_style(line))));
     } else if call["rawInput"]["command"].is_string() || call["rawInput"]["command"].is_array() {
         let about = subject(&call).filter(|about| !title.contains(about.as_str()));

@@ -132,6 +132,30 @@ fn permission_request_waits_as_question_until_settled() {
 }
 
 #[test]
+fn changes_shown_with_a_permission_request_are_not_repeated() {
+    let diff = |new: &str| json!([{"type": "diff", "path": "/w/a.txt", "oldText": "one\n", "newText": new}]);
+    let asked = |id: &str| {
+        json!({"type": "permission", "permission_id": id, "title": "Edit a.txt",
+            "tool_call": {"toolCallId": id, "kind": "edit", "content": diff("two\n")},
+            "options": [{"option_id": "y", "name": "Yes", "kind": "allow_once"}]})
+    };
+    let ended = |id: &str, new: &str| {
+        json!({"type": "tool_call_update", "tool_call_id": id, "title": "Edit a.txt", "kind": "edit",
+            "status": "completed", "content": diff(new)})
+    };
+    let has = |lines: &[String], text: &str| lines.iter().any(|line| line.trim() == text);
+    let mut transcript = transcript();
+    let lines = feed(&mut transcript, &[prompt("r", "go"), asked("t")]);
+    assert!(has(&lines, "+two"), "{lines:#?}");
+    assert_eq!(feed(&mut transcript, &[ended("t", "two\n")]), ["", "✓ Edit a.txt"]);
+    // Other changes than those that were allowed, and calls that nobody was asked about.
+    let lines = feed(&mut transcript, &[asked("u"), ended("u", "three\n")]);
+    assert!(has(&lines, "+two") && has(&lines, "+three"), "{lines:#?}");
+    let lines = feed(&mut transcript, &[ended("v", "two\n")]);
+    assert!(has(&lines, "+two"), "{lines:#?}");
+}
+
+#[test]
 fn control_sequences_of_the_agent_are_escaped() {
     let mut transcript = transcript();
     let tool =
