@@ -288,8 +288,9 @@ fn prepare<S: Sys>(
     let path = root.make(launch)?.wrapper;
     let unlimited = group.map_or(Ok(Vec::new()), |group| context.sys.make_group(&group.leaf, &group.limits));
     let unlimited = unlimited.map_err(io_context("create the control group"))?;
-    let handle = start_wrapper_process(context, &path, launch, control)?;
+    let (handle, is_inside) = start_wrapper_process(context, &path, launch, group, control)?;
     // The wrapper waits for its first message, so its later children start inside the cgroup.
+    let group = group.filter(|_| !is_inside);
     if let Some(Err(error)) = group.map(|group| context.sys.join_group(&group.leaf, &handle)) {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.release_child(handle.pid());
@@ -350,12 +351,14 @@ fn make_pipes(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
 /// its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
+/// Starts the wrapper. The result is true if it has begun inside its cgroup.
 fn start_wrapper_process<S: Sys>(
     context: &Context<S>,
     wrapper: &Path,
     launch: &Launch,
+    group: Option<&LimitedCgroup>,
     control: &OwnedFd,
-) -> Result<Arc<S::Handle>, SpawnError> {
+) -> Result<(Arc<S::Handle>, bool), SpawnError> {
     let mut command = Command::new(wrapper);
     command
         .arg0(WRAPPER_FILE)
@@ -364,9 +367,18 @@ fn start_wrapper_process<S: Sys>(
         .env(ENV_GATEWAY_INSTANCE_ID, launch.gateway_instance_id.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    let mut tries = 0;
+    let (mut tries, mut is_inside) = (0, false);
     let pid = loop {
-        match context.start_child(|| context.sys.start(&mut command, control)) {
+        let started = context.start_child(|| {
+            if let Some(group) = group
+                && let Some(pid) = context.sys.start_in_group(&group.leaf, &command, control)?
+            {
+                is_inside = true;
+                return Ok(pid);
+            }
+            context.sys.start(&mut command, control)
+        });
+        match started {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_TRIES_MAX => {
                 tries += 1;
                 std::thread::sleep(Duration::from_millis(2));
@@ -378,14 +390,15 @@ fn start_wrapper_process<S: Sys>(
     if let Err(error) = context.sys.limit_open_files(pid, context.descriptors) {
         tracing::warn!(%error, "cannot reset open file limit of wrapper");
     }
-    context.sys.open_child(pid).map_err(|error| {
+    let opened = context.sys.open_child(pid).map_err(|error| {
         // Without an owner the wrapper ends with its control socket, and is reaped as an orphan.
         context.release_child(pid);
         match error {
             OpenError::Gone => SpawnError::Wrapper(SpawnStep::Start),
             OpenError::Io(source) => io_context("open the wrapper")(source),
         }
-    })
+    });
+    Ok((opened?, is_inside))
 }
 
 /// Lets the wrapper fork the adapter, verifies and binds both, and releases the adapter (steps 4 to 7).

@@ -51,6 +51,14 @@ impl CgroupTree {
         Ok(limits.files().iter().filter(|limit| set(limit)).map(|(name, _)| (*name).to_owned()).collect())
     }
 
+    /// Opens the group of a lease, to start a process in it.
+    ///
+    /// # Errors
+    /// The group cannot be opened.
+    pub fn open(&self, leaf: &LeaseCgroup) -> io::Result<fs::File> {
+        fs::File::open(self.dir(leaf.path())?)
+    }
+
     /// Moves a process into the group. The caller has not reaped this child, so the pid cannot have been
     /// reused.
     ///

@@ -1,7 +1,7 @@
 //! Open process on Linux: a pidfd and the process's `/proc` directory, and reads through both.
 
 use crate::core::cgroup;
-use crate::core::lease::ProcessRecord;
+use crate::core::lease::{NsInit, PidScope, ProcessRecord};
 use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{HandleId, Marker, ProcessState};
@@ -18,6 +18,23 @@ const PIDFS_MAGIC: i64 = 0x5049_4446;
 const ENVIRON_BYTES_MAX: usize = 4 * 1024 * 1024;
 const STAT_BYTES_MAX: usize = 4096;
 const CGROUP_BYTES_MAX: usize = 64 * 1024;
+
+fn read_text(path: &str) -> Option<String> {
+    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+/// Reads the scope of this process.
+pub(super) fn scope(init: NsInit) -> Option<PidScope> {
+    let boot_id = read_text("/proc/sys/kernel/random/boot_id")?;
+    let pidns = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
+    let timens = match rustix::fs::stat("/proc/self/ns/time") {
+        Ok(ns) => Some(ns.st_ino),
+        // Without time namespaces all start times use one clock.
+        Err(Errno::NOENT) => None,
+        Err(_) => return None,
+    };
+    Some(PidScope { boot_id, pidns, timens, init })
+}
 
 /// Open process.
 #[derive(Debug)]

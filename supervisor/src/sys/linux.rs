@@ -1,9 +1,10 @@
 //! Linux implementation: pidfds, pidfs inodes and `/proc` directory handles. The only file of this package
-//! with `unsafe` code: two system calls without a wrapper crate, and descriptors given as numbers.
+//! with `unsafe` code: system calls without a wrapper crate, and descriptors given as numbers.
 
 #![expect(
     unsafe_code,
-    reason = "pidfd_send_signal with flags, recvmsg with SCM_PIDFD and taking over a numbered descriptor have no safe wrapper"
+    reason = "pidfd_send_signal with flags, clone3 into a control group, recvmsg with SCM_PIDFD and taking over a numbered \
+              descriptor have no safe wrapper"
 )]
 
 use crate::core::cgroup::{CgroupKillPermit, CgroupMembers, LeaseCgroup, UnknownCgroup};
@@ -13,21 +14,25 @@ use crate::core::tree::{Proc, parse_stat};
 use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, HandleId, Marker, Verified};
 use crate::sys::cgroup::CgroupTree;
-use crate::sys::handle::{self, legacy_facts_in, marker_in, may_hide};
+use crate::sys::handle::{self, legacy_facts_in, marker_in, may_hide, scope};
 pub use crate::sys::handle::{ProcessHandle, pidfs_inode};
 use crate::sys::packet::{Packet, control_pair};
 use crate::sys::proc_reader::{ProcessRead, ProcessReader};
 use crate::sys::{
     KernelFeatures, OpenError, OpenProcess, PacketSender, Signal, SignalError, Sys, UnreapedChild,
 };
-use acp_shared::launch::ExitStatus;
+use acp_shared::launch::{ExitStatus, WRAPPER_FILE};
 use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, WaitId, WaitIdOptions};
 use std::collections::HashSet;
+use std::ffi::{CStr, CString, OsStr};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,6 +44,10 @@ const PIDFD_SIGNAL_PROCESS_GROUP: libc::c_uint = 4;
 /// `PIDFD_GET_INFO` with its first and smallest structure.
 const PIDFD_GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
 const PIDFD_INFO_PID: u64 = 1;
+/// The child of `clone3` starts in the given control group.
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+/// Highest signal number of Linux.
+const SIGNAL_MAX: libc::c_int = 64;
 
 /// Access to the Linux system.
 #[derive(Debug)]
@@ -110,23 +119,6 @@ fn signal_error(errno: Errno) -> SignalError {
         Errno::PERM => SignalError::Foreign,
         other => SignalError::Io(other.into()),
     }
-}
-
-fn read_text(path: &str) -> Option<String> {
-    std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
-}
-
-/// Reads the scope of this process.
-fn scope(init: NsInit) -> Option<PidScope> {
-    let boot_id = read_text("/proc/sys/kernel/random/boot_id")?;
-    let pidns = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
-    let timens = match rustix::fs::stat("/proc/self/ns/time") {
-        Ok(ns) => Some(ns.st_ino),
-        // Without time namespaces all start times use one clock.
-        Err(Errno::NOENT) => None,
-        Err(_) => return None,
-    };
-    Some(PidScope { boot_id, pidns, timens, init })
 }
 
 impl Default for Linux {
@@ -344,6 +336,16 @@ impl Sys for Linux {
         i32::try_from(child.id()).map_err(io::Error::other)
     }
 
+    fn start_in_group(
+        &self,
+        leaf: &LeaseCgroup,
+        command: &Command,
+        control: &OwnedFd,
+    ) -> io::Result<Option<i32>> {
+        let Ok(group) = self.tree().and_then(|tree| tree.open(leaf)) else { return Ok(None) };
+        clone_into(&group, command, control)
+    }
+
     fn limit_open_files(&self, pid: i32, limit: Rlimit) -> io::Result<()> {
         rustix::process::prlimit(Pid::from_raw(pid), Resource::Nofile, limit)?;
         Ok(())
@@ -422,19 +424,79 @@ impl Sys for Linux {
     }
 }
 
-/// Takes over the listening Unix socket that a service manager opened before the start of this program and
-/// passed by number. Children do not inherit the socket.
+/// Starts a wrapper in a control group, with `control` as its standard input. Returns `None` if the kernel cannot.
 ///
 /// # Errors
-/// The descriptor is not open, or not a listening Unix socket.
-pub fn inherited_listener(number: RawFd) -> io::Result<OwnedFd> {
-    let fd = take_fd(number)?;
-    let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
-    if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
-        return Ok(fd);
+/// The program was not executed.
+fn clone_into(group: &File, command: &Command, control: &OwnedFd) -> io::Result<Option<i32>> {
+    /// `struct clone_args` up to the control group.
+    #[repr(C)]
+    #[derive(Default)]
+    struct CloneArgs {
+        flags: u64,
+        ids: [u64; 3],
+        exit_signal: u64,
+        stack: [u64; 5],
+        cgroup: u64,
     }
-    let why = "the inherited descriptor is not a listening Unix socket";
-    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+    let (path, name) = (CString::new(command.get_program().as_bytes())?, CString::new(WRAPPER_FILE)?);
+    let variables = command.get_envs().filter_map(|(name, value)| Some([name, value?].join(OsStr::new("="))));
+    let variables = variables.map(|text| CString::new(text.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let end = std::ptr::null();
+    let env: Vec<_> = variables.iter().map(|text| text.as_ptr()).chain([end]).collect();
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    let (report, failed) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let stdio = [control.as_raw_fd(), null.as_raw_fd(), null.as_raw_fd()];
+    let number = |fd: RawFd| u64::from(fd.unsigned_abs());
+    let (exit_signal, cgroup) = (number(libc::SIGCHLD), number(group.as_raw_fd()));
+    let asked = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal, cgroup, ..CloneArgs::default() };
+    // No handler of this process runs in the child.
+    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    // SAFETY: `asked` is as long as the call is told. As after fork, the child has a copy of the memory and one thread.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const asked, size_of::<CloneArgs>()) };
+    if pid == 0 {
+        // SAFETY: this is the child, and everything it needs was made before.
+        unsafe { exec_child(stdio, &path, &[name.as_ptr(), end], &env, failed.as_raw_fd()) }
+    }
+    mask.thread_set_mask()?;
+    let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| pid > 0) else {
+        return Ok(None);
+    };
+    drop(failed);
+    let mut errno = [0; size_of::<i32>()];
+    if rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut errno))? < errno.len() {
+        return Ok(Some(child.as_raw_nonzero().get()));
+    }
+    rustix::process::waitid(WaitId::Pid(child), WaitIdOptions::EXITED)?;
+    Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+}
+
+/// Executes a program in a new child; writes the errno of a failure to `failed`. Only async-signal-safe calls: locks may be
+/// held by threads that the child does not have.
+///
+/// # Safety
+/// To be called in the child alone. The arrays end with a null pointer.
+unsafe fn exec_child(
+    stdio: [RawFd; 3],
+    path: &CStr,
+    argv: &[*const libc::c_char],
+    env: &[*const libc::c_char],
+    failed: RawFd,
+) -> ! {
+    // SAFETY: system calls on numbers and on memory that outlives them; an empty set is all zeroes.
+    unsafe {
+        for signal in 1..=SIGNAL_MAX {
+            libc::signal(signal, libc::SIG_DFL);
+        }
+        let none: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        if (0..).zip(stdio).all(|(number, fd)| libc::dup2(fd, number) == number) {
+            libc::execve(path.as_ptr(), argv.as_ptr(), env.as_ptr());
+        }
+        let errno = *libc::__errno_location();
+        libc::write(failed, (&raw const errno).cast(), size_of::<libc::c_int>());
+        libc::_exit(1)
+    }
 }
 
 /// Asks the kernel to send a pidfd of the sender with each packet.

@@ -191,6 +191,20 @@ pub trait Sys: Send + Sync + std::fmt::Debug + 'static {
     /// The child was not started.
     fn start(&self, command: &mut Command, control: &OwnedFd) -> io::Result<i32>;
 
+    /// Starts the wrapper of a lease as [`Sys::start`], inside its control group. Returns `None` if the system cannot:
+    /// then [`Sys::join_group`] moves the child, for which the kernel may need more than 10 ms.
+    ///
+    /// # Errors
+    /// The child was not started.
+    fn start_in_group(
+        &self,
+        _leaf: &LeaseCgroup,
+        _command: &Command,
+        _control: &OwnedFd,
+    ) -> io::Result<Option<i32>> {
+        Ok(None)
+    }
+
     /// Limits the number of open files of an unreaped child of this process.
     ///
     /// # Errors

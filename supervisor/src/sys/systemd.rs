@@ -81,7 +81,22 @@ pub fn passed_listener() -> io::Result<Option<OwnedFd>> {
     }
     match number("LISTEN_FDS") {
         None | Some(0) => Ok(None),
-        Some(1) => crate::sys::linux::inherited_listener(FIRST_PASSED_FD).map(Some),
+        Some(1) => inherited_listener(FIRST_PASSED_FD).map(Some),
         Some(_) => Err(io::Error::new(io::ErrorKind::InvalidInput, "more than one socket was handed over")),
     }
+}
+
+/// Takes over the listening Unix socket that a service manager opened before the start of this program and
+/// passed by number. Children do not inherit the socket.
+///
+/// # Errors
+/// The descriptor is not open, or not a listening Unix socket.
+fn inherited_listener(number: i32) -> io::Result<OwnedFd> {
+    let fd = crate::sys::linux::take_fd(number)?;
+    let unix = rustix::net::sockopt::socket_domain(&fd)? == rustix::net::AddressFamily::UNIX;
+    if unix && rustix::net::sockopt::socket_acceptconn(&fd)? {
+        return Ok(fd);
+    }
+    let why = "the inherited descriptor is not a listening Unix socket";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }

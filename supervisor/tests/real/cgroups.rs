@@ -2,10 +2,14 @@
 
 use crate::common::{Client, Host, Identity, agent, eventually, is_alive, kill, pids_of, report, script};
 use crate::crash::Decoy;
-use crate::test_cgroup::{add_process, members, report_probe};
+use crate::test_cgroup::{TestGroup, add_process, members, report_probe};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{LeaseInfo, LeaseState, Spawn};
-use rustix::process::Signal;
+use acp_supervisor::core::containment::{CgroupLimits, CgroupSupport};
+use acp_supervisor::sys::cgroup::choose_subtree;
+use acp_supervisor::sys::linux::Linux;
+use acp_supervisor::sys::{Sys, packet};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -72,6 +76,48 @@ async fn lease_has_cgroup_from_first_to_last_process() {
     assert!(!r1.leaf.exists(), "the cgroup remains");
     assert_eq!(r1.host.stop(), Some(0));
     assert!(r1.host.group.as_ref().unwrap().descendants().is_empty(), "the supervisor's own cgroup remains");
+}
+
+/// A move into a group can take more than 10 ms, in which the wrapper would run outside.
+#[test]
+fn wrapper_begins_in_its_cgroup() {
+    let Some(group) = TestGroup::new() else { return };
+    let system = Linux::new();
+    let subtree = choose_subtree(system.groups(), Some(group.dir()), "ab").unwrap();
+    let support = system.groups().unwrap().prepare(&subtree, Path::new("/bin/cat")).0;
+    assert_eq!(support, CgroupSupport::Work);
+    let leaf = subtree.leaf(LeaseId::mint());
+    let start = |command: &Command| {
+        let (theirs, ours) = packet::control_pair().unwrap();
+        system.start_in_group(&leaf, command, &theirs).map(|pid| (pid, ours))
+    };
+    let mut cat = Command::new("/bin/cat");
+    cat.env_clear().env("ACP_ONE", "1").env("ACP_TWO", "a=b");
+    assert_eq!(start(&cat).unwrap().0, None, "the group does not exist");
+    system.make_group(&leaf, &CgroupLimits::default()).unwrap();
+
+    let (started, control) = start(&cat).unwrap();
+    let Some(pid) = started else { return report_probe("clone3 into a control group", &"not possible") };
+    assert_eq!(system.group_members(&leaf).unwrap().pids, [pid]);
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
+    assert_eq!(
+        (read("cmdline"), read("environ")),
+        ("acp-wrapper\0".into(), "ACP_ONE=1\0ACP_TWO=a=b\0".into())
+    );
+    let status = read("status");
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+    // Signals 32 and 33 belong to the C library, which lets nobody set them.
+    let set = |name: &str| u64::from_str_radix(field(name), 16).unwrap() & !(0b11 << 31);
+    assert_eq!(["SigBlk:", "SigIgn:", "SigCgt:"].map(set), [0; 3]);
+    // Its standard input is the only descriptor of the socket that it has.
+    drop(control);
+    let end = WaitIdOptions::EXITED;
+    let status = rustix::process::waitid(WaitId::Pid(Pid::from_raw(pid).unwrap()), end).unwrap().unwrap();
+    assert_eq!(status.exit_status(), Some(0));
+
+    let failed = start(&Command::new("/nonexistent/wrapper")).unwrap_err();
+    assert_eq!(failed.kind(), std::io::ErrorKind::NotFound);
+    assert!(system.children().is_empty(), "the child is reaped");
 }
 
 #[tokio::test]
