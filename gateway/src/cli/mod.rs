@@ -128,13 +128,8 @@ enum CliCommand {
     Steer(prompt::PromptArgs),
     /// Connect an editor that speaks ACP on standard input and output
     Acp(acp::AcpArgs),
-    /// Drive agents with the machine contract of acpx; also under the program name `acpx`
-    #[command(disable_help_flag = true)]
-    Acpx {
-        /// Arguments, as in `acp-gateway acpx --help`
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
-        args: Vec<OsString>,
-    },
+    #[command(flatten)]
+    Acpx(AcpxVerb),
     /// Show the standard error of a session's agents, or with --service the log of gateway and supervisor
     Logs(logs::LogsArgs),
     /// List and answer pending permission requests
@@ -188,6 +183,34 @@ enum CliCommand {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum AcpxVerb {
+    /// Drive agents with the machine contract of acpx; also under the program name `acpx`
+    #[command(disable_help_flag = true)]
+    Acpx {
+        /// Arguments, as in `acp-gateway acpx --help`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+        args: Vec<OsString>,
+    },
+}
+
+/// Command line of the verb `acpx` alone: programs start it for each turn, and the definition of all verbs costs time.
+#[derive(Debug, Parser)]
+#[command(name = "acp-gateway")]
+struct AcpxCommandLine {
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    verb: AcpxVerb,
+}
+
+impl AcpxCommandLine {
+    /// Parses the command line of that verb; `None` for other verbs and for errors, which [`Cli`] reports.
+    fn of(args: &[OsString]) -> Option<Self> {
+        args.iter().any(|arg| arg == acpx::PROGRAM).then(|| Self::try_parse_from(args).ok())?
+    }
+}
+
 /// Runs the command line of the process.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -203,8 +226,11 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     if name.is_some_and(|name| name == acpx::PROGRAM) {
         return acpx::main(args.into_iter().skip(1).collect(), None);
     }
-    if let Some(code) = shell_completion::answer_script(&args, Cli::command()) {
+    if let Some(code) = shell_completion::answer_script(&args, Cli::command) {
         return code;
+    }
+    if let Some(AcpxCommandLine { global, verb: AcpxVerb::Acpx { args } }) = AcpxCommandLine::of(&args) {
+        return acpx::main(args, global.state_dir);
     }
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -218,7 +244,7 @@ pub fn main_with(channels: Vec<Arc<dyn ChannelAdapter>>) -> ExitCode {
     match cli.verb {
         CliCommand::DemoAgent => acp_demo_agent::main(global.state_dir.as_deref()),
         CliCommand::Detached { command } => up::detached(&command),
-        CliCommand::Acpx { args } => acpx::main(args, global.state_dir),
+        CliCommand::Acpx(AcpxVerb::Acpx { args }) => acpx::main(args, global.state_dir),
         verb => {
             let mut out = Out::new(global.json);
             let outcome = run(&global, verb, channels, &mut out);
@@ -277,7 +303,7 @@ fn run(
         CliCommand::Completions { shell } => completions(shell, out),
         CliCommand::Generate(args) => generate::run(&args, &Cli::command()),
         // Handled by `main_with`.
-        CliCommand::DemoAgent | CliCommand::Detached { .. } | CliCommand::Acpx { .. } => Ok(()),
+        CliCommand::DemoAgent | CliCommand::Detached { .. } | CliCommand::Acpx(_) => Ok(()),
     }
 }
 
@@ -389,6 +415,35 @@ mod tests {
     #[test]
     fn command_line_grammar_is_valid() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn acpx_command_line_is_parsed_without_the_other_verbs() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "acp-gateway acpx",
+            "acp-gateway --state-dir /s acpx --cwd / codex acpx",
+            "acp-gateway --json acpx --help",
+        ] {
+            let args = words(line);
+            let (Some(short), Ok(whole)) = (AcpxCommandLine::of(&args), Cli::try_parse_from(&args)) else {
+                panic!("{line}")
+            };
+            let (AcpxVerb::Acpx { args: rest }, CliCommand::Acpx(AcpxVerb::Acpx { args })) =
+                (short.verb, whole.verb)
+            else {
+                panic!("{line}")
+            };
+            assert_eq!((short.global.state_dir, rest), (whole.global.state_dir, args), "{line}");
+        }
+        for line in [
+            "acp-gateway status",
+            "acp-gateway sessions show acpx",
+            "acp-gateway --help acpx",
+            "acp-gateway --nonsense acpx",
+        ] {
+            assert!(AcpxCommandLine::of(&words(line)).is_none(), "{line}");
+        }
     }
 
     #[test]

@@ -67,13 +67,13 @@ pub(crate) fn script(shell: Shell) -> io::Result<String> {
 }
 
 /// Answers a completion script, if one runs this program. Prints nothing if there is no answer.
-pub(crate) fn answer_script(args: &[OsString], command: Command) -> Option<ExitCode> {
+pub(crate) fn answer_script(args: &[OsString], command: impl FnOnce() -> Command) -> Option<ExitCode> {
     let shell = std::env::var(VARIABLE).ok()?;
     let [_, escape, words @ ..] = args else { return None };
     if escape != "--" {
         return None;
     }
-    let candidates = candidates(&shell, words, command).unwrap_or_default();
+    let candidates = candidates(&shell, words, command()).unwrap_or_default();
     let mut stdout = io::stdout().lock();
     let printed = stdout.write_all(&candidates).and_then(|()| stdout.flush());
     Some(if printed.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -128,7 +128,7 @@ mod tests {
     fn only_a_script_is_answered() {
         let args = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
         // The variable is not set here.
-        assert!(answer_script(&args(&["acp-gateway", "--", "acp-gateway "]), Command::new("x")).is_none());
+        assert!(answer_script(&args(&["acp-gateway", "--", "acp-gateway "]), || Command::new("x")).is_none());
         assert!(candidates("nosuchshell", &args(&["x", ""]), Command::new("x")).unwrap().is_empty());
     }
 }
