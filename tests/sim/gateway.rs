@@ -229,7 +229,7 @@ pub(super) async fn leave_behind(
         let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let deps = deps.clone();
         tokio::spawn(async move {
-            run(deps, key, queues, LoadRetry::Once).await;
+            run(deps, key, queues, LoadRetry::Once, None).await;
             drop(urgent);
         });
         mailbox

@@ -10,9 +10,12 @@ use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScop
 use acp_shared::protocol::{RefusalCode, Reply, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Maximum wait for the results, in which the supervisor may reconnect.
 pub(crate) const WAIT: Duration = Duration::from_secs(5);
+/// Maximum age of the results of a spawn's lookup for the start of its agent.
+const RECENT: Duration = Duration::from_secs(1);
 /// Delay before a request is repeated that failed or was refused, unless the refusal contains one, in
 /// milliseconds.
 const RETRY_MS: u64 = 200;
@@ -35,6 +38,26 @@ pub(crate) struct LookupResults {
     pub(crate) programs: BTreeMap<String, String>,
     /// Canonical paths of the directories.
     pub(crate) directories: BTreeMap<String, Result<String, FilesError>>,
+}
+
+/// Results of a lookup, for a start that follows at once.
+#[derive(Debug)]
+pub(crate) struct RecentLookup {
+    at: Instant,
+    request: LookupRequest,
+    results: LookupResults,
+}
+
+impl RecentLookup {
+    /// Keeps the results of a request.
+    pub(crate) fn new(request: LookupRequest, results: LookupResults) -> Self {
+        Self { at: Instant::now(), request, results }
+    }
+
+    /// Returns the results of an equal request, unless they are old.
+    pub(crate) fn into_results(self, wanted: &LookupRequest) -> Option<LookupResults> {
+        (self.request == *wanted && self.at.elapsed() < RECENT).then_some(self.results)
+    }
 }
 
 /// Reason why there are no [`LookupResults`].

@@ -110,3 +110,17 @@ async fn interrupted_lookup_is_retried() {
     wire.reply(id, answer(again));
     assert_eq!(pending.await.unwrap().unwrap().directories["/a"], Err(FilesError::NotFound));
 }
+
+#[tokio::test(start_paused = true)]
+async fn recent_lookup_serves_an_equal_request_for_a_second() {
+    let results = LookupResults {
+        programs: BTreeMap::from([("a".to_owned(), "/bin/a".to_owned())]),
+        ..LookupResults::default()
+    };
+    for (wanted, waited_ms, is_served) in [(1, 0, true), (1, 999, true), (1, 1_000, false), (2, 0, false)] {
+        let recent = RecentLookup::new(lookup(1), results.clone());
+        tokio::time::advance(Duration::from_millis(waited_ms)).await;
+        let found = recent.into_results(&lookup(wanted));
+        assert_eq!(found, is_served.then(|| results.clone()), "{wanted}, {waited_ms}");
+    }
+}

@@ -72,7 +72,7 @@ impl Manager {
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, LoadRetry::Once);
+            self.actor_with(session_key, LoadRetry::Once, None);
         }
         tracing::info!(
             now = plan.now.len(),

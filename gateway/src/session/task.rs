@@ -12,7 +12,9 @@ pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry};
 use crate::metrics::ActorHeartbeat;
 use crate::metrics::transitions;
 use crate::runtime::agent_host::executor::{AgentRequestDone, AgentRequestExecutor};
-use crate::runtime::lookup::{LookupError, LookupRequest, LookupResults, look_up, look_up_with_timeout};
+use crate::runtime::lookup::{
+    LookupError, LookupRequest, LookupResults, RecentLookup, look_up, look_up_with_timeout,
+};
 use crate::session::lease_events::merge;
 use crate::session::restore::{configured, load, lookup, profile};
 use crate::supervisor::{LeaseFeed, SupervisorStatus};
@@ -82,6 +84,8 @@ struct SessionTask {
     calls: FuturesUnordered<LeaseCall>,
     /// Lookup that a start waits for.
     lookup: Option<(LookupRequest, LookupCall)>,
+    /// Lookup of the spawn, for the first start.
+    recent: Option<RecentLookup>,
     executor: AgentRequestExecutor,
     waiting: HashMap<Ticket, oneshot::Sender<Result<CommandReply, Failure>>>,
     next_ticket: Ticket,
@@ -103,8 +107,14 @@ impl TaskEnded {
     }
 }
 
-/// Serves one session until it is idle or superseded, or the gateway stops.
-pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, load_retry: LoadRetry) {
+/// Serves one session until it is idle or superseded, or the gateway stops. `recent` is the lookup of the spawn.
+pub(crate) async fn run(
+    deps: Deps,
+    key: SessionKey,
+    mut queues: CommandQueues,
+    load_retry: LoadRetry,
+    recent: Option<RecentLookup>,
+) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
     let heartbeat = deps.metrics.actors().enter(key.as_str());
@@ -145,6 +155,7 @@ pub(crate) async fn run(deps: Deps, key: SessionKey, mut queues: CommandQueues, 
         pace: OutputPace::default(),
         calls: FuturesUnordered::new(),
         lookup: None,
+        recent,
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,
@@ -336,7 +347,11 @@ impl SessionTask {
             return;
         }
         let (supervisor, asked) = (self.deps.supervisor.clone(), wanted.clone());
-        self.lookup = Some((wanted, Box::pin(async move { look_up(&supervisor, &asked).await })));
+        let call: LookupCall = match self.recent.take().and_then(|recent| recent.into_results(&wanted)) {
+            Some(found) => Box::pin(std::future::ready(Ok(found))),
+            None => Box::pin(async move { look_up(&supervisor, &asked).await }),
+        };
+        self.lookup = Some((wanted, call));
     }
 
     async fn on_looked_up(&mut self, found: Result<LookupResults, LookupError>) -> TaskEnded {

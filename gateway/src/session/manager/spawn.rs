@@ -2,8 +2,9 @@
 
 use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
-use crate::runtime::lookup::{LookupResults, look_up_with_timeout, no_supervisor};
+use crate::runtime::lookup::{LookupResults, RecentLookup, look_up_with_timeout, no_supervisor};
 use crate::session::restore::agent_profile;
+use crate::session::task::LoadRetry;
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -119,7 +120,8 @@ impl Manager {
             }
             Err(error) => return Err(at_cap(error.into(), policy)),
         }
-        self.actor(&spawned.session_key);
+        let recent = RecentLookup::new(lookup, found);
+        self.actor_with(&spawned.session_key, LoadRetry::UntilStop, Some(recent));
         Ok(spawned)
     }
 
