@@ -3,10 +3,9 @@
 use crate::api::Api;
 use crate::api::access::VisibleSessions;
 use crate::api::extract::{ApiError, Caller, Json};
-use crate::api::sessions;
+use crate::api::sessions::{self, StartResult};
 use acp_core::acpx_contract::{AcpxNaming, NameQuery};
 use acp_core::api::{AcpxSessionView, Opening, SessionView};
-use acp_core::failure::Failure;
 use acp_core::request::{CloseRequest, SpawnResult};
 use acp_core::session::SessionState;
 use acp_core::visibility::Action;
@@ -77,13 +76,16 @@ pub(super) async fn opening(
     api: &Api,
     spawned: &SpawnResult,
     wait: Duration,
-) -> Result<(Option<Opening>, Option<Failure>), ApiError> {
+) -> Result<StartResult, ApiError> {
     let key = &spawned.session_key;
-    if spawned.existing && api.service.session(key).await?.state != SessionState::Creating {
-        return Ok((Some(Opening::Open), None));
+    if spawned.existing {
+        let row = api.service.session(key).await?;
+        if row.state != SessionState::Creating {
+            return Ok(StartResult { opening: Opening::Open, error: None, row: Some(row) });
+        }
     }
     let opened = sessions::opening(api, key, wait).await?;
-    if !spawned.existing && opened.0 == Some(Opening::Failed) {
+    if !spawned.existing && opened.opening == Opening::Failed {
         let request = CloseRequest::new("the agent could not open the session");
         api.service.close(key, request, IdempotencyKey::mint()).await?;
     }

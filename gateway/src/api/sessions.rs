@@ -259,20 +259,33 @@ pub(crate) async fn spawn(
     authorize_spawn(api.service.as_ref(), &caller, &request).await?;
     let is_named = request.acpx.is_some();
     let spawned = api.service.spawn(request, once).await?;
-    let (opening, error) = match wait {
-        None => (None, None),
-        Some(wait) if is_named => acpx::opening(&api, &spawned, wait).await?,
-        Some(wait) => opening(&api, &spawned.session_key, wait).await?,
+    let seen = match wait {
+        None => None,
+        Some(wait) if is_named => Some(acpx::opening(&api, &spawned, wait).await?),
+        Some(wait) => Some(opening(&api, &spawned.session_key, wait).await?),
     };
-    Ok(Json(SpawnedView { spawned, opening, error }))
+    let (opening, error, row) = match seen {
+        None => (None, None, None),
+        Some(StartResult { opening, error, row }) => (Some(opening), error, row),
+    };
+    // One that existed may be hidden from the caller.
+    let row = row.filter(|_| is_named && !spawned.existing);
+    let session = row.map(|row| Box::new(SessionView::from(row)));
+    Ok(Json(SpawnedView { spawned, opening, error, session }))
+}
+
+/// State of an agent's start at the end of a wait.
+pub(super) struct StartResult {
+    /// The state.
+    pub(super) opening: Opening,
+    /// Reason of a failure.
+    pub(super) error: Option<Failure>,
+    /// The session; `None` if the time was up.
+    pub(super) row: Option<SessionRow>,
 }
 
 /// Waits until the agent has opened the session.
-pub(super) async fn opening(
-    api: &Api,
-    key: &SessionKey,
-    wait: Duration,
-) -> Result<(Option<Opening>, Option<Failure>), ApiError> {
+pub(super) async fn opening(api: &Api, key: &SessionKey, wait: Duration) -> Result<StartResult, ApiError> {
     let mut changes = api.service.watch(key);
     let opened = async {
         loop {
@@ -282,20 +295,23 @@ pub(super) async fn opening(
             }
         }
     };
-    let Ok(row) = tokio::time::timeout(wait, opened).await else { return Ok((Some(Opening::Pending), None)) };
+    let Ok(row) = tokio::time::timeout(wait, opened).await else {
+        return Ok(StartResult { opening: Opening::Pending, error: None, row: None });
+    };
     let row = row?;
-    Ok(match row.state {
-        SessionState::Creating => (Some(Opening::Pending), None),
-        SessionState::Error => (Some(Opening::Failed), row.last_error),
+    let (opening, error) = match row.state {
+        SessionState::Creating => (Opening::Pending, None),
+        SessionState::Error => (Opening::Failed, row.last_error.clone()),
         // The agent describes itself when it opens a session.
         SessionState::Closed if row.agent_info.is_none() => {
             let closed = || Failure::of(Code::SessionClosed).origin("gateway");
-            (Some(Opening::Failed), Some(row.last_error.unwrap_or_else(closed)))
+            (Opening::Failed, Some(row.last_error.clone().unwrap_or_else(closed)))
         }
         SessionState::Idle | SessionState::Running | SessionState::Cancelling | SessionState::Closed => {
-            (Some(Opening::Open), None)
+            (Opening::Open, None)
         }
-    })
+    };
+    Ok(StartResult { opening, error, row: Some(row) })
 }
 
 /// `GET /v1/sessions/{key}`.

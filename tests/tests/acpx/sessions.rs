@@ -3,6 +3,7 @@
 use crate::client::{Client, check_turn, linked, said};
 use acp_tests::cli::{RunningCommand, run};
 use acp_tests::house::{AGENT, House, Plan, scripted};
+use acp_tests::scrape::post;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::World;
 use serde_json::{Value, json};
@@ -32,6 +33,25 @@ fn ensure_is_idempotent_under_concurrency() {
         assert_eq!(*answer, want);
     }
     assert_eq!(house.leases().len(), 1, "one agent was started");
+    house.end();
+}
+
+/// The answer has the new session, which saves a request; one that existed may be hidden from the caller.
+#[test]
+fn new_session_is_in_the_answer_to_its_request() {
+    let house = House::new(&[]);
+    let cwd = house.world.dir("work/project");
+    let body = json!({ "agent": AGENT, "cwd": cwd, "wait_s": 60, "acpx": { "name": "fix", "cwd": cwd } });
+    let spawn = |body: &Value| post(&house.gateway().socket(), "/v1/sessions", body);
+    let new = spawn(&body);
+    let session = &new["session"];
+    assert_eq!((&new["opening"], &session["session_key"]), (&json!("open"), &new["session_key"]), "{new}");
+    assert_eq!((&session["state"], &session["cwd"]), (&json!("idle"), &json!(cwd)), "{new}");
+    assert!(session["agent_session_id"].is_string(), "{new}");
+    let again = spawn(&body);
+    assert_eq!((&again["session_key"], &again["session"]), (&new["session_key"], &Value::Null), "{again}");
+    let unnamed = spawn(&json!({ "agent": AGENT, "cwd": cwd, "wait_s": 60 }));
+    assert_eq!((&unnamed["opening"], &unnamed["session"]), (&json!("open"), &Value::Null), "{unnamed}");
     house.end();
 }
 

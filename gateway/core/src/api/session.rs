@@ -24,7 +24,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 /// Response to `POST /v1/sessions`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct SpawnedView {
     /// The session and its first run.
     #[serde(flatten)]
@@ -35,6 +35,9 @@ pub struct SpawnedView {
     /// Reason of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<Failure>,
+    /// The new session at the end of a wait; only of a request with a name in the contract of acpx.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Box<SessionView>>,
 }
 
 /// `GET /v1/acpx/sessions`: a session with its name in the contract of acpx.

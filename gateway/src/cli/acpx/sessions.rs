@@ -82,13 +82,18 @@ impl Command {
             acpx: Some(naming),
             ..self.spawn_body(SessionMode::Persistent)
         };
-        let spawned: SpawnedView = self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
+        let mut spawned: SpawnedView =
+            self.client.post("/v1/sessions", &body, &IdempotencyKey::mint()).await?;
         let key = spawned.spawned.session_key.to_string();
         opened(&spawned).map_err(|end| end.of(&key))?;
-        if let Some(model) = self.options.model.clone().filter(|_| !spawned.spawned.existing) {
-            self.set_model(&key, &model).await.map_err(|end| end.of(&key))?;
+        let model = self.options.model.clone().filter(|_| !spawned.spawned.existing);
+        if let Some(model) = &model {
+            self.set_model(&key, model).await.map_err(|end| end.of(&key))?;
         }
-        let session = self.view(&key).await?;
+        let session = match spawned.session.take() {
+            Some(session) if model.is_none() => *session,
+            _ => self.view(&key).await?,
+        };
         Ok((spawned, session))
     }
 
