@@ -1,6 +1,7 @@
 //! `doctor`: checks the installation and reports problems and notes.
 
 mod accounts;
+mod acpx;
 mod northbound;
 
 use crate::cli::GlobalArgs;
@@ -105,6 +106,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
     };
     checks.extend(accounts::check_accounts(config.as_ref(), served, &environment().into_iter().collect()));
     if let Some(config) = &config {
+        checks.extend(acpx::check(config).await);
         checks.extend(northbound::check(global, &config.northbound, &answers).await);
     }
     checks.extend(database(&state_dir, !matches!(answers, GatewayProbe::Nothing)));

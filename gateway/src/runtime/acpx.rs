@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// File name of the bridge, in the directory of the wrapper.
-const BRIDGE_FILE: &str = "acp-acpx-bridge";
+pub(crate) const BRIDGE_FILE: &str = "acp-acpx-bridge";
 /// Program that runs npm's acpx.
 const NODE: &str = "node";
 /// Minimum time between two look-ups.

@@ -8,12 +8,14 @@ const HELP: &str = "\
 Run the commands of acpx for one session of the gateway
 
 Usage: acp-acpx-bridge --key KEY --acpx WORD... -- AGENT...
+       acp-acpx-bridge --check --acpx WORD...
 
 The gateway starts this program in a lease when a session uses the backend acpx.
 
 Options:
       --key KEY    Session key; selects the private home directory of acpx
       --acpx WORD  Program of acpx, and its arguments; repeat for each word
+      --check      Print the versions of acpx and Node.js, or the reason why they cannot be used
   -h, --help       Print help
   -V, --version    Print version
 ";
@@ -27,6 +29,8 @@ pub(crate) struct Options {
     pub(crate) acpx: Vec<String>,
     /// Program of the agent and its arguments; repeated in the first line of output.
     pub(crate) agent: Vec<String>,
+    /// True to print the versions only, without session and agent.
+    pub(crate) check: bool,
 }
 
 /// Command line that starts nothing.
@@ -64,7 +68,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, NoS
     let mut words = args.map(|word| {
         word.into_string().map_err(|word| NoStart::Usage(format!("argument {word:?} is not UTF-8")))
     });
-    let mut options = Options { key: String::new(), acpx: Vec::new(), agent: Vec::new() };
+    let mut options = Options { key: String::new(), acpx: Vec::new(), agent: Vec::new(), check: false };
     while let Some(word) = words.next().transpose()? {
         let mut value = || words.next().transpose()?.ok_or_else(|| usage(&format!("{word} needs a value")));
         match word.as_str() {
@@ -72,6 +76,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, NoS
             "-V" | "--version" => {
                 return Err(NoStart::Text(format!("acp-acpx-bridge {}\n", env!("CARGO_PKG_VERSION"))));
             }
+            "--check" => options.check = true,
             "--key" => options.key = value()?,
             "--acpx" => options.acpx.push(value()?),
             "--" => options.agent = words.by_ref().collect::<Result<_, _>>()?,
@@ -79,8 +84,9 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, NoS
         }
     }
     match () {
-        () if options.key.is_empty() => Err(usage("--key is missing")),
+        () if options.key.is_empty() && !options.check => Err(usage("--key is missing")),
         () if options.acpx.is_empty() => Err(usage("--acpx is missing")),
+        () if options.check => Ok(options),
         () if options.agent.is_empty() => Err(usage("the agent's command is missing after --")),
         () => Ok(options),
     }

@@ -23,14 +23,24 @@ fn main() -> ExitCode {
         Err(end) => return end.print(),
     };
     let output = MessageWriter::default();
+    let unusable = |error| {
+        output.send(&Message::Unusable { error });
+        ExitCode::FAILURE
+    };
+    if options.check {
+        return match AcpxProgram::find(&options.acpx) {
+            Ok(AcpxProgram { version, node, .. }) => {
+                output.send(&Message::Versions { acpx: version, node });
+                ExitCode::SUCCESS
+            }
+            Err(error) => unusable(error),
+        };
+    }
     let ready =
         PrivateHome::open(&options.key).and_then(|home| Ok((AcpxProgram::find(&options.acpx)?, home)));
     let (program, home) = match ready {
         Ok(ready) => ready,
-        Err(error) => {
-            output.send(&Message::Unusable { error });
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return unusable(error),
     };
     output.send(&Message::Hello {
         acpx: program.version.clone(),

@@ -83,7 +83,15 @@ pub(crate) enum Message {
         /// Program and arguments of the agent.
         agent: Vec<String>,
     },
-    /// First line instead of [`Message::Hello`]: acpx cannot be used.
+    /// Result of `--check`.
+    Versions {
+        /// Output of `acpx --version`.
+        acpx: String,
+        /// Version of Node; absent if acpx does not run on Node.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        node: Option<String>,
+    },
+    /// First line instead of [`Message::Hello`], or result of `--check`: acpx cannot be used.
     Unusable {
         /// The reason, with the next step.
         error: String,

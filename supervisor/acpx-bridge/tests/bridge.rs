@@ -249,6 +249,24 @@ fn node_is_found_or_named() {
 }
 
 #[test]
+fn versions_are_checked_without_a_session() {
+    let dir = TempDir::new().unwrap();
+    let acpx = dir.path().join("acpx");
+    let check = |text: &str| {
+        script(&acpx, text);
+        let path = acpx.to_str().unwrap();
+        let found = plain(&["--check", "--acpx", path]);
+        (found.status.success(), serde_json::from_slice::<Value>(&found.stdout).unwrap())
+    };
+    let (is_usable, found) = check("#!/bin/sh\necho 0.19.1\n");
+    assert_eq!((is_usable, found), (true, json!({ "type": "versions", "acpx": "0.19.1" })));
+    let (is_usable, found) = check("#!/bin/sh\nexit 3\n");
+    assert_eq!((is_usable, &found["type"]), (false, &json!("unusable")));
+    assert!(found["error"].as_str().unwrap().contains("--version failed"), "{found}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no private home directory is made");
+}
+
+#[test]
 fn missing_acpx_is_named() {
     let mut bridge = Bridge::start("#!/nonexistent/interpreter\n", &[]);
     let error = bridge.line()["error"].as_str().unwrap().to_owned();
@@ -270,6 +288,7 @@ fn help_version_and_wrong_arguments_are_answered() {
         (&[][..], "--key is missing"),
         (&["--key"][..], "--key needs a value"),
         (&["--key", "k", "--acpx", "a"], "the agent's command is missing"),
+        (&["--check"], "--acpx is missing"),
         (&["--watch"], "unknown argument \"--watch\""),
     ] {
         let refused = plain(args);

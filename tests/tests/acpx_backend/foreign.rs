@@ -1,12 +1,13 @@
 //! Sessions of npm's acpx behind the gateway. Run by `make test-foreign`.
 
-use crate::npm::{backend, close, house};
+use crate::npm::{backend, close, house, house_with};
 use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign;
-use acp_tests::house::{GATEWAY, Plan};
+use acp_tests::house::{AGENT, GATEWAY, Plan};
 use acp_tests::story::{check_answer, check_failed, check_turn, chunks};
 use acp_tests::wait::{LONG, until};
 use acp_tests::world::{Agent, World};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs;
 
@@ -63,6 +64,48 @@ fn configuration_of_a_repository_is_not_believed() {
     assert!(!house.cwd().join("denied.txt").exists() && !marker.exists(), "{said}");
     let new = house.received("session/new");
     assert!(new.iter().all(|message| message["params"]["mcpServers"] == serde_json::json!([])), "{new:?}");
+    house.end();
+}
+
+#[test]
+#[ignore = "needs npm's acpx: make test-foreign"]
+fn mcp_servers_of_configuration_and_session_reach_the_agent() {
+    let house = house_with(
+        "[[mcp_servers]]\nname = \"files\"\ncommand = \"/bin/mcp-files\"\nargs = [\"--root\", \"/srv\"]\n\
+         env = { TOKEN = \"configured\" }\n[[mcp_servers]]\nname = \"both\"\ncommand = \"/bin/mcp-shared\"\n",
+        "",
+    );
+    let own = json!({ "mcpServers": { "both": { "command": "/bin/mcp-own", "env": { "MODE": "own" } } } });
+    let file = house.world.write("work/mcp.json", &own.to_string()).to_string_lossy().into_owned();
+    let cwd = house.world.dir("work/project").to_string_lossy().into_owned();
+    let spawn =
+        ["sessions", "spawn", "--agent", AGENT, "--cwd", &cwd, "--wait", "120", "--mcp-config", &file];
+    let spawned = house.cli(&spawn).ok().json();
+    let key = spawned["session_key"].as_str().unwrap_or_else(|| panic!("{spawned}")).to_owned();
+    check_answer(&house.prompt(&key, "one"), ["echo: one"]);
+    let want = [
+        json!({ "name": "both", "command": "/bin/mcp-own", "args": [], "env": [{ "name": "MODE", "value": "own" }] }),
+        json!({
+            "name": "files", "command": "/bin/mcp-files", "args": ["--root", "/srv"],
+            "env": [{ "name": "TOKEN", "value": "configured" }],
+        }),
+    ];
+    let given = |method: &str| {
+        let messages = house.received(method);
+        let last = messages.last().unwrap_or_else(|| panic!("no {method}"));
+        let mut servers = last["params"]["mcpServers"].as_array().cloned().unwrap_or_default();
+        servers.sort_by_key(|server| server["name"].to_string());
+        servers
+    };
+    assert_eq!(given("session/new"), want);
+    // The agent that resumes the conversation gets them again.
+    let lease = house.lease(&key);
+    let _ = house.verb(&["sessions", "release", &key]);
+    until(LONG, "nothing is left of the lease", || lease.processes().is_empty());
+    check_answer(&house.prompt(&key, "two"), ["echo: two"]);
+    let again = if house.received("session/resume").is_empty() { "session/load" } else { "session/resume" };
+    assert_eq!(given(again), want);
+    close(&house, &key, &house.lease(&key));
     house.end();
 }
 

@@ -20,9 +20,14 @@ pub(crate) fn backend() -> String {
 
 /// House whose scripted agent is run by acpx, with this configuration of its supervisor.
 pub(crate) fn house(supervisor: &str) -> House {
+    house_with("", supervisor)
+}
+
+/// The same with more of the gateway's configuration.
+pub(crate) fn house_with(gateway: &str, supervisor: &str) -> House {
     let world = World::new();
     let agent = scripted(&world, &[], "approve-all");
-    let plan = Plan::default().gateway(&backend()).supervisor(supervisor);
+    let plan = Plan::default().gateway(&format!("{}{gateway}", backend())).supervisor(supervisor);
     plan.build_in(world, &BTreeMap::from([(AGENT, agent)]))
 }
 

@@ -103,6 +103,35 @@ fn acpx_of_another_version_is_refused_with_the_found_version() {
 }
 
 #[test]
+fn old_node_is_named_by_doctor_with_the_next_step() {
+    let house = house_with("#!/usr/bin/env node\n", "[acp]\nbackend = \"acpx\"\n", "");
+    let node = |version: &str| {
+        let script = format!("#!/bin/sh\n[ $# = 1 ] && echo v{version} && exit 0\necho 0.19.1\n");
+        let node = house.world.write("nodes/node", &script);
+        fs::set_permissions(&node, fs::Permissions::from_mode(0o755)).unwrap_or_else(|e| panic!("{e}"));
+    };
+    let nodes = house.world.path("nodes");
+    let doctor = || {
+        let found = house.plain(&["--json", "doctor"]).env("PATH", &nodes).output();
+        let found = found.unwrap_or_else(|e| panic!("doctor: {e}"));
+        let first = String::from_utf8_lossy(&found.stdout).lines().next().unwrap_or_default().to_owned();
+        let checks: Vec<Value> = serde_json::from_str(&first).unwrap_or_else(|e| panic!("{e}: {first}"));
+        let check = checks.into_iter().find(|check| check["name"] == "acpx");
+        check.unwrap_or_else(|| panic!("no check of acpx: {first}"))
+    };
+    node("18.20.4");
+    let check = doctor();
+    let text = check["detail"].as_str().unwrap_or_default();
+    assert_eq!(check["verdict"], "failed", "{check}");
+    for part in ["nodes/node is Node.js 18.20.4", "needs Node.js 22 or later", "Install it, or name it"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    node("22.23.3");
+    assert_eq!(doctor()["detail"], "acpx 0.19.1 on Node.js 22.23.3, as this user");
+    house.end();
+}
+
+#[test]
 fn configured_versions_are_accepted_and_shown() {
     let script = r#"#!/bin/sh
 case "$*" in

@@ -40,7 +40,7 @@ use crate::runtime::{BackendHealth, MachineStateError, Runtime};
 use acp_shared::codes::Code;
 use acp_shared::ids::{RunId, SessionKey};
 use bridge::{BridgeInput, BridgeOutput};
-pub use open::versions_text;
+pub use open::{version_refusal, versions_text};
 use serde_json::{Value, json};
 use state::{AcpxPhase, MachineState};
 use std::collections::BTreeMap;

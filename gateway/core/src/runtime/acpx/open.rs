@@ -57,13 +57,8 @@ impl AcpxMachine {
         let (AcpxPhase::Starting, Some(wanted)) = (self.state.phase, self.state.wanted.clone()) else {
             return self.protocol_error("The bridge began twice.");
         };
-        let versions = (self.settings.0)().versions;
-        if !is_known_version(&hello.acpx, &versions) {
-            let text = format!(
-                "{} acpx {:?} is installed, and {versions} is needed. {INSTALL}",
-                Code::BackendUnavailable.text(),
-                hello.acpx
-            );
+        if let Some(why) = version_refusal(&hello.acpx, &(self.settings.0)().versions) {
+            let text = format!("{} {why}", Code::BackendUnavailable.text());
             let failure = Failure::new(Code::BackendUnavailable, text).detail("ACPX_VERSION").origin("acpx");
             return self.fail(failure);
         }
@@ -283,6 +278,12 @@ fn is_known_version(text: &str, versions: &str) -> bool {
     let version = Version::parse(text.trim().trim_start_matches('v'));
     let requirement = VersionReq::parse(versions);
     version.is_ok_and(|version| requirement.is_ok_and(|requirement| requirement.matches(&version)))
+}
+
+/// Explains why a version of acpx is not used; `None` if it is.
+pub fn version_refusal(found: &str, versions: &str) -> Option<String> {
+    let refusal = || format!("acpx {found:?} is installed, and {versions} is needed. {INSTALL}");
+    (!is_known_version(found, versions)).then(refusal)
 }
 
 /// Returns the versions in the agent information of a session.
