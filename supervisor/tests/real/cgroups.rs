@@ -106,9 +106,9 @@ fn wrapper_begins_in_its_cgroup() {
     );
     let status = read("status");
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
-    for set in ["SigBlk:", "SigIgn:", "SigCgt:"] {
-        assert_eq!(field(set), "0000000000000000", "{set}");
-    }
+    // Signals 32 and 33 belong to the C library, which lets nobody set them.
+    let set = |name: &str| u64::from_str_radix(field(name), 16).unwrap() & !(0b11 << 31);
+    assert_eq!(["SigBlk:", "SigIgn:", "SigCgt:"].map(set), [0; 3]);
     // Its standard input is the only descriptor of the socket that it has.
     drop(control);
     let end = WaitIdOptions::EXITED;
