@@ -412,6 +412,7 @@ fn start(
     let deps = Deps {
         store: store.clone(),
         supervisor: supervisor.clone(),
+        channels: channels.clone(),
         registry: Arc::clone(&registry),
         clock,
         profiles: Arc::clone(&agents) as _,

@@ -1,6 +1,7 @@
 //! Fixtures for driver tests: a real store with a session, written as by the actor.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::profiles::Profiles;
@@ -57,6 +58,7 @@ pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dy
     Deps {
         store: store.clone(),
         supervisor,
+        channels: Channels::default(),
         registry,
         clock: store.clock(),
         profiles,

@@ -6,6 +6,8 @@ import { CHARS_MAX, ITEMS_MAX, append, emptyTranscript, prepend } from "./transc
 
 /** Rows in a page of history. */
 const PAGE = 200;
+/** Delay before what may have been missed is read again, in milliseconds. */
+const AGAIN_MS = 3_000;
 
 /**
  * @typedef {import("./types.js").EventLine} EventLine
@@ -31,6 +33,8 @@ export class SessionFeed {
     this.abort = new AbortController();
     /** Events of the stream that came while history was read. @type {EventLine[] | null} */
     this.waiting = [];
+    /** True if rows may have been committed after the response of which the page waits, and before the stream. */
+    this.isBehind = false;
   }
 
   /** Loads the newest rows. */
@@ -50,14 +54,23 @@ export class SessionFeed {
   /** Reads what may have been missed while there was no stream. */
   async catchUp() {
     if (this.status.phase === "failed") return this.restart();
-    if (this.status.phase !== "ready" || this.waiting) return;
+    this.isBehind = true;
+    if (this.waiting) return;
     this.waiting = [];
+    await this.readRest();
+  }
+
+  /** Reads the rows after the last one. Those of the stream wait for them, also over a failure. */
+  async readRest() {
     try {
       await this.readFrom(this.transcript.last);
     } catch (error) {
+      if (this.abort.signal.aborted) return;
       const failure = asApiError(error);
-      if (!this.abort.signal.aborted && failure.code === "CURSOR_PRUNED") await this.restart();
-      else this.flush();
+      if (failure.code === "CURSOR_PRUNED") return this.restart();
+      setTimeout(() => {
+        if (!this.abort.signal.aborted) void this.readRest();
+      }, failure.retryAfterMs ?? AGAIN_MS);
     }
   }
 
@@ -71,11 +84,12 @@ export class SessionFeed {
   /** @param {number} after */
   async readFrom(after) {
     for (let from = after; ;) {
+      this.isBehind = false;
       const page = await this.page(from, PAGE);
       this.onRows(page.events);
       this.transcript = append(this.transcript, page.events);
       from = page.next_after;
-      if (!page.more) break;
+      if (!page.more && !this.isBehind) break;
       this.onChange();
     }
     this.flush();

@@ -91,6 +91,20 @@ impl ConversationOrigin {
     }
 }
 
+/// Key in the metadata of a binding that was made for a session which an agent spawned.
+const AGENT_SPAWN: &str = "agent_spawn";
+
+/// Returns the metadata of the binding of a session that an agent spawns.
+pub fn agent_spawn_metadata() -> String {
+    serde_json::json!({ AGENT_SPAWN: true }).to_string()
+}
+
+/// True if the metadata of a binding is that of a session which an agent spawned, and no person bound it.
+pub fn is_of_agent_spawn(metadata: &str) -> bool {
+    let metadata: Option<serde_json::Value> = serde_json::from_str(metadata).ok();
+    metadata.is_some_and(|metadata| metadata.get(AGENT_SPAWN) == Some(&true.into()))
+}
+
 /// State of a binding's session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoundSession {
@@ -216,8 +230,10 @@ pub fn binding_notice(session: &SessionRow, binding: &BindingRow, is_markdown: b
         Some(id) => format!("agent's session id {}", escape_name(id, is_markdown)),
         None => "agent's session id not yet known".to_owned(),
     };
+    let spawner = session.spawned_by.as_ref();
+    let spawner = spawner.map(|spawner| format!(", started by session {spawner}")).unwrap_or_default();
     format!(
-        "{name} is bound here, in {}: session {}, {own}. Messages here go to it. {}",
+        "{name} is bound here, in {}: session {}, {own}{spawner}. Messages here go to it. {}",
         sanitize::line(&session.cwd, usize::MAX),
         session.session_key,
         lifetime_text(binding)

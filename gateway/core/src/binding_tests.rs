@@ -75,12 +75,24 @@ fn binding_notice_has_agent_session_and_timeouts() {
         assert!(told.starts_with(&format!("{name} is bound here, in /tmp: ")), "{told}");
         assert!(told.contains(&format!("agent's session id {id}. Messages")), "{told}");
     }
+    session.spawned_by = Some(session.session_key.clone());
+    let told = binding_notice(&session, &row(None, None), false);
+    assert!(told.contains(", started by session agent:demo:acp:1. Messages"), "{told}");
     for (idle, age, want) in [
         (None, None, "The binding has no timeout."),
         (Some(0), Some(0), "The binding has no timeout."),
         (None, Some(60_000), "The binding ends 1m after its start."),
     ] {
         assert_eq!(lifetime_text(&row(idle, age)), want);
+    }
+}
+
+#[test]
+fn metadata_tells_the_bindings_of_agents_spawns() {
+    assert!(is_of_agent_spawn(&agent_spawn_metadata()));
+    assert!(is_of_agent_spawn(r#"{"agent_spawn":true,"end_session_seq":7}"#), "an ended one");
+    for other in ["{}", "", "no JSON", r#"{"agent_spawn":false}"#, r#"{"origin":"agent_spawn"}"#] {
+        assert!(!is_of_agent_spawn(other), "{other}");
     }
 }
 

@@ -119,9 +119,9 @@ pub fn open_bindings(db: &Db) -> Result<Vec<OpenBinding>, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn pending(db: &Db) -> Result<Vec<BindingId>, StoreError> {
-    const SQL: &str = "SELECT binding_key FROM acp_bindings WHERE status = 'pending' ORDER BY ord";
-    db.all(SQL, &[], |row| row.get("binding_key"))
+pub fn pending(db: &Db) -> Result<Vec<BindingRow>, StoreError> {
+    let sql = format!("SELECT {COLUMNS} FROM acp_bindings WHERE status = 'pending' ORDER BY ord");
+    db.all(&sql, &[], from_row)
 }
 
 /// State of a session as the target of a binding.

@@ -3,7 +3,7 @@
 use crate::db::{Db, Row, params};
 use crate::error::StoreError;
 use crate::{Store, Tx, bindings, runs, sessions};
-use acp_core::binding::BoundSession;
+use acp_core::binding::{BoundSession, is_of_agent_spawn};
 use acp_core::route::{OutboundContext, Route, route_outbound};
 use acp_core::rows::{CompletionState, RunRow, SessionRow};
 use acp_core::session::SessionState;
@@ -30,8 +30,9 @@ pub fn insert(tx: &Tx<'_>, run_id: RunId, requester: &SessionKey) -> Result<(), 
     tx.run(SQL, params![run_id, requester, tx.now_ms()]).map(drop)
 }
 
-/// Routes the completion of a run that ends in this transaction, whose bindings are not ended yet. A session with a
-/// conversation of its own is shown there, and its requester gets nothing.
+/// Routes the completion of a run that ends in this transaction, whose bindings are not ended yet. A session that a person
+/// bound to a conversation is shown there, and its requester gets nothing. The conversation that a spawn of the requester
+/// itself made does not count: its agent waits for the end.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
@@ -40,7 +41,8 @@ pub fn route(tx: &Tx<'_>, run: &RunRow) -> Result<(), StoreError> {
     if !run.state.is_ended() || state(tx, run.run_id)? != Some(CompletionState::Awaited) {
         return Ok(());
     }
-    let bound = bindings::of_session(tx, &run.session_key)?;
+    let mut bound = bindings::of_session(tx, &run.session_key)?;
+    bound.retain(|binding| !is_of_agent_spawn(&binding.metadata));
     let question = OutboundContext {
         session_key: Some(&run.session_key),
         // The run is the session's, which may be closed in the same transaction.

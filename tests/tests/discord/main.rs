@@ -26,6 +26,7 @@ mod rules;
 mod setup;
 mod shards;
 mod spawn;
+mod spawned;
 mod stage;
 mod suggest;
 mod threads;

@@ -13,19 +13,8 @@ pub struct IgnoredKey {
     pub instead: &'static str,
 }
 
-const fn unused(key: &'static str, instead: &'static str) -> IgnoredKey {
-    IgnoredKey { key, instead }
-}
-
-const SPAWNS: &str = "agents cannot spawn sessions yet";
-
-/// All unused keys.
-pub const UNUSED: [IgnoredKey; 4] = [
-    unused("channels.console.thread_bindings.spawn_subagent_sessions", SPAWNS),
-    unused("channels.console.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
-    unused("channels.discord.thread_bindings.spawn_subagent_sessions", SPAWNS),
-    unused("channels.discord.accounts.*.thread_bindings.spawn_subagent_sessions", SPAWNS),
-];
+/// All unused keys. At present every key is used.
+pub const UNUSED: [IgnoredKey; 0] = [];
 
 /// True if the entry matches the key or a section above it.
 fn names(entry: &str, key: &str) -> bool {
@@ -35,15 +24,23 @@ fn names(entry: &str, key: &str) -> bool {
 
 /// Note about a key, if the key is unused.
 pub fn note(key: &str) -> Option<String> {
-    let found = UNUSED.iter().find(|unused| names(unused.key, key))?;
+    note_in(&UNUSED, key)
+}
+
+fn note_in(unused: &[IgnoredKey], key: &str) -> Option<String> {
+    let found = unused.iter().find(|unused| names(unused.key, key))?;
     Some(format!("not used in this version: {}", found.instead))
 }
 
 /// Notes about the unused keys that are set, in the order of keys.
 pub fn set(sources: &Sources) -> Vec<String> {
+    set_in(&UNUSED, sources)
+}
+
+fn set_in(unused: &[IgnoredKey], sources: &Sources) -> Vec<String> {
     let said = sources.iter().filter_map(|(path, source)| {
         let key = path.join(".");
-        note(&key).map(|note| format!("{source}: {key} is {note}"))
+        note_in(unused, &key).map(|note| format!("{source}: {key} is {note}"))
     });
     said.collect()
 }
@@ -55,19 +52,17 @@ mod tests {
 
     #[test]
     fn ignored_key_is_reported_with_its_source() {
-        let source = Source::Env {
-            name: "ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS".to_owned(),
-        };
+        let unused = [IgnoredKey { key: "channels.*.later", instead: "nobody can do it yet" }];
+        let source = Source::Env { name: "ACP_HOST_CHANNELS__PARTY__LATER".to_owned() };
         let path = |key: &str| key.split('.').map(str::to_owned).collect::<Vec<_>>();
-        let sources = Sources::from([
-            (path("channels.discord.thread_bindings.spawn_subagent_sessions"), source),
-            (path("acp.enabled"), Source::Default),
-        ]);
+        let sources =
+            Sources::from([(path("channels.party.later"), source), (path("acp.enabled"), Source::Default)]);
         assert_eq!(
-            set(&sources),
-            ["ACP_HOST_CHANNELS__DISCORD__THREAD_BINDINGS__SPAWN_SUBAGENT_SESSIONS: \
-                 channels.discord.thread_bindings.spawn_subagent_sessions is not used in this version: agents cannot \
-                 spawn sessions yet"]
+            set_in(&unused, &sources),
+            [
+                "ACP_HOST_CHANNELS__PARTY__LATER: channels.party.later is not used in this version: nobody can do \
+                 it yet"
+            ]
         );
     }
 

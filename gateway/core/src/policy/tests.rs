@@ -80,6 +80,7 @@ fn binding_policy_depends_on_origin_and_level() {
     let channel = "[channels.discord.thread_bindings]\nspawn_acp_sessions = true\n";
     let account = "[channels.discord.accounts.main.thread_bindings]\nspawn_acp_sessions = false\n";
     let both = [channel, account].concat();
+    let agents = "[channels.discord.thread_bindings]\nspawn_subagent_sessions = true\n";
     let off = "[acp]\nenabled = false\n";
     let unbound = "[session.thread_bindings]\nenabled = false\n";
     use BindOrigin::{AgentSpawn, Focus, Spawn};
@@ -99,6 +100,9 @@ fn binding_policy_depends_on_origin_and_level() {
         ),
         (both.as_str(), ("discord", "other"), Spawn, Ok(())),
         (channel, main, AgentSpawn, Err("spawn_subagent_sessions = false".to_owned())),
+        (agents, main, AgentSpawn, Ok(())),
+        (agents, main, Spawn, Err(format!("{key} = false (default)"))),
+        ("", console, AgentSpawn, Ok(())),
         (off, console, Focus, Err("acp.enabled = false (/g.toml:2)".to_owned())),
         (unbound, console, Focus, Err("session.thread_bindings.enabled = false".to_owned())),
     ] {
@@ -268,8 +272,6 @@ fn effective_values_are_listed_with_their_key() {
         assert!(row.key.contains('.'), "{row:?}");
         assert!(["default", "table of built-in agents"].contains(&row.source.as_str()), "{row:?}");
     }
-    let noted = rows.iter().find(|row| row.setting == "bindings.spawn_subagent_sessions").unwrap();
-    assert!(noted.note.as_deref().unwrap().starts_with("not used in this version"), "{noted:?}");
 }
 
 proptest! {

@@ -4,13 +4,14 @@
 
 use super::{BindingError, SessionBinding, SessionBindingService};
 use crate::channel::{OpenChildOutcome, Outgoing};
-use acp_core::binding::{ConversationOrigin, StartupAction, startup_action};
+use acp_core::binding::{ConversationOrigin, StartupAction, is_of_agent_spawn, startup_action};
 use acp_core::nonce::nonce_of;
 use acp_core::render::PartKind;
 use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, SessionRow};
 use acp_shared::ids::BindingId;
 use acp_store::{StoreError, Tx, bindings, sessions};
 use futures_util::StreamExt as _;
+use std::collections::HashSet;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -89,22 +90,36 @@ impl SessionBindingService {
         }
     }
 
-    /// Periodically finishes pending bindings until `stop`.
+    /// Finishes pending bindings until `stop`: periodically, and those of sessions that agents spawn at once, because no
+    /// command of a person does it.
     pub(crate) async fn run_retries(self, stop: CancellationToken) {
+        let mut changed = self.store.bindings_changed();
+        // One may have been committed before.
+        changed.mark_changed();
+        let mut attempted: HashSet<BindingId> = HashSet::new();
         let mut every = tokio::time::interval(Duration::from_millis(RETRY_MS));
         every.tick().await;
         loop {
-            tokio::select! {
+            let is_new = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                _ = every.tick() => {}
-            }
+                _ = every.tick() => false,
+                // The sender lives as long as the store.
+                Ok(()) = changed.changed() => true,
+            };
             let pending = self.store.read("bindings_pending", bindings::pending).await;
-            let pending = pending.unwrap_or_else(|error| {
+            let mut pending = pending.unwrap_or_else(|error| {
                 tracing::warn!(%error, "reading pending bindings failed");
                 Vec::new()
             });
-            let tried = futures_util::stream::iter(pending).map(|id| self.create_conversation(id));
+            if is_new {
+                // A failed attempt is repeated at the interval.
+                pending.retain(|row| is_of_agent_spawn(&row.metadata) && attempted.insert(row.binding_id));
+            } else {
+                attempted = pending.iter().map(|row| row.binding_id).collect();
+            }
+            let tried =
+                futures_util::stream::iter(pending).map(|row| self.create_conversation(row.binding_id));
             tried.for_each_concurrent(CONCURRENT_MAX, |done| async { drop(done.await) }).await;
         }
     }

@@ -7,7 +7,7 @@ use crate::conversation::bindings::reconcile::ReconcileCounts;
 use crate::tests::{
     JournalWriter, binding_row, column, conversation, eventually, execute, open, session_row, spawn,
 };
-use acp_core::binding::{BindingTimeout, Capabilities};
+use acp_core::binding::{BindingTimeout, Capabilities, agent_spawn_metadata};
 use acp_core::message_split::{MessageLimit, Unit};
 use acp_core::route::{Route, UnboundDestination};
 use acp_store::db::Db;
@@ -15,6 +15,7 @@ use acp_store::{checkpoints, params};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone, Copy)]
 enum ChildResult {
@@ -465,6 +466,41 @@ async fn refused_conversation_ends_the_binding_with_reason() {
     JournalWriter::claim(&store, &key("2")).await.close().await;
     assert_eq!(service.reconcile().await.unwrap(), ReconcileCounts::default());
     assert_eq!(channel.children(), []);
+}
+
+/// The conversation of a session that an agent spawns is created without a command and at once; a refused one is tried again
+/// at the interval.
+#[tokio::test]
+async fn conversation_of_an_agents_spawn_is_created_at_once() {
+    let (_dir, store, channel, service) = channel_with(CHILD_ONLY, &[]).await;
+    let add = async |name: &str, metadata: String| {
+        let pending = bindings::into_pending(binding_row(&key(name), &at("a", name)));
+        spawn(&store, session_row(&key(name)), Some(BindingRow { metadata, ..pending })).await;
+    };
+    add("early", agent_spawn_metadata()).await;
+    channel.then([ChildResult::Made, ChildResult::NotNow]);
+    let stop = CancellationToken::new();
+    let retries = tokio::spawn(service.run_retries(stop.clone()));
+    let made = async |count: usize| {
+        eventually("children created", || async { (channel.children().len() == count).then_some(()) }).await;
+    };
+    made(1).await;
+    add("late", agent_spawn_metadata()).await;
+    eventually("refused", || async { channel.results.lock().unwrap().is_empty().then_some(()) }).await;
+    // Neither a person's spawn, whose command creates its conversation, nor the refused one.
+    add("person", "{}".to_owned()).await;
+    add("next", agent_spawn_metadata()).await;
+    made(2).await;
+    let mut parents: Vec<String> = channel.children().into_iter().map(|(parent, ..)| parent).collect();
+    parents.sort();
+    assert_eq!(parents, ["early", "next"]);
+    eventually("bound", || async {
+        let row = rows(&store, "next").await.pop().unwrap();
+        (row.status == BindingStatus::Active).then_some(())
+    })
+    .await;
+    stop.cancel();
+    retries.await.unwrap();
 }
 
 /// The console creates child conversations, named in the starter, which both conversations show once.

@@ -1,21 +1,29 @@
 //! Requests of agents through the session tools: what they take over from the turn in which they are made, and their limits.
 //! A spawned session never has more than the one that spawned it.
 
-use super::Manager;
+use super::{Manager, caps_of};
 use crate::runtime::profiles::Profiles;
+use acp_core::binding::{Placement, agent_spawn_metadata};
 use acp_core::config::Config;
 use acp_core::failure::Failure;
 use acp_core::mcp;
+use acp_core::policy::{BindOrigin, BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::request::{PromptRequest, SpawnRequest};
-use acp_core::rows::{RunRow, SessionRow};
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef, RunRow, SessionRow, TargetKind};
 use acp_core::run::RunState;
 use acp_core::secrets::Secrets;
 use acp_core::session_tools::{CHAIN_MAX, CHILDREN_MAX, DEPTH_MAX};
 use acp_core::widening::stricter;
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, SessionKey};
-use acp_store::SpawnTx;
+use acp_shared::ids::{AgentName, BindingId, SessionKey};
+use acp_store::db::Db;
+use acp_store::{SpawnTx, bindings};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Maximum wait for the conversation of a spawned session before the session starts.
+const CONVERSATION_WAIT: Duration = Duration::from_secs(5);
 
 /// Session whose agent spawns another one.
 pub(super) struct AgentParent {
@@ -24,6 +32,20 @@ pub(super) struct AgentParent {
     turn: Option<RunRow>,
     /// Number of the new session's first run in its chain.
     chain: u64,
+    /// Place of the new session's own conversation; `None` if it gets none.
+    place: Option<ConversationPlace>,
+}
+
+/// Place of the conversation that a spawned session gets beside that of its parent, so that people see and answer its
+/// permission requests.
+struct ConversationPlace {
+    /// Conversation above the new one.
+    above: ConversationRef,
+    /// Person who bound the parent's conversation, and controls the new binding, too.
+    bound_by: String,
+    windows: BindingTimeouts,
+    /// Policy of that account and agent.
+    policy: Arc<EffectivePolicy>,
 }
 
 fn limit(detail: &str, text: String) -> Failure {
@@ -113,12 +135,65 @@ impl Manager {
                 format!("A session may have {DEPTH_MAX} generations of spawned sessions beneath it at most.");
             return Err(limit("DEPTH_MAX", text));
         }
-        let turn = self.deps.store.current_run(parent).await?;
+        let turn = self.deps.store.current_run(parent.clone()).await?;
         let chain = next_in_chain(turn.as_ref())?;
         request.cwd.get_or_insert_with(|| row.cwd.clone());
         request.interactive = is_interactive(turn.as_ref());
         request.asked_by = asked_by(turn.as_ref());
-        Ok(Some(AgentParent { row, turn, chain }))
+        let place = self.conversation_place(parent, agent).await?;
+        Ok(Some(AgentParent { row, turn, chain, place }))
+    }
+
+    /// Returns the place of the conversation of a new session: beside the oldest conversation of its parent whose channel has
+    /// child conversations and whose policy allows it. A parked conversation does not count: a person has left it.
+    async fn conversation_place(
+        &self,
+        parent: SessionKey,
+        agent: &AgentName,
+    ) -> Result<Option<ConversationPlace>, Failure> {
+        let read = move |db: &Db| bindings::of_session(db, &parent);
+        let bound = self.deps.store.read("conversations_of_parent", read).await?;
+        Ok(bound.into_iter().find_map(|binding| {
+            if !matches!(binding.status, BindingStatus::Active | BindingStatus::Pending) {
+                return None;
+            }
+            let above = binding.conversation.parent().unwrap_or(binding.conversation);
+            let channel = self.deps.channels.get(&above).ok()?;
+            if !channel.capabilities(&above).allow(Placement::Child) {
+                return None;
+            }
+            let policy = self.deps.live.policy(&PolicyScope::of(Some(&above)).with_agent(agent));
+            let windows = policy.may_bind(BindOrigin::AgentSpawn).ok()?;
+            Some(ConversationPlace { above, bound_by: binding.bound_by, windows, policy })
+        }))
+    }
+
+    /// Waits until the conversation of a spawned session exists, so that people see the session from its beginning. A wait
+    /// that takes too long ends: the conversation then gets all rows once it exists.
+    pub(super) async fn await_conversation(&self, binding_id: BindingId) {
+        let mut changed = self.deps.store.bindings_changed();
+        let is_made = async {
+            loop {
+                let read = self.deps.store.read("conversation_made", move |db| bindings::get(db, binding_id));
+                match read.await {
+                    Ok(Some(row)) if row.status == BindingStatus::Pending => {}
+                    Ok(_) => return,
+                    Err(error) => {
+                        tracing::warn!(%binding_id, %error, "binding of a spawned session cannot be read");
+                        return;
+                    }
+                }
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = self.deps.stop.cancelled() => {}
+            waited = tokio::time::timeout(CONVERSATION_WAIT, is_made) => if waited.is_err() {
+                tracing::warn!(%binding_id, "spawned session starts before its conversation exists");
+            }
+        }
     }
 
     fn may_spawn_agent(&self, parent: &SessionRow, agent: &AgentName) -> Result<(), Failure> {
@@ -155,12 +230,17 @@ impl Manager {
 }
 
 impl AgentParent {
-    /// Limits the rows of the new session to what its parent has.
+    /// Returns the policy of the account in which the new session gets a conversation.
+    pub(super) fn account_policy(&self) -> Option<Arc<EffectivePolicy>> {
+        self.place.as_ref().map(|place| Arc::clone(&place.policy))
+    }
+
+    /// Limits the rows of the new session to what its parent has, and adds the binding of its conversation.
     ///
     /// # Errors
     /// `ACP_CWD_NOT_ALLOWED` if a directory lies outside of the parent's.
     pub(super) fn narrow(self, tx: &mut SpawnTx, profiles: &dyn Profiles) -> Result<(), Failure> {
-        let Self { row: parent, turn, chain } = self;
+        let Self { row: parent, turn, chain, place } = self;
         let configured = |agent: &AgentName| profiles.configured(agent).map(|it| it.additional_directories);
         let own = parent.options.additional_directories.as_slice();
         let of_agent = configured(&parent.agent)?;
@@ -196,7 +276,25 @@ impl AgentParent {
             run.permissions.mode = turn.and_then(|turn| turn.permissions.mode).map(|_| options.permission);
         }
         tx.children_max = Some(CHILDREN_MAX);
+        if let Some(place) = place {
+            place.bind(tx);
+        }
         Ok(())
+    }
+}
+
+impl ConversationPlace {
+    /// Adds the binding of a conversation that is created after the commit. The session then counts for the account.
+    fn bind(self, tx: &mut SpawnTx) {
+        let Self { above, bound_by, windows, policy } = self;
+        let SessionRow { session_key, created_at_ms, .. } = &tx.session;
+        let row = bindings::new_row(above, session_key, &bound_by, windows, *created_at_ms);
+        tx.caps = caps_of(&policy, Some(&row.conversation));
+        tx.binding = Some(bindings::into_pending(BindingRow {
+            target_kind: TargetKind::Subagent,
+            metadata: agent_spawn_metadata(),
+            ..row
+        }));
     }
 }
 

@@ -1,5 +1,6 @@
 //! Creation of a session: the checks, and the single transaction.
 
+use super::agent_requests::AgentParent;
 use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
 use crate::runtime::lookup::{LookupResults, RecentLookup, look_up_with_timeout, no_supervisor};
@@ -100,6 +101,8 @@ impl Manager {
         let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
         let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
         tx.session.owner_session_key = root.or(tx.session.owner_session_key);
+        let of_account = parent.as_ref().and_then(AgentParent::account_policy);
+        let (policy, is_by_agent) = (of_account.as_deref().unwrap_or(policy), parent.is_some());
         if let Some(parent) = parent {
             parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
         }
@@ -107,6 +110,7 @@ impl Manager {
         let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
         let (session, run) = (tx.session.clone(), tx.run.clone());
         let thread_id = tx.binding.as_ref().map(|binding| binding.conversation.conversation_id.clone());
+        let own_binding = tx.binding.as_ref().filter(|_| is_by_agent).map(|binding| binding.binding_id);
         match self.insert_spawn(tx, &mut spawned).await {
             Ok(()) => transitions::spawned(&session, run.as_ref(), thread_id.as_deref()),
             // Another connection used the same key just now: return its response.
@@ -121,6 +125,9 @@ impl Manager {
             Err(error) => return Err(at_cap(error.into(), policy)),
         }
         let recent = RecentLookup::new(lookup, found);
+        if let Some(binding_id) = own_binding {
+            self.await_conversation(binding_id).await;
+        }
         self.actor_with(&spawned.session_key, LoadRetry::UntilStop, Some(recent));
         Ok(spawned)
     }

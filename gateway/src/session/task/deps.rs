@@ -1,5 +1,6 @@
 //! Dependencies and input queues of a session's task.
 
+use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::profiles::Profiles;
@@ -18,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Deps {
     pub(crate) store: Store,
     pub(crate) supervisor: SupervisorClient,
+    /// Served channels, for the conversations of spawned sessions.
+    pub(crate) channels: Channels,
     pub(crate) registry: Arc<Registry>,
     pub(crate) clock: Clock,
     pub(crate) profiles: Arc<dyn Profiles>,

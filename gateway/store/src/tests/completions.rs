@@ -3,9 +3,10 @@
 use super::fixtures::{binding, insert_session, key, open, run, session, spawn_tx};
 use crate::open::{open_with, open_writer};
 use crate::schema::MIGRATIONS;
-use crate::{SpawnTx, Store, StoreError, completions, sessions};
+use crate::{SpawnTx, Store, StoreError, bindings, completions, sessions};
+use acp_core::binding::agent_spawn_metadata;
 use acp_core::config::Durability;
-use acp_core::rows::{BindingStatus, CompletionState, RunRow, SessionRow};
+use acp_core::rows::{BindingRow, BindingStatus, CompletionState, RunRow, SessionRow};
 use acp_core::run::RunState;
 use acp_core::session::SessionState;
 use acp_core::writes::Write;
@@ -58,6 +59,16 @@ fn owner_of_an_older_database_becomes_the_root_or_unknown() {
 
 /// Spawns a session below `parent` with a first run, and returns both.
 async fn spawned(store: &Store, name: &str, bound: Option<BindingStatus>) -> (SessionRow, RunRow) {
+    let bound = bound.map(|status| (status, "{}".to_owned()));
+    spawned_with(store, name, bound).await
+}
+
+/// As [`spawned`], with the status and metadata of its binding.
+async fn spawned_with(
+    store: &Store,
+    name: &str,
+    bound: Option<(BindingStatus, String)>,
+) -> (SessionRow, RunRow) {
     let row = SessionRow {
         owner_session_key: Some(key("parent")),
         spawned_by: Some(key("parent")),
@@ -66,7 +77,8 @@ async fn spawned(store: &Store, name: &str, bound: Option<BindingStatus>) -> (Se
         ..session(name)
     };
     let first = run(&row.session_key, RunState::Queued);
-    let binding = bound.map(|status| binding(&row.session_key, name, status));
+    let binding =
+        bound.map(|(status, metadata)| BindingRow { metadata, ..binding(&row.session_key, name, status) });
     store
         .spawn_session(SpawnTx { run: Some(first.clone()), binding, ..spawn_tx(row.clone()) })
         .await
@@ -139,6 +151,26 @@ async fn completion_of_a_bound_session_goes_to_its_conversation() {
         let reason = "the run of the one-shot session has ended".to_owned();
         let writes = vec![Write::Session(Box::new(closed)), ended(&first), Write::EndBindings { reason }];
         commit(&store, &child, writes).await.unwrap();
+        assert_eq!(state(&store, first.run_id).await, Some(want), "{name}");
+    }
+}
+
+/// The conversation of the spawn itself does not take the completion from the requester, unless a person binds another one.
+#[tokio::test]
+async fn completion_of_a_session_with_a_thread_of_its_spawn_goes_to_its_requester() {
+    let (_dir, store) = open();
+    insert_session(&store, "parent").await;
+    for (name, status, is_focused, want) in [
+        ("active", BindingStatus::Active, false, CompletionState::Due),
+        ("pending", BindingStatus::Pending, false, CompletionState::Due),
+        ("focused", BindingStatus::Active, true, CompletionState::Bound),
+    ] {
+        let (child, first) = spawned_with(&store, name, Some((status, agent_spawn_metadata()))).await;
+        if is_focused {
+            let other = binding(&child.session_key, "elsewhere", BindingStatus::Active);
+            store.write("focus", move |tx| bindings::bind(tx, &other)).await.unwrap();
+        }
+        commit(&store, &child, vec![ended(&first)]).await.unwrap();
         assert_eq!(state(&store, first.run_id).await, Some(want), "{name}");
     }
 }
