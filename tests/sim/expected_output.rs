@@ -162,6 +162,7 @@ pub(super) fn as_chosen(db: &Connection) -> Result<(), Violation> {
          AND e.session_seq <= coalesce(json_extract(b.metadata_json, '$.end_session_seq'), e.session_seq) \
          AND coalesce(json_extract(e.payload_json, '$.text'), '') <> '' \
          AND json_extract(e.payload_json, '$.status') NOT IN ({quiet}) \
+         AND coalesce(json_extract(e.payload_json, '$.failed_runs'), 0) = 0 \
          AND coalesce(json_extract(e.payload_json, '$.binding_id'), b.binding_key) = b.binding_key \
          AND {chosen} IS NOT 'none' AND NOT EXISTS (SELECT 1 FROM acp_delivery_part p \
          WHERE p.binding_key = b.binding_key AND p.session_seq = e.session_seq)"

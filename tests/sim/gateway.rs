@@ -220,7 +220,7 @@ pub(super) async fn leave_behind(
     config: &LoadedConfig,
     dir: &Path,
 ) -> Vec<Sender<ActorRequest>> {
-    let Ok(found) = store.found_sessions().await else { return Vec::new() };
+    let Ok((found, _)) = store.found_sessions(0).await else { return Vec::new() };
     let (supervisor, _) = SimSupervisorConnection::new();
     let (deps, _) = deps(store, &supervisor, config, dir);
     let start = |(key, _)| {

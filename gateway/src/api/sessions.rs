@@ -153,7 +153,8 @@ pub(crate) async fn list(
     let more = rows.len() as u64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next = rows.last().filter(|_| more && before.is_some()).map(|(ord, _)| PageCursor(*ord).encode());
-    let mut around = api.service.session_activity().await?;
+    let keys = rows.iter().map(|(_, row)| row.session_key.clone()).collect();
+    let mut around = api.service.session_activity(keys).await?;
     let views: Vec<SessionView> =
         rows.into_iter().map(|(_, row)| SessionView::from(row).within(&mut around)).collect();
     let next = next.map(|cursor| [(HeaderName::from_static(NEXT_CURSOR_HEADER), cursor)]);
@@ -330,7 +331,7 @@ pub(crate) async fn show(
 pub(crate) async fn describe(service: &dyn Service, row: SessionRow) -> Result<SessionView, Failure> {
     let key = row.session_key.clone();
     let view = SessionView::from(row);
-    let mut view = view.within(&mut service.session_activity().await?);
+    let mut view = view.within(&mut service.session_activity(vec![key.clone()]).await?);
     let runs = service.runs(&key, RUNS_SHOWN).await?;
     let mut place = 0;
     let placed = runs.into_iter().map(|row| {

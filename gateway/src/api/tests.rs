@@ -248,7 +248,7 @@ impl Service for Fake {
     fn sessions(&self, _: bool, _: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
         ready(Ok(vec![self.row()]))
     }
-    fn session_activity(&self) -> ServiceFuture<'_, acp_core::rows::SessionActivity> {
+    fn session_activity(&self, _: Vec<SessionKey>) -> ServiceFuture<'_, acp_core::rows::SessionActivity> {
         let running = [(self.key.clone(), self.run)].into();
         ready(Ok(acp_core::rows::SessionActivity { running, ..Default::default() }))
     }

@@ -216,8 +216,9 @@ impl Service for GatewayService {
         Box::pin(async move { Ok(self.store.sessions(closed_too, u64::from(limit)).await?) })
     }
 
-    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async move { Ok(self.store.read("circumstances", gauges::session_activity).await?) })
+    fn session_activity(&self, sessions: Vec<SessionKey>) -> ServiceFuture<'_, SessionActivity> {
+        let read = move |db: &_| gauges::session_activity(db, &sessions);
+        Box::pin(async move { Ok(self.store.read("circumstances", read).await?) })
     }
 
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>> {

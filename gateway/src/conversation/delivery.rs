@@ -3,8 +3,8 @@
 //!
 //! One task finds bindings with undelivered rows; one task per such binding does the work, and stays as long
 //! as a status card is live ([`status_card`]). A scan reads the bindings of the sessions that changed since the last
-//! one; the first scan and one each minute read all. Everything is read from the journal and the outbox, so that
-//! delivery resumes after a crash at any point.
+//! one. A round, at the start and each minute, reads all bindings, a page with each scan. Everything is read from the
+//! journal and the outbox, so that delivery resumes after a crash at any point.
 
 mod attachments;
 mod attempt;
@@ -18,7 +18,7 @@ use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use acp_core::rows::{BindingStatus, Verbosity};
 use acp_shared::ids::BindingId;
-use acp_store::delivery::{self as rows, DueBinding};
+use acp_store::delivery::{self as rows, BindingPage, DueBinding};
 use acp_store::interactive_messages;
 use acp_store::{Store, cards as card_rows};
 use side_effects::ButtonAttempts;
@@ -38,8 +38,11 @@ const SCAN_MS_MIN: u64 = 20;
 const SCAN_INTERVAL_FACTOR: u32 = 4;
 /// … up to this maximum, in milliseconds.
 const SCAN_MS_MAX: u64 = 500;
-/// Interval of a scan of all bindings, and of the ended ones with pending rows, in milliseconds.
-const SWEEP_MS: u64 = 60_000;
+/// Interval of a round of all bindings, and of the ended ones with pending rows, in milliseconds. A round that takes longer
+/// goes on.
+const ROUND_MS: u64 = 60_000;
+/// Maximum number of bindings of a round that one scan reads.
+const ROUND_BINDINGS_MAX: u64 = 500;
 /// Interval of retries for cards that could not be finalized, in milliseconds.
 const EDIT_RETRY_MS: u64 = 2_000;
 /// Messages with buttons are checked at every n-th of these intervals.
@@ -67,6 +70,8 @@ struct BindingCursor {
     busy: bool,
     /// Verbosity when the last task was started.
     verbosity: Option<Verbosity>,
+    /// Number of the last round that found the binding.
+    round: u32,
 }
 
 impl BindingCursor {
@@ -95,7 +100,7 @@ pub(crate) async fn run(
     let mut tasks = Tasks::default();
     let mut cursors = BindingCursors::new();
     let mut scope = ScanScope::default();
-    let mut sweep = tokio::time::interval(Duration::from_millis(SWEEP_MS));
+    let mut round = tokio::time::interval(Duration::from_millis(ROUND_MS));
     let mut edit_retry = tokio::time::interval(Duration::from_millis(EDIT_RETRY_MS));
     edit_retry.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut edit_ticks = 0;
@@ -113,9 +118,9 @@ pub(crate) async fn run(
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            _ = sweep.tick() => {
-                scope.all = true;
-                add_ended_bindings(&store, &mut cursors).await;
+            _ = round.tick() => {
+                scope.begin_round();
+                scope.bindings.extend(add_ended_bindings(&store, &mut cursors).await);
             }
             _ = edit_retry.tick() => {
                 let is_due = worker.button_attempts.is_any_due();
@@ -126,6 +131,7 @@ pub(crate) async fn run(
             changed = committed.changed() => if changed.is_err() { break },
             Some(done) = tasks.set.join_next_with_id() =>
                 scope.bindings.extend(tasks.record_exit(done, &mut cursors, &stop)),
+            () = std::future::ready(()), if scope.goes_on => {}
         }
         tokio::select! {
             biased;
@@ -141,6 +147,7 @@ pub(crate) async fn run(
         scan_pause = scan_interval(began.elapsed());
         for due in found {
             let state = cursors.entry(due.binding.binding_id).or_default();
+            state.round = scope.round;
             if !state.needs_worker(&due) {
                 continue;
             }
@@ -157,15 +164,17 @@ fn scan_interval(took: Duration) -> Duration {
         .clamp(Duration::from_millis(SCAN_MS_MIN), Duration::from_millis(SCAN_MS_MAX))
 }
 
-async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) {
-    match store.read("delivery_owing", rows::ended_with_pending).await {
-        Ok(found) => {
-            for due in found {
-                cursors.entry(due.binding.binding_id).or_default();
-            }
-        }
-        Err(error) => tracing::warn!(%error, "delivery scan of ended bindings failed"),
+/// Adds the ended bindings with pending rows, and returns them.
+async fn add_ended_bindings(store: &Store, cursors: &mut BindingCursors) -> Vec<BindingId> {
+    let found = store.read("delivery_owing", rows::ended_with_pending).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "delivery scan of ended bindings failed");
+        Vec::new()
+    });
+    let ids: Vec<BindingId> = found.into_iter().map(|due| due.binding.binding_id).collect();
+    for id in &ids {
+        cursors.entry(*id).or_default();
     }
+    ids
 }
 
 /// Finds bindings whose card could not be finalized or whose messages have buttons, which may be obsolete, even
@@ -191,13 +200,36 @@ async fn find_pending_edits(store: &Store, times: &mut u32, is_due: bool) -> Vec
 /// Bindings that the next scan reads, besides those of sessions that changed since the last one.
 #[derive(Debug, Default)]
 struct ScanScope {
-    /// All active and ending bindings, and those with a cursor.
-    all: bool,
-    /// These bindings: their task ended, or edits are pending.
+    /// Number of the last round.
+    round: u32,
+    /// Position of the round's next page; `None` if no round is going on.
+    round_after: Option<u64>,
+    /// True if the next scan does not wait for a change.
+    goes_on: bool,
+    /// These bindings: their task ended, they have ended with pending rows, or edits are pending.
     bindings: BTreeSet<BindingId>,
 }
 
 impl ScanScope {
+    /// Begins a round, unless one is going on.
+    fn begin_round(&mut self) {
+        if self.round_after.is_none() {
+            self.restart_round();
+        }
+    }
+
+    fn restart_round(&mut self) {
+        self.round += 1;
+        self.round_after = Some(0);
+    }
+
+    /// Adds the bindings that the round has not found, up to `last`, its last page: they are parked or have ended.
+    fn add_missed(&mut self, last: &[DueBinding], cursors: &BindingCursors) {
+        let last: BTreeSet<BindingId> = last.iter().map(|due| due.binding.binding_id).collect();
+        let missed = cursors.iter().filter(|(id, state)| state.round != self.round && !last.contains(id));
+        self.bindings.extend(missed.map(|(id, _)| *id));
+    }
+
     fn mark_pending_edits(&mut self, pending: &[BindingId], cursors: &mut BindingCursors) {
         for id in pending {
             let state = cursors.entry(*id).or_default();
@@ -208,21 +240,20 @@ impl ScanScope {
         }
     }
 
-    /// Reads the bindings in scope, and empties the scope. After a failed read the scope is all bindings.
+    /// Reads the bindings in scope, and empties the scope except for the rest of a round. A failed read begins a new round.
     async fn load_due_bindings(&mut self, store: &Store, cursors: &BindingCursors) -> Vec<DueBinding> {
-        let Self { all, mut bindings } = std::mem::take(self);
+        let (round_after, mut bindings) = (self.round_after, std::mem::take(&mut self.bindings));
         let sessions = store.take_changed();
-        if all {
-            bindings.extend(cursors.keys());
-        }
         let read = move |db: &_| {
-            let mut found = Vec::new();
-            if all {
-                found = rows::delivering_bindings(db)?;
-            } else {
-                for key in &sessions {
-                    found.extend(rows::bindings_of_session(db, key)?);
-                }
+            let page = match round_after {
+                Some(after) => rows::delivering_bindings(db, after, ROUND_BINDINGS_MAX)?,
+                None => BindingPage::default(),
+            };
+            let mut found = page.bindings;
+            let of_page: BTreeSet<BindingId> = found.iter().map(|due| due.binding.binding_id).collect();
+            for key in &sessions {
+                let of_session = rows::bindings_of_session(db, key)?.into_iter();
+                found.extend(of_session.filter(|due| !of_page.contains(&due.binding.binding_id)));
             }
             for due in &found {
                 bindings.remove(&due.binding.binding_id);
@@ -230,13 +261,24 @@ impl ScanScope {
             for id in bindings {
                 found.extend(rows::due_of_binding(db, id)?);
             }
-            Ok(found)
+            Ok((found, page.next_after))
         };
-        let mut found = store.read("delivery_look", read).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "delivery scan of bindings failed");
-            self.all = true;
-            Vec::new()
-        });
+        let mut found = match store.read("delivery_look", read).await {
+            Ok((found, next_after)) => {
+                self.round_after = next_after;
+                if round_after.is_some() && next_after.is_none() {
+                    self.add_missed(&found, cursors);
+                }
+                self.goes_on = next_after.is_some() || !self.bindings.is_empty();
+                found
+            }
+            Err(error) => {
+                tracing::warn!(%error, "delivery scan of bindings failed");
+                self.restart_round();
+                self.goes_on = false;
+                Vec::new()
+            }
+        };
         let is_live = |status| matches!(status, BindingStatus::Active | BindingStatus::Ending);
         found.retain(|due| is_live(due.binding.status) || cursors.contains_key(&due.binding.binding_id));
         found
@@ -282,11 +324,12 @@ impl Tasks {
                 cursors.remove(&id);
             }
             Ok((_, WorkerExit::At(cursor))) => {
-                let verbosity = cursors.get(&id).and_then(|state| state.verbosity);
-                cursors.insert(id, BindingCursor { cursor: Some(cursor), busy: false, verbosity });
+                let state = cursors.entry(id).or_default();
+                *state = BindingCursor { cursor: Some(cursor), busy: false, ..*state };
             }
             Ok((_, WorkerExit::Unknown)) => {
-                cursors.insert(id, BindingCursor::default());
+                let state = cursors.entry(id).or_default();
+                *state = BindingCursor { round: state.round, ..BindingCursor::default() };
             }
             // Other bindings are not affected; nothing is lost, the outbox holds all for the retry.
             Err(error) => {

@@ -28,7 +28,7 @@ pub(crate) async fn run(
         committed.mark_unchanged();
         let looked_ms = clock.now_ms();
         let now = windows();
-        let next_ms = match store.expiring_sessions(now).await {
+        let next_ms = match store.expiring_sessions(now, looked_ms).await {
             Ok(mortals) => expire_due(&manager, now, &clock, mortals).await,
             Err(error) => {
                 tracing::warn!(%error, "timeout check failed");

@@ -64,8 +64,8 @@ impl Manager {
     /// # Errors
     /// The store cannot be read.
     pub(crate) async fn resume(&self) -> Result<usize, StoreError> {
-        let found = self.deps.store.found_sessions().await?;
         let eager_max = self.deps.live.at_start().acp.control_plane.recovery.eager_actors;
+        let (found, left_out) = self.deps.store.found_sessions(eager_max).await?;
         let plan = recovery::recovery_plan(found, usize::try_from(eager_max).unwrap_or(usize::MAX));
         for (session_key, step) in &plan.now {
             tracing::info!(%session_key, ?step, "session recovery started");
@@ -77,7 +77,7 @@ impl Manager {
         tracing::info!(
             now = plan.now.len(),
             eager = plan.eager.len(),
-            lazy = plan.lazy,
+            lazy = plan.lazy as u64 + left_out,
             "session recovery planned"
         );
         Ok(plan.now.len())

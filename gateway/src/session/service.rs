@@ -108,8 +108,8 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn expiry<'a>(&'a self, session: &'a SessionKey) -> ServiceFuture<'a, Option<Expiry>>;
     /// Returns all sessions or only the open ones, newest first, at most `limit`.
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>>;
-    /// Returns runs and bindings of the open sessions.
-    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity>;
+    /// Returns runs and bindings of these sessions.
+    fn session_activity(&self, sessions: Vec<SessionKey>) -> ServiceFuture<'_, SessionActivity>;
     /// Returns a run of the session, if it exists.
     fn run<'a>(&'a self, session: &'a SessionKey, run: RunId) -> ServiceFuture<'a, Option<RunRow>>;
     /// Returns the newest runs of the session, oldest first, at most `limit`.

@@ -86,7 +86,7 @@ pub fn get(db: &Db, binding_id: BindingId) -> Result<Option<BindingRow>, StoreEr
     db.first(&sql, params![binding_id], from_row)
 }
 
-/// A binding that has not ended, as listed by `open_bindings`. Each row is parsed separately, so that an unreadable
+/// A binding that has not ended, as listed by [`unsettled`]. Each row is parsed separately, so that an unreadable
 /// one does not hide the others.
 #[derive(Debug)]
 pub struct OpenBinding {
@@ -96,16 +96,26 @@ pub struct OpenBinding {
     pub found: Result<(BindingRow, BoundSession, u64), StoreError>,
 }
 
-/// Bindings that have not ended, oldest first.
+/// Number of bindings that have not ended.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn open_bindings(db: &Db) -> Result<Vec<OpenBinding>, StoreError> {
+pub fn count_open(db: &Db) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT count(*) AS bindings FROM acp_bindings WHERE status <> 'ended'";
+    Ok(db.first(SQL, &[], |row| row.only())?.unwrap_or(0))
+}
+
+/// Bindings that a start may end or finish, oldest first: they have not ended, and their session is closed or missing, or
+/// their conversation still has to be created.
+///
+/// # Errors
+/// SQLite errors.
+pub fn unsettled(db: &Db) -> Result<Vec<OpenBinding>, StoreError> {
     let sql = format!(
         "SELECT {}, s.state AS state, (SELECT count(*) FROM acp_runs AS r WHERE r.session_key = b.session_key \
          AND r.state IN ('queued','running')) AS runs_due \
          FROM acp_bindings AS b LEFT JOIN acp_sessions AS s ON s.session_key = b.session_key \
-         WHERE b.status <> 'ended' ORDER BY b.ord",
+         WHERE b.status <> 'ended' AND (b.status = 'pending' OR s.state IS NULL OR s.state = 'closed') ORDER BY b.ord",
         COLUMNS.split(", ").map(|column| format!("b.{column} AS {column}")).collect::<Vec<_>>().join(", ")
     );
     let read = |row: &Row<'_>| {
@@ -115,13 +125,19 @@ pub fn open_bindings(db: &Db) -> Result<Vec<OpenBinding>, StoreError> {
     db.all(&sql, &[], |row| Ok(OpenBinding { key: row.get("binding_key")?, found: read(row) }))
 }
 
+/// Query of [`pending`]. The first condition is that of the index.
+pub(crate) fn pending_sql() -> String {
+    format!(
+        "SELECT {COLUMNS} FROM acp_bindings \
+         WHERE status IN ('pending','active','ending') AND status = 'pending' ORDER BY ord"
+    )
+}
+
 /// Bindings whose conversation still has to be created.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn pending(db: &Db) -> Result<Vec<BindingRow>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM acp_bindings WHERE status = 'pending' ORDER BY ord");
-    db.all(&sql, &[], from_row)
+    db.all(&pending_sql(), &[], from_row)
 }
 
 /// State of a session as the target of a binding.

@@ -16,7 +16,7 @@ use acp_core::event::{EventKind, EventRow};
 use acp_core::intake::readable_payload;
 use acp_core::render::disambiguation_tag;
 use acp_core::render::{self, MessagePart, RenderData, RequiredData, RunDigest, Style, StyleHistory};
-use acp_core::rows::{BindingRow, ConversationRef};
+use acp_core::rows::{BindingRow, BindingStatus, ConversationRef};
 use acp_shared::ids::{BindingId, RunId, SessionKey};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -284,14 +284,18 @@ pub fn plan(tx: &Tx<'_>, binding: &BindingRow, parts: &[MessagePart]) -> Result<
     Ok(())
 }
 
+/// Query of [`has_same_text`]. The order of the join is fixed: the bindings of a conversation are few, the parts with one
+/// text may be many.
+pub(crate) const SAME_TEXT: &str = "SELECT 1 FROM acp_bindings AS b CROSS JOIN acp_delivery_part AS p \
+    ON p.binding_key = b.binding_key WHERE p.print = ?1 AND p.nonce <> ?2 \
+    AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
+
 /// True if another part of the conversation, of any binding, has this fingerprint, or a reply with unknown
 /// outcome.
 fn has_same_text(db: &Db, binding: &BindingRow, nonce: &str, print: &str) -> Result<bool, StoreError> {
-    const SQL: &str = "SELECT 1 FROM acp_delivery_part AS p JOIN acp_bindings AS b USING (binding_key) WHERE p.print = ?1 \
-        AND p.nonce <> ?2 AND b.channel = ?3 AND b.account_id = ?4 AND b.thread_id = ?5 LIMIT 1";
     let at = &binding.conversation;
     let keys = params![print, nonce, at.channel, at.account_id, at.conversation_id];
-    Ok(db.first(SQL, keys, |_| Ok(()))?.is_some() || command_replies::is_unknown(db, at, print)?)
+    Ok(db.first(SAME_TEXT, keys, |_| Ok(()))?.is_some() || command_replies::is_unknown(db, at, print)?)
 }
 
 /// Parts of a conversation that are planned or being sent, in order. None if the binding is parked.
@@ -380,12 +384,37 @@ pub struct DueBinding {
     pub end: u64,
 }
 
-/// All active and ending bindings.
+/// Query of a page of the bindings in one state, in the order of insertion. The first condition is that of the index.
+pub(crate) fn page_sql() -> String {
+    due_sql("b.status IN ('pending','active','ending') AND b.status = ?1 AND b.ord > ?2") + " LIMIT ?3"
+}
+
+/// A page of the active and ending bindings.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct BindingPage {
+    /// The bindings.
+    pub bindings: Vec<DueBinding>,
+    /// Position of the next page; `None` after the last one.
+    pub next_after: Option<u64>,
+}
+
+/// Active and ending bindings after a position, at most `rows_max` of each, in the order of insertion. The first page is
+/// the one after 0.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn delivering_bindings(db: &Db) -> Result<Vec<DueBinding>, StoreError> {
-    query_due(db, "status IN ('active','ending')", &[])
+pub fn delivering_bindings(db: &Db, after: u64, rows_max: u64) -> Result<BindingPage, StoreError> {
+    let mut page = BindingPage::default();
+    for status in [BindingStatus::Active, BindingStatus::Ending] {
+        let with = params![status, after, rows_max];
+        let rows = db.all(&page_sql(), with, |row| Ok((row.get::<u64>("ord")?, due_from_row(row)?)))?;
+        if rows.len() as u64 == rows_max {
+            let last = rows.last().map(|(ord, _)| *ord);
+            page.next_after = page.next_after.into_iter().chain(last).min();
+        }
+        page.bindings.extend(rows.into_iter().map(|(_, due)| due));
+    }
+    Ok(page)
 }
 
 /// Bindings of a session, in any state.
@@ -419,10 +448,17 @@ pub fn ended_with_pending(db: &Db) -> Result<Vec<DueBinding>, StoreError> {
 }
 
 fn query_due(db: &Db, filter: &str, params: Params<'_>) -> Result<Vec<DueBinding>, StoreError> {
-    let sql = format!(
-        "SELECT {}, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
+    db.all(&due_sql(filter), params, due_from_row)
+}
+
+fn due_sql(filter: &str) -> String {
+    format!(
+        "SELECT {}, b.ord, (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key) AS end \
          FROM acp_bindings AS b WHERE {filter} ORDER BY b.ord",
         bindings::COLUMNS
-    );
-    db.all(&sql, params, |row| Ok(DueBinding { binding: bindings::from_row(row)?, end: row.get("end")? }))
+    )
+}
+
+fn due_from_row(row: &Row<'_>) -> Result<DueBinding, StoreError> {
+    Ok(DueBinding { binding: bindings::from_row(row)?, end: row.get("end")? })
 }

@@ -7,6 +7,8 @@ use crate::schema::DB_FILE;
 use acp_core::binding::StaleReason;
 use acp_core::rows::SessionActivity;
 use acp_core::session::SessionState;
+use acp_shared::ids::SessionKey;
+use std::collections::HashMap;
 use std::path::Path;
 
 /// Row counts of one snapshot.
@@ -24,6 +26,16 @@ pub struct StoreGauges {
     pub stale_bindings: u64,
 }
 
+/// Number of open sessions by state.
+pub(crate) const BY_STATE: &str =
+    "SELECT state, count(*) AS sessions FROM acp_sessions WHERE state <> 'closed' GROUP BY state";
+/// Number of queued runs. The first condition is that of the index of unfinished runs.
+pub(crate) const RUNS_QUEUED: &str =
+    "SELECT count(*) AS runs FROM acp_runs WHERE state IN ('queued','running') AND state = 'queued'";
+/// Number of parts to send. The first condition is that of the index of unsettled parts.
+pub(crate) const PARTS_WAITING: &str = "SELECT count(*) AS parts FROM acp_delivery_part \
+    WHERE state IN ('planned','sending','uncertain') AND state <> 'uncertain'";
+
 /// Maximum number of stale bindings listed.
 const NAMED_MAX: usize = 20;
 
@@ -32,7 +44,7 @@ const NAMED_MAX: usize = 20;
 /// # Errors
 /// SQLite errors.
 pub fn stale(db: &Db) -> Result<Vec<String>, StoreError> {
-    let named = bindings::open_bindings(db)?.into_iter().filter_map(|live| {
+    let named = bindings::unsettled(db)?.into_iter().filter_map(|live| {
         let (binding, target, _) = live.found.ok()?;
         let (at, stale) = (&binding.conversation, StaleReason::of(target)?);
         let place = format!("{}/{}/{}", at.channel, at.account_id, at.conversation_id);
@@ -46,19 +58,15 @@ pub fn stale(db: &Db) -> Result<Vec<String>, StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn read_gauges(db: &Db) -> Result<StoreGauges, StoreError> {
+    let counted = db.all(BY_STATE, &[], |row| Ok((row.get("state")?, row.get("sessions")?)))?;
+    let counted: HashMap<SessionState, u64> = counted.into_iter().collect();
     let states = SessionState::ALL.into_iter().filter(|state| *state != SessionState::Closed);
-    let by_state = "SELECT count(*) FROM acp_sessions WHERE state = ?1";
-    let sessions = states.map(|state| {
-        Ok((state.as_str(), db.first(by_state, params![state], |row| row.only())?.unwrap_or(0)))
-    });
+    let sessions = states.map(|state| (state.as_str(), counted.get(&state).copied().unwrap_or(0)));
     Ok(StoreGauges {
-        sessions: sessions.collect::<Result<_, StoreError>>()?,
-        runs_queued: count(db, "SELECT count(*) FROM acp_runs WHERE state = 'queued'")?,
+        sessions: sessions.collect(),
+        runs_queued: count(db, RUNS_QUEUED)?,
         inbox_waiting: count(db, "SELECT count(*) FROM acp_inbox WHERE state = 'received'")?,
-        parts_waiting: count(
-            db,
-            "SELECT count(*) FROM acp_delivery_part WHERE state IN ('planned','sending')",
-        )?,
+        parts_waiting: count(db, PARTS_WAITING)?,
         stale_bindings: count(
             db,
             "SELECT count(*) FROM acp_bindings b LEFT JOIN acp_sessions s USING (session_key) \
@@ -71,22 +79,37 @@ fn count(db: &Db, sql: &str) -> Result<u64, StoreError> {
     Ok(db.first(sql, &[], |row| row.only())?.unwrap_or(0))
 }
 
-/// Reads the runs and bindings of all sessions.
+/// Running turn of a session.
+pub(crate) const RUNNING_OF_SESSION: &str =
+    "SELECT run_id FROM acp_runs WHERE session_key = ?1 AND state = 'running' AND mode = 'prompt'";
+/// Number of queued runs of a session. The first condition is that of the index of unfinished runs.
+pub(crate) const QUEUED_OF_SESSION: &str = "SELECT count(*) AS runs FROM acp_runs \
+    WHERE session_key = ?1 AND state IN ('queued','running') AND state = 'queued'";
+
+/// Reads the runs and bindings of sessions.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
-pub fn session_activity(db: &Db) -> Result<SessionActivity, StoreError> {
+pub fn session_activity(db: &Db, keys: &[SessionKey]) -> Result<SessionActivity, StoreError> {
     let mut found = SessionActivity::default();
-    let running = "SELECT session_key, run_id FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
-    found.running.extend(db.all(running, &[], |row| Ok((row.get("session_key")?, row.get("run_id")?)))?);
-    let queued =
-        "SELECT session_key, count(*) AS runs FROM acp_runs WHERE state = 'queued' GROUP BY session_key";
-    found.queued.extend(db.all(queued, &[], |row| Ok((row.get("session_key")?, row.get("runs")?)))?);
-    let live = format!("SELECT {} FROM acp_bindings WHERE status <> 'ended' ORDER BY ord", bindings::COLUMNS);
-    for binding in db.all(&live, &[], bindings::from_row)? {
-        found.bindings.entry(binding.session_key.clone()).or_default().push(binding);
+    for key in keys {
+        let running = db.first(RUNNING_OF_SESSION, params![key], |row| row.get("run_id"))?;
+        found.running.extend(running.map(|run_id| (key.clone(), run_id)));
+        let queued = db.first(QUEUED_OF_SESSION, params![key], |row| row.only())?.unwrap_or(0);
+        found.queued.extend((queued > 0).then(|| (key.clone(), queued)));
+        let bindings = bindings::of_session(db, key)?;
+        found.bindings.extend((!bindings.is_empty()).then(|| (key.clone(), bindings)));
     }
     Ok(found)
+}
+
+/// Numbers of running turns and of queued runs of all sessions.
+///
+/// # Errors
+/// SQLite errors.
+pub fn unfinished_runs(db: &Db) -> Result<(u64, u64), StoreError> {
+    const RUNNING: &str = "SELECT count(*) AS runs FROM acp_runs WHERE state = 'running' AND mode = 'prompt'";
+    Ok((count(db, RUNNING)?, count(db, RUNS_QUEUED)?))
 }
 
 /// Free space and size of the disk of the state directory, in bytes; `None` if they cannot be read. May block.

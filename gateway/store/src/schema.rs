@@ -30,6 +30,7 @@ pub(crate) const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_acpx_names.sql"),
     concat!(include_str!("migrations/0009_completions.sql"), include_str!("owners.sql")),
     include_str!("migrations/0010_session_tools.sql"),
+    include_str!("migrations/0011_bounded_checks.sql"),
 ];
 const BUSY_MS: u64 = 5_000;
 /// Maximum length of a value in a database of another program, in bytes.

@@ -63,16 +63,18 @@ pub(super) fn from_row(row: &Row<'_>) -> Result<SessionRow, StoreError> {
     })
 }
 
+/// Query of [`check_not_continued`].
+pub(crate) const CONTINUED: &str = "SELECT session_key FROM acp_sessions \
+    WHERE state <> 'closed' AND agent = ?1 AND agent_session_id = ?2 LIMIT 1";
+
 /// Checks that no open session continues the agent's conversation of a new one: two processes of the agent would write to
 /// it.
 ///
 /// # Errors
 /// [`StoreError::Continued`]; SQLite errors.
 pub fn check_not_continued(db: &Db, row: &SessionRow) -> Result<(), StoreError> {
-    const SQL: &str = "SELECT session_key FROM acp_sessions WHERE state <> 'closed' AND agent = ?1 AND agent_session_id = ?2 \
-        LIMIT 1";
     let Some(id) = &row.agent_session_id else { return Ok(()) };
-    match db.first(SQL, params![row.agent, id], |row| row.get("session_key"))? {
+    match db.first(CONTINUED, params![row.agent, id], |row| row.get("session_key"))? {
         Some(session_key) => Err(StoreError::Continued { session_key }),
         None => Ok(()),
     }
@@ -279,30 +281,37 @@ pub fn get(db: &Db, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> 
     db.first(&sql, params![key], from_row)
 }
 
+/// Condition for a session that lists show. Written so that SQLite uses the index of open sessions.
+const fn listed(closed_too: bool) -> &'static str {
+    if closed_too { "ending IS NOT 'deleted'" } else { "state <> 'closed'" }
+}
+
+/// Query of [`find`]. With `is_page` in the order of creation, which is stable.
+pub(crate) fn find_sql(closed_too: bool, is_page: bool) -> String {
+    let (page, order) =
+        if is_page { ("ord < ?4", "ord DESC") } else { ("?4 IS NULL", "last_activity_at DESC, ord DESC") };
+    format!(
+        "SELECT {COLUMNS}, ord FROM acp_sessions WHERE {} AND (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR agent = ?2) \
+         AND (?3 IS NULL OR instr(lower(coalesce(label, '')), ?3) OR instr(lower(session_key), ?3) \
+         OR instr(lower(cwd), ?3)) AND (?6 IS NULL OR last_activity_at <= ?6) AND {page} ORDER BY {order} LIMIT ?5",
+        listed(closed_too)
+    )
+}
+
 /// Sessions that match a query, each with its number in the order of creation.
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn find(db: &Db, query: &SessionQuery) -> Result<Vec<(u64, SessionRow)>, StoreError> {
-    // Columns of the order first; with `before` only the order of creation is stable.
-    let (page, order) = match query.before {
-        Some(_) => ("ord < ?5", "ord DESC"),
-        None => ("?5 IS NULL", "last_activity_at DESC, ord DESC"),
-    };
-    let sql = format!(
-        "SELECT {COLUMNS}, ord FROM acp_sessions WHERE (state <> 'closed' OR (?1 AND ending IS NOT 'deleted')) \
-         AND (?2 IS NULL OR state = ?2) AND (?3 IS NULL OR agent = ?3) \
-         AND (?4 IS NULL OR instr(lower(coalesce(label, '')), ?4) OR instr(lower(session_key), ?4) \
-         OR instr(lower(cwd), ?4)) AND (?7 IS NULL OR last_activity_at <= ?7) AND {page} ORDER BY {order} LIMIT ?6"
-    );
     let closed_too = query.closed_too || query.state == Some(SessionState::Closed);
+    let sql = find_sql(closed_too, query.before.is_some());
     let text = query.text.as_ref().map(|text| text.to_ascii_lowercase());
     let before = query.before.map(|before| before.min(i64::MAX.unsigned_abs()));
     // SQLite does not know who sees a row: rows that are not seen are passed over, and do not count.
     let limited = query.seen_by.as_ref().filter(|principal| principal.is_limited());
     let read_max = if limited.is_none() { query.limit } else { i64::MAX.unsigned_abs() };
     let idle_since = query.idle_since_ms.map(|since_ms| since_ms.min(i64::MAX.unsigned_abs()));
-    let with = params![closed_too, query.state, query.agent, text, before, read_max, idle_since];
+    let with = params![query.state, query.agent, text, before, read_max, idle_since];
     let mut found = Vec::new();
     db.visit(&sql, with, |row| {
         if found.len() as u64 >= query.limit {
@@ -330,17 +339,28 @@ macro_rules! has_runs {
     };
 }
 
-/// Query for the sessions to recover at start.
-const FOUND: &str = concat!(
+/// Query for the sessions that may have unfinished work at start. Each part of the union reads a partial index.
+const UNFINISHED: &str = concat!(
     "SELECT s.session_key, s.state, s.last_activity_at, l.usage, ",
     has_runs!("r.state = 'running'"),
     " AS running, ",
     has_runs!("r.state = 'queued' AND r.mode = 'prompt'"),
     " AS queued, ",
     has_runs!("r.state = 'queued' AND r.mode = 'steer'"),
-    " AS steers FROM acp_sessions AS s LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended' \
-     WHERE s.state <> 'closed' OR l.usage IS NOT NULL OR ",
-    has_runs!("TRUE")
+    " AS steers FROM (SELECT session_key FROM acp_sessions WHERE state <> 'closed' AND state NOT IN ('idle','error') \
+     UNION SELECT session_key FROM acp_leases WHERE usage <> 'ended' \
+     UNION SELECT session_key FROM acp_runs WHERE state IN ('queued','running')) AS u \
+     CROSS JOIN acp_sessions AS s ON s.session_key = u.session_key \
+     LEFT JOIN acp_leases AS l ON l.lease_id = s.lease_id AND l.usage <> 'ended'"
+);
+
+/// Query for the other open sessions, the most recently used first.
+const RESTING: &str = concat!(
+    "SELECT s.session_key, s.state, s.last_activity_at, NULL AS usage, 0 AS running, 0 AS queued, 0 AS steers \
+     FROM acp_sessions AS s WHERE s.state <> 'closed' AND s.state IN ('idle','error') AND NOT ",
+    has_runs!("TRUE"),
+    " AND NOT EXISTS (SELECT 1 FROM acp_leases AS l WHERE l.session_key = s.session_key AND l.usage <> 'ended') \
+     ORDER BY s.last_activity_at DESC, s.session_key LIMIT ?1"
 );
 
 fn candidate_from_row(row: &Row<'_>) -> Result<RecoveryCandidate, StoreError> {
@@ -386,10 +406,10 @@ impl Store {
     /// As [`Store::read`].
     pub async fn sessions(&self, closed_too: bool, rows_max: u64) -> Result<Vec<SessionRow>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM acp_sessions WHERE state <> 'closed' OR (?1 AND ending IS NOT 'deleted') \
-             ORDER BY last_activity_at DESC, ord DESC LIMIT ?2"
+            "SELECT {COLUMNS} FROM acp_sessions WHERE {} ORDER BY last_activity_at DESC, ord DESC LIMIT ?1",
+            listed(closed_too)
         );
-        self.read("sessions", move |db| db.all(&sql, params![closed_too, rows_max], from_row)).await
+        self.read("sessions", move |db| db.all(&sql, params![rows_max], from_row)).await
     }
 
     /// Key of the open session with a label.
@@ -410,13 +430,25 @@ impl Store {
         self.read("find_sessions", move |db| find(db, &query)).await
     }
 
-    /// Sessions to recover at start: all that are not closed, and closed ones with a lease or run that has
-    /// not ended (e.g. a process that may still be alive).
+    /// Sessions to recover at start: those with unfinished work, closed ones with a lease or run that has not ended
+    /// included (e.g. a process that may still be alive), and at most `resting_max` others that are open. With the number
+    /// of open sessions that are left out.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn found_sessions(&self) -> Result<Vec<RecoveryCandidate>, StoreError> {
-        self.read("found_sessions", |db| db.all(FOUND, &[], candidate_from_row)).await
+    pub async fn found_sessions(
+        &self,
+        resting_max: u64,
+    ) -> Result<(Vec<RecoveryCandidate>, u64), StoreError> {
+        const OPEN: &str = "SELECT count(*) AS sessions FROM acp_sessions WHERE state <> 'closed'";
+        self.read("found_sessions", move |db| {
+            let mut found = db.all(UNFINISHED, &[], candidate_from_row)?;
+            found.extend(db.all(RESTING, params![resting_max], candidate_from_row)?);
+            let all: u64 = db.first(OPEN, &[], |row| row.only())?.unwrap_or(0);
+            let open = found.iter().filter(|candidate| candidate.rows.state != SessionState::Closed).count();
+            Ok((found, all.saturating_sub(open as u64)))
+        })
+        .await
     }
 }
 
@@ -461,14 +493,16 @@ mod tests {
     async fn start_query_uses_index_of_unfinished_runs() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Normal).unwrap();
-        let sql = format!("EXPLAIN QUERY PLAN {FOUND}");
+        let sql = format!("EXPLAIN QUERY PLAN {UNFINISHED}");
         let steps = store.read("plan", move |db| db.all(&sql, &[], |row| row.get::<String>("detail")));
         let steps = steps.await.unwrap();
         let of_runs: Vec<&String> = steps.iter().filter(|step| step.contains(" r ")).collect();
-        assert_eq!(of_runs.len(), 4, "{steps:?}");
+        assert_eq!(of_runs.len(), 3, "{steps:?}");
         for step in of_runs {
             assert!(step.contains("INDEX acp_runs_unfinished "), "{step}");
         }
+        let scans: Vec<&String> = steps.iter().filter(|step| step.starts_with("SCAN acp_")).collect();
+        assert!(scans.len() == 3 && scans.iter().all(|step| step.contains(" INDEX ")), "{steps:?}");
         store.close().await;
     }
 }

@@ -33,7 +33,7 @@ impl Caller {
 
     /// True if a conversation is bound to the session.
     pub(super) async fn is_bound(&self, session: &SessionKey) -> bool {
-        match self.server.service.session_activity().await {
+        match self.server.service.session_activity(vec![session.clone()]).await {
             Ok(activity) => activity.bindings.contains_key(session),
             Err(failure) => {
                 tracing::warn!(session_key = %session, %failure, "bindings cannot be read");

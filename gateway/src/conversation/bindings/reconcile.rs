@@ -34,21 +34,21 @@ pub(crate) struct ReconcileCounts {
 }
 
 impl SessionBindingService {
-    /// Applies the decision of `core/binding.rs` to every binding that has not ended.
+    /// Applies the decision of `core/binding.rs` to the bindings that it does not keep as they are.
     ///
     /// # Errors
     /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.
     pub(crate) async fn reconcile(&self) -> Result<ReconcileCounts, BindingError> {
-        let live = self.store.read("bindings_live", bindings::open_bindings).await?;
-        let done = futures_util::stream::iter(live).map(|one| self.reconcile_one(one));
+        let read = |db: &_| Ok((bindings::unsettled(db)?, bindings::count_open(db)?));
+        let (unsettled, open) = self.store.read("bindings_live", read).await?;
+        let done = futures_util::stream::iter(unsettled).map(|one| self.reconcile_one(one));
         let done: Vec<ReconcileOutcome> = done.buffer_unordered(CONCURRENT_MAX).collect().await;
         let count = |what| done.iter().filter(|one| **one == what).count();
-        Ok(ReconcileCounts {
-            kept: count(ReconcileOutcome::Kept),
-            removed: count(ReconcileOutcome::Removed),
-            finished: count(ReconcileOutcome::Finished),
-            unfinished: count(ReconcileOutcome::Unfinished),
-        })
+        let [removed, finished, unfinished] =
+            [ReconcileOutcome::Removed, ReconcileOutcome::Finished, ReconcileOutcome::Unfinished].map(count);
+        let kept =
+            usize::try_from(open).unwrap_or(usize::MAX).saturating_sub(removed + finished + unfinished);
+        Ok(ReconcileCounts { kept, removed, finished, unfinished })
     }
 
     async fn reconcile_one(&self, live: bindings::OpenBinding) -> ReconcileOutcome {

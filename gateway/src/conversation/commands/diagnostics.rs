@@ -16,7 +16,7 @@ use acp_core::time_format::format_utc;
 use acp_core::timeouts::Expiry;
 use acp_shared::ids::SessionKey;
 use acp_store::codec::SqlEnum as _;
-use acp_store::command_queries;
+use acp_store::{command_queries, gauges};
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -50,6 +50,10 @@ impl Commands {
         Ok(own)
     }
 
+    async fn activity_of(&self, rows: &[SessionRow]) -> Result<SessionActivity, Failure> {
+        self.service.session_activity(rows.iter().map(|row| row.session_key.clone()).collect()).await
+    }
+
     /// `/acp sessions`
     pub(super) async fn sessions(&self, context: CommandContext<'_>) -> Result<String, Failure> {
         let current = self.bound_session(context.inbound).await?;
@@ -57,7 +61,7 @@ impl Commands {
         if rows.is_empty() {
             return Ok("There are no sessions. /acp spawn starts one.".to_owned());
         }
-        let around = self.service.session_activity().await?;
+        let around = self.activity_of(&rows).await?;
         let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         let mut text = String::from("Sessions, most recently used first (* is this conversation's):");
         for row in &rows {
@@ -91,7 +95,7 @@ impl Commands {
     /// `/agents`
     pub(super) async fn agents(&self, context: CommandContext<'_>) -> Result<String, Failure> {
         let rows = self.visible_sessions(context).await?;
-        let around = self.service.session_activity().await?;
+        let around = self.activity_of(&rows).await?;
         let views = self.service.agents().await?;
         let is_markdown = self.router.renders_markdown(&context.inbound.conversation);
         Ok(agents_text(&rows, &around, &views, is_markdown))
@@ -100,9 +104,9 @@ impl Commands {
     /// `/acp doctor`
     pub(super) async fn doctor(&self, context: CommandContext<'_>) -> Result<String, Failure> {
         let status = self.service.status().await?;
-        let around = self.service.session_activity().await?;
+        let runs = self.store.read("doctor", gauges::unfinished_runs).await?;
         let policy = self.service.policy(&context.inbound.conversation);
-        Ok(doctor_text(&status, &around, &policy))
+        Ok(doctor_text(&status, runs, &policy))
     }
 
     /// `/acp install`
@@ -246,7 +250,7 @@ fn agents_text(
     text
 }
 
-fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &EffectivePolicy) -> String {
+fn doctor_text(status: &StatusView, (running, queued): (u64, u64), policy: &EffectivePolicy) -> String {
     let mut checks: Vec<(bool, String)> = Vec::new();
     let mut next: Vec<&str> = Vec::new();
     let mut check = |ok: bool, text: String, step: &'static str| {
@@ -303,8 +307,7 @@ fn doctor_text(status: &StatusView, around: &SessionActivity, policy: &Effective
     for (ok, what) in &checks {
         let _ = write!(text, "\n- {} {what}", if *ok { "ok:" } else { "WRONG:" });
     }
-    let queued: u64 = around.queued.values().sum();
-    let _ = write!(text, "\n- {} turns running, {queued} queued", around.running.len());
+    let _ = write!(text, "\n- {running} turns running, {queued} queued");
     for step in next {
         let _ = write!(text, "\nNext: {step}.");
     }

@@ -477,7 +477,7 @@ async fn sessions_with_timeouts_are_found() {
         (Timeouts { session_ms: 9, ..none }, vec!["none", "off", "own"]),
     ] {
         let mut found: Vec<String> = store
-            .expiring_sessions(windows)
+            .expiring_sessions(windows, u64::MAX)
             .await
             .unwrap()
             .into_iter()

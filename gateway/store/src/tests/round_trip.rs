@@ -131,7 +131,7 @@ async fn claim_returns_exactly_what_was_committed() {
         rows,
         last_activity_at_ms: row.last_activity_at_ms,
     };
-    assert_eq!(store.found_sessions().await.unwrap(), [found]);
+    assert_eq!(store.found_sessions(9).await.unwrap(), (vec![found], 0));
     assert_eq!(store.remembered("spawn".into(), idempotency_key).await.unwrap(), Some(answer));
     let key = row.session_key.clone();
     assert_eq!(store.read("bindings", move |db| bindings::of_session(db, &key)).await.unwrap(), [bound]);

@@ -284,7 +284,8 @@ async fn without_edits_tool_lines_are_messages_and_text_comes_once() {
 async fn card_continues_after_crash() {
     let (_dir, store, mut journal, channel, driver) = with_card().await;
     eventually("the card to be stored", || async {
-        let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
+        let page = store.read("all", |db| rows::delivering_bindings(db, 0, 1)).await.unwrap();
+        let binding_id = page.bindings[0].binding.binding_id;
         let cards =
             store.read("cards", move |db| cards::read_cards(db, binding_id, &key(), 0)).await.unwrap();
         (cards.open.len() == 1).then_some(())
@@ -342,7 +343,8 @@ async fn card_without_recorded_id_is_found_and_folded() {
 #[tokio::test]
 async fn unbinding_folds_open_card() {
     let (_dir, store, _journal, channel, driver) = with_card().await;
-    let binding_id = store.read("all", rows::delivering_bindings).await.unwrap()[0].binding.binding_id;
+    let page = store.read("all", |db| rows::delivering_bindings(db, 0, 1)).await.unwrap();
+    let binding_id = page.bindings[0].binding.binding_id;
     store.write("end", move |tx| bindings::end(tx, binding_id, "unbound")).await.unwrap();
     channel.until("the card to be folded", |shown| shown == [card("No longer updated")]).await;
     driver.stop().await;

@@ -49,8 +49,37 @@ async fn scan_reads_bindings_of_changed_sessions_only() {
         ["b"],
         "ended with a cursor: it may have pending rows"
     );
-    scope.all = true;
+    scope.begin_round();
     assert_eq!(read(&mut scope, &store, &cursors).await, ["a"], "all that are active");
+}
+
+/// With 1,000,000 conversations, one read of all of them would stop delivery for seconds.
+#[tokio::test]
+async fn round_reads_a_page_at_a_time_and_then_what_it_has_missed() {
+    const COUNT: u64 = 2 * ROUND_BINDINGS_MAX + 1;
+    let (_dir, store) = open();
+    let key = SessionKey::parse("agent:demo:acp:1").unwrap();
+    spawn(&store, session_row(&key), None).await;
+    let rows: Vec<_> = (0..COUNT).map(|n| binding_row(&key, &conversation(&n.to_string()))).collect();
+    let ended = rows[0].binding_id;
+    store.write("bind", move |tx| rows.iter().try_for_each(|row| bindings::bind(tx, row))).await.unwrap();
+    store.write("end", move |tx| bindings::end(tx, ended, "test")).await.unwrap();
+    let _ = store.take_changed();
+    let (mut scope, mut cursors) = (ScanScope::default(), BindingCursors::new());
+    let _ = cursors.insert(ended, BindingCursor::default());
+    scope.begin_round();
+    let mut pages = Vec::new();
+    loop {
+        let found = scope.load_due_bindings(&store, &cursors).await;
+        pages.push(found.len() as u64);
+        for due in found {
+            cursors.entry(due.binding.binding_id).or_default().round = scope.round;
+        }
+        if !scope.goes_on {
+            break;
+        }
+    }
+    assert_eq!(pages, [ROUND_BINDINGS_MAX, ROUND_BINDINGS_MAX, 0, 1]);
 }
 
 #[tokio::test]

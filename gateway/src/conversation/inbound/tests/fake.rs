@@ -209,8 +209,9 @@ impl Service for FakeService {
         })
     }
 
-    fn session_activity(&self) -> ServiceFuture<'_, SessionActivity> {
-        Box::pin(async { Ok(self.store.read("activity", acp_store::gauges::session_activity).await?) })
+    fn session_activity(&self, sessions: Vec<SessionKey>) -> ServiceFuture<'_, SessionActivity> {
+        let read = move |db: &_| acp_store::gauges::session_activity(db, &sessions);
+        Box::pin(async move { Ok(self.store.read("activity", read).await?) })
     }
 
     fn sessions(&self, closed_too: bool, limit: u32) -> ServiceFuture<'_, Vec<SessionRow>> {
