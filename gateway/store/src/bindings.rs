@@ -137,6 +137,7 @@ pub(crate) fn pending_sql() -> String {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
+pub fn pending(db: &Db) -> Result<Vec<BindingRow>, StoreError> {
     db.all(&pending_sql(), &[], from_row)
 }
 
