@@ -20,11 +20,14 @@ export function NewPage() {
   const model = useConsole();
   const agents = useLoad((signal) => model.api.json("/v1/agents", { signal }), []);
   const [form, setForm] = useState(kept);
+  // What was filled in last, which may not be drawn yet: other fields and the start must not miss it.
+  const latest = useRef(form);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(/** @type {any} */ (null));
   const change = (/** @type {object} */ part) => {
     // Another request needs another key.
-    const next = { ...form, ...part, key: newKey() };
+    const next = { ...latest.current, ...part, key: newKey() };
+    latest.current = next;
     setForm(next);
     sessionStorage.setItem(KEPT, JSON.stringify(next));
   };
@@ -37,9 +40,10 @@ export function NewPage() {
     event.preventDefault();
     setBusy(true);
     setError(null);
-    const body = { agent: chosen, ...part("cwd", form.cwd.trim()), ...part("label", form.label.trim()), ...part("permission", form.permission), ...part("prompt", form.prompt.trim()), interactive: true };
+    const { key, agent, cwd, label, permission, prompt } = latest.current;
+    const body = { agent: agent || chosen, ...part("cwd", cwd.trim()), ...part("label", label.trim()), ...part("permission", permission), ...part("prompt", prompt.trim()), interactive: true };
     try {
-      const started = await model.api.persist("/v1/sessions", body, { key: form.key });
+      const started = await model.api.persist("/v1/sessions", body, { key });
       sessionStorage.removeItem(KEPT);
       await model.readSession(started.session_key);
       location.hash = `#/s/${encodeURIComponent(started.session_key)}`;

@@ -16,24 +16,33 @@ export function Composer({ session, onSent }) {
   const key = session.session_key;
   const [text, setText] = useDraft(key);
   const [steer, setSteer] = useState(false);
-  const { files, setFiles, isOver, attach, ...drops } = useAttachments(key);
+  const { files, setFiles, isOver, attach, restore, ...drops } = useAttachments(key);
   const area = useRef(/** @type {HTMLTextAreaElement | null} */ (null));
   const running = ["running", "cancelling", "creating"].includes(session.state) || Boolean(session.active_run);
   useGrowth(area, text);
   useEffect(() => {
-    const edit = (/** @type {any} */ event) => { setText(event.detail); area.current?.focus(); };
+    const edit = (/** @type {any} */ event) => {
+      // What is being written stays.
+      const { text: taken, files: kept = [] } = event.detail;
+      setText([taken, area.current?.value ?? ""].filter((part) => part.trim()).join("\n\n"));
+      restore(kept);
+      area.current?.focus();
+    };
     document.addEventListener("acphost-edit", edit);
     return () => document.removeEventListener("acphost-edit", edit);
   }, [key]);
 
   const send = () => {
-    const prompt = text.trim() || (files.length ? "Look at the attached files." : "");
+    // The field and not what was drawn last: a key that follows at once would miss the end of the text, or send it again.
+    const chosen = attached.get(key) ?? [];
+    const prompt = (area.current?.value ?? text).trim() || (chosen.length ? "Look at the attached files." : "");
     if (!prompt) return;
     model.sendPrompt(key, {
-      text: prompt, mode: running && steer ? "steer" : "prompt", files: files.map(({ name, mime, base64 }) => ({ name, mime, base64 })),
+      text: prompt, mode: running && steer ? "steer" : "prompt", files: chosen.map(({ name, mime, base64 }) => ({ name, mime, base64 })),
     });
+    if (area.current) area.current.value = "";
     setText("");
-    files.forEach(forget);
+    chosen.forEach(forget);
     setFiles([]);
     onSent();
     area.current?.focus();
@@ -87,17 +96,26 @@ function useAttachments(key) {
     attached.set(key, next);
     show(next);
   };
+  const failed = (/** @type {unknown} */ error) => shared.console.toast(error instanceof Error ? error.message : String(error), "error");
   const attach = async (/** @type {Iterable<File>} */ list) => {
     try {
       const added = await Promise.all([...list].map(readFile));
       // Others may have come while these were read.
       setFiles(withFiles(attached.get(key) ?? [], added));
     } catch (error) {
-      shared.console.toast(error instanceof Error ? error.message : String(error), "error");
+      failed(error);
+    }
+  };
+  /** Takes the files of a prompt that was not sent. @param {import("../core/outbox.js").Outgoing["files"]} list */
+  const restore = (list) => {
+    try {
+      if (list.length) setFiles(withFiles(attached.get(key) ?? [], list.map((file) => ({ ...file, size: sizeOf(file.base64), url: null }))));
+    } catch (error) {
+      failed(error);
     }
   };
   return {
-    files, setFiles, isOver, attach,
+    files, setFiles, isOver, attach, restore,
     onDragLeave: () => setOver(false),
     onDragOver: (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -191,6 +209,11 @@ function withFiles(before, added) {
   return [...before, ...added];
 }
 
+/** Size of what is encoded, in bytes. @param {string} base64 */
+function sizeOf(base64) {
+  return Math.floor((base64.replace(/=+$/, "").length * 3) / 4);
+}
+
 /** @param {File} file @param {number} index @returns {Promise<Attached>} */
 async function readFile(file, index) {
   if (file.size > BYTES_MAX) throw new Error(`${oneLine(file.name, 60)} has ${bytes(file.size)}; a prompt can have ${bytes(BYTES_MAX)}. Name its path instead.`);
@@ -223,8 +246,10 @@ export function Queue({ session }) {
   const drop = async (/** @type {import("../core/types.js").RunView} */ run, /** @type {boolean} */ edit) => {
     setError(null);
     try {
-      await shared.console.act(session.session_key, "/cancel", { run_id: run.run_id });
-      if (edit) document.dispatchEvent(new CustomEvent("acphost-edit", { detail: run.text }));
+      const cancelled = await shared.console.act(session.session_key, "/cancel", { run_id: run.run_id });
+      // In the field again, a prompt that has run would be sent a second time.
+      if (!cancelled.run_id) shared.console.toast("Too late: this prompt has run already.", "error");
+      else if (edit) document.dispatchEvent(new CustomEvent("acphost-edit", { detail: { text: run.text } }));
     } catch (failure) {
       setError(asApiError(failure));
     }

@@ -85,7 +85,7 @@ export function OutgoingItem({ entry }) {
   const model = shared.console;
   const back = () => {
     model.discard(entry.key);
-    document.dispatchEvent(new CustomEvent("acphost-edit", { detail: entry.text }));
+    document.dispatchEvent(new CustomEvent("acphost-edit", { detail: { text: entry.text, files: entry.files } }));
   };
   return html`<article class="item user pending" aria-label="Prompt under way">
     <p class="who"><${Name} text=${model.login?.name ?? "You"} />${entry.state === "failed" ? html`<${Badge}

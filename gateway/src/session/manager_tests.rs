@@ -2,20 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use crate::channel::console::Console;
-use crate::channel::{ChannelAdapter, Channels};
 use crate::config::LiveConfig;
-use crate::conversation::bindings::SessionBindingService;
-use crate::metrics::Metrics;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
 use crate::tests::{
     binding_row, column, conversation, deps, eventually, loaded, prompt_request, session_row, spawn,
     spawn_request,
 };
-use acp_core::binding::is_of_agent_spawn;
 use acp_core::request::StaticSessionParams;
-use acp_core::rows::{BindingRow, BindingStatus, SessionRow, TargetKind};
+use acp_core::rows::SessionRow;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
@@ -481,67 +476,6 @@ async fn reset_of_static_session_keeps_its_binding() {
     let now = world.manager.close(&key, close(Ending::Closed), IdempotencyKey::mint()).await.unwrap();
     assert_eq!((now.state, binding().await), (SessionState::Closed, None));
     drop(world.end().await);
-}
-
-/// A session that an agent spawns gets a conversation beside that of its parent, where the channel and the policy of that
-/// account allow it.
-#[tokio::test]
-async fn spawned_session_gets_a_conversation_beside_its_parents() {
-    let mut world = world("");
-    let console = Arc::new(Console::new(world.store.clone())) as Arc<dyn ChannelAdapter>;
-    world.manager.deps.channels = Channels::new([console]);
-    let (store, channels) = (world.store.clone(), world.manager.deps.channels.clone());
-    let opening = SessionBindingService::new(store, channels, Metrics::default());
-    let opening = tokio::spawn(opening.run_retries(world.stop.clone()));
-    let below =
-        ConversationRef { parent_conversation_id: Some("room".to_owned()), ..at("default", "thread") };
-    let off = "[channels.console.thread_bindings]\nspawn_subagent_sessions = false\n";
-    for (name, parents, status, text, want) in [
-        ("unbound", None, BindingStatus::Active, "", None),
-        ("parked", Some(at("default", "room")), BindingStatus::Parked, "", None),
-        ("not-served", Some(at("other", "room")), BindingStatus::Active, "", None),
-        ("off", Some(at("default", "room")), BindingStatus::Active, off, None),
-        ("in-room", Some(at("default", "hall")), BindingStatus::Active, "", Some("hall")),
-        ("in-thread", Some(below), BindingStatus::Active, "", Some("room")),
-    ] {
-        if !text.is_empty() {
-            world.reload(text);
-        }
-        let parent = world.existing_session(name, SessionState::Idle).await;
-        if let Some(at) = parents {
-            let row = BindingRow { status, ..binding_row(&parent, &at) };
-            world.store.write("bind", move |tx| bindings::bind(tx, &row)).await.unwrap();
-        }
-        let request = SpawnRequest {
-            spawned_by: Some(parent.clone()),
-            by_agent: true,
-            author: "agent demo".to_owned(),
-            ..spawn_request(None, Some("work"))
-        };
-        let child = world.manager.spawn(request, IdempotencyKey::mint()).await.unwrap().session_key;
-        let of = child.clone();
-        let bound = world.store.read("bindings", move |db| bindings::of_session(db, &of)).await.unwrap();
-        let found: Vec<_> =
-            bound.iter().map(|row| row.conversation.parent_conversation_id.as_deref().unwrap()).collect();
-        assert_eq!(found, want.into_iter().collect::<Vec<_>>(), "{name}");
-        for row in bound {
-            assert_eq!(
-                (row.status, row.bound_by.as_str()),
-                (BindingStatus::Active, "ann"),
-                "{name}: {row:?}"
-            );
-            assert_eq!(
-                (row.target_kind, row.idle_ms),
-                (TargetKind::Subagent, Some(24 * 3_600_000)),
-                "{row:?}"
-            );
-            assert!(is_of_agent_spawn(&row.metadata), "{row:?}");
-        }
-        world.close(&parent).await;
-        world.reload("");
-    }
-    drop(world.end().await);
-    opening.await.unwrap();
 }
 
 /// Sessions woken concurrently share the limit, which is checked again in the commit.

@@ -1,4 +1,4 @@
-//! Sessions that agents spawn, in threads of their own beside the thread of their parent.
+//! Sessions that agents spawn, in threads of their own next to the thread of their parent.
 
 use crate::stage::{Stage, texts};
 use acp_tests::fake_discord::core::faults::{RestFate, When};

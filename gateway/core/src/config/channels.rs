@@ -258,7 +258,7 @@ pub struct ThreadBindings {
     /// Allows `/acp spawn` to bind a session to a conversation. Default: none, false on Discord and true
     /// elsewhere. Source: `channels.discord.threadBindings.spawnAcpSessions`.
     pub spawn_acp_sessions: Option<bool>,
-    /// Gives a session that an agent spawns a conversation beside that of its parent. Default: none, false on
+    /// Gives a session that an agent spawns a conversation next to that of its parent. Default: none, false on
     /// Discord and true elsewhere. Source: `channels.discord.threadBindings.spawnSubagentSessions`.
     pub spawn_subagent_sessions: Option<bool>,
 }

@@ -360,4 +360,6 @@ fn child_of(at: &ConversationRef, all: Vec<BindingRow>) -> Option<BindingRow> {
 }
 
 #[cfg(test)]
+mod spawned_tests;
+#[cfg(test)]
 mod tests;

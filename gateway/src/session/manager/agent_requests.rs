@@ -36,7 +36,7 @@ pub(super) struct AgentParent {
     place: Option<ConversationPlace>,
 }
 
-/// Place of the conversation that a spawned session gets beside that of its parent, so that people see and answer its
+/// Place of the conversation that a spawned session gets next to that of its parent, so that people see and answer its
 /// permission requests.
 struct ConversationPlace {
     /// Conversation above the new one.
@@ -144,7 +144,7 @@ impl Manager {
         Ok(Some(AgentParent { row, turn, chain, place }))
     }
 
-    /// Returns the place of the conversation of a new session: beside the oldest conversation of its parent whose channel has
+    /// Returns the place of the conversation of a new session: next to the oldest conversation of its parent whose channel has
     /// child conversations and whose policy allows it. A parked conversation does not count: a person has left it.
     async fn conversation_place(
         &self,

@@ -220,9 +220,14 @@ fn queued_prompts_are_taken_back_and_removed() {
         send(&page, text);
         page.until(text, &format!("document.querySelectorAll('.queue li').length === {length}"));
     }
+    // What is being written meanwhile stays.
+    page.fill("textbox", "Prompt for scripted", "half written");
     page.click("button", "Take back and edit");
     page.until("two are left", "document.querySelectorAll('.queue li').length === 2");
-    page.until("its text in the field", "document.querySelector('#prompt').value === 'say first'");
+    page.until(
+        "its text in the field",
+        "document.querySelector('#prompt').value === 'say first\\n\\nhalf written'",
+    );
     page.click("button", "Remove from the queue");
     page.until("one is left", "document.querySelectorAll('.queue li').length === 1");
     page.until("a place of the focus", "document.activeElement !== document.body");
@@ -232,6 +237,20 @@ fn queued_prompts_are_taken_back_and_removed() {
     let received = ["say first", "say second", "say third"].map(|text| desk.house.prompts_received(text));
     assert_eq!(received, [0, 0, 1]);
     page.until("the end", "!document.querySelector('.stop') && !document.querySelector('.queue')");
+
+    // Taken back too late: it has run, and is not offered to be sent again.
+    send(&page, "wait_cancel");
+    page.until("a running turn", "document.querySelector('.stop')");
+    send(&page, "say fifth");
+    page.hold("*/cancel");
+    page.click("button", "Take back and edit");
+    let held = page.until_held();
+    let _ = desk.house.verb(&["sessions", "cancel", &key]);
+    until(LONG, "the queue runs", || desk.house.prompts_received("say fifth") == 1);
+    page.until("the end", "!document.querySelector('.stop') && !document.querySelector('.queue')");
+    page.release(&held);
+    page.shows("Too late: this prompt has run already.");
+    assert_eq!(page.eval("document.querySelector('#prompt').value"), "");
     check(&page);
     drop(page);
     drop(browser);

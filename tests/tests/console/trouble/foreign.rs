@@ -18,9 +18,13 @@ fn revoked_token_loses_nothing_that_was_written() {
     let page = browser.page(1280, 800);
     desk.sign_in(&page, &desk.token("phone", &["--scope", "prompt"]));
     go_to_session(&page, &key);
+    let other = desk.house.world.write("outside/plan.md", "content of the plan");
+    page.choose_files(".composer input[type=file]", &[other.as_path()]);
+    page.shows("plan.md");
     page.hold("*/prompt");
     send(&page, "say under way");
     let held = page.until_held();
+    page.until("the field is empty", "!document.querySelector('.attached')");
     page.fill("textbox", "Prompt for scripted", "say half written");
     page.choose_files(".composer input[type=file]", &[file.as_path()]);
     page.shows("notes.md");
@@ -45,6 +49,7 @@ fn revoked_token_loses_nothing_that_was_written() {
     assert!(prompt.contains("say half written") && prompt.contains("content of the notes"), "{prompt}");
     page.click("button", "Edit");
     page.until("the text comes back", "document.querySelector('#prompt').value === 'say under way'");
+    page.until("and its file", "document.querySelector('.attached')?.innerText.includes('plan.md')");
     check(&page);
     drop(page);
     drop(browser);
@@ -169,6 +174,33 @@ fn session_deleted_elsewhere_takes_no_prompts_and_leaves_the_list() {
     go_to_session(&page, &other);
     go(&page, "#/s/agent%3Ascripted%3Aacp%3Anone");
     page.shows("The session cannot be shown");
+    check(&page);
+    drop(page);
+    drop(browser);
+    desk.house.end();
+}
+
+/// Keys that come faster than the page draws: the text is sent as it is written, and once.
+#[test]
+#[ignore = "needs a browser: `make test-browser`"]
+fn fast_keys_send_the_whole_prompt_once() {
+    let Some(desk) = Desk::new(&[]) else { return };
+    let key = desk.house.spawn();
+    let browser = desk.browser();
+    let page = browser.page(1280, 800);
+    desk.sign_in(&page, &desk.token("ann", &["--scope", "prompt"]));
+    go_to_session(&page, &key);
+    page.fill("textbox", "Prompt for scripted", "say in");
+    page.until("drawn", "!document.querySelector('.send').disabled");
+    let keys = "(area => { area.value += ' time'; area.dispatchEvent(new Event('input', { bubbles: true })); \
+        for (const _ of [1, 2]) area.dispatchEvent(new KeyboardEvent('keydown', { key: 'Enter', ctrlKey: true, bubbles: true, cancelable: true })); })";
+    let _ = page.eval(&format!("{keys}(document.querySelector('#prompt'))"));
+    send(&page, "say next");
+    until(SOON, "the prompts", || desk.house.prompts_received("say next") == 1);
+    assert_eq!(
+        (desk.house.prompts_received("say in time"), desk.house.received("session/prompt").len()),
+        (1, 2)
+    );
     check(&page);
     drop(page);
     drop(browser);
