@@ -38,8 +38,8 @@ const SCAN_MS_MIN: u64 = 20;
 const SCAN_INTERVAL_FACTOR: u32 = 4;
 /// … up to this maximum, in milliseconds.
 const SCAN_MS_MAX: u64 = 500;
-/// Interval of a round of all bindings, and of the ended ones with pending rows, in milliseconds. A round that takes longer
-/// goes on.
+/// Interval of a round of all bindings, and of the ended ones with pending rows, in milliseconds. A longer round
+/// is not interrupted.
 const ROUND_MS: u64 = 60_000;
 /// Maximum number of bindings of a round that one scan reads.
 const ROUND_BINDINGS_MAX: u64 = 500;

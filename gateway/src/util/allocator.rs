@@ -1,7 +1,7 @@
 //! Settings of the allocator. glibc raises its `mmap` threshold to the largest block that was freed, up to 32
 //! MiB, and keeps smaller blocks in per-thread arenas: after one long line of an agent, a process would stay
 //! at its peak size. With a fixed threshold, large blocks return to the system when they are freed. The batches of
-//! rows of a busy session stay below the thresholds: their pages are not mapped anew for each batch.
+//! rows of a busy session stay below the thresholds: their pages stay mapped.
 
 #![expect(unsafe_code, reason = "no safe wrapper of mallopt is in the tree")]
 
