@@ -452,7 +452,7 @@ fn clone_into(group: &File, command: &Command, control: &OwnedFd) -> io::Result<
     let asked = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal, cgroup, ..CloneArgs::default() };
     // No handler of this process runs in the child.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: `asked` is as long as the call is told. As after fork, the child has a copy of the memory and one thread.
+    // SAFETY: the size of `asked` is that of the argument. As after fork, the child has a copy of the memory and one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const asked, size_of::<CloneArgs>()) };
     if pid == 0 {
         // SAFETY: this is the child, and everything it needs was made before.
