@@ -459,7 +459,7 @@ fn clone_into(group: &File, command: &Command, control: &OwnedFd) -> io::Result<
         unsafe { exec_child(stdio, &path, &[name.as_ptr(), end], &env, failed.as_raw_fd()) }
     }
     mask.thread_set_mask()?;
-    let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| pid > 0) else {
+    let Some(child) = i32::try_from(pid).ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
         return Ok(None);
     };
     drop(failed);
