@@ -452,14 +452,14 @@ fn clone_into(group: &File, command: &Command, control: &OwnedFd) -> io::Result<
     let asked = CloneArgs { flags: CLONE_INTO_CGROUP, exit_signal, cgroup, ..CloneArgs::default() };
     // No handler of this process runs in the child.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    // SAFETY: The size is that of `asked`. As after fork, the child has a copy of the memory and one thread.
+    // SAFETY: the size of `asked` is that of the argument. As after fork, the child has a copy of the memory and one thread.
     let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const asked, size_of::<CloneArgs>()) };
     if pid == 0 {
         // SAFETY: this is the child, and everything it needs was made before.
         unsafe { exec_child(stdio, &path, &[name.as_ptr(), end], &env, failed.as_raw_fd()) }
     }
     mask.thread_set_mask()?;
-    let Some(child) = i32::try_from(pid).ok().and_then(Pid::from_raw).filter(|_| pid > 0) else {
+    let Some(child) = i32::try_from(pid).ok().filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
         return Ok(None);
     };
     drop(failed);

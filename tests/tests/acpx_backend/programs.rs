@@ -112,7 +112,8 @@ fn old_node_is_named_by_doctor_with_the_next_step() {
     };
     let nodes = house.world.path("nodes");
     let doctor = || {
-        let found = house.plain(&["--json", "doctor"]).env("PATH", &nodes).output();
+        let mut doctor = house.plain(&["--json", "doctor", "--config"]);
+        let found = doctor.arg(house.world.path("gateway.toml")).env("PATH", &nodes).output();
         let found = found.unwrap_or_else(|e| panic!("doctor: {e}"));
         let first = String::from_utf8_lossy(&found.stdout).lines().next().unwrap_or_default().to_owned();
         let checks: Vec<Value> = serde_json::from_str(&first).unwrap_or_else(|e| panic!("{e}: {first}"));
