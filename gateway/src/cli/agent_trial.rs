@@ -8,7 +8,7 @@ use crate::cli::given::{absolute, current_dir};
 use crate::cli::output::{CliError, CliResult, Out, table};
 use crate::cli::shell_completion;
 use crate::cli::stop_signals::StopSignals;
-use acp_core::api::{CloseBody, SessionView, SpawnBody, SpawnedView};
+use acp_core::api::{CloseBody, LeaseView, SessionView, SpawnBody, SpawnedView};
 use acp_core::backend::SessionListing;
 use acp_core::config::SessionMode;
 use acp_core::failure::Failure;
@@ -23,6 +23,12 @@ use std::time::{Duration, Instant};
 
 /// Exit code after Ctrl-C, by shell convention.
 const INTERRUPTED: u8 = 130;
+/// Time in which a repeated signal is the same one.
+const REPEATED_SIGNAL: Duration = Duration::from_secs(1);
+/// Maximum wait for the end of an interrupted agent's processes.
+const END_WAIT: Duration = Duration::from_secs(30);
+/// Polling interval during that time.
+const END_POLL: Duration = Duration::from_millis(100);
 /// Time between reports of a start on a terminal.
 const REPORT: Duration = Duration::from_secs(5);
 
@@ -248,10 +254,15 @@ async fn try_agent(
         outcome = trial.follow(events, out) => outcome,
         () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
     };
-    // A second signal ends the wait for a gateway that does not answer.
+    let is_interrupted = matches!(outcome, Err(CliError::Code(INTERRUPTED)));
+    let ending = async {
+        close(&client, &key, if trial.lists { "delete" } else { "close" }).await?;
+        if is_interrupted { wait_for_end(&client, &key).await } else { Ok(()) }
+    };
+    // A later signal ends the wait for a gateway that does not answer.
     let closed = tokio::select! {
-        closed = close(&client, &key, if trial.lists { "delete" } else { "close" }) => closed,
-        () = stop.recv() => Err(CliError::Code(INTERRUPTED)),
+        closed = ending => closed,
+        () = next_signal(&mut stop) => Err(CliError::Code(INTERRUPTED)),
     };
     outcome?;
     closed?;
@@ -264,6 +275,31 @@ async fn close(client: &GatewayClient, key: &SessionKey, verb: &str) -> CliResul
         CloseBody { reason: Some("the trial ended".to_owned()), discard: true, ..CloseBody::default() };
     let _: SessionStatus = client.post(&path, &body, &IdempotencyKey::mint()).await?;
     Ok(())
+}
+
+/// Waits until the processes of a session have ended. Two downloads of one package at the same time disturb each other.
+async fn wait_for_end(client: &GatewayClient, key: &SessionKey) -> CliResult {
+    let until = Instant::now() + END_WAIT;
+    while Instant::now() < until {
+        let leases: Vec<LeaseView> = client.get("/v1/leases").await?;
+        let is_open = |lease: &LeaseView| !matches!(lease.state.as_str(), "closed" | "lost");
+        if !leases.iter().any(|lease| lease.session_key == *key && is_open(lease)) {
+            break;
+        }
+        tokio::time::sleep(END_POLL).await;
+    }
+    Ok(())
+}
+
+/// Waits for a signal that does not repeat the one before: some senders signal a process and its group.
+async fn next_signal(stop: &mut StopSignals) {
+    let repeated = async {
+        loop {
+            stop.recv().await;
+        }
+    };
+    let _: Result<(), _> = tokio::time::timeout(REPEATED_SIGNAL, repeated).await;
+    stop.recv().await;
 }
 
 fn seconds(ms: u64) -> String {

@@ -5,6 +5,7 @@ use acp_tests::fake_model::probe::FakeModel;
 use acp_tests::foreign::qwen_by_npx;
 use acp_tests::held_proxy::HeldProxy;
 use acp_tests::house::{GATEWAY, House, Plan};
+use acp_tests::lease::Lease;
 use acp_tests::pty::Pty;
 use acp_tests::story::check_turn;
 use acp_tests::wait::{LONG, eventually, until};
@@ -72,6 +73,12 @@ fn download_is_shown_interrupted_and_repeated() {
     assert!(!house.leases().is_empty(), "the agent's process runs");
     first.interrupt();
     assert_eq!(first.exit_code(), Some(130), "{}", first.screen());
+    let lease = house.leases().pop();
+    assert_eq!(
+        lease.as_ref().map(Lease::state),
+        Some("closed"),
+        "the command waits for the end of the agent"
+    );
     wait_for_no_agent(&house);
     assert_eq!(house.verb(&["sessions", "list"]), json!([]));
 
