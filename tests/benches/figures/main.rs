@@ -6,7 +6,8 @@
 //! suite.
 //!
 //! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`; `plane` for
-//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all), `--check`.
+//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale` runs
+//! only if it is named), `--check`.
 
 mod acpx;
 mod api;
@@ -49,9 +50,11 @@ fn main() -> ExitCode {
             "--bench" => {}
             "--check" => check = true,
             "plane" => wanted.extend(plane::PARTS),
-            part if PARTS.contains(&part) || plane::PARTS.contains(&part) => wanted.push(part),
+            part if PARTS.contains(&part) || plane::PARTS.contains(&part) || part == plane::SCALE => {
+                wanted.push(part);
+            }
             other => {
-                let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS].concat();
+                let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS, &[plane::SCALE]].concat();
                 eprintln!("{other}: expected --check or one of {}", parts.join(", "));
                 return ExitCode::from(2);
             }

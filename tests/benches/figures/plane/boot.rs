@@ -19,7 +19,7 @@ use std::process::Stdio;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const SIZE: Size = Size { resting: 10_000, runs: 10, running: 100 };
+const SIZE: Size = Size { resting: 10_000, prompted_every: 1, runs: 10, chunks: 8, running: 100 };
 const ROUNDS: usize = 5;
 /// Maximum share of the file that is read until the gateway accepts work, and until the first prompt is
 /// answered.
@@ -192,16 +192,16 @@ fn read_plainly(path: &Path) -> (Duration, Duration) {
 }
 
 /// A gateway whose ready line is read as soon as it is written.
-struct Started {
+pub(super) struct Started {
     /// Killed at the end: the supervisor ends its agents and the file is replaced.
-    child: KillOnDrop,
+    pub(super) child: KillOnDrop,
     began: Instant,
-    ready: Duration,
-    socket: PathBuf,
+    pub(super) ready: Duration,
+    pub(super) socket: PathBuf,
 }
 
 impl Started {
-    fn start(world: &World, supervisor: &Path) -> Self {
+    pub(super) fn start(world: &World, supervisor: &Path) -> Self {
         let mut command = world.command("acp-gateway");
         command.arg("serve").arg("--json").arg("--state-dir").arg(world.path(GATEWAY));
         command.arg("--config").arg(world.path(&format!("{GATEWAY}.toml")));

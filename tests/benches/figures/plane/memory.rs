@@ -12,7 +12,7 @@ use acp_tests::world::World;
 use std::time::Duration;
 
 /// Sessions without a running agent.
-const RESTING: Size = Size { resting: 1_000, runs: 2, running: 0 };
+const RESTING: Size = Size { resting: 1_000, prompted_every: 1, runs: 2, chunks: 8, running: 0 };
 /// Sessions with a running agent.
 const LIVING: usize = 200;
 /// Maximum memory of an idle session, in KiB: 0.5 MB.

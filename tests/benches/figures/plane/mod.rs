@@ -8,6 +8,7 @@ mod line;
 mod memory;
 mod plain;
 mod prompts;
+mod scale;
 mod seed;
 mod stream;
 
@@ -17,6 +18,8 @@ use plain::Plain;
 
 /// Names of all parts, in their order.
 pub(crate) const PARTS: [&str; 5] = ["prompts", "streams", "lines", "idle", "boot"];
+/// The part that runs only if it is named: it takes minutes and gigabytes.
+pub(crate) const SCALE: &str = "scale";
 /// The parts that share a gateway.
 const TOGETHER: [&str; 3] = ["prompts", "streams", "lines"];
 
@@ -41,5 +44,8 @@ pub(crate) fn measure(wanted: &[&str], report: &mut Report) {
     }
     if wanted.contains(&"boot") {
         boot::measure(report);
+    }
+    if wanted.contains(&SCALE) {
+        scale::measure(report);
     }
 }

@@ -1,23 +1,29 @@
 //! Creates a control plane of any size from the database of a real gateway. Real processes create one resting
-//! session and one whose turn ran when everything was killed; SQL copies their rows under other ids.
+//! session, bound to a conversation, and one whose turn ran when everything was killed; SQL copies their rows under other
+//! ids.
 
 use super::crowd::Crowd;
 use acp_tests::house::GATEWAY;
+use acp_tests::scrape::say;
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::World;
 use rusqlite::Connection;
 use std::path::Path;
 
-/// The rows of one run: its prompt, its chunks and its end.
-const CHUNKS: usize = 8;
+/// Conversation of the original session.
+const CONVERSATION: &str = "original";
 
 /// Size of a control plane.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     /// Resting sessions, each bound to a conversation with everything delivered.
     pub(crate) resting: usize,
-    /// Runs of each resting session.
+    /// Every n-th resting session had runs; the others have an empty journal.
+    pub(crate) prompted_every: usize,
+    /// Runs of each of these sessions.
     pub(crate) runs: usize,
+    /// Chunks of each run, besides its prompt and its end.
+    pub(crate) chunks: usize,
     /// Sessions with a running turn whose agent no longer exists.
     pub(crate) running: usize,
 }
@@ -47,7 +53,7 @@ struct Originals {
 /// # Panics
 /// When that fails.
 pub(crate) fn grow(world: &World, size: Size) -> Grown {
-    let originals = originals(world);
+    let originals = originals(world, size.chunks);
     let path = world.path(GATEWAY).join("gateway.db");
     let db = open(&path);
     let grown = multiply(&db, &originals, size).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -55,7 +61,7 @@ pub(crate) fn grow(world: &World, size: Size) -> Grown {
     grown
 }
 
-fn originals(world: &World) -> Originals {
+fn originals(world: &World, chunks: usize) -> Originals {
     let supervisor = world.supervisor();
     let gateway = world.gateway(GATEWAY, &supervisor.socket());
     let mut crowd = Crowd::new(&gateway.socket(), 2);
@@ -63,9 +69,15 @@ fn originals(world: &World) -> Originals {
     let (Some(resting), Some(running)) = (keys.next(), keys.next()) else {
         panic!("two sessions were requested")
     };
-    crowd.prompt(std::slice::from_ref(&resting), &format!("chunks {CHUNKS}"), 1);
+    let _ = say(&gateway.socket(), CONVERSATION, "focus", &format!("/focus {resting}"));
+    crowd.prompt(std::slice::from_ref(&resting), &format!("chunks {chunks}"), 1);
     crowd.accept(std::slice::from_ref(&running), "say working\nwait_cancel");
     let journal = world.journal(GATEWAY);
+    let delivered =
+        "SELECT count(*) > 0 AND min(state) = 'sent' AND max(state) = 'sent' FROM acp_delivery_part";
+    until(SOON, "the conversation has the answer", || {
+        journal.query_row(delivered, [], |row| row.get(0)) == Ok(Some(true))
+    });
     let sql = "SELECT count(*) FROM acp_events WHERE session_key = ?1 AND kind = 'agent_message'";
     until(SOON, "the running turn has produced output", || {
         journal.query_row(sql, [&running], |row| row.get(0)) == Ok(1)
@@ -84,6 +96,7 @@ fn open(path: &Path) -> Connection {
     let db = Connection::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let set = db
         .pragma_update(None, "synchronous", "OFF")
+        .and_then(|()| db.pragma_update(None, "journal_mode", "OFF"))
         .and_then(|()| db.pragma_update(None, "cache_size", -500_000))
         .and_then(|()| db.pragma_update(None, "foreign_keys", true));
     set.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -98,12 +111,12 @@ fn multiply(db: &Connection, from: &Originals, size: Size) -> rusqlite::Result<G
          BEGIN",
         size.resting, size.runs, size.running.max(1)
     ))?;
-    rest(db, &from.resting)?;
+    rest(db, &from.resting, size.prompted_every)?;
     if size.running > 0 {
         run_on(db, &from.running)?;
     }
     db.execute_batch("COMMIT")?;
-    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+    db.pragma_update(None, "journal_mode", "WAL")?;
     let count = |table: &str| -> rusqlite::Result<usize> {
         let rows: i64 = db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0))?;
         Ok(usize::try_from(rows).unwrap_or(0))
@@ -112,7 +125,7 @@ fn multiply(db: &Connection, from: &Originals, size: Size) -> rusqlite::Result<G
 }
 
 /// Copies the resting session without its lease, as after the agent's maximum age.
-fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
+fn rest(db: &Connection, original: &str, prompted_every: usize) -> rusqlite::Result<()> {
     const KEY: &str = "printf('agent:scripted:acp:%032d', i)";
     const RUN: &str = "printf('%08x-%04x-7000-8000-%012x', i, r, i)";
     const BINDING: &str = "printf('%08x-bbbb-7000-8000-%012x', i, i)";
@@ -121,7 +134,8 @@ fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
         [original],
         |row| row.get(0),
     )?;
-    let last = format!("{rows} * (SELECT count(*) FROM r)");
+    let is_prompted = format!("i % {prompted_every} = 0");
+    let last = format!("CASE WHEN {is_prompted} THEN {rows} * (SELECT count(*) FROM r) ELSE 0 END");
     let ours = format!("t.session_key = '{original}'");
     let session = [
         ("session_key", KEY),
@@ -133,19 +147,40 @@ fn rest(db: &Connection, original: &str) -> rusqlite::Result<()> {
     ];
     copy(db, "acp_sessions", "n", &session, &ours, "i")?;
     let run = [("run_id", RUN), ("session_key", KEY), ("idempotency_key", RUN)];
-    copy(db, "acp_runs", "n CROSS JOIN r", &run, &ours, "i, r")?;
+    copy(db, "acp_runs", "n CROSS JOIN r", &run, &format!("{ours} AND {is_prompted}"), "i, r")?;
     let number = format!("(r - 1) * {rows} + t.seq");
     let event = [("session_key", KEY), ("session_seq", number.as_str()), ("run_id", RUN)];
-    let of_run = format!("{ours} AND t.run_id IS NOT NULL");
+    let of_run = format!("{ours} AND t.run_id IS NOT NULL AND {is_prompted}");
     copy(db, "acp_events", "n CROSS JOIN r", &event, &of_run, "i, r, t.seq")?;
-    db.execute_batch(&format!(
-        "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, status, \
-         bound_by, bound_at, last_activity_at, metadata_json) SELECT {BINDING}, 'console', 'default', \
-         printf('seeded-%d', i), {KEY}, 'session', 'active', 'seed', created_at, created_at, '{{}}' \
-         FROM n CROSS JOIN acp_sessions AS t WHERE {ours}; \
-         INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, updated_at) \
-         SELECT {BINDING}, {last}, created_at FROM n CROSS JOIN acp_sessions AS t WHERE {ours}"
-    ))
+    let bound = [
+        ("binding_key", BINDING),
+        ("thread_id", "printf('seeded-%d', i)"),
+        ("session_key", KEY),
+        ("last_activity_at", "t.last_activity_at - i"),
+    ];
+    copy(db, "acp_bindings", "n", &bound, &ours, "i")?;
+    let sql = "SELECT binding_key FROM acp_bindings WHERE thread_id = ?1";
+    let binding: String = db.query_row(sql, [CONVERSATION], |row| row.get(0))?;
+    let of_binding = format!("t.binding_key = '{binding}'");
+    let checkpoint = [("binding_key", BINDING), ("last_session_seq", last.as_str())];
+    copy(db, "acp_binding_checkpoint", "n", &checkpoint, &of_binding, "i")?;
+    let nonce = "printf('seeded-%d-%d-%d-%d', i, r, t.session_seq, t.part_no)";
+    let of_row = "SELECT seq FROM acp_events AS e WHERE e.session_key = t.session_key AND e.session_seq = t.session_seq";
+    let number = format!("(r - 1) * {rows} + ({of_row})");
+    let part = [
+        ("binding_key", BINDING),
+        ("session_key", KEY),
+        ("run_id", RUN),
+        ("session_seq", number.as_str()),
+        ("nonce", nonce),
+    ];
+    let sent = format!("{of_binding} AND t.run_id IS NOT NULL AND {is_prompted}");
+    copy(db, "acp_delivery_part", "n CROSS JOIN r", &part, &sent, "i, r, t.part_id")?;
+    let style = [("binding_key", BINDING), ("from_session_seq", "0")];
+    let first = format!(
+        "{of_binding} AND t.from_session_seq = (SELECT max(from_session_seq) FROM acp_binding_style)"
+    );
+    copy(db, "acp_binding_style", "n", &style, &first, "i")
 }
 
 /// Copies the session with the running turn.
@@ -188,8 +223,9 @@ fn copy(
     let mut names = db.prepare(&format!("PRAGMA table_info({table})"))?;
     let names = names.query_map([], |row| row.get::<_, String>("name"))?;
     let names = names.collect::<rusqlite::Result<Vec<_>>>()?;
-    // Rows of the journal get new numbers.
-    let names: Vec<String> = names.into_iter().filter(|name| name != "event_id").collect();
+    // Rows of the journal and of the outbox get new numbers.
+    let is_number = |name: &String| ["event_id", "part_id"].contains(&name.as_str());
+    let names: Vec<String> = names.into_iter().filter(|name| !is_number(name)).collect();
     let value = |name: &String| {
         let found = changed.iter().find(|(column, _)| column == name);
         found.map_or_else(|| format!("t.{name}"), |(_, value)| (*value).to_owned())
