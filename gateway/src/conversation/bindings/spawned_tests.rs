@@ -36,14 +36,13 @@ async fn spawned_session_gets_a_conversation_next_to_its_parents() {
     let service = SessionBindingService::new(store.clone(), channels, Metrics::default());
     let opening = tokio::spawn(service.run_retries(stop.clone()));
     let cwd = std::fs::canonicalize(dir.path()).unwrap().to_str().unwrap().to_owned();
-    let room = Some(conversation("room"));
     let other = ConversationRef { account_id: "other".to_owned(), ..conversation("room") };
     let below = ConversationRef { parent_conversation_id: Some("room".to_owned()), ..conversation("thread") };
     for (name, parents, status, text, want) in [
         ("unbound", None, BindingStatus::Active, "", None),
-        ("parked", room.clone(), BindingStatus::Parked, "", None),
+        ("parked", Some(conversation("room")), BindingStatus::Parked, "", None),
         ("not-served", Some(other), BindingStatus::Active, "", None),
-        ("off", room, BindingStatus::Active, OFF, None),
+        ("off", Some(conversation("lobby")), BindingStatus::Active, OFF, None),
         ("in-room", Some(conversation("hall")), BindingStatus::Active, "", Some("hall")),
         ("in-thread", Some(below), BindingStatus::Active, "", Some("room")),
     ] {
