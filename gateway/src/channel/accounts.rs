@@ -88,7 +88,9 @@ impl DiscordAccounts {
     fn start_account(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
-            return bot.adapter.apply_settings(settings).map_err(|error| error.to_string());
+            bot.adapter.apply_settings(settings).map_err(|error| error.to_string())?;
+            tracing::info!(account = id, "Discord account settings applied");
+            return Ok(());
         }
         // The replacement is created before the old bot is stopped.
         let adapter = Discord::new(id.to_owned(), settings, self.clock).map_err(|error| error.to_string())?;

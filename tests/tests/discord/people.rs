@@ -135,8 +135,7 @@ fn backfill_ignores_servers_not_configured() {
     let still = stage.fake.post(stage.ann, thread, "say elsewhere still");
     stage.was_read(thread, still);
     stage.replace_in_config(OTHER, &named);
-    stage.reload();
-    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.reload_accounts();
     stage.exchange(thread, "say two", &["one", "two"]);
     let heard = ["say elsewhere", "say elsewhere still"].map(|text| stage.house.prompts_received(text));
     assert_eq!(heard, [0, 0], "{:#?}", texts(&stage.told(thread)));

@@ -34,8 +34,7 @@ fn add_project(stage: Stage, more: &str) -> Stage {
         stage.house.world.dir("work/project").display()
     );
     stage.replace_in_config("[log]", &format!("{entry}[log]"));
-    stage.reload();
-    until(SOON, "configuration reloaded", || stage.house.gateway_log().contains("configuration reloaded"));
+    stage.reload_accounts();
     stage
 }
 

@@ -105,6 +105,14 @@ impl Stage {
         assert!(self.house.gateway().signal(Signal::HUP), "the gateway is gone");
     }
 
+    /// Makes the gateway read its configuration again, and waits until the accounts have their settings.
+    pub fn reload_accounts(&self) {
+        let applied = || self.house.gateway_log().matches("Discord account settings applied").count();
+        let before = applied();
+        self.reload();
+        until(SOON, "settings applied", || applied() > before);
+    }
+
     /// Replaces `from` in the gateway's configuration file.
     pub fn replace_in_config(&self, from: &str, to: &str) {
         let file = self.house.world.path("gateway.toml");
@@ -122,8 +130,7 @@ impl Stage {
             self.channel
         );
         self.replace_in_config("[log]", &format!("{entry}[log]"));
-        self.reload();
-        until(SOON, "configuration reloaded", || self.house.gateway_log().contains("configuration reloaded"));
+        self.reload_accounts();
     }
 
     /// Line of `doctor` about an account.
