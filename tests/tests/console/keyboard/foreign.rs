@@ -66,8 +66,10 @@ fn main_paths_work_by_keyboard_alone() {
     });
 
     page.press("Enter");
+    focused(&page, "heading", "By keys");
     page.shows("after the answers");
     page.press("i");
+    focused(&page, "textbox", "Prompt for scripted");
     page.write("wait_cancel");
     page.press("Control+Enter");
     page.until("a running turn", "document.querySelector('.stop')");
