@@ -291,6 +291,8 @@ fn through_a_gateway(world: &World, part: &mut Part<'_>) {
     part.report.figure("gateway quiet after the first prompts", began.elapsed().as_secs_f64(), "s");
     part.report.figure("gateway quiet, CPU", cpu_ms(pid), "ms");
     part.report.figure("gateway quiet, private memory that was written", written_mib(pid), "MiB");
+    // The gateway closes connections after a long silence.
+    api = Api::new(&gateway.socket);
     prompts(&mut api, "prompt to a resting session, until answered", REQUESTS, part);
     let path = format!("/v1/sessions?limit={PAGE}");
     part.time(&format!("GET {path}"), (REQUESTS, None), |_| {
