@@ -160,8 +160,8 @@ pub(super) fn missing(reached: &Coverage) -> Vec<String> {
 /// Returns reached items that are on no list, which means that a list is outdated.
 pub(super) fn unknown(reached: &Coverage) -> Vec<String> {
     let beginnings = ["run  accepted queued", "session  spawned creating"];
-    // A binding that ends between a plan and its first part, in an archived conversation.
-    let seldom = ["part planned > rejected", "part planned > uncertain"];
+    // A binding that ends between a plan and its first part, or while a part is being sent, in an archived conversation.
+    let seldom = ["part planned > rejected", "part planned > uncertain", "part uncertain > sent"];
     let mut known = wanted();
     known.extend(beginnings.iter().chain(&seldom).map(|name| (*name).to_owned()));
     known.extend(
