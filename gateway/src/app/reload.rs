@@ -1,7 +1,6 @@
 //! Reload of the configuration on SIGHUP.
 
 use crate::config::LiveConfig;
-use acp_core::config::ignored_keys;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::reload::ReloadChanges;
 use acp_core::failure::Failure;
@@ -50,15 +49,8 @@ pub(super) async fn reload_on_signal(
 
 fn reload(how: &Reload, live: &LiveConfig) -> Result<ReloadChanges, Failure> {
     let next = (how.read)()?;
-    let notes = ignored_keys::set(&next.sources);
     (how.log_level)(&next.config.log.level)?;
-    let changes = live.replace(next);
-    let changes =
-        changes.map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))?;
-    for note in notes {
-        tracing::warn!(note, "configuration key has no effect");
-    }
-    Ok(changes)
+    live.replace(next).map_err(|error| Failure::new(Code::Runtime, error.to_string()).origin("gateway"))
 }
 
 fn log_reload(changes: &ReloadChanges) {

@@ -3,7 +3,6 @@
 use crate::cli::output::{CliResult, Out, table};
 use crate::cli::{GlobalArgs, inside, usage};
 use acp_core::config::Channels;
-use acp_core::config::ignored_keys;
 use acp_core::config::load::{Inputs, LoadedConfig, load, nearest_source};
 use acp_core::config::source::shown;
 use acp_core::failure::Failure;
@@ -137,8 +136,6 @@ pub(crate) fn environment() -> Vec<(String, String)> {
 struct CheckOutput {
     ok: bool,
     file: Option<PathBuf>,
-    /// Keys that are set and not used.
-    notes: Vec<String>,
 }
 
 /// `config …`
@@ -146,19 +143,11 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
     let state_dir = global.state_dir()?;
     match verb {
         ConfigCommand::Check(args) => {
-            let (loaded, file) = read(&state_dir, args, None)?;
-            let notes = ignored_keys::set(&loaded.sources);
-            out.show(&CheckOutput { ok: true, file, notes }, |checked| {
-                let said = match &checked.file {
-                    Some(file) => format!("{} is valid.", file.display()),
-                    None => "There is no configuration file, and the settings in the environment are valid."
-                        .to_owned(),
-                };
-                std::iter::once(&said)
-                    .chain(&checked.notes)
-                    .map(String::as_str)
-                    .collect::<Vec<_>>()
-                    .join("\n")
+            let (_, file) = read(&state_dir, args, None)?;
+            out.show(&CheckOutput { ok: true, file }, |checked| match &checked.file {
+                Some(file) => format!("{} is valid.", file.display()),
+                None => "There is no configuration file, and the settings in the environment are valid."
+                    .to_owned(),
             })
         }
         ConfigCommand::Show(args) => {
@@ -169,11 +158,10 @@ pub(crate) fn run(global: &GlobalArgs, verb: &ConfigCommand, out: &mut Out) -> C
             let rows = shown(&loaded.config, &loaded.sources)
                 .map_err(|error| inside("cannot show the configuration", &error))?;
             out.show(&rows, |rows| {
-                let cells = rows.iter().map(|row| {
-                    let note = row.note.clone().unwrap_or_default();
-                    vec![row.key.clone(), row.value.to_string(), row.source.to_string(), note]
-                });
-                table(&["KEY", "VALUE", "FROM", "NOTE"], cells)
+                let cells = rows
+                    .iter()
+                    .map(|row| vec![row.key.clone(), row.value.to_string(), row.source.to_string()]);
+                table(&["KEY", "VALUE", "FROM"], cells)
             })
         }
     }

@@ -15,7 +15,6 @@ use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use crate::runtime::profiles::Profiles;
 use crate::tests::session_row;
-use acp_core::config::ignored_keys::note;
 use acp_core::config::load::{Inputs, LoadedConfig, load};
 use acp_core::config::source::{Shape, schema};
 use acp_core::failure::Failure;
@@ -471,7 +470,7 @@ fn keys(shape: &Shape, path: &mut Vec<String>, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_key_has_an_effect_or_is_documented_as_unused() {
+fn every_key_has_an_effect() {
     let mut wanted = BTreeSet::new();
     keys(&schema().unwrap(), &mut Vec::new(), &mut wanted);
     assert!(wanted.len() > 70, "{}", wanted.len());
@@ -486,12 +485,10 @@ fn every_key_has_an_effect_or_is_documented_as_unused() {
     for (keys, file, name) in TESTED {
         let text = std::fs::read_to_string(root.join(file)).unwrap();
         assert!(text.contains(&format!("fn {name}()")), "{keys}: there is no test {name} in {file}");
-        assert!(expand(keys).iter().all(|key| note(key).is_none()), "{keys}: TESTED and UNUSED agree");
     }
     let rows = ROWS.iter().flat_map(|row| expand(row.0).into_iter().map(move |key| (key, row.1, row.2)));
     for (key, value, proof) in rows {
         let (base, changed) = (read(&base(&key)), with(&key, value));
-        assert!(note(&key).is_none(), "{key}: ROWS and UNUSED agree");
         let Seen(derive) = proof;
         assert_ne!(derive(&base), derive(&changed), "{key} = {value} changes nothing");
     }

@@ -13,7 +13,6 @@ use crate::cli::up::lock::recorded_socket;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
 use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
-use acp_core::config::ignored_keys;
 use acp_core::config::load::LoadedFile;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
@@ -84,8 +83,6 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         Ok((loaded, file)) => {
             let where_ = file.as_ref().map_or("defaults".to_owned(), |file| file.display().to_string());
             checks.push(passed("configuration", where_));
-            let notes = ignored_keys::set(&loaded.sources).into_iter();
-            checks.extend(notes.map(|note| noted("configuration", note)));
             if let Some(socket) = &loaded.config.supervisor.socket {
                 supervisor_socket.clone_from(socket);
             }

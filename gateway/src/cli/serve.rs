@@ -10,7 +10,6 @@ use crate::cli::logging::LogHandle;
 use crate::cli::output::{CliResult, Out, unless_closed};
 use crate::cli::{GlobalArgs, inside, logging, usage};
 use crate::supervisor::default_secret_path;
-use acp_core::config::ignored_keys;
 use acp_core::config::{Config, Log};
 use acp_core::failure::Failure;
 use clap::Args;
@@ -72,9 +71,6 @@ pub(crate) fn prepare(
     let state_dir = std::fs::canonicalize(&state_dir)
         .map_err(|error| usage(format!("{}: {error}", state_dir.display())))?;
     let log_handle = start_log(&loaded.config.log, mode, &state_dir.join(LOG_FILE), global.json)?;
-    for note in ignored_keys::set(&loaded.sources) {
-        tracing::warn!(note, "configuration key has no effect");
-    }
     let (supervisor_socket, supervisor_secret) = supervisor_of(&loaded.config, &state_dir);
     fits(&supervisor_socket)?;
     // The socket is created under this name and then renamed.

@@ -1,14 +1,13 @@
 //! Configuration of the gateway: one TOML file. Keys are those of the source document in snake case; keys
 //! that the document does not have are marked "ours". Unknown keys and numbers out of bounds are refused, and
 //! the origin of every value is known. `core/policy` computes the effective values of a conversation, an
-//! account or an agent. [`ignored_keys`] lists the keys that this version ignores.
+//! account or an agent.
 #![deny(clippy::indexing_slicing)]
 
 pub mod agent;
 pub mod bindings;
 pub mod channels;
 pub mod check;
-pub mod ignored_keys;
 pub mod load;
 pub mod mcp;
 pub mod northbound;

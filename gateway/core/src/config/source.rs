@@ -1,7 +1,6 @@
 //! Schema of the configuration keys, and the origin of each value.
 
 use super::channels::{Account, DiscordAccount, Project};
-use crate::config::ignored_keys;
 use crate::config::{AgentConfig, Binding, Config, McpServer, NotifyTarget, mcp};
 use crate::failure::Failure;
 use acp_shared::codes::Code;
@@ -163,9 +162,6 @@ pub struct ShownValue {
     pub value: Value,
     /// Origin of the value.
     pub source: Source,
-    /// Remark that the key is not used, if so.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
 }
 
 /// All values with their origins, in the order of the keys. Hides values of `agents.NAME.env`, those passed to MCP
@@ -202,8 +198,7 @@ fn flatten(path: &mut Vec<String>, value: Value, sources: &Sources, rows: &mut V
             let value = if secret { Value::String("***".to_owned()) } else { value };
             let source = sources.get(path.as_slice()).cloned().unwrap_or(Source::Default);
             let key = join(path);
-            let note = ignored_keys::note(&key);
-            rows.push(ShownValue { key, value, source, note });
+            rows.push(ShownValue { key, value, source });
         }
     }
 }

@@ -255,7 +255,6 @@ pub fn list_settings(policy: &EffectivePolicy) -> Result<Vec<EffectiveSetting>, 
             let source: Source = serde_json::from_value(source.clone())?;
             let key = text(key).unwrap_or_default();
             let note = map.get("note").and_then(text);
-            let note = note.or_else(|| crate::config::ignored_keys::note(&key));
             rows.push(EffectiveSetting {
                 setting: name,
                 value: value.clone(),
