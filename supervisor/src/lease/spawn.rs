@@ -351,7 +351,7 @@ fn make_pipes(kind: &LeaseKind) -> io::Result<([OwnedFd; 3], PipeEnds)> {
 /// its fork and exec.
 const BUSY_TRIES_MAX: u32 = 20;
 
-/// Starts the wrapper. The result is true if it has begun inside its cgroup.
+/// Starts the wrapper. Returns true if the wrapper has begun inside its cgroup.
 fn start_wrapper_process<S: Sys>(
     context: &Context<S>,
     wrapper: &Path,

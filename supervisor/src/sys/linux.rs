@@ -467,7 +467,8 @@ fn clone_into(group: &File, command: &Command, control: &OwnedFd) -> io::Result<
     if rustix::io::retry_on_intr(|| rustix::io::read(&report, &mut errno))? < errno.len() {
         return Ok(Some(child.as_raw_nonzero().get()));
     }
-    rustix::process::waitid(WaitId::Pid(child), WaitIdOptions::EXITED)?;
+    // It ends at once. A child that is not reaped here is an orphan, which the reaper takes.
+    let _ = rustix::io::retry_on_intr(|| rustix::process::waitid(WaitId::Pid(child), WaitIdOptions::EXITED));
     Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
 }
 
