@@ -293,8 +293,8 @@ fn table_within(
     };
     let mut table = new_table();
     table.set_header(head.iter().copied()).add_rows(rows.iter());
-    let needed: u16 = table.column_max_content_widths().iter().map(|width| width.saturating_add(2)).sum();
-    let is_few = columns.is_some_and(|columns| columns < help::NARROW_COLUMNS && columns < needed.into());
+    let needed: usize = table.column_max_content_widths().iter().map(|width| usize::from(*width) + 2).sum();
+    let is_few = columns.is_some_and(|columns| columns < help::NARROW_COLUMNS.min(needed));
     if !is_few {
         return text(&table);
     }

@@ -15,7 +15,7 @@ use acp_core::render::{
 };
 use acp_core::sanitize;
 use serde_json::{Map, Value, json};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 /// Maximum size of the thoughts that are kept for Ctrl-T, in bytes.
 const THOUGHT_BYTES_MAX: usize = 256 * 1024;
@@ -78,8 +78,8 @@ pub(crate) struct Turn {
     /// Tool calls that have not ended.
     pub(crate) tools: Vec<ToolCall>,
     tool_count: usize,
-    /// Tool calls whose permission request has printed their changes, and that text.
-    asked_previews: Vec<(String, String)>,
+    /// Changes printed with the permission request of a tool call that has not ended, by the call's id.
+    asked_previews: HashMap<String, String>,
     /// Entries of the plan.
     pub(crate) plan: Option<Value>,
     /// True while the last output was a thought.
@@ -328,7 +328,7 @@ impl Transcript {
             stream: MarkdownStream::default(),
             tools: Vec::new(),
             tool_count: 0,
-            asked_previews: Vec::new(),
+            asked_previews: HashMap::new(),
             plan: None,
             is_thinking: false,
         });
@@ -396,8 +396,8 @@ impl Transcript {
             tool.call.insert("rawInput".to_owned(), input);
         }
         if matches!(tool.status(), "completed" | "failed") {
-            let asked = turn.asked_previews.iter().find(|(id, _)| *id == tool.id);
-            let lines = tool_lines(tool, width, asked.map(|(_, preview)| preview.as_str()));
+            let asked = turn.asked_previews.remove(&tool.id);
+            let lines = tool_lines(tool, width, asked.as_deref());
             turn.tools.remove(at);
             self.block(BlockKind::Tool, lines);
         }
@@ -429,7 +429,7 @@ impl Transcript {
         self.block(BlockKind::Note, lines);
         let call = event["tool_call"]["toolCallId"].as_str();
         if let (Some(turn), Some(call), Some(about)) = (self.turns.front_mut(), call, about) {
-            turn.asked_previews.push((call.to_owned(), about));
+            turn.asked_previews.insert(call.to_owned(), about);
         }
         let (options, short) = (numbered_options(event), short_id(&id));
         let lines = match form.filter(|_| options == 0) {
