@@ -262,7 +262,7 @@ async fn try_agent(
     // A later signal ends the wait for a gateway that does not answer.
     let closed = tokio::select! {
         closed = ending => closed,
-        () = next_signal(&mut stop) => Err(CliError::Code(INTERRUPTED)),
+        () = next_signal(&mut stop, is_interrupted) => Err(CliError::Code(INTERRUPTED)),
     };
     outcome?;
     closed?;
@@ -291,14 +291,17 @@ async fn wait_for_end(client: &GatewayClient, key: &SessionKey) -> CliResult {
     Ok(())
 }
 
-/// Waits for a signal that does not repeat the one before: some senders signal a process and its group.
-async fn next_signal(stop: &mut StopSignals) {
-    let repeated = async {
-        loop {
-            stop.recv().await;
-        }
-    };
-    let _: Result<(), _> = tokio::time::timeout(REPEATED_SIGNAL, repeated).await;
+/// Waits for a signal. After an interruption, one that repeats it does not count: some senders signal a process and its
+/// group, and people press Ctrl-C twice.
+async fn next_signal(stop: &mut StopSignals, is_interrupted: bool) {
+    if is_interrupted {
+        let repeated = async {
+            loop {
+                stop.recv().await;
+            }
+        };
+        let _: Result<(), _> = tokio::time::timeout(REPEATED_SIGNAL, repeated).await;
+    }
     stop.recv().await;
 }
 
