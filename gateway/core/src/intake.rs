@@ -118,16 +118,16 @@ fn may_need_repair(bytes: &[u8]) -> bool {
     // A number of the minimum length covers at least one of these chunks.
     let has_long_number = bytes.chunks_exact(LONG_NUMBER_BYTES / 2).any(|chunk| chunk.iter().all(is_number));
     let next = bytes.get(1..).unwrap_or_default();
-    let (mut brackets, mut has_suspect) = (0, false);
+    let mut brackets = 0;
     for (number, (chunk, next)) in bytes.chunks(CHUNK_BYTES).zip(next.chunks(CHUNK_BYTES)).enumerate() {
         let (in_chunk, may_have_suspect) = scan_chunk(chunk, next);
         brackets += in_chunk;
-        if may_have_suspect {
-            let from = number * CHUNK_BYTES;
-            has_suspect |= (from..from + CHUNK_BYTES).any(|at| is_suspect(bytes, at));
+        let from = number * CHUNK_BYTES;
+        if may_have_suspect && (from..from + CHUNK_BYTES).any(|at| is_suspect(bytes, at)) {
+            return true;
         }
     }
-    has_long_number || brackets > DEPTH_MAX || has_suspect
+    has_long_number || brackets > DEPTH_MAX
 }
 
 /// Returns the number of opening brackets of a chunk, and true if it has `\u` or an `e` after a digit. `next` is the same
