@@ -78,7 +78,7 @@ pub struct Principal {
     pub local: bool,
     /// Patterns of the agents whose sessions this principal may see and use; empty: all agents.
     pub agents: Vec<String>,
-    /// Agent on whose behalf the principal acts, with the permissions that both have; `None` if it acts for itself.
+    /// Agent that the principal acts for, with the permissions common to both; `None` if it acts for itself.
     pub acts_for: Option<Arc<AgentRequester>>,
 }
 

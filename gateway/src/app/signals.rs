@@ -6,7 +6,7 @@ use acp_shared::codes::Code;
 use std::fs::File;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Text for a person, printed when the service begins to end.
+/// Function that tells a person that the service begins to end.
 pub(crate) type EndNotice = Box<dyn FnOnce() + Send>;
 
 /// Signals that a service handles.

@@ -223,7 +223,7 @@ impl ScanScope {
         self.round_after = Some(0);
     }
 
-    /// Adds the bindings that the round has not found, up to `last`, its last page: they are parked or have ended.
+    /// Adds the bindings with a cursor that are on no page of the round, up to its last page: parked and ended ones.
     fn add_missed(&mut self, last: &[DueBinding], cursors: &BindingCursors) {
         let last: BTreeSet<BindingId> = last.iter().map(|due| due.binding.binding_id).collect();
         let missed = cursors.iter().filter(|(id, state)| state.round != self.round && !last.contains(id));

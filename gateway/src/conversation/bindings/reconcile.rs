@@ -34,7 +34,7 @@ pub(crate) struct ReconcileCounts {
 }
 
 impl SessionBindingService {
-    /// Applies the decision of `core/binding.rs` to the bindings that it does not keep as they are.
+    /// Ends and finishes bindings, as `core/binding.rs` decides.
     ///
     /// # Errors
     /// [`BindingError::Store`] if the bindings cannot be listed; all of them are kept.

@@ -36,8 +36,7 @@ pub(super) struct AgentParent {
     place: Option<ConversationPlace>,
 }
 
-/// Place of the conversation that a spawned session gets next to that of its parent, so that people see and answer its
-/// permission requests.
+/// Place of a spawned session's conversation, next to its parent's: people see and answer permission requests there.
 struct ConversationPlace {
     /// Conversation above the new one.
     above: ConversationRef,
