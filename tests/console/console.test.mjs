@@ -14,7 +14,7 @@ const { Console } = await import("../../gateway/console/core/console.js");
 
 /** A gateway with one session: remembers prompts by key, and can lose responses. */
 async function gateway(t) {
-  const state = { runs: new Map(), rows: [], posts: [], lose: 0, streams: new Set(), tokens: new Set(["one", "two"]), refuse: null };
+  const state = { runs: new Map(), rows: [], posts: [], lose: 0, hang: 0, wait: 0, streams: new Set(), tokens: new Set(["one", "two"]), refuse: null };
   const row = (event) => {
     const line = { session_key: "s", session_seq: state.rows.length + 1, created_at_ms: 1, run_id: null, ...event };
     state.rows.push(line);
@@ -40,6 +40,14 @@ async function gateway(t) {
     if (request.url !== "/v1/sessions/s/prompt") return json(response, view());
     const key = request.headers["idempotency-key"];
     state.posts.push(key);
+    if (state.hang > 0) {
+      state.hang -= 1;
+      return undefined;
+    }
+    if (state.wait > 0) {
+      state.wait -= 1;
+      await Promise.race([until(() => state.posts.length > 1, "another request"), new Promise((done) => setTimeout(done, 200))]);
+    }
     if (state.refuse) return json(response, state.refuse, 409);
     if (!state.runs.has(key)) {
       state.runs.set(key, `run${state.runs.size + 1}`);
@@ -87,6 +95,35 @@ test("a_prompt_whose_response_is_lost_has_one_effect", async (t) => {
   assert.equal(model.state.outbox.length, 1, "it is shown at once");
   await until(() => model.state.outbox.length === 0, "its row is seen");
   assert.deepEqual([state.rows.length, new Set(state.posts).size], [1, 1]);
+});
+
+test("prompts_of_a_session_arrive_in_their_order", async (t) => {
+  browser();
+  const { state, open } = await gateway(t);
+  const model = open();
+  await model.signIn("one");
+  await until(() => model.state.connection.phase === "open" && model.state.loaded, "the stream");
+  // The gateway is slow with the first one.
+  state.wait = 1;
+  for (const text of ["first", "second", "third"]) model.sendPrompt("s", { text });
+  await until(() => model.state.outbox.length === 0, "their rows are seen");
+  assert.deepEqual(state.rows.map((row) => row.text), ["first", "second", "third"]);
+  assert.equal(state.posts.length, 3);
+});
+
+test("a_request_that_hangs_is_sent_again_when_the_stream_is_back", async (t) => {
+  browser();
+  const { state, open } = await gateway(t);
+  const model = open();
+  await model.signIn("one");
+  await until(() => model.state.connection.phase === "open" && model.state.loaded, "the stream");
+  state.hang = 1;
+  for (const text of ["first", "second"]) model.sendPrompt("s", { text });
+  await until(() => state.posts.length === 1, "the first request");
+  for (const stream of state.streams) stream.destroy();
+  await until(() => model.state.outbox.length === 0, "their rows are seen");
+  assert.deepEqual(state.rows.map((row) => row.text), ["first", "second"]);
+  assert.deepEqual([state.posts.length, new Set(state.posts).size], [3, 2]);
 });
 
 test("a_prompt_survives_a_reload_and_is_sent_once", async (t) => {

@@ -151,12 +151,12 @@ export class ApiClient {
    *
    * @param {string} path
    * @param {unknown} body
-   * @param {{ method?: string, key?: string, attempts?: number }} [options]
+   * @param {{ method?: string, key?: string, attempts?: number, signal?: AbortSignal }} [options]
    */
-  async persist(path, body, { method = "POST", key = newKey(), attempts = 5 } = {}) {
+  async persist(path, body, { method = "POST", key = newKey(), attempts = 5, signal } = {}) {
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await this.json(path, { method, body, key });
+        return await this.json(path, { method, body, key, ...(signal ? { signal } : {}) });
       } catch (error) {
         const failure = asApiError(error);
         if (!failure.isTransient || attempt >= attempts) throw failure;

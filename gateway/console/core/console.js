@@ -209,6 +209,8 @@ export class Console {
   /** @param {boolean} first @param {boolean} pruned */
   async onStart(first, pruned) {
     for (const listener of this.gapListeners) listener(first || pruned);
+    // A request that was sent before the stream broke may wait for a response that was lost with the network.
+    if (!first) for (const abort of this.transmitting.values()) abort.abort();
     await this.list();
     this.flushOutbox();
   }
@@ -336,25 +338,31 @@ export class Console {
     const kept = this.outbox.add({ key, session, text, mode, files, newConversation, state: "sending", at: Date.now(), run: null, error: null });
     if (!kept) this.toast("The files are too large to survive a reload of the page. Keep it open until they are sent.");
     this.dispatch({ type: "outbox", outbox: this.outbox.entries });
-    void this.transmit(key);
+    this.flushOutbox();
   }
 
+  /** Sends the oldest prompt of each session. The next one follows its response: two requests could overtake each other. */
   flushOutbox() {
-    for (const { key, state } of this.outbox.entries) if (state === "sending") void this.transmit(key);
+    const sessions = new Set();
+    for (const { key, session, state } of this.outbox.entries) {
+      if (state === "sending" && !sessions.has(session)) void this.transmit(key);
+      if (state === "sending") sessions.add(session);
+    }
   }
 
   /** @param {string} key */
   async transmit(key) {
     const entry = this.outbox.entries.find((one) => one.key === key);
     if (!entry || entry.state !== "sending" || !this.login || this.transmitting.has(key)) return;
-    this.transmitting.add(key);
+    const abort = new AbortController();
+    this.transmitting.set(key, abort);
     /** @type {Partial<import("./outbox.js").Outgoing>} */
     let change = {};
     try {
       const accepted = await this.api.persist(sessionPath(entry.session, "/prompt"), {
         text: entry.text, mode: entry.mode, interactive: true,
         ...(entry.files.length ? { files: entry.files } : {}), ...(entry.newConversation ? { new_conversation: true } : {}),
-      }, { key, attempts: 1 });
+      }, { key, attempts: 1, signal: abort.signal });
       if (entry.files.length) this.sentFiles.set(accepted.run_id, entry.files.map((file) => file.name));
       change = { state: "accepted", run: accepted.run_id, files: [] };
     } catch (error) {
@@ -369,10 +377,11 @@ export class Console {
     }
     this.outbox.update(key, change);
     this.dispatch({ type: "outbox", outbox: this.outbox.entries });
+    if (change.state) this.flushOutbox();
   }
 
-  /** Keys of prompts that are being sent. @type {Set<string>} */
-  transmitting = new Set();
+  /** Prompts that are being sent, by key. @type {Map<string, AbortController>} */
+  transmitting = new Map();
 
   /** @param {string} key */
   discard(key) {
