@@ -47,6 +47,9 @@ fn revoked_token_loses_nothing_that_was_written() {
     until(SOON, "the prompt", || desk.house.received("session/prompt").len() == 1);
     let prompt = desk.house.received("session/prompt")[0].to_string();
     assert!(prompt.contains("say half written") && prompt.contains("content of the notes"), "{prompt}");
+    // Rows that come would move what is clicked: the agent takes the lines of the file for directives, and refuses them.
+    page.shows("ACP_TURN_FAILED");
+    page.until("the end of the turn", "!document.querySelector('.stop, .working')");
     page.click("button", "Edit");
     page.until("the text comes back", "document.querySelector('#prompt').value === 'say under way'");
     page.until("and its file", "document.querySelector('.attached')?.innerText.includes('plan.md')");
