@@ -39,7 +39,7 @@ PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
 PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-browser test-browser-nightly test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-browser test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -134,17 +134,12 @@ test-foreign: ## Install real agents and ACP clients into target/foreign and run
 	PATH="$(abspath $(TARGET_DIR)/foreign)/shells/bin:$$PATH" $(CARGO) test --locked -p acp-tests --test shell -- --ignored --test-threads=1 foreign::
 	tests/foreign/discord-twin/run.sh "$(TARGET_DIR)"
 
-test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages and actions, kills, hostile text, axe, pictures
+test-browser: ## Run the modules of the web console in Node, and the console in Chromium (Debian's, unpacked into target/foreign, where none is installed): pages, every action by mouse and by keyboard, kills, troubles of the network, hostile text, axe, pictures
 	if command -v node >/dev/null; then node --test tests/console/*.test.mjs; else echo "SKIPPED: tests/console: there is no node"; fi
 	$(CARGO) build --locked --workspace --bins
 	tests/browser/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture quality_foreign::
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 foreign:: --skip quality_foreign:: --skip actions_foreign:: --skip keyboard_foreign:: --skip trouble_foreign::
-
-test-browser-nightly: ## Run every action of the web console in Chromium, by mouse and by keyboard alone, and with troubles of the network
-	$(CARGO) build --locked --workspace --bins
-	tests/browser/install.sh "$(TARGET_DIR)/foreign"
-	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 actions_foreign:: keyboard_foreign:: trouble_foreign::
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 foreign:: --skip quality_foreign::
 
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway, and a session whose agent npx downloads
 	$(CARGO) build --locked --workspace --bins
@@ -175,7 +170,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
-nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly test-browser-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal
