@@ -38,6 +38,12 @@ export function PermissionCard({ row, compact = false }) {
       setBusy(null);
     }
   };
+  /** Calls `run` for a click that was meant for the request. @param {MouseEvent} event @param {() => unknown} run */
+  const aimed = (event, run) => {
+    if (!isUnaimed(event, shownAt.current)) return void run();
+    event.preventDefault();
+    setEarly(true);
+  };
   const heading = compact ? "h3" : "h2";
   return html`<section ref=${card} class="permission" aria-label="Permission request${compact ? " in the list" : ""}: ${clean(row.title)}">
     <header><${Icon} name="lock" /><${heading} class="ask-title"><${Name} text=${row.title || "The agent asks for permission"} />
@@ -46,12 +52,11 @@ export function PermissionCard({ row, compact = false }) {
         at=${row.deadline_at_ms} /></span></header>
     <${Subject} row=${row} compact=${compact} />
     ${row.form ? html`<${Form} place=${compact ? "list" : "page"} row=${row} form=${row.form} busy=${busy} disabled=${!mayAnswer}
-      onAnswer=${answer} />`
+      aimed=${aimed} onAnswer=${answer} />`
       : html`<div class="answers">${row.options.map((option) => html`<${Button} key=${option.option_id}
           kind=${TONES[option.kind ?? ""] ?? "plain"} busy=${busy === option.option_id}
           disabled=${!mayAnswer || (busy !== null && busy !== option.option_id)}
-          onClick=${(/** @type {MouseEvent} */ event) => isUnaimed(event, shownAt.current) ? setEarly(true)
-            : answer(option.option_id, { option_id: option.option_id })}>
+          onClick=${(/** @type {MouseEvent} */ event) => aimed(event, () => answer(option.option_id, { option_id: option.option_id }))}>
           <${Name} text=${option.name || option.option_id} />${noteOf(option)}</${Button}>`)}</div>`}
     ${isEarly ? html`<p class="hint" role="status">The request appeared in the moment of the click. Choose again.</p>` : null}
     ${mayAnswer ? null : html`<p class="hint">Your token may not answer. It needs the scope <code>approve</code>.</p>`}
@@ -120,9 +125,10 @@ export function commandOf(input) {
 
 /**
  * @param {{ place: string, row: PermissionView, form: import("../core/types.js").Elicitation, busy: string | null, disabled: boolean,
- *   onAnswer: (name: string, body: Record<string, unknown>) => void }} props
+ *   aimed: (event: MouseEvent, run: () => unknown) => void, onAnswer: (name: string, body: Record<string, unknown>) => void }} props
  */
-function Form({ place, row, form, busy, disabled, onAnswer }) {
+function Form({ place, row, form, busy, disabled, aimed, onAnswer }) {
+  const end = (/** @type {string} */ action) => (/** @type {MouseEvent} */ event) => aimed(event, () => onAnswer(action, { action }));
   const fields = form.fields ?? [];
   const submit = (/** @type {SubmitEvent} */ event) => {
     event.preventDefault();
@@ -137,11 +143,10 @@ function Form({ place, row, form, busy, disabled, onAnswer }) {
         ${clean(form.url)}</code>`}</span></p>` : null}
     ${fields.map((field) => html`<${FormInput} key=${field.name} field=${field} of=${`${place}-${row.permission_id}`} />`)}
     <div class="answers">
-      <button class="button primary" disabled=${disabled || busy !== null}>${form.mode === "url" ? "Accept" : "Submit"}</button>
-      <${Button} kind="danger-plain" disabled=${disabled || busy !== null}
-        onClick=${() => onAnswer("decline", { action: "decline" })}>Decline</${Button}>
-      <${Button} disabled=${disabled || busy !== null}
-        onClick=${() => onAnswer("cancel", { action: "cancel" })}>Dismiss</${Button}>
+      <button class="button primary" disabled=${disabled || busy !== null}
+        onClick=${(/** @type {MouseEvent} */ event) => aimed(event, () => undefined)}>${form.mode === "url" ? "Accept" : "Submit"}</button>
+      <${Button} kind="danger-plain" disabled=${disabled || busy !== null} onClick=${end("decline")}>Decline</${Button}>
+      <${Button} disabled=${disabled || busy !== null} onClick=${end("cancel")}>Dismiss</${Button}>
     </div>
   </form>`;
 }

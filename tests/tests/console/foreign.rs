@@ -188,6 +188,7 @@ fn session_is_started_prompted_answered_steered_and_closed() {
         "First prompt",
         "thought pondering\nplan look; write\nsay first answer\npermission Delete everything\nsay after it",
     );
+    let _ = page.eval("document.querySelector('[name=permission][value=ask]').click()");
     page.click("button", "Start session");
     page.shows("first answer");
     page.shows("Delete everything");
@@ -242,8 +243,8 @@ fn session_is_started_prompted_answered_steered_and_closed() {
     check(&page);
     let sessions = desk.house.verb(&["sessions", "list", "--all"]);
     assert_eq!(
-        (&sessions[0]["label"], &sessions[0]["state"]),
-        (&json!("Renamed here"), &json!("closed")),
+        (&sessions[0]["label"], &sessions[0]["state"], &sessions[0]["permission"]),
+        (&json!("Renamed here"), &json!("closed"), &json!("ask")),
         "{sessions}"
     );
     drop(page);

@@ -369,9 +369,86 @@ fn click_what_appears(page: &Page<'_>) {
     let _ = page.eval(
         "void new MutationObserver((_, observer) => { const button = document.querySelector('.permission .answers button'); \
          if (!button) return; observer.disconnect(); \
-         button.dispatchEvent(new MouseEvent('click', { bubbles: true, detail: 2 })); \
+         button.dispatchEvent(new MouseEvent('click', { bubbles: true, cancelable: true, detail: 2 })); \
          }).observe(document.body, { childList: true, subtree: true })",
     );
+}
+
+pub(crate) const FORM: &str = r#"elicit {"mode":"form","message":"Who are you?","requestedSchema":{"type":"object","properties":{"name":{"type":"string","minLength":2},"age":{"type":"integer","minimum":18},"news":{"type":"boolean","default":true}},"required":["name"]}}"#;
+const CHOICE: &str = r#"elicit {"mode":"form","message":"How fast?","requestedSchema":{"type":"object","properties":{"how":{"type":"string","oneOf":[{"const":"s","title":"Slow"},{"const":"f","title":"Fast"}]}},"required":["how"]}}"#;
+const ADDRESS: &str =
+    r#"elicit {"mode":"url","message":"Sign in","url":"https://login.example/x?y=1","elicitationId":"p1"}"#;
+
+/// Waits until a request that has just appeared takes clicks.
+fn at_rest(page: &Page<'_>) {
+    let _ = page.eval("void (window.seenAt = performance.now())");
+    page.until("the request is at rest", "window.seenAt + 600 < performance.now()");
+}
+
+/// Forms of an agent are filled in, declined and dismissed in the list. One that does not fit, or was hit by a click that was
+/// meant for something else, is not sent.
+#[test]
+#[ignore = "needs a browser: `make test-browser`"]
+fn forms_of_an_agent_are_answered_in_the_list() {
+    let Some(desk) = Desk::new(&[]) else { return };
+    let key = desk.house.spawn();
+    let browser = desk.browser();
+    let page = browser.page(1280, 900);
+    desk.sign_in(&page, &desk.token("ann", &["--scope", "approve"]));
+    go_to_session(&page, &key);
+    let answered = |text: &str| {
+        let said = format!(
+            "[...document.querySelectorAll('.item.agent')].some(it => it.innerText.includes({}))",
+            json!(text)
+        );
+        page.until(text, &said);
+    };
+    let next = |shown: &str| {
+        page.until(
+            shown,
+            &format!(
+                "document.querySelector('.list-pane .permission')?.innerText.includes({})",
+                json!(shown)
+            ),
+        );
+        at_rest(&page);
+    };
+    click_what_appears(&page);
+    send(&page, &format!("{FORM}\n{CHOICE}\n{ADDRESS}\n{ADDRESS}"));
+    page.until(
+        "the click is not taken",
+        "[...document.querySelectorAll('.permission')].some(it => it.innerText.includes('Choose again'))",
+    );
+    next("Who are you?");
+    page.fill("textbox", "name", "A");
+    page.click("button", "Submit");
+    page.until(
+        "the browser names the field",
+        "document.querySelector('.list-pane [name=name]:user-invalid')",
+    );
+    page.fill("textbox", "name", "Ann Lee");
+    page.fill("spinbutton", "age", "20");
+    page.click("checkbox", "news");
+    page.click("button", "Submit");
+    answered(r#"elicit: accept {"age":20,"name":"Ann Lee","news":false}"#);
+    next("How fast?");
+    choose(&page, ".list-pane .permission select", "f");
+    page.click("button", "Submit");
+    answered(r#"elicit: accept {"how":"f"}"#);
+    next("Sign in");
+    assert_eq!(
+        page.eval("document.querySelector('.list-pane .permission a').href"),
+        "https://login.example/x?y=1"
+    );
+    page.click("button", "Decline");
+    answered("elicit: decline");
+    next("Sign in");
+    page.click("button", "Dismiss");
+    answered("elicit: cancel");
+    check(&page);
+    drop(page);
+    drop(browser);
+    desk.house.end();
 }
 
 /// The pages of those who look after a gateway. An answer is taken only from a click that was meant for it.
@@ -393,7 +470,7 @@ fn answers_health_processes_and_tokens_are_shown() {
         "the click is not taken",
         "document.querySelector('.permission')?.innerText.includes('Choose again')",
     );
-    other.until("the request is at rest", "(window.seenAt ??= performance.now()) + 600 < performance.now()");
+    at_rest(&other);
     other.click("button", "reject once");
     let _ = turn.finish(LONG);
     page.click("link", "Answers");
@@ -442,12 +519,21 @@ fn answers_health_processes_and_tokens_are_shown() {
     desk.house.end();
 }
 
+/// A house with two scripted agents, the first with these flags.
+pub(crate) fn two_agents(listen: &str, flags: &[&str]) -> acp_tests::house::House {
+    let world = World::new();
+    let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let agents = [(AGENT, scripted(&world, &flags, "ask")), ("second", scripted(&world, &[], "ask"))];
+    Plan::default().gateway(listen).build_in(world, &BTreeMap::from(agents))
+}
+
 /// Search, filters by state and by agent, and closed sessions.
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn sessions_are_searched_and_filtered() {
-    let Some(desk) = Desk::new(&[]) else { return };
+    let Some(desk) = Desk::planned(|listen| two_agents(listen, &[])) else { return };
     let (one, closed) = (desk.house.spawn(), desk.house.spawn());
+    let _ = desk.house.world.spawn("gateway", "second", "work/website");
     let failed = desk.house.world.spawn("gateway", AGENT, "work/broken");
     let _ = desk.house.cli(&["prompt", &failed, "error -32603 the model does not answer"]);
     for (key, label) in [(&one, "Parser"), (&closed, "Over")] {
@@ -461,10 +547,18 @@ fn sessions_are_searched_and_filtered() {
         let listed = "[...document.querySelectorAll('.row-title bdi')].map(it => it.innerText).sort().join()";
         page.until(&format!("{titles:?}"), &format!("{listed} === {}", json!(titles.join(","))));
     };
+    shows(&page, &["Parser", "broken", "website"]);
+    choose(&page, "[aria-label='Filter by agent']", "second");
+    shows(&page, &["website"]);
+    choose(&page, "[aria-label='Filter by agent']", AGENT);
     shows(&page, &["Parser", "broken"]);
-    for (state, titles) in
-        [("Failed 1", &["broken"][..]), ("Idle 1", &["Parser"]), ("Closed", &["Over"]), ("Running", &[])]
-    {
+    choose(&page, "[aria-label='Filter by agent']", "");
+    for (state, titles) in [
+        ("Failed 1", &["broken"][..]),
+        ("Idle 2", &["Parser", "website"]),
+        ("Closed", &["Over"]),
+        ("Running", &[]),
+    ] {
         page.click("button", state);
         shows(&page, titles);
     }
@@ -474,7 +568,7 @@ fn sessions_are_searched_and_filtered() {
     shows(&page, &["Parser"]);
     page.fill("searchbox", "Search sessions", "nowhere");
     page.click("button", "Show all");
-    shows(&page, &["Parser", "broken"]);
+    shows(&page, &["Parser", "broken", "website"]);
     check(&page);
     drop(page);
     drop(browser);

@@ -1,7 +1,8 @@
 //! The web console without a mouse and without a screen: paths by keyboard alone, and names of all controls.
 
+use crate::actions_foreign::{FORM, two_agents};
 use crate::foreign::{Desk, check, go, go_to_session, hash_of};
-use crate::quality_foreign::{cancel, furnished, places, visit};
+use crate::quality_foreign::{ask, cancel, furnish, places, visit};
 use acp_tests::browser::Page;
 use acp_tests::wait::{SOON, eventually, until};
 use acp_tests::world::repository;
@@ -201,7 +202,10 @@ fn unlisted(
 #[test]
 #[ignore = "needs a browser: `make test-browser`"]
 fn every_control_has_a_name_and_is_in_the_list_of_actions() {
-    let Some((desk, key, asking)) = furnished(&["--options"]) else { return };
+    let Some(desk) = Desk::planned(|listen| two_agents(listen, &["--options"])) else { return };
+    let (desk, key, asking) = furnish(desk);
+    let second = desk.house.world.spawn("gateway", "second", "work/website");
+    let filling = ask(&desk, &second, FORM);
     let (list, mut used) = (listed(), BTreeSet::new());
     let console = crate::open(&desk.house, &[]);
     let browser = desk.browser();
@@ -270,6 +274,7 @@ fn every_control_has_a_name_and_is_in_the_list_of_actions() {
     drop(page);
     drop(browser);
     drop(console);
+    cancel(&desk, &second, filling);
     cancel(&desk, &key, asking);
     desk.house.end();
 }

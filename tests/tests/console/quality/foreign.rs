@@ -87,7 +87,11 @@ fn hostile_transcript_is_nothing_but_text() {
 
 /// A house with everything that pages show.
 pub(crate) fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)> {
-    let desk = Desk::new(flags)?;
+    Desk::new(flags).map(furnish)
+}
+
+/// Starts sessions: one with a permission request, one idle and one failed.
+pub(crate) fn furnish(desk: Desk) -> (Desk, String, RunningCommand) {
     let key = desk.house.spawn();
     let _ = desk.house.verb(&["sessions", "label", &key, "Fix the parser"]);
     run(
@@ -100,7 +104,7 @@ pub(crate) fn furnished(flags: &[&str]) -> Option<(Desk, String, RunningCommand)
     let failed = desk.house.world.spawn("gateway", "scripted", "work/broken");
     let _ = desk.house.cli(&["prompt", &failed, "error -32603 the model does not answer"]);
     let asking = ask(&desk, &key, "permission Delete the old files");
-    Some((desk, key, asking))
+    (desk, key, asking)
 }
 
 /// Nothing of the page is being loaded.
@@ -140,8 +144,9 @@ fn pages_have_no_axe_violations() {
     let console = super::open(&desk.house, &[]);
     let browser = desk.browser();
     let page = browser.page(1280, 900);
-    let mut found = Vec::new();
+    let (mut found, mut looks) = (Vec::new(), 0);
     let mut look = |page: &Page<'_>, name: &str| {
+        looks += 1;
         let _ = page.eval(&format!("{axe}\nvoid 0"));
         let violations = page.eval("axe.run(document, { resultTypes: ['violations'] }).then(it => it.violations.map(v => `${v.id}: ${v.nodes.map(n => n.target.join(' ') + ' ' + n.any.map(a => a.message).join('; ')).slice(0, 3).join(' | ')}`))");
         found.extend(violations.as_array().unwrap().iter().map(|it| format!("{name}: {it}")));
@@ -163,6 +168,7 @@ fn pages_have_no_axe_violations() {
             }
         }
     }
+    println!("figure: axe: {} violations in {looks} looks at pages", found.len());
     assert_eq!(found, Vec::<String>::new());
     drop(page);
     drop(browser);
@@ -251,6 +257,9 @@ fn picture_file(name: &str) -> PathBuf {
 /// Makes what differs between machines and runs the same.
 const STEADY: &str = include_str!("steady.js");
 
+/// Sizes of the pictures.
+const SIZES: &[(&str, u32, u32)] = &[("desktop", 1280, 800), ("phone", 390, 844)];
+
 /// Share of the cells of 8 × 8 pixels whose mean colour differs clearly, compared in the browser.
 const COMPARE: &str = "(async (one, two) => { const cells = async data => { const image = new Image(); \
     image.src = `data:image/png;base64,${data}`; await image.decode(); const canvas = document.createElement('canvas'); \
@@ -277,33 +286,42 @@ fn pictures_of_the_manual_are_those_of_the_pages() {
     page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": steady}));
     let light = json!({"features": [{"name": "prefers-color-scheme", "value": "light"}]});
     page.call("Emulation.setEmulatedMedia", light);
-    page.open(&format!("http://{}/#code={}", console.at, console.code));
-    page.until("the list of sessions", "document.querySelector('.row-link')");
     let plain = browser.page(100, 100);
     let mut differing = Vec::new();
-    for (device, width, height) in [("desktop", 1280, 800), ("phone", 390, 844)] {
-        page.resize(width, height);
+    let mut look = |name: &str, device: &str| {
+        // Sizes that were measured late have their frame before the masks, and the masks one before the picture.
+        let _ = page.eval("new Promise(done => setTimeout(() => { steady(); requestAnimationFrame(() => requestAnimationFrame(done)); }, 300))");
+        let picture = page.picture();
+        let file = picture_file(&format!("{name}-{device}"));
+        let bytes = BASE64.decode(picture.as_bytes()).unwrap();
+        if std::env::var_os("ACP_WRITE_PICTURES").is_some() {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(&file, &bytes).unwrap();
+            return;
+        }
+        let known = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let script = format!("{COMPARE}({}, {})", json!(picture), json!(BASE64.encode(&known)));
+        let share = plain.eval(&script).as_f64().unwrap();
+        println!("{name}-{device}: {:.2} % differ", share * 100.0);
+        if share > DIFFERENCE_MAX {
+            std::fs::write(desk.dir.join(format!("{name}-{device}.png")), &bytes).unwrap();
+            differing.push(format!("{name}-{device}: {:.1} %", share * 100.0));
+        }
+    };
+    page.open(&format!("http://{}/", console.at));
+    page.until("the sign-in", "document.querySelector('#token')");
+    for (device, width, height) in SIZES {
+        page.resize(*width, *height);
+        look("sign-in", device);
+    }
+    page.open("about:blank");
+    page.open(&format!("http://{}/#code={}", console.at, console.code));
+    page.until("the list of sessions", "document.querySelector('.row-link')");
+    for (device, width, height) in SIZES {
+        page.resize(*width, *height);
         for place in places(&key) {
             visit(&page, &place);
-            let name = place.0;
-            // Sizes that were measured late have their frame before the masks, and the masks one before the picture.
-            let _ = page.eval("new Promise(done => setTimeout(() => { steady(); requestAnimationFrame(() => requestAnimationFrame(done)); }, 300))");
-            let picture = page.picture();
-            let file = picture_file(&format!("{name}-{device}"));
-            let bytes = BASE64.decode(picture.as_bytes()).unwrap();
-            if std::env::var_os("ACP_WRITE_PICTURES").is_some() {
-                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-                std::fs::write(&file, &bytes).unwrap();
-                continue;
-            }
-            let known = std::fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-            let script = format!("{COMPARE}({}, {})", json!(picture), json!(BASE64.encode(&known)));
-            let share = plain.eval(&script).as_f64().unwrap();
-            println!("{name}-{device}: {:.2} % differ", share * 100.0);
-            if share > DIFFERENCE_MAX {
-                std::fs::write(desk.dir.join(format!("{name}-{device}.png")), &bytes).unwrap();
-                differing.push(format!("{name}-{device}: {:.1} %", share * 100.0));
-            }
+            look(place.0, device);
         }
     }
     let hint = "the new pictures are beside the browser; if they are meant, run with ACP_WRITE_PICTURES=1";
