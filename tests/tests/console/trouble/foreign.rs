@@ -263,7 +263,9 @@ fn narrow_and_enlarged_pages_fit_and_nothing_moves() {
     std::fs::write(desk.house.cwd().join("f".repeat(200)), "x").unwrap();
     let console = crate::open(&desk.house, &[]);
     let browser = desk.browser();
-    let page = browser.page(320, 568);
+    let (page, signed_out) = (browser.page(320, 568), browser.page(320, 568));
+    signed_out.open(&format!("http://{}/", console.at));
+    signed_out.until("the sign-in", "document.querySelector('#token')");
     let still = json!({"features": [{"name": "prefers-reduced-motion", "value": "reduce"}]});
     page.call("Emulation.setEmulatedMedia", still);
     page.open(&format!("http://{}/#code={}", console.at, console.code));
@@ -272,13 +274,16 @@ fn narrow_and_enlarged_pages_fit_and_nothing_moves() {
     for (width, height, scale) in [(320, 568, 1), (640, 450, 2), (320, 225, 4)] {
         let metrics =
             json!({"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 600});
-        page.call("Emulation.setDeviceMetricsOverride", metrics);
+        for page in [&page, &signed_out] {
+            page.call("Emulation.setDeviceMetricsOverride", metrics.clone());
+        }
         let mut look = |page: &Page<'_>, name: &str| {
             let bad = page.eval(BEYOND);
             found.extend(bad.as_array().unwrap().iter().map(|it| format!("{name} {width} × {scale}: {it}")));
             let moving = page.eval("document.getAnimations().filter(it => it.effect.getKeyframes().some(frame => 'transform' in frame || 'left' in frame || 'top' in frame)).length");
             assert_eq!(moving, 0, "{name}");
         };
+        look(&signed_out, "sign-in");
         for place in places(&key) {
             visit(&page, &place);
             look(&page, place.0);
@@ -295,7 +300,7 @@ fn narrow_and_enlarged_pages_fit_and_nothing_moves() {
     let moves = page.eval("getComputedStyle(document.querySelector('.nav-link')).transitionDuration");
     assert_eq!(moves, "0s");
     check(&page);
-    drop(page);
+    drop((page, signed_out));
     drop(browser);
     drop(console);
     cancel(&desk, &key, asking);
