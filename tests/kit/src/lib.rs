@@ -6,6 +6,7 @@
 pub mod ability;
 pub mod disk_fault;
 pub mod pace;
+pub mod postgres;
 pub mod processes;
 pub mod sys;
 
