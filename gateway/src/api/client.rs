@@ -3,6 +3,9 @@
 //! received.
 
 mod agent;
+mod connections;
+#[cfg(test)]
+pub(super) use connections::connect;
 
 use crate::api::sse_parser::{SseEvent, SseParser};
 use acp_core::api::{ACTS_FOR_HEADER, ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
@@ -12,18 +15,15 @@ use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
 use acp_shared::redact::Secret;
 use bytes::Bytes;
+use connections::{AttemptError, Connections};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::TokioIo;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt::Write as _;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
 use tokio::sync::watch;
 
 /// Maximum size of a response that is not a stream, in bytes.
@@ -36,46 +36,15 @@ const RESTART_WAIT_MS: u64 = 60_000;
 /// may be restarting.
 const DEAD_SOCKET_MS: u64 = 15_000;
 
-/// Maximum wait for a place in the socket's backlog.
-const BACKLOG_WAIT: Duration = Duration::from_secs(5);
-
 /// Client of the gateway of one state directory.
 #[derive(Debug, Clone)]
 pub(crate) struct GatewayClient {
-    socket: PathBuf,
+    connections: Connections,
     deadline: Option<Instant>,
     /// Session or agent for which the client asks.
     acts_for: Option<String>,
     /// Token of an agent, for the socket of the session tools.
     token: Option<Secret>,
-}
-
-/// Reason why an attempt failed without a response.
-enum AttemptError {
-    /// The socket does not exist.
-    Absent,
-    /// The connection was refused, or broke before the response was complete.
-    Broken(String),
-}
-
-/// Connects. While the socket's backlog is full, waits in the kernel, which lets clients in one after the other:
-/// attempts with pauses could find the backlog full each time.
-pub(super) async fn connect(path: &Path) -> io::Result<UnixStream> {
-    match UnixStream::connect(path).await {
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-        connected => return connected,
-    }
-    let address = SocketAddrUnix::new(path)?;
-    let waiting = tokio::task::spawn_blocking(move || {
-        let socket =
-            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(BACKLOG_WAIT))?;
-        rustix::net::connect(&socket, &address)?;
-        let stream = std::os::unix::net::UnixStream::from(socket);
-        stream.set_nonblocking(true)?;
-        Ok::<_, io::Error>(stream)
-    });
-    UnixStream::from_std(waiting.await.map_err(io::Error::other)??)
 }
 
 /// Retry delays with a time limit.
@@ -110,7 +79,8 @@ impl RetryBudget {
 impl GatewayClient {
     /// Creates a client of the gateway that serves `state_dir`; does not connect yet.
     pub(crate) fn new(state_dir: &Path) -> Self {
-        Self { socket: state_dir.join(SOCKET), deadline: None, acts_for: None, token: None }
+        let connections = Connections::new(state_dir.join(SOCKET));
+        Self { connections, deadline: None, acts_for: None, token: None }
     }
 
     /// Sets a deadline, after which calls fail with `TIMEOUT`.
@@ -127,7 +97,7 @@ impl GatewayClient {
 
     /// True if a process listens at the socket. That of a killed gateway stays without one.
     pub(crate) async fn is_served(&self) -> bool {
-        connect(&self.socket).await.is_ok()
+        connections::connect(self.connections.socket()).await.is_ok()
     }
 
     /// Sends a GET request.
@@ -293,33 +263,20 @@ impl GatewayClient {
 
     /// Makes one attempt. Returns status and body.
     async fn once(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), AttemptError> {
-        let response = self.send(request).await?;
+        let (connection, response) = self.connections.send(request).await?;
         let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
         let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
+        self.connections.keep(connection);
         Ok((status, body.to_bytes()))
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, AttemptError> {
-        let stream = connect(&self.socket).await.map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound {
-                AttemptError::Absent
-            } else {
-                AttemptError::Broken(error.to_string())
-            }
-        })?;
-        let broken = |error: hyper::Error| AttemptError::Broken(error.to_string());
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // The task ends with the connection: when the response's body is read or dropped.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        sender.send_request(request).await.map_err(broken)
+        self.connections.send(request).await.map(|(_, response)| response)
     }
 
     fn unavailable(&self, lost: &AttemptError) -> Failure {
-        let socket = self.socket.display();
+        let socket = self.connections.socket().display();
         let failure = |text| Failure::new(Code::GatewayUnavailable, text).origin("client").retryable();
         match lost {
             AttemptError::Absent => failure(format!(

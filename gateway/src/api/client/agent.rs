@@ -1,6 +1,7 @@
 //! The client as a bridge of the session tools: it carries messages of an agent to the gateway, with the token of its lease.
 
-use super::{AttemptError, BACKLOG_WAIT, GatewayClient, RetryBudget, read_failure};
+use super::connections::{BACKLOG_WAIT, Connections};
+use super::{AttemptError, GatewayClient, RetryBudget, read_failure};
 use acp_core::failure::Failure;
 use acp_core::session_tools::MCP_PATH;
 use acp_shared::codes::Code;
@@ -23,7 +24,8 @@ impl RetryBudget {
 impl GatewayClient {
     /// Creates a client of the session tools.
     pub(crate) fn of_agent(socket: PathBuf, token: String) -> Self {
-        Self { socket, deadline: None, acts_for: None, token: Some(Secret::new(token)) }
+        let connections = Connections::new(socket);
+        Self { connections, deadline: None, acts_for: None, token: Some(Secret::new(token)) }
     }
 
     /// Sends one message of MCP, and again under the same key while the gateway restarts. Returns the answer, if it has one.
