@@ -340,7 +340,12 @@ impl<'a> SimScheduler<'a> {
             let ends = lease.state == LeaseState::Closing || lease.agent.is_none();
             let deaths = if self.calm { 0 } else { self.trouble.deaths };
             // An end with output that is not sent yet is the rarer case.
-            let deaths = if self.host.has_news(*id) { deaths } else { deaths / 2 };
+            let deaths = match self.host.has_news(*id) {
+                // The bug is in such an end alone.
+                true if self.plant == Some(SeededBug::DeadLeaseNotDrained) => deaths * 4,
+                true => deaths,
+                false => deaths / 2,
+            };
             add(if ends { 10 } else { deaths }, NextEvent::Exit(*id));
             if lease.agent.is_some() && (lease.deaf || !self.calm) {
                 add(if lease.deaf { 4 } else { 1 }, NextEvent::Deafness(*id));
