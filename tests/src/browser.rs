@@ -299,7 +299,8 @@ impl Page<'_> {
         !self.query(role, name).is_empty()
     }
 
-    /// Clicks the element with this role and name, at its middle, once it stands still: what lies over it gets the click.
+    /// Clicks the element with this role and name, at its middle, once it stands still and is enabled: what lies over it gets
+    /// the click.
     ///
     /// # Panics
     /// When there is none in time, or it has no place on the page.
@@ -308,12 +309,15 @@ impl Page<'_> {
         let quad = eventually(SOON, &format!("a place of {role} {name:?}"), || {
             let node = json!({"backendNodeId": self.find(role, name)});
             self.browser.call(Some(&self.session), "DOM.scrollIntoViewIfNeeded", node.clone()).ok()?;
+            let described = self.browser.call(Some(&self.session), "DOM.describeNode", node.clone()).ok()?;
+            let attributes = described["node"]["attributes"].as_array();
+            let is_enabled = !attributes.into_iter().flatten().step_by(2).any(|name| name == "disabled");
             let quads = self.browser.call(Some(&self.session), "DOM.getContentQuads", node).ok()?;
             let quad: Vec<f64> =
                 quads["quads"].get(0)?.as_array()?.iter().filter_map(Value::as_f64).collect();
             let is_still = quad == before;
             before.clone_from(&quad);
-            (quad.len() == 8 && is_still).then_some(quad)
+            (quad.len() == 8 && is_still && is_enabled).then_some(quad)
         });
         let middle = |from: usize| quad.iter().skip(from).step_by(2).sum::<f64>() / 4.0;
         for kind in ["mouseMoved", "mousePressed", "mouseReleased"] {
