@@ -191,7 +191,7 @@ mod tests {
             }
             let text = std::fs::read_to_string(&path).unwrap();
             let code = text.split("\nmod tests {").next().unwrap_or_default();
-            for call in [".write(\"", ".write_sized(\""] {
+            for call in [".write(\"", ".write_sized(\"", ".queue(\""] {
                 let names = code.split(call).skip(1).filter_map(|rest| rest.split('"').next());
                 found.extend(names.map(str::to_owned));
             }

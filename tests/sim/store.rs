@@ -6,9 +6,10 @@ use acp_shared::clock::Clock;
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_store::backup::copy_pages;
 use acp_store::db::Db;
+use acp_store::identity::StateDirLocation;
 use acp_store::lock::StateLock;
 use acp_store::open::DatabaseFiles;
-use acp_store::readers::{ReadPool, Readers};
+use acp_store::readers::{ReadPool, ReadSource, Readers};
 use acp_store::writer::{WriteJob, Writer, WriterMessage};
 use acp_store::{GatewayIdentity, GroupBounds, Store, StoreParts, schema};
 use parking_lot::Mutex;
@@ -42,6 +43,7 @@ impl SimStore {
             instance_id: GatewayInstanceId::mint(),
             epoch: 0,
             start_id: StartId::mint(),
+            home: StateDirLocation::of(&dir).unwrap(),
             cursor_epoch: StartId::mint(),
         };
         let mut hand = Self { dir, template, db: None, idle: Arc::default(), identity };
@@ -55,14 +57,14 @@ impl SimStore {
         let mut db = schema::open_in_memory(&name).unwrap();
         copy_pages(&self.template, &mut db, &mut |_| {}).unwrap();
         let reader = schema::open_in_memory(&name).unwrap();
-        reader.sqlite().pragma_update(None, "query_only", true).unwrap();
+        reader.sqlite().unwrap().pragma_update(None, "query_only", true).unwrap();
         self.db = Some(db);
         self.idle = Arc::new(Mutex::new(vec![reader]));
     }
 
     /// Writing connection, available while no gateway runs.
     pub(crate) fn db(&self) -> &Connection {
-        self.db.as_ref().unwrap().sqlite()
+        self.db.as_ref().unwrap().sqlite().unwrap()
     }
 
     /// Existing temporary directory.
@@ -77,7 +79,7 @@ impl SimStore {
             dir: self.dir.clone(),
             identity: self.identity.clone(),
             db: self.db.take().unwrap(),
-            readers: Readers::new(PathBuf::new(), ReadPool::Caller, Arc::clone(&self.idle)),
+            readers: Readers::new(ReadSource::Dir(PathBuf::new()), ReadPool::Caller, Arc::clone(&self.idle)),
             files: DatabaseFiles::default(),
             lock: StateLock::take(&self.dir).unwrap(),
             // The simulation must not depend on the speed of the machine.
@@ -135,6 +137,6 @@ impl SimWriter {
 
     /// Writing connection.
     pub(crate) fn db(&self) -> &Connection {
-        self.writer.db.sqlite()
+        self.writer.db.sqlite().unwrap()
     }
 }

@@ -60,8 +60,8 @@ pub fn check_free(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<(),
 /// Returns the newest closed session with this name in this directory, except deleted ones.
 fn last_closed(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<Option<SessionKey>, StoreError> {
     const SQL: &str = "SELECT session_key FROM acp_acpx_names AS named JOIN acp_sessions AS session USING (session_key) \
-        WHERE named.agent = ?1 AND named.cwd = ?2 AND name = ?3 AND is_open = 0 AND ending IS NOT 'deleted' \
-        ORDER BY named.rowid DESC LIMIT 1";
+        WHERE named.agent = ?1 AND named.cwd = ?2 AND name = ?3 AND is_open = 0 AND ending IS DISTINCT FROM 'deleted' \
+        ORDER BY session.ord DESC LIMIT 1";
     db.first(SQL, params![agent, naming.cwd, naming.name], |row| row.get("session_key"))
 }
 
@@ -69,8 +69,8 @@ fn last_closed(db: &Db, agent: &AgentName, naming: &AcpxNaming) -> Result<Option
 fn keys(db: &Db, query: &NameQuery) -> Result<Vec<SessionKey>, StoreError> {
     // An open session has no ending.
     const ALL: &str = "SELECT session_key FROM acp_acpx_names AS named JOIN acp_sessions AS session USING (session_key) \
-        WHERE (?1 IS NULL OR named.agent = ?1) AND (?2 OR is_open = 1) AND ending IS NOT 'deleted' \
-        ORDER BY is_open DESC, named.rowid DESC LIMIT ?3";
+        WHERE (CAST(?1 AS TEXT) IS NULL OR named.agent = ?1) AND (?2 = 1 OR is_open = 1) AND ending IS DISTINCT FROM 'deleted' \
+        ORDER BY is_open DESC, session.ord DESC LIMIT ?3";
     match query {
         NameQuery::All { agent, closed_too, limit } => {
             db.all(ALL, params![agent, closed_too, limit], |row| row.get("session_key"))

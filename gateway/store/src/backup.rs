@@ -45,6 +45,13 @@ pub enum Progress {
         /// Number of deleted rows.
         rows: u64,
     },
+    /// A move.
+    Moved {
+        /// Number of copied rows.
+        rows_copied: u64,
+        /// Number of all rows.
+        rows_total: u64,
+    },
 }
 
 /// Callback that gets the progress.
@@ -132,7 +139,7 @@ pub(super) fn copy(from: &Path, to: &Path, progress: BackupProgress<'_>) -> Resu
     copy_pages(&source, &mut target, progress)?;
     source.run("ROLLBACK", &[])?;
     // One file without a WAL, readable on any file system.
-    target.sqlite().pragma_update(None, "journal_mode", "DELETE")?;
+    target.sqlite()?.pragma_update(None, "journal_mode", "DELETE")?;
     target.close()
 }
 
@@ -141,7 +148,7 @@ pub(super) fn copy(from: &Path, to: &Path, progress: BackupProgress<'_>) -> Resu
 /// # Errors
 /// [`StoreError::Refused`] while another program has locked it; SQLite errors.
 pub fn copy_pages(source: &Db, target: &mut Db, progress: BackupProgress<'_>) -> Result<(), StoreError> {
-    let copying = Backup::new(source.sqlite(), target.sqlite_mut())?;
+    let copying = Backup::new(source.sqlite()?, target.sqlite_mut()?)?;
     let mut tries = 0;
     loop {
         let step = copying.step(STEP_PAGES)?;

@@ -56,7 +56,7 @@ pub fn read_cards(
     // Cards of finished runs only if their retry is due: see [`due_folds`].
     const OPEN: &str = "SELECT run_id, message_id, number, through_session_seq, posted_at FROM acp_delivery_card \
         WHERE binding_key = ?1 AND folded = 0 AND (tries = 0 OR run_id = ?2 \
-        OR updated_at + min(?3, ?4 << min(tries, 16)) <= ?5) ORDER BY through_session_seq, run_id";
+        OR updated_at + min(?3, CAST(?4 AS BIGINT) << CAST(min(tries, 16) AS INTEGER)) <= ?5) ORDER BY through_session_seq, run_id";
     let running = db.first(RUNNING, params![key], |row| row.get("run_id"))?;
     let running = match running {
         Some(run_id) => Some((run_id, before(db, run_id)?)),
@@ -163,7 +163,7 @@ pub fn record_fold(
     folded: FoldOutcome,
 ) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_delivery_card SET message_id = ?3, tries = tries + 1, updated_at = ?4, \
-        folded = (tries + 1 >= ?5) WHERE binding_key = ?1 AND run_id = ?2";
+        folded = CASE WHEN tries + 1 >= ?5 THEN 1 ELSE 0 END WHERE binding_key = ?1 AND run_id = ?2";
     let tries = match folded {
         FoldOutcome::Yes => 0,
         FoldOutcome::Absent => ABSENT_MAX,
@@ -180,6 +180,6 @@ pub fn due_folds(db: &Db, now_ms: u64) -> Result<Vec<BindingId>, StoreError> {
     const SQL: &str = "SELECT DISTINCT c.binding_key AS binding_key FROM acp_delivery_card AS c \
         JOIN acp_runs AS r ON r.run_id = c.run_id JOIN acp_bindings AS b ON b.binding_key = c.binding_key \
         WHERE c.folded = 0 AND r.state <> 'running' AND b.status <> 'parked' \
-        AND c.updated_at + min(?1, ?2 << min(c.tries, 16)) <= ?3 LIMIT ?4";
+        AND c.updated_at + min(?1, CAST(?2 AS BIGINT) << CAST(min(c.tries, 16) AS INTEGER)) <= ?3 LIMIT ?4";
     db.all(SQL, params![PAUSE_MS_MAX, PAUSE_MS, now_ms, BINDINGS_MAX], |row| row.get("binding_key"))
 }

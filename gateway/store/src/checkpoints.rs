@@ -28,8 +28,8 @@ pub fn advance(
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_binding_checkpoint (binding_key, last_session_seq, last_message_id, updated_at) \
         VALUES (?1, ?2, ?3, ?4) ON CONFLICT (binding_key) DO UPDATE SET \
-        last_session_seq = max(last_session_seq, excluded.last_session_seq), \
-        last_message_id = coalesce(excluded.last_message_id, last_message_id), updated_at = excluded.updated_at";
+        last_session_seq = max(acp_binding_checkpoint.last_session_seq, excluded.last_session_seq), \
+        last_message_id = coalesce(excluded.last_message_id, acp_binding_checkpoint.last_message_id), updated_at = excluded.updated_at";
     tx.run(SQL, params![binding_id, through, message_id, tx.now_ms()]).map(drop)
 }
 
@@ -46,7 +46,7 @@ pub fn advance_run(
 ) -> Result<(), StoreError> {
     const SQL: &str = "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, last_discord_message_id, updated_at) \
         SELECT run_id, seq, ?3, ?4 FROM acp_events WHERE session_key = ?1 AND session_seq = ?2 AND run_id = ?5 \
-        ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(last_event_seq, excluded.last_event_seq), \
+        ON CONFLICT (run_id) DO UPDATE SET last_event_seq = max(acp_delivery_checkpoint.last_event_seq, excluded.last_event_seq), \
         last_discord_message_id = excluded.last_discord_message_id, updated_at = excluded.updated_at";
     tx.run(SQL, params![session_key, session_seq, message_id, tx.now_ms(), run_id]).map(drop)
 }

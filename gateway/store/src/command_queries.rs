@@ -24,11 +24,11 @@ const OPTIONS_ROWS_MAX: u64 = 2_000;
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn candidates(db: &Db, name: &str) -> Result<Vec<SessionCandidate>, StoreError> {
     const SQL: &str = "SELECT session_key, agent_session_id, label FROM acp_sessions \
-        WHERE session_key = ?1 COLLATE NOCASE OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
-        OR instr(lower(session_key), ':' || lower(?1)) > 0)) \
-        ORDER BY session_key = ?1 COLLATE NOCASE DESC, lower(session_key) LIKE '%:' || lower(?1) DESC, \
-        agent_session_id IS ?1 DESC, label IS ?1 DESC LIMIT ?2";
-    db.all(SQL, params![name, CANDIDATES_MAX], |row| {
+        WHERE lower(session_key) = ?3 OR (state <> 'closed' AND (label = ?1 OR agent_session_id = ?1 \
+        OR instr(lower(session_key), ':' || ?3) > 0)) \
+        ORDER BY (lower(session_key) = ?3) DESC, (lower(session_key) LIKE '%:' || ?3) DESC, \
+        (agent_session_id IS NOT DISTINCT FROM ?1) DESC, (label IS NOT DISTINCT FROM ?1) DESC LIMIT ?2";
+    db.all(SQL, params![name, CANDIDATES_MAX, name.to_ascii_lowercase()], |row| {
         Ok(SessionCandidate {
             session_key: row.get("session_key")?,
             agent_session_id: row.get("agent_session_id")?,

@@ -5,7 +5,7 @@
 //! before the rename leaves the old file, and one after it the new file. The disk needs space for the copy, not more.
 
 use crate::backup::{BackupProgress, Progress, TempFile, sync, sync_dir};
-use crate::db::{Db, params};
+use crate::db::{Db, TxControl, params};
 use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::retention::{self, PruneRule, ROWS_AT_ONCE};
@@ -59,7 +59,7 @@ pub fn preview(dir: &Path, rule: Option<&PruneRule>) -> Result<CompactReport, St
             "an older version wrote the database; start the gateway once, or compact without --dry-run",
         ));
     }
-    db.run("BEGIN", &[])?;
+    db.control(TxControl::BeginRead)?;
     let mut report = CompactReport { dry_run: true, ..CompactReport::default() };
     if let Some(rule) = rule {
         for_candidates(&db, rule, |key| {

@@ -91,7 +91,7 @@ pub fn state(db: &Db, run_id: RunId) -> Result<Option<CompletionState>, StoreErr
 fn due(db: &Db, rows_max: u64) -> Result<Vec<DueCompletion>, StoreError> {
     const SQL: &str = "SELECT c.run_id, c.requester_session_key FROM acp_completions AS c WHERE c.state = 'due' \
         AND NOT EXISTS (SELECT 1 FROM acp_runs AS r WHERE r.session_key = c.requester_session_key \
-        AND r.state IN ('queued','running')) ORDER BY c.updated_at, c.rowid LIMIT ?1";
+        AND r.state IN ('queued','running')) ORDER BY c.updated_at, c.run_id LIMIT ?1";
     let from_row = |row: &Row<'_>| Ok((row.get("run_id")?, row.get("requester_session_key")?));
     let rows: Vec<(RunId, SessionKey)> = db.all(SQL, params![rows_max], from_row)?;
     let mut found = Vec::with_capacity(rows.len());

@@ -3,110 +3,98 @@
 #![deny(clippy::indexing_slicing)]
 
 use crate::error::StoreError;
+use crate::postgres::{PgAppender, PgConnection, PgRow};
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{BindIndex, CachedStatement, Connection, Statement, ToSql};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 
-/// Value of a column or a parameter.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Value<'a> {
-    /// NULL.
-    Null,
-    /// INTEGER.
-    Integer(i64),
-    /// TEXT.
-    Text(Cow<'a, str>),
-    /// BLOB.
-    Blob(&'a [u8]),
-}
-
-impl<'a> Value<'a> {
-    /// Returns the text.
-    ///
-    /// # Errors
-    /// The value is none.
-    pub fn into_text(self) -> Result<Cow<'a, str>, String> {
-        if let Self::Text(text) = self { Ok(text) } else { Err("not a text".to_owned()) }
-    }
-}
-
-/// Type that can be a parameter.
-pub trait ToValue {
-    /// Converts to the value that is stored.
-    ///
-    /// # Errors
-    /// [`StoreError::Refused`] if no column can hold it.
-    fn to_value(&self) -> Result<Value<'_>, StoreError>;
-}
-
-/// Type that can be read from a column.
-pub trait FromValue: Sized {
-    /// Converts a stored value.
-    ///
-    /// # Errors
-    /// Reason why the value is not one of this type.
-    fn from_value(value: Value<'_>) -> Result<Self, String>;
-}
-
-/// Parameters of a statement: `?1`, `?2` and so on.
-pub type Params<'a> = &'a [&'a dyn ToValue];
-
-/// Parameters of a statement in the order of their numbers.
-#[macro_export]
-macro_rules! params {
-    ($($value:expr),* $(,)?) => { &[$(&$value as &dyn $crate::db::ToValue),*] as $crate::db::Params<'_> };
-}
-
-/// Parameters of a statement by name: `":key": value`.
-macro_rules! named_params {
-    ($($name:literal: $value:expr),* $(,)?) => { &[$(($name, &$value as &dyn $crate::db::ToValue)),*] };
-}
-
 pub use crate::params;
-pub(crate) use named_params;
+pub(crate) use crate::value::named_params;
+pub use crate::value::{FromValue, Params, ToValue, TxControl, Value};
 
 /// Connection to the database. Statements are prepared once and cached.
 #[derive(Debug)]
 pub struct Db {
-    sqlite: Connection,
+    engine: Engine,
+}
+
+#[derive(Debug)]
+enum Engine {
+    Sqlite(Connection),
+    Postgres(Box<PgConnection>),
 }
 
 impl Db {
-    /// Wraps an open connection.
+    /// Wraps an open connection to SQLite.
     pub(crate) const fn new(sqlite: Connection) -> Self {
-        Self { sqlite }
+        Self { engine: Engine::Sqlite(sqlite) }
     }
 
-    /// Connection of the engine, for its own files and for tests.
-    pub const fn sqlite(&self) -> &Connection {
-        &self.sqlite
+    /// Wraps an open connection to PostgreSQL.
+    pub(crate) fn of_postgres(postgres: PgConnection) -> Self {
+        Self { engine: Engine::Postgres(Box::new(postgres)) }
     }
 
-    /// Exclusive connection of the engine, for migrations and copies.
-    pub(crate) const fn sqlite_mut(&mut self) -> &mut Connection {
-        &mut self.sqlite
+    /// Connection to SQLite, for the engine's own files and for tests.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherEngine`] with PostgreSQL.
+    pub const fn sqlite(&self) -> Result<&Connection, StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => Ok(sqlite),
+            Engine::Postgres(_) => Err(StoreError::OtherEngine),
+        }
+    }
+
+    /// Exclusive connection to SQLite, for migrations and copies.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherEngine`] with PostgreSQL.
+    pub(crate) const fn sqlite_mut(&mut self) -> Result<&mut Connection, StoreError> {
+        match &mut self.engine {
+            Engine::Sqlite(sqlite) => Ok(sqlite),
+            Engine::Postgres(_) => Err(StoreError::OtherEngine),
+        }
+    }
+
+    /// True if the engine is SQLite.
+    pub const fn is_sqlite(&self) -> bool {
+        matches!(self.engine, Engine::Sqlite(_))
+    }
+
+    /// Connection to PostgreSQL, for the engine's own files.
+    pub(crate) fn postgres(&self) -> Option<&PgConnection> {
+        match &self.engine {
+            Engine::Sqlite(_) => None,
+            Engine::Postgres(postgres) => Some(postgres),
+        }
     }
 
     /// Closes the connection.
     ///
     /// # Errors
-    /// SQLite errors.
+    /// Errors of the engine.
     pub fn close(self) -> Result<(), StoreError> {
-        self.sqlite.close().map_err(|(_, error)| error.into())
+        match self.engine {
+            Engine::Sqlite(sqlite) => sqlite.close().map_err(|(_, error)| error.into()),
+            Engine::Postgres(postgres) => postgres.close(),
+        }
     }
 
-    fn prepare(&self, sql: &str, params: Params<'_>) -> Result<CachedStatement<'_>, StoreError> {
-        let mut statement = self.sqlite.prepare_cached(sql)?;
-        let expected = statement.parameter_count();
-        if params.len() != expected {
-            return Err(rusqlite::Error::InvalidParameterCount(params.len(), expected).into());
+    /// Begins, divides or ends a transaction.
+    ///
+    /// # Errors
+    /// Errors of the engine; [`StoreError::OutcomeUnknown`] if the connection was lost during a commit.
+    pub fn control(&self, control: TxControl) -> Result<(), StoreError> {
+        match &self.engine {
+            Engine::Sqlite(sqlite) => control
+                .sqlite()
+                .iter()
+                .try_for_each(|sql| Ok(sqlite.prepare_cached(sql)?.raw_execute().map(drop)?)),
+            Engine::Postgres(postgres) => postgres.control(control),
         }
-        for (index, value) in (1_usize..).zip(params) {
-            bind(&mut statement, index, *value)?;
-        }
-        Ok(statement)
     }
 
     /// Runs a statement. Returns the number of changed rows.
@@ -114,7 +102,22 @@ impl Db {
     /// # Errors
     /// SQLite errors.
     pub fn run(&self, sql: &str, params: Params<'_>) -> Result<usize, StoreError> {
-        Ok(self.prepare(sql, params)?.raw_execute()?)
+        match &self.engine {
+            Engine::Sqlite(sqlite) => Ok(prepare(sqlite, sql, params)?.raw_execute()?),
+            Engine::Postgres(postgres) => postgres.run(sql, params),
+        }
+    }
+
+    /// Runs a statement that does not fail, and whose number of changed rows is not needed: what it writes was checked before.
+    /// With PostgreSQL it is sent with the next statement, and if it fails, the group of transactions fails as a whole.
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn run_later(&self, sql: &str, params: Params<'_>) -> Result<(), StoreError> {
+        match &self.engine {
+            Engine::Sqlite(_) => self.run(sql, params).map(drop),
+            Engine::Postgres(postgres) => postgres.run_later(sql, params),
+        }
     }
 
     /// Runs a statement with named parameters. Returns the number of changed rows.
@@ -122,7 +125,11 @@ impl Db {
     /// # Errors
     /// SQLite errors.
     pub fn run_named(&self, sql: &str, params: &[(&str, &dyn ToValue)]) -> Result<usize, StoreError> {
-        let mut statement = self.sqlite.prepare_cached(sql)?;
+        let sqlite = match &self.engine {
+            Engine::Sqlite(sqlite) => sqlite,
+            Engine::Postgres(postgres) => return postgres.run_named(sql, params),
+        };
+        let mut statement = sqlite.prepare_cached(sql)?;
         for (name, value) in params {
             bind(&mut statement, *name, *value)?;
         }
@@ -139,11 +146,18 @@ impl Db {
         params: Params<'_>,
         mut visit: impl FnMut(&Row<'_>) -> Result<ControlFlow<()>, StoreError>,
     ) -> Result<(), StoreError> {
-        let mut statement = self.prepare(sql, params)?;
-        let mut rows = statement.raw_query();
-        while let Some(row) = rows.next()? {
-            if visit(&Row(row))?.is_break() {
-                break;
+        match &self.engine {
+            Engine::Sqlite(sqlite) => {
+                let mut statement = prepare(sqlite, sql, params)?;
+                let mut rows = statement.raw_query();
+                while let Some(row) = rows.next()? {
+                    if visit(&Row(EngineRow::Sqlite(row)))?.is_break() {
+                        break;
+                    }
+                }
+            }
+            Engine::Postgres(postgres) => {
+                postgres.visit(sql, params, |row| visit(&Row(EngineRow::Postgres(row))))?;
             }
         }
         Ok(())
@@ -177,9 +191,17 @@ impl Db {
         params: Params<'_>,
         read: impl FnOnce(&Row<'_>) -> Result<T, StoreError>,
     ) -> Result<Option<T>, StoreError> {
-        let mut statement = self.prepare(sql, params)?;
-        let mut rows = statement.raw_query();
-        rows.next()?.map(|row| read(&Row(row))).transpose()
+        match &self.engine {
+            Engine::Sqlite(sqlite) => {
+                let mut statement = prepare(sqlite, sql, params)?;
+                let mut rows = statement.raw_query();
+                rows.next()?.map(|row| read(&Row(EngineRow::Sqlite(row)))).transpose()
+            }
+            Engine::Postgres(postgres) => {
+                let rows = postgres.query(sql, params)?;
+                rows.first().map(|row| read(&Row(EngineRow::Postgres(row)))).transpose()
+            }
+        }
     }
 
     /// Prepares an INSERT that runs for many rows.
@@ -187,7 +209,10 @@ impl Db {
     /// # Errors
     /// SQLite errors.
     pub fn append(&self, sql: &str) -> Result<RowAppender<'_>, StoreError> {
-        Ok(RowAppender { statement: self.sqlite.prepare_cached(sql)? })
+        Ok(match &self.engine {
+            Engine::Sqlite(sqlite) => RowAppender(Appender::Sqlite(sqlite.prepare_cached(sql)?)),
+            Engine::Postgres(postgres) => RowAppender(Appender::Postgres(postgres.append(sql))),
+        })
     }
 
     /// Runs several statements without parameters.
@@ -195,7 +220,10 @@ impl Db {
     /// # Errors
     /// SQLite errors.
     pub fn run_all(&self, sql: &str) -> Result<(), StoreError> {
-        Ok(self.sqlite.execute_batch(sql)?)
+        match &self.engine {
+            Engine::Sqlite(sqlite) => Ok(sqlite.execute_batch(sql)?),
+            Engine::Postgres(postgres) => postgres.run_all(sql),
+        }
     }
 
     /// Runs `work` as one transaction.
@@ -203,16 +231,40 @@ impl Db {
     /// # Errors
     /// Errors of `work`, after a rollback; SQLite errors.
     pub fn transaction<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.run("BEGIN IMMEDIATE", &[])?;
+        self.control(TxControl::BeginWrite)?;
         let done = work();
-        self.run(if done.is_ok() { "COMMIT" } else { "ROLLBACK" }, &[])?;
+        self.control(if done.is_ok() { TxControl::Commit } else { TxControl::Rollback })?;
         done
+    }
+
+    /// True if the connection can run more statements.
+    pub fn is_usable(&self) -> bool {
+        self.postgres().is_none_or(|postgres| !postgres.is_closed())
     }
 
     /// True between the beginning and the end of a transaction. An error may have ended it.
     pub fn is_in_transaction(&self) -> bool {
-        !self.sqlite.is_autocommit()
+        match &self.engine {
+            Engine::Sqlite(sqlite) => !sqlite.is_autocommit(),
+            Engine::Postgres(postgres) => postgres.is_in_transaction(),
+        }
     }
+}
+
+fn prepare<'a>(
+    sqlite: &'a Connection,
+    sql: &str,
+    params: Params<'_>,
+) -> Result<CachedStatement<'a>, StoreError> {
+    let mut statement = sqlite.prepare_cached(sql)?;
+    let expected = statement.parameter_count();
+    if params.len() != expected {
+        return Err(rusqlite::Error::InvalidParameterCount(params.len(), expected).into());
+    }
+    for (index, value) in (1_usize..).zip(params) {
+        bind(&mut statement, index, *value)?;
+    }
+    Ok(statement)
 }
 
 fn bind(statement: &mut Statement<'_>, at: impl BindIndex, value: &dyn ToValue) -> Result<(), StoreError> {
@@ -220,35 +272,63 @@ fn bind(statement: &mut Statement<'_>, at: impl BindIndex, value: &dyn ToValue) 
 }
 
 /// INSERT for many rows. Parameters keep their values between rows.
-pub struct RowAppender<'a> {
-    statement: CachedStatement<'a>,
+pub struct RowAppender<'a>(Appender<'a>);
+
+enum Appender<'a> {
+    Sqlite(CachedStatement<'a>),
+    Postgres(PgAppender<'a>),
 }
 
 impl RowAppender<'_> {
     /// Sets the parameter `?index`.
     ///
     /// # Errors
-    /// As [`ToValue::to_value`]; SQLite errors.
+    /// As [`ToValue::to_value`]; errors of the engine.
     pub fn set(&mut self, index: usize, value: &dyn ToValue) -> Result<(), StoreError> {
-        bind(&mut self.statement, index, value)
+        match &mut self.0 {
+            Appender::Sqlite(statement) => bind(statement, index, value),
+            Appender::Postgres(appender) => appender.set(index, value),
+        }
     }
 
-    /// Inserts a row.
+    /// Inserts a row, with PostgreSQL at the latest when the appender is finished.
     ///
     /// # Errors
-    /// SQLite errors.
+    /// Errors of the engine.
     pub fn append(&mut self) -> Result<(), StoreError> {
-        self.statement.raw_execute()?;
-        Ok(())
+        match &mut self.0 {
+            Appender::Sqlite(statement) => Ok(statement.raw_execute().map(drop)?),
+            Appender::Postgres(appender) => appender.append(),
+        }
+    }
+
+    /// Inserts the rows that are not yet inserted.
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn finish(self) -> Result<(), StoreError> {
+        match self.0 {
+            Appender::Sqlite(_) => Ok(()),
+            Appender::Postgres(appender) => appender.finish(),
+        }
     }
 }
 
 /// Row of a query.
-pub struct Row<'a>(&'a rusqlite::Row<'a>);
+pub struct Row<'a>(EngineRow<'a>);
+
+enum EngineRow<'a> {
+    Sqlite(&'a rusqlite::Row<'a>),
+    Postgres(&'a PgRow),
+}
 
 impl Row<'_> {
     fn value(&self, column: &'static str) -> Result<Value<'_>, StoreError> {
-        value(self.0.get_ref(column)?).map_err(|why| unreadable(column, why))
+        match &self.0 {
+            EngineRow::Sqlite(row) => value(row.get_ref(column)?),
+            EngineRow::Postgres(row) => row.value(column),
+        }
+        .map_err(|why| unreadable(column, why))
     }
 
     /// Reads a column.
@@ -259,12 +339,24 @@ impl Row<'_> {
         T::from_value(self.value(column)?).map_err(|why| unreadable(column, why))
     }
 
+    /// Reads the column at an index, from 0 on.
+    ///
+    /// # Errors
+    /// [`StoreError::Unreadable`]; SQLite errors.
+    pub(crate) fn at(&self, index: usize) -> Result<Value<'_>, StoreError> {
+        match &self.0 {
+            EngineRow::Sqlite(row) => value(row.get_ref(index)?),
+            EngineRow::Postgres(row) => row.value_at(index),
+        }
+        .map_err(|why| unreadable("a column", why))
+    }
+
     /// Reads the only column.
     ///
     /// # Errors
     /// As [`Row::get`].
     pub fn only<T: FromValue>(&self) -> Result<T, StoreError> {
-        value(self.0.get_ref(0)?).and_then(T::from_value).map_err(|why| unreadable("the only column", why))
+        T::from_value(self.at(0)?).map_err(|why| unreadable("the only column", why))
     }
 
     /// Reads a text column without a copy.

@@ -440,7 +440,7 @@ pub fn due_of_binding(db: &Db, binding_id: BindingId) -> Result<Option<DueBindin
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn ended_with_pending(db: &Db) -> Result<Vec<DueBinding>, StoreError> {
     const HAS_PENDING: &str = "status = 'ended' AND (coalesce((SELECT c.last_session_seq FROM acp_binding_checkpoint AS c \
-        WHERE c.binding_key = b.binding_key), 0) < coalesce(json_extract(metadata_json, '$.end_session_seq'), \
+        WHERE c.binding_key = b.binding_key), 0) < coalesce(CAST(json_extract(metadata_json, '$.end_session_seq') AS BIGINT), \
         (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = b.session_key)) OR EXISTS (SELECT 1 FROM \
         acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending','uncertain') \
         AND p.state <> 'uncertain'))";

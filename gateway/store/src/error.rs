@@ -8,7 +8,8 @@ use acp_shared::ids::{IdempotencyKey, SessionKey};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Error of a store operation. After an error from a write, nothing of that write is durable.
+/// Error of a store operation. After an error from a write, nothing of that write is durable, except for
+/// [`StoreError::OutcomeUnknown`].
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Another process uses this state directory (H15).
@@ -234,9 +235,117 @@ pub enum StoreError {
     /// The store was closed.
     #[error("the store is closed")]
     Closed,
+    /// The operation is one of SQLite alone.
+    #[error("this needs the embedded database, but the gateway's store is PostgreSQL")]
+    OtherEngine,
+    /// The connection to the database server was lost. What was not committed is rolled back there.
+    #[error("the connection to the database server was lost")]
+    ConnectionLost,
+    /// The connection to the database server was lost after a commit was sent: it may have been made.
+    #[error("the connection to the database server was lost during a commit: it may have been made")]
+    OutcomeUnknown,
+    /// Another gateway serves the cell.
+    #[error(
+        "another gateway serves the cell {cell} ({holder} of the database server): stop it, or configure another cell"
+    )]
+    CellTaken {
+        /// Name of the cell.
+        cell: String,
+        /// Process of the server that belongs to it.
+        holder: String,
+    },
+    /// The state directory has a database file, but the configured store is PostgreSQL.
+    #[error(
+        "{} holds a control plane, but the configured store is PostgreSQL: move it with `acp-gateway store move --to postgres`, \
+         or rename the file",
+        .path.display()
+    )]
+    InFile {
+        /// Database file.
+        path: PathBuf,
+    },
+    /// The control plane of the state directory is in PostgreSQL, but the configured store is SQLite.
+    #[error(
+        "the control plane of {} is in PostgreSQL: set acp.control_plane.store = \"postgres\", or move it back with \
+         `acp-gateway store move --to sqlite`",
+        .dir.display()
+    )]
+    InCell {
+        /// State directory.
+        dir: PathBuf,
+    },
+    /// The control plane was moved by `store move`.
+    #[error("{from} was moved to {to}, and would go on with old rows: {next}")]
+    Moved {
+        /// Place that it was moved from.
+        from: String,
+        /// Place that it was moved to.
+        to: String,
+        /// Next step.
+        next: &'static str,
+    },
+    /// A move by `store move` was interrupted.
+    #[error("a move of the control plane has not finished: repeat `acp-gateway store move --to postgres`")]
+    MoveUnfinished,
+    /// The target of a move has rows.
+    #[error(
+        "the schema {schema} of the database has rows: choose another acp.control_plane.postgres.cell, or remove them with \
+         DROP SCHEMA {schema} CASCADE if nobody needs them"
+    )]
+    CellNotEmpty {
+        /// Schema of the cell.
+        schema: String,
+    },
+    /// A copy differs from the original, or breaks a rule.
+    #[error(
+        "the copy cannot be used, and nothing was moved: {why}. `acp-gateway store check` or `doctor` shows the original"
+    )]
+    BadCopy {
+        /// Difference or broken rules.
+        why: String,
+    },
+    /// The database server cannot be used.
+    #[error("PostgreSQL at {address}: {why}")]
+    Server {
+        /// Address without a password.
+        address: String,
+        /// Reason and next step.
+        why: String,
+        /// True if a later attempt may succeed without a change: the server cannot be reached, starts or ends.
+        is_passing: bool,
+    },
     /// Any other error of SQLite.
     #[error("the database reported an error")]
     Sqlite(#[source] Arc<rusqlite::Error>),
+    /// Any other error of PostgreSQL.
+    #[error("the database reported an error")]
+    Postgres(#[source] Arc<tokio_postgres::Error>),
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        use tokio_postgres::error::SqlState;
+        match error.code() {
+            Some(code) if *code == SqlState::DISK_FULL => Self::Full,
+            Some(code) if *code == SqlState::READ_ONLY_SQL_TRANSACTION => Self::ReadOnly,
+            Some(code) if *code == SqlState::DATA_CORRUPTED || *code == SqlState::INDEX_CORRUPTED => {
+                Self::Damaged { why: error.to_string() }
+            }
+            Some(code)
+                if *code == SqlState::ADMIN_SHUTDOWN
+                    || *code == SqlState::CRASH_SHUTDOWN
+                    || *code == SqlState::IDLE_SESSION_TIMEOUT =>
+            {
+                Self::ConnectionLost
+            }
+            None if error.is_closed()
+                || std::error::Error::source(&error).is_some_and(|cause| cause.is::<std::io::Error>()) =>
+            {
+                Self::ConnectionLost
+            }
+            _ => Self::Postgres(Arc::new(error)),
+        }
+    }
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -275,6 +384,9 @@ impl StoreError {
 
     /// True for a violated UNIQUE or PRIMARY KEY constraint.
     pub fn is_unique_violation(&self) -> bool {
+        if let Self::Postgres(error) = self {
+            return error.code() == Some(&tokio_postgres::error::SqlState::UNIQUE_VIOLATION);
+        }
         let Self::Sqlite(error) = self else { return false };
         matches!(
             error.sqlite_error().map(|e| e.extended_code),
@@ -297,9 +409,26 @@ impl StoreError {
             Self::Foreign { .. } => Some("STORE_FOREIGN"),
             Self::NotABackup { .. } => Some("NOT_A_BACKUP"),
             Self::Cloned { .. } => Some("STORE_CLONED"),
-            Self::Locked { .. } => Some("STORE_LOCKED"),
+            Self::Locked { .. } | Self::CellTaken { .. } => Some("STORE_LOCKED"),
+            Self::Server { .. } => Some("STORE_SERVER"),
+            Self::InFile { .. } | Self::InCell { .. } | Self::Moved { .. } | Self::MoveUnfinished => {
+                Some("STORE_ELSEWHERE")
+            }
             _ => None,
         }
+    }
+
+    /// True if opening the database may succeed later without a change of it or of the configuration: the disk is full, the
+    /// server is out of reach, or another gateway serves the cell.
+    pub const fn is_passing_at_start(&self) -> bool {
+        matches!(
+            self,
+            Self::Full
+                | Self::CellTaken { .. }
+                | Self::Server { is_passing: true, .. }
+                | Self::ConnectionLost
+                | Self::OutcomeUnknown
+        )
     }
 
     /// True if a retry is useless until an operator repairs the database.
@@ -317,6 +446,9 @@ impl StoreError {
                 | Self::Gone { .. }
                 | Self::NotABackup { .. }
                 | Self::Cloned { .. }
+                | Self::InFile { .. }
+                | Self::InCell { .. }
+                | Self::Moved { .. }
         )
     }
 
@@ -377,6 +509,11 @@ impl From<StoreError> for Failure {
             | StoreError::Superseded { .. }
             | StoreError::GroupLost
             | StoreError::Closed => Failure::of(Code::StoreUnavailable).retryable(),
+            StoreError::OutcomeUnknown => {
+                let text = "The connection to the database server was lost during a commit. The request may have been \
+                    accepted: look before you repeat it under another idempotency key.";
+                Failure::new(Code::StoreUnavailable, text).detail("OUTCOME_UNKNOWN").retryable()
+            }
             _ => Failure::of(Code::StoreUnavailable),
         };
         failure.origin("gateway")
@@ -398,6 +535,9 @@ mod tests {
             StoreError::Gone { path: path() },
             StoreError::NotABackup { path: path(), why: why() },
             StoreError::Cloned { dir: path(), why: why() },
+            StoreError::InFile { path: path() },
+            StoreError::InCell { dir: path() },
+            StoreError::Moved { from: "/srv".to_owned(), to: why(), next: "" },
         ] {
             let failure = Failure::from(error);
             assert!(failure.message.contains("/srv"), "{failure:?}");

@@ -83,6 +83,14 @@ impl<'a> Appender<'a> {
         self.insert.set(8, &extra)?;
         self.insert.append()
     }
+
+    /// Inserts the rows that are not yet inserted.
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub fn finish(self) -> Result<(), StoreError> {
+        self.insert.finish()
+    }
 }
 
 /// Highest event id; 0 if there are no events.

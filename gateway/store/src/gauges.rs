@@ -120,6 +120,16 @@ pub fn disk(dir: &Path) -> Option<(u64, u64)> {
     Some((bytes(disk.f_bavail), bytes(disk.f_blocks)))
 }
 
+/// Size of all tables of a cell with their indexes, in bytes.
+///
+/// # Errors
+/// Errors of the server.
+pub fn cell_size(db: &Db) -> Result<u64, StoreError> {
+    const SQL: &str = "SELECT CAST(coalesce(sum(pg_total_relation_size(oid)), 0) AS BIGINT) FROM pg_catalog.pg_class \
+        WHERE relkind = 'r' AND relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = current_schema())";
+    Ok(db.first(SQL, &[], |row| row.only())?.unwrap_or(0))
+}
+
 /// Size of the database in `dir` and of its WAL, in bytes.
 pub fn sizes(dir: &Path) -> (u64, u64) {
     let size = |name: String| std::fs::metadata(dir.join(name)).map_or(0, |meta| meta.len());

@@ -19,6 +19,9 @@ acp_shared::named! {
         Gone = "gone",
         /// The database file is damaged. This state is permanent until a restart.
         Damaged = "damaged",
+        /// The connection to the database server was lost. This state is permanent until a restart, which finds out what was
+        /// committed.
+        Lost = "lost",
         /// Any other failure; the log has the error.
         Failing = "failing",
     }
@@ -32,6 +35,7 @@ impl StoreHealth {
             StoreError::ReadOnly => Self::ReadOnly,
             StoreError::Gone { .. } => Self::Gone,
             StoreError::Damaged { .. } => Self::Damaged,
+            StoreError::ConnectionLost | StoreError::OutcomeUnknown => Self::Lost,
             _ => Self::Failing,
         }
     }
@@ -44,11 +48,12 @@ pub struct HealthSender {
 }
 
 impl HealthSender {
-    /// Sets the current health and notifies receivers if it changed. `Damaged` stays set while the gateway
-    /// runs: the next start checks the whole file.
+    /// Sets the current health and notifies receivers if it changed. `Damaged` and `Lost` stay set while the gateway
+    /// runs: the next start checks the whole file, or connects again.
     pub fn set(&self, health: StoreHealth) {
         let changed = self.sender.send_if_modified(|before| {
-            *before != StoreHealth::Damaged && std::mem::replace(before, health) != health
+            !matches!(*before, StoreHealth::Damaged | StoreHealth::Lost)
+                && std::mem::replace(before, health) != health
         });
         if changed && health == StoreHealth::Well {
             tracing::warn!("control plane writable again");
@@ -65,6 +70,11 @@ impl HealthSender {
     /// True if a write found damage; further writes are refused.
     pub fn is_damaged(&self) -> bool {
         *self.sender.borrow() == StoreHealth::Damaged
+    }
+
+    /// True if the connection to the database server was lost.
+    pub fn is_lost(&self) -> bool {
+        *self.sender.borrow() == StoreHealth::Lost
     }
 
     /// Receiver of the current health and its changes.

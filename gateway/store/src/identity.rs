@@ -28,6 +28,8 @@ pub struct GatewayIdentity {
     pub epoch: u64,
     /// Random id of this start. The start after a refusal by the supervisor has the id of the refused one.
     pub start_id: StartId,
+    /// Location that the supervisor knows this gateway by.
+    pub home: StateDirLocation,
     /// Epoch of the journal's row numbers: another one after each boot of the machine, a restore, or an accepted loss.
     pub cursor_epoch: StartId,
 }
@@ -40,15 +42,15 @@ struct CursorEpoch {
 }
 
 /// Returns the epoch of the row numbers, a new one if this is another boot or the database was restored.
-fn cursor_epoch(db: &Db, here: &StateDirLocation) -> Result<StartId, StoreError> {
+fn cursor_epoch(db: &Db, boot_id: &str) -> Result<StartId, StoreError> {
     let known: Option<CursorEpoch> = match meta::get(db, CURSOR_EPOCH)? {
         Some(text) => Some(parse(CURSOR_EPOCH, &text, |text| serde_json::from_str(text))?),
         None => None,
     };
-    if let Some(known) = known.filter(|known| !known.boot_id.is_empty() && known.boot_id == here.boot_id) {
+    if let Some(known) = known.filter(|known| !known.boot_id.is_empty() && known.boot_id == boot_id) {
         return Ok(known.id);
     }
-    let new = CursorEpoch { boot_id: here.boot_id.clone(), id: StartId::mint() };
+    let new = CursorEpoch { boot_id: boot_id.to_owned(), id: StartId::mint() };
     meta::set(db, CURSOR_EPOCH, &serde_json::to_string(&new)?)?;
     Ok(new.id)
 }
@@ -123,7 +125,21 @@ pub fn establish(db: &Db, dir: &Path) -> Result<GatewayIdentity, StoreError> {
     if let Some(why) = location_mismatch(db, dir)? {
         return Err(StoreError::Cloned { dir: dir.to_owned(), why });
     }
-    db.transaction(|| settle(db, &here, rollback::read(dir).and_then(|note| note.start_id)))
+    db.transaction(|| settle(db, &here, &here.boot_id, rollback::read(dir).and_then(|note| note.start_id)))
+}
+
+/// Reads the identity of the gateway that serves a cell, or creates it, and increments the epoch. A cell has no place, its lock
+/// tells owners apart: it keeps the location of the first gateway, so that a supervisor sees the same gateway in each that takes
+/// the cell. `timeline` is the server's.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; errors of the server.
+pub(crate) fn establish_in_cell(db: &Db, dir: &Path, timeline: &str) -> Result<GatewayIdentity, StoreError> {
+    let here = StateDirLocation::of(dir)?;
+    db.transaction(|| {
+        let home = home(db)?.unwrap_or(here);
+        settle(db, &home, timeline, rollback::read(dir).and_then(|note| note.start_id))
+    })
 }
 
 /// Returns the instance id of this gateway; `None` before its first start.
@@ -140,9 +156,23 @@ pub fn instance_id(db: &Db) -> Result<Option<GatewayInstanceId>, StoreError> {
 /// # Errors
 /// [`StoreError::Unreadable`]; [`StoreError::File`]; SQLite errors.
 pub fn location_mismatch(db: &Db, dir: &Path) -> Result<Option<String>, StoreError> {
-    let Some(home) = meta::get(db, HOME)? else { return Ok(None) };
-    let home: StateDirLocation = parse(HOME, &home, |text| serde_json::from_str(text))?;
+    let Some(home) = home(db)? else { return Ok(None) };
     Ok(home.moved(&StateDirLocation::of(dir)?))
+}
+
+/// Sets the location of a database that was moved into `dir`, unless it was created there.
+///
+/// # Errors
+/// As [`location_mismatch`].
+pub(crate) fn settle_home(db: &Db, dir: &Path) -> Result<(), StoreError> {
+    if location_mismatch(db, dir)?.is_some() {
+        meta::set(db, HOME, &serde_json::to_string(&StateDirLocation::of(dir)?)?)?;
+    }
+    Ok(())
+}
+
+fn home(db: &Db) -> Result<Option<StateDirLocation>, StoreError> {
+    meta::get(db, HOME)?.map(|text| parse(HOME, &text, |text| serde_json::from_str(text))).transpose()
 }
 
 /// Raises the epoch of a restored database to the maximum of its own, that of the replaced database and that
@@ -203,8 +233,13 @@ fn epoch(db: &Db) -> Result<u64, StoreError> {
 }
 
 /// Begins a new start, unless the supervisor refused the last start of this database: repeated starts would
-/// reach the recorded epoch.
-fn settle(db: &Db, here: &StateDirLocation, refused: Option<StartId>) -> Result<GatewayIdentity, StoreError> {
+/// reach the recorded epoch. `boot_id` is the boot or the timeline in which row numbers hold.
+fn settle(
+    db: &Db,
+    home: &StateDirLocation,
+    boot_id: &str,
+    refused: Option<StartId>,
+) -> Result<GatewayIdentity, StoreError> {
     let instance_id = match meta::get(db, INSTANCE_ID)? {
         Some(text) => parse(INSTANCE_ID, &text, GatewayInstanceId::parse)?,
         None => GatewayInstanceId::mint(),
@@ -219,10 +254,11 @@ fn settle(db: &Db, here: &StateDirLocation, refused: Option<StartId>) -> Result<
     };
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;
     meta::set(db, EPOCH, &start.epoch.to_string())?;
-    meta::set(db, HOME, &serde_json::to_string(here)?)?;
+    meta::set(db, HOME, &serde_json::to_string(home)?)?;
     meta::set(db, UNADMITTED, &serde_json::to_string(&start)?)?;
-    let cursor_epoch = cursor_epoch(db, here)?;
-    Ok(GatewayIdentity { instance_id, epoch: start.epoch, start_id: start.start_id, cursor_epoch })
+    let cursor_epoch = cursor_epoch(db, boot_id)?;
+    let UnadmittedStart { epoch, start_id, .. } = start;
+    Ok(GatewayIdentity { instance_id, epoch, start_id, home: home.clone(), cursor_epoch })
 }
 
 fn parse<T, E: ToString>(
@@ -278,16 +314,14 @@ mod tests {
     fn cursor_epoch_changes_with_boot_restore_and_accepted_loss() {
         let dir = tempfile::tempdir().unwrap();
         let db = crate::open::open_writer(dir.path(), crate::Durability::Full).unwrap();
-        let boot =
-            |boot: &str| StateDirLocation { machine_id: "m".into(), boot_id: boot.into(), dev: 1, ino: 2 };
-        let first = cursor_epoch(&db, &boot("a")).unwrap();
-        assert_eq!(cursor_epoch(&db, &boot("a")).unwrap(), first, "a restart of the gateway");
-        let second = cursor_epoch(&db, &boot("b")).unwrap();
+        let first = cursor_epoch(&db, "a").unwrap();
+        assert_eq!(cursor_epoch(&db, "a").unwrap(), first, "a restart of the gateway");
+        let second = cursor_epoch(&db, "b").unwrap();
         assert_ne!(second, first, "a boot");
         accept_loss(&db, 7).unwrap();
-        let third = cursor_epoch(&db, &boot("b")).unwrap();
+        let third = cursor_epoch(&db, "b").unwrap();
         assert_ne!(third, second, "a restore or an accepted loss");
-        let unknown = cursor_epoch(&db, &boot("")).unwrap();
-        assert_ne!(cursor_epoch(&db, &boot("")).unwrap(), unknown, "an unknown boot is another one");
+        let unknown = cursor_epoch(&db, "").unwrap();
+        assert_ne!(cursor_epoch(&db, "").unwrap(), unknown, "an unknown boot is another one");
     }
 }

@@ -368,7 +368,7 @@ pub fn waiting(db: &Db, at: &ConversationRef) -> Result<Vec<(String, String, Str
 /// SQLite errors.
 pub fn newest_message(db: &Db, at: &ConversationRef) -> Result<Option<String>, StoreError> {
     const SQL: &str = "SELECT message_id FROM acp_inbox WHERE channel = ?1 AND account_id = ?2 \
-        AND conversation_id = ?3 AND context_json ->> '$.answer' = 'by_message' \
+        AND conversation_id = ?3 AND json_extract(context_json, '$.answer') = 'by_message' \
         ORDER BY length(message_id) DESC, message_id DESC LIMIT 1";
     db.first(SQL, params![at.channel, at.account_id, at.conversation_id], |row| row.get("message_id"))
 }

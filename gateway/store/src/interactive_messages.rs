@@ -110,11 +110,11 @@ fn settled_text(
 /// # Errors
 /// [`StoreError::Unreadable`]; SQLite errors.
 pub fn bindings(db: &Db) -> Result<Vec<BindingId>, StoreError> {
-    const SQL: &str = "SELECT b.binding_key AS binding_key, max(b.bound_at) FROM acp_button_message AS m \
-         JOIN acp_bindings AS b ON b.session_key = m.session_key AND b.channel = m.channel \
-         AND b.account_id = m.account_id AND b.thread_id = m.conversation_id \
-         GROUP BY m.session_key, m.channel, m.account_id, m.conversation_id \
-         HAVING b.status IN ('active','ending','ended') LIMIT ?1";
+    const SQL: &str = "SELECT DISTINCT b.binding_key AS binding_key FROM acp_button_message AS m \
+         JOIN acp_bindings AS b ON b.binding_key = (SELECT l.binding_key FROM acp_bindings AS l \
+         WHERE l.session_key = m.session_key AND l.channel = m.channel AND l.account_id = m.account_id \
+         AND l.thread_id = m.conversation_id ORDER BY l.bound_at DESC, l.ord DESC LIMIT 1) \
+         WHERE b.status IN ('active','ending','ended') LIMIT ?1";
     db.all(SQL, params![BINDINGS_MAX], |row| row.get("binding_key"))
 }
 

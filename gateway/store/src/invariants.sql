@@ -25,8 +25,8 @@ AND s.state = 'closed';
 
 -- I3: the numbers of a session's journal have no gap behind the pruned rows
 SELECT e.session_key || ': ' || count(*) || ' rows up to ' || max(e.session_seq) FROM acp_events e JOIN acp_sessions s
-USING (session_key) WHERE e.session_seq > s.pruned_seq GROUP BY e.session_key HAVING count(*) <> max(e.session_seq) -
-s.pruned_seq OR min(e.session_seq) <> s.pruned_seq + 1;
+USING (session_key) WHERE e.session_seq > s.pruned_seq GROUP BY e.session_key, s.pruned_seq HAVING
+count(*) <> max(e.session_seq) - s.pruned_seq OR min(e.session_seq) <> s.pruned_seq + 1;
 
 -- I3: the numbers of a run's journal have no gap
 SELECT e.run_id || ': ' || count(*) || ' rows up to ' || max(e.seq) FROM acp_events e JOIN acp_runs r USING (run_id)
@@ -34,7 +34,8 @@ WHERE r.pruned = 0 GROUP BY e.run_id HAVING count(*) <> max(e.seq) OR min(e.seq)
 
 -- I3: a run is pruned as a whole
 SELECT DISTINCT r.run_id FROM acp_sessions s CROSS JOIN acp_events e ON e.session_key = s.session_key CROSS JOIN acp_runs
-r ON r.run_id = e.run_id WHERE s.pruned_seq > 0 AND (e.session_seq > s.pruned_seq) = r.pruned;
+r ON r.run_id = e.run_id WHERE s.pruned_seq > 0 AND CASE WHEN e.session_seq > s.pruned_seq THEN 1 ELSE 0
+END = r.pruned;
 
 -- I3: only an ended run of a session with pruned rows is pruned
 SELECT r.run_id FROM acp_runs r JOIN acp_sessions s USING (session_key) WHERE r.pruned = 1 AND (s.pruned_seq = 0 OR
@@ -70,7 +71,7 @@ count(*) > 1;
 
 -- I6: an ended run has one end in the journal, and a run that has not ended has none
 SELECT r.run_id || ' ' || r.state FROM acp_runs r WHERE r.pruned = 0 AND (SELECT count(*) FROM acp_events e WHERE e.run_id =
-r.run_id AND e.kind IN ('done','error')) <> (r.state IN ('completed','failed','cancelled'));
+r.run_id AND e.kind IN ('done','error')) <> CASE WHEN r.state IN ('completed','failed','cancelled') THEN 1 ELSE 0 END;
 
 -- I7: every planned part of a conversation has a row in its session's journal, until it is settled and the row pruned
 SELECT p.nonce FROM acp_delivery_part p JOIN acp_sessions s USING (session_key) WHERE (p.session_seq > s.pruned_seq OR

@@ -118,9 +118,9 @@ pub fn set_broken(db: &Db, lease_id: LeaseId) -> Result<(), StoreError> {
 /// # Errors
 /// [`StoreError::Numbering`] if the piece does not start at the end of the last one.
 pub fn add_tail(db: &Db, lease_id: LeaseId, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
-    const END: &str = "SELECT offset + length(bytes) AS ends FROM acp_line_tail WHERE lease_id = ?1 \
-                       ORDER BY offset DESC LIMIT 1";
-    const ADD: &str = "INSERT INTO acp_line_tail (lease_id, offset, bytes) VALUES (?1, ?2, ?3)";
+    const END: &str = "SELECT \"offset\" + length(bytes) AS ends FROM acp_line_tail WHERE lease_id = ?1 \
+                       ORDER BY \"offset\" DESC LIMIT 1";
+    const ADD: &str = "INSERT INTO acp_line_tail (lease_id, \"offset\", bytes) VALUES (?1, ?2, ?3)";
     if let Some(want) = db.first(END, params![lease_id], |row| row.get("ends"))?
         && want != offset
     {
@@ -142,7 +142,7 @@ pub fn clear_tail(db: &Db, lease_id: LeaseId) -> Result<(), StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn tail(db: &Db, lease_id: LeaseId) -> Result<Vec<(u64, Vec<u8>)>, StoreError> {
-    const SQL: &str = "SELECT offset, bytes FROM acp_line_tail WHERE lease_id = ?1 ORDER BY offset";
+    const SQL: &str = "SELECT \"offset\", bytes FROM acp_line_tail WHERE lease_id = ?1 ORDER BY \"offset\"";
     db.all(SQL, params![lease_id], |row| Ok((row.get("offset")?, row.get("bytes")?)))
 }
 
@@ -168,7 +168,7 @@ pub fn offsets(db: &Db) -> Result<Vec<(LeaseId, u64)>, StoreError> {
     let sql = format!(
         "SELECT lease_id, stdout_offset FROM acp_leases WHERE usage <> 'ended' AND kind = 'agent' UNION ALL \
          SELECT * FROM (SELECT lease_id, stdout_offset FROM acp_leases WHERE usage = 'ended' AND kind = 'agent' \
-         ORDER BY rowid DESC LIMIT {ENDED_MAX})"
+         ORDER BY rowid DESC LIMIT {ENDED_MAX}) AS newest"
     );
     db.all(&sql, &[], |row| Ok((row.get("lease_id")?, row.get("stdout_offset")?)))
 }

@@ -8,6 +8,7 @@ pub mod acpx_names;
 pub mod backup;
 pub mod bindings;
 pub mod cards;
+pub mod cell;
 pub mod check;
 pub mod checkpoints;
 pub mod codec;
@@ -29,13 +30,17 @@ pub mod inbox;
 pub mod interactive_messages;
 pub mod leases;
 pub mod lock;
+pub mod marks;
 pub mod meta;
+mod move_marks;
+pub mod move_rows;
 pub mod notify;
 pub mod offline;
 pub mod open;
 pub mod openclaw_import;
 pub mod openclaw_source;
 pub mod permissions;
+pub mod postgres;
 pub mod project_marks;
 pub mod readers;
 pub mod render_settings;
@@ -55,6 +60,7 @@ mod tests;
 pub mod timeouts;
 pub mod tokens;
 pub mod tx;
+pub mod value;
 pub mod webhook_cursors;
 pub mod writer;
 
@@ -62,19 +68,21 @@ pub use acp_core::config::Durability;
 pub use error::StoreError;
 pub use health::StoreHealth;
 pub use identity::GatewayIdentity;
+pub use postgres::PgAddress;
 pub use tx::spawn::SpawnTx;
 pub use writer::{Counts, GroupBounds, Tx};
 
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
+use cell::{Owner, OwnerId};
 use db::Db;
 use health::HealthSender;
 use lock::StateLock;
 use notify::CommitNotifier;
 use open::DatabaseFiles;
 use parking_lot::Mutex;
-use readers::{ReadPool, Readers};
+use readers::{ReadPool, ReadSource, Readers};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -106,6 +114,8 @@ struct Inner {
     counters: Arc<WriterCounters>,
     health: HealthSender,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Renews the ownership of a cell.
+    owner: Mutex<Option<Owner>>,
 }
 
 /// Times when the store was opened.
@@ -160,12 +170,37 @@ impl StoreParts {
             health: health.clone(),
             place: files,
             lock,
+            ahead: Default::default(),
         };
         let places = Arc::new(Semaphore::new(WRITES_MAX));
-        let thread = Mutex::default();
-        let inner =
-            Inner { dir, identity, clock, times, queue, places, readers, watches, counters, health, thread };
+        let (thread, owner) = (Mutex::default(), Mutex::default());
+        let inner = Inner {
+            dir,
+            identity,
+            clock,
+            times,
+            queue,
+            places,
+            readers,
+            watches,
+            counters,
+            health,
+            thread,
+            owner,
+        };
         (Store { inner: Arc::new(inner) }, writer)
+    }
+
+    /// Puts a store together and starts the thread of its writer.
+    fn start(self) -> Result<Store, StoreError> {
+        let dir = self.dir.clone();
+        let (store, writer) = self.assemble();
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run())
+            .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
+        *store.inner.thread.lock() = Some(thread);
+        Ok(store)
     }
 }
 
@@ -200,14 +235,41 @@ impl Store {
         let identity = identity::establish(&db, dir)?;
         open::after_open(&db, &mut lock)?;
         let files = DatabaseFiles::of(dir)?;
-        let readers = Readers::new(dir.to_owned(), ReadPool::Blocking, Arc::default());
+        let readers = Readers::new(ReadSource::Dir(dir.to_owned()), ReadPool::Blocking, Arc::default());
+        StoreParts { dir: dir.to_owned(), identity, db, readers, files, lock, bounds, clock }.start()
+    }
+
+    /// Locks the state directory (created if missing), takes the cell of a PostgreSQL server for this process and migrates it,
+    /// and starts the writer thread. With `allow_loss`, the server may lack a synchronous standby. Blocks; not for an async
+    /// context.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`]; [`StoreError::CellTaken`] while another gateway serves the cell; [`StoreError::Server`];
+    /// [`StoreError::Newer`]; [`StoreError::File`]; errors of the server. After an error nothing was created or changed.
+    pub fn open_cell(
+        dir: &Path,
+        address: &PgAddress,
+        allow_loss: bool,
+        bounds: GroupBounds,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let mut lock = StateLock::take(dir)?;
+        if move_marks::of_file(dir)?.is_none() {
+            open::refuse_file(dir)?;
+        }
+        let cell::open::OpenedCell { db, timeline } =
+            cell::open::open_writer(address, allow_loss, lock.is_in_cell())?;
+        move_rows::finish_at_start(&db, dir, address)?;
+        // The file of a finished move has another name by now: one that is left was moved elsewhere.
+        open::refuse_file(dir)?;
+        let owner = OwnerId::of(&db, address, allow_loss)?;
+        let identity = identity::establish_in_cell(&db, dir, &timeline)?;
+        lock.record_cell()?;
+        let readers = Readers::new(ReadSource::Cell(address.clone()), ReadPool::Blocking, Arc::default());
+        let files = DatabaseFiles::default();
         let parts = StoreParts { dir: dir.to_owned(), identity, db, readers, files, lock, bounds, clock };
-        let (store, writer) = parts.assemble();
-        let thread = std::thread::Builder::new()
-            .name("store-writer".to_owned())
-            .spawn(move || writer.run())
-            .map_err(|error| StoreError::file("start the writer thread for", dir, error))?;
-        *store.inner.thread.lock() = Some(thread);
+        let store = parts.start()?;
+        *store.inner.owner.lock() = Some(Owner::start(address, owner, store.inner.health.clone())?);
         Ok(store)
     }
 
@@ -244,6 +306,22 @@ impl Store {
         rollback::remove_record(self.dir())
     }
 
+    /// True if the database is a file of the state directory.
+    pub fn has_file(&self) -> bool {
+        self.inner.readers.has_file()
+    }
+
+    /// Sizes of the database and of its log, in bytes. A cell of a PostgreSQL server has no log of its own.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn sizes(&self) -> Result<(u64, u64), StoreError> {
+        if self.has_file() {
+            return Ok(gauges::sizes(self.dir()));
+        }
+        self.read("size", |db| Ok((gauges::cell_size(db)?, 0))).await
+    }
+
     /// Path of the state directory.
     pub fn dir(&self) -> &Path {
         &self.inner.dir
@@ -274,9 +352,21 @@ impl Store {
         bytes: usize,
         work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.queue(name, bytes, None, work).await
+    }
+
+    /// Queues a transaction. `session` is the only session whose marks it reads and changes, if there is one.
+    pub(crate) async fn queue<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        bytes: usize,
+        session: Option<SessionKey>,
+        work: impl FnOnce(&Tx<'_>) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
         let place = Arc::clone(&self.inner.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let (reply, answer) = oneshot::channel();
-        let job = WriteJob::new(name, bytes, place, work, reply);
+        let mut job = WriteJob::new(name, bytes, place, work, reply);
+        job.session = session;
         self.inner.queue.send(WriterMessage::Job(job)).map_err(|_| StoreError::Closed)?;
         answer.await.unwrap_or(Err(StoreError::Closed))
     }
@@ -355,11 +445,17 @@ impl Store {
         self.inner.readers.close().await;
         // The send fails if the writer has ended already.
         drop(self.inner.queue.send(WriterMessage::Stop));
-        let thread = self.inner.thread.lock().take();
+        let (thread, owner) = (self.inner.thread.lock().take(), self.inner.owner.lock().take());
         if let Some(thread) = thread
             && !matches!(tokio::task::spawn_blocking(move || thread.join()).await, Ok(Ok(())))
         {
             tracing::error!("store writer panicked");
+        }
+        // Last, so that nobody takes the cell from commits that still wait.
+        if let Some(owner) = owner
+            && tokio::task::spawn_blocking(|| owner.stop()).await.is_err()
+        {
+            tracing::error!("end of the ownership failed");
         }
     }
 }

@@ -15,13 +15,16 @@ const TEXT_BYTES_MAX: u64 = 64;
 /// Line in the lock file that records the existence of a database, since a gateway first opened one here.
 const HAS_DATABASE: &str = "database";
 
+/// Line in its place if the control plane is in a cell of a PostgreSQL server.
+const IN_CELL: &str = "postgres";
+
 /// Held lock of the state directory.
 #[derive(Debug)]
 pub struct StateLock {
     // Closing the file releases the lock.
     file: File,
     path: PathBuf,
-    has_database: bool,
+    used: Option<&'static str>,
 }
 
 impl StateLock {
@@ -44,15 +47,20 @@ impl StateLock {
             }
             Err(TryLockError::Error(error)) => return Err(StoreError::file("lock", path, error)),
         }
-        let (_, has_database) = read(&mut file);
-        let mut lock = Self { file, path, has_database };
+        let (_, used) = read(&mut file);
+        let mut lock = Self { file, path, used };
         lock.write()?;
         Ok(lock)
     }
 
     /// True if a gateway created a database here. If the file is missing then, it was removed.
-    pub const fn has_database(&self) -> bool {
-        self.has_database
+    pub fn has_database(&self) -> bool {
+        self.used == Some(HAS_DATABASE)
+    }
+
+    /// True if the control plane of the directory is in a cell of a PostgreSQL server.
+    pub fn is_in_cell(&self) -> bool {
+        self.used == Some(IN_CELL)
     }
 
     /// Records the existence of a database.
@@ -60,12 +68,24 @@ impl StateLock {
     /// # Errors
     /// [`StoreError::File`].
     pub fn record_database(&mut self) -> Result<(), StoreError> {
-        if std::mem::replace(&mut self.has_database, true) { Ok(()) } else { self.write() }
+        self.record(HAS_DATABASE)
+    }
+
+    /// Records that the control plane is in a cell of a PostgreSQL server.
+    ///
+    /// # Errors
+    /// [`StoreError::File`].
+    pub fn record_cell(&mut self) -> Result<(), StoreError> {
+        self.record(IN_CELL)
+    }
+
+    fn record(&mut self, used: &'static str) -> Result<(), StoreError> {
+        if self.used.replace(used) == Some(used) { Ok(()) } else { self.write() }
     }
 
     fn write(&mut self) -> Result<(), StoreError> {
-        let database = if self.has_database { format!("{HAS_DATABASE}\n") } else { String::new() };
-        let text = format!("{}\n{database}", std::process::id());
+        let used = self.used.map(|line| format!("{line}\n")).unwrap_or_default();
+        let text = format!("{}\n{used}", std::process::id());
         let written = write_whole(&mut self.file, text.as_bytes());
         written.map_err(|error| StoreError::file("write", &self.path, error))
     }
@@ -100,11 +120,16 @@ fn write_whole(file: &mut File, text: &[u8]) -> std::io::Result<()> {
     file.set_len(text.len() as u64)
 }
 
-/// Reads the lock file: process id of the writer, and true if it records a database.
-fn read(file: &mut File) -> (Option<i32>, bool) {
+/// True if the control plane of a state directory is in a cell of a PostgreSQL server.
+pub fn is_in_cell(dir: &Path) -> bool {
+    File::open(dir.join(LOCK_FILE)).is_ok_and(|mut file| read(&mut file).1 == Some(IN_CELL))
+}
+
+/// Reads the lock file: process id of the writer, and the line about the database.
+fn read(file: &mut File) -> (Option<i32>, Option<&'static str>) {
     let mut text = String::new();
     // Unreadable text counts as empty.
     let _ = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
     let pid = text.lines().next().and_then(|line| line.trim().parse().ok());
-    (pid, text.lines().any(|line| line == HAS_DATABASE))
+    (pid, [HAS_DATABASE, IN_CELL].into_iter().find(|known| text.lines().any(|line| line == *known)))
 }

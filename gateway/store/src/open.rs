@@ -1,11 +1,11 @@
 //! Opening of the database that a gateway writes. No empty new database takes the place of a lost one: a database
 //! file that is missing at start, or disappears while in use, is detected.
 
-use crate::db::Db;
+use crate::db::{Db, TxControl};
 use crate::error::StoreError;
 use crate::lock::{LOCK_FILE, StateLock, private_file};
 use crate::schema::{self, CHECKED_FIRST_BYTES, DB_FILE, MIGRATIONS};
-use crate::{backup, check, restore};
+use crate::{backup, check, move_marks, restore};
 use acp_core::config::Durability;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +29,9 @@ pub fn open_writer(dir: &Path, durability: Durability) -> Result<Db, StoreError>
 pub(crate) fn open_with(dir: &Path, durability: Durability, migrations: &[&str]) -> Result<Db, StoreError> {
     let mut db = open_checked(dir, durability, migrations.len())?;
     let found = schema::version(&db)?;
+    if found > 0 {
+        move_marks::refuse_moved_file(&db, dir)?;
+    }
     if found > 0 && usize::try_from(found).is_ok_and(|found| found < migrations.len()) {
         backup::before_migration(dir, found)?;
     }
@@ -44,7 +47,7 @@ pub(crate) fn open_with(dir: &Path, durability: Durability, migrations: &[&str])
 /// As [`open_writer`].
 pub fn open_uncommitted(dir: &Path) -> Result<Db, StoreError> {
     let db = open_checked(dir, Durability::Full, MIGRATIONS.len())?;
-    db.run("BEGIN IMMEDIATE", &[])?;
+    db.control(TxControl::BeginWrite)?;
     schema::migrate_uncommitted(&db)?;
     Ok(db)
 }
@@ -62,11 +65,24 @@ fn open_checked(dir: &Path, durability: Durability, known: usize) -> Result<Db, 
     Ok(db)
 }
 
-/// Runs before the database is opened: removes unfinished copies, finishes an interrupted restore, and refuses to create a new
-/// database where one is missing.
+/// Refuses the use of a cell of a PostgreSQL server in a state directory that has a database file: one of both would be stale.
 ///
 /// # Errors
-/// [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
+/// [`StoreError::InFile`]; [`StoreError::File`].
+pub(crate) fn refuse_file(dir: &Path) -> Result<(), StoreError> {
+    let path = dir.join(DB_FILE);
+    match path.try_exists() {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(StoreError::InFile { path }),
+        Err(error) => Err(StoreError::file("inspect", path, error)),
+    }
+}
+
+/// Runs before the database is opened: removes unfinished copies, finishes an interrupted restore, and refuses to create a new
+/// database where one is missing or in a cell.
+///
+/// # Errors
+/// [`StoreError::InCell`], [`StoreError::Missing`], [`StoreError::Damaged`], [`StoreError::File`].
 pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
     backup::remove_unfinished(dir, lock);
     restore::finish(dir)?;
@@ -85,6 +101,7 @@ pub fn before_open(dir: &Path, lock: &StateLock) -> Result<(), StoreError> {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             Err(StoreError::file("inspect", path, error))
         }
+        Err(_) if lock.is_in_cell() => Err(StoreError::InCell { dir: dir.to_owned() }),
         Err(_) if was_here => Err(StoreError::Missing { path, lock: dir.join(LOCK_FILE) }),
         Err(_) => Ok(()),
     }

@@ -1,6 +1,6 @@
 //! Import of sessions and bindings of OpenClaw, in one transaction on a database that no gateway uses.
 
-use crate::db::{Db, params};
+use crate::db::{Db, TxControl, params};
 use crate::error::StoreError;
 use crate::lock::StateLock;
 use crate::schema::{self, DB_FILE};
@@ -97,11 +97,11 @@ impl OpenclawImport {
     /// Errors of the transaction.
     pub fn rehearse(&self, plan: &ImportPlan, now_ms: u64) -> Result<Vec<MigrationLine>, StoreError> {
         if !self.db.is_in_transaction() {
-            self.db.run("BEGIN IMMEDIATE", &[])?;
+            self.db.control(TxControl::BeginWrite)?;
         }
         let lines = insert_all(&Tx::unpublished(&self.db, now_ms), plan);
         if self.db.is_in_transaction() {
-            self.db.run("ROLLBACK", &[])?;
+            self.db.control(TxControl::Rollback)?;
         }
         lines
     }
@@ -176,7 +176,7 @@ fn insert_all(tx: &Tx<'_>, plan: &ImportPlan) -> Result<Vec<MigrationLine>, Stor
 type Inserted = (MigrationAction, String);
 
 fn insert_session(tx: &Tx<'_>, planned: &PlannedSession) -> Result<Inserted, StoreError> {
-    const NEAR: &str = "SELECT session_key FROM acp_sessions WHERE session_key = ?1 COLLATE NOCASE LIMIT 1";
+    const NEAR: &str = "SELECT session_key FROM acp_sessions WHERE lower(session_key) = ?1 LIMIT 1";
     const LABELLED: &str = "SELECT session_key FROM acp_sessions WHERE label = ?1 AND state <> 'closed'";
     let mut row = planned.row.clone();
     if let Some(found) = sessions::get(tx, &row.session_key)? {
@@ -186,7 +186,9 @@ fn insert_session(tx: &Tx<'_>, planned: &PlannedSession) -> Result<Inserted, Sto
         let why = "the database has a session of that key with another agent or directory";
         return Ok((MigrationAction::Conflict, why.to_owned()));
     }
-    if let Some(near) = tx.first(NEAR, params![row.session_key], |row| row.get::<String>("session_key"))? {
+    if let Some(near) = tx.first(NEAR, params![row.session_key.as_str().to_ascii_lowercase()], |row| {
+        row.get::<String>("session_key")
+    })? {
         return Ok((
             MigrationAction::Conflict,
             format!("the database has {near}, which differs in case only"),

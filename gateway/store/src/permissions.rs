@@ -16,7 +16,8 @@ const PUT: &str = "INSERT INTO acp_permission (lease_id, stdout_offset, session_
     settled_by, settled_without, created_at, deadline_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) \
     ON CONFLICT (lease_id, stdout_offset) DO UPDATE SET state = excluded.state, option_id = excluded.option_id, \
     settled_by = excluded.settled_by, settled_without = excluded.settled_without, deadline_at = excluded.deadline_at \
-    WHERE state = 'pending' OR (state = excluded.state AND option_id IS excluded.option_id)";
+    WHERE acp_permission.state = 'pending' OR (acp_permission.state = excluded.state \
+    AND acp_permission.option_id IS NOT DISTINCT FROM excluded.option_id)";
 
 fn from_row(row: &Row<'_>) -> Result<PermissionRow, StoreError> {
     Ok(PermissionRow {

@@ -42,12 +42,12 @@ pub fn advance(db: &Db, at: &ConversationRef, through: &str) -> Result<(), Store
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::{Durability, Store};
+    use crate::tests::fixtures::reopen;
 
     #[tokio::test]
     async fn mark_is_set_once_and_never_goes_back() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let store = reopen(dir.path());
         let at = ConversationRef::new("discord", "main", "7");
         for (through, want) in [("90", "100"), ("99", "100"), ("101", "101"), ("100", "101")] {
             let (asked, through) = (at.clone(), through.to_owned());

@@ -1,7 +1,9 @@
 //! Pool of read-only connections. Each read sees one snapshot of the committed data.
 
-use crate::db::Db;
+use crate::cell;
+use crate::db::{Db, TxControl};
 use crate::error::StoreError;
+use crate::postgres::PgAddress;
 use crate::schema::open_reader;
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,19 +23,42 @@ pub enum ReadPool {
     Caller,
 }
 
+/// Database that readers connect to.
+#[derive(Debug, Clone)]
+pub enum ReadSource {
+    /// SQLite's file in a state directory.
+    Dir(PathBuf),
+    /// A cell of a PostgreSQL server.
+    Cell(PgAddress),
+}
+
+impl ReadSource {
+    fn open(&self) -> Result<Db, StoreError> {
+        match self {
+            Self::Dir(dir) => open_reader(dir),
+            Self::Cell(address) => cell::open::open_reader(address),
+        }
+    }
+}
+
 /// Read-only connections, opened on demand.
 #[derive(Debug)]
 pub struct Readers {
-    dir: PathBuf,
+    source: ReadSource,
     pool: ReadPool,
     places: Arc<Semaphore>,
     idle: Arc<Mutex<Vec<Db>>>,
 }
 
 impl Readers {
-    /// Readers of the database in `dir`, with the given open connections.
-    pub fn new(dir: PathBuf, pool: ReadPool, idle: Arc<Mutex<Vec<Db>>>) -> Self {
-        Self { dir, pool, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
+    /// Readers of a database, with the given open connections.
+    pub fn new(source: ReadSource, pool: ReadPool, idle: Arc<Mutex<Vec<Db>>>) -> Self {
+        Self { source, pool, places: Arc::new(Semaphore::new(READERS_MAX)), idle }
+    }
+
+    /// True if the database is a file.
+    pub const fn has_file(&self) -> bool {
+        matches!(self.source, ReadSource::Dir(_))
     }
 
     async fn run<T: Send + 'static>(
@@ -58,8 +83,8 @@ impl Readers {
         name: &'static str,
         work: impl FnOnce(&Db) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let dir = self.dir.clone();
-        self.run(name, move || work(&open_reader(&dir)?)).await
+        let source = self.source.clone();
+        self.run(name, move || work(&source.open()?)).await
     }
 
     /// Runs `work` on a pooled connection, as a blocking task.
@@ -73,12 +98,15 @@ impl Readers {
     ) -> Result<T, StoreError> {
         let place = Arc::clone(&self.places).acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let idle = Arc::clone(&self.idle);
-        let dir = self.dir.clone();
+        let source = self.source.clone();
         let task = self.run(name, move || {
             let pooled = idle.lock().pop();
-            let db = pooled.map_or_else(|| open_reader(&dir), Ok)?;
+            let db = pooled.map_or_else(|| source.open(), Ok)?;
             let result = snapshot(&db, name, work);
-            if !db.is_in_transaction() && !matches!(result, Err(StoreError::Panicked { .. })) {
+            if db.is_usable()
+                && !db.is_in_transaction()
+                && !matches!(result, Err(StoreError::Panicked { .. }))
+            {
                 idle.lock().push(db);
             }
             drop(place);
@@ -102,8 +130,8 @@ fn snapshot<T>(
     name: &'static str,
     work: impl FnOnce(&Db) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    db.run("BEGIN", &[])?;
+    db.control(TxControl::BeginRead)?;
     let result = catch_unwind(AssertUnwindSafe(|| work(db))).unwrap_or(Err(StoreError::Panicked { name }));
-    db.run("ROLLBACK", &[])?;
+    db.control(TxControl::Rollback)?;
     result
 }

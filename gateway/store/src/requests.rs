@@ -9,7 +9,7 @@ use acp_shared::ids::LeaseId;
 const PUT: &str = "INSERT INTO acp_agent_request (lease_id, stdout_offset, session_key, ask_json, state, intent, \
     created_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (lease_id, stdout_offset) \
     DO UPDATE SET ask_json = excluded.ask_json, state = excluded.state, intent = excluded.intent \
-    WHERE state <> 'answered' OR excluded.state = 'answered'";
+    WHERE acp_agent_request.state <> 'answered' OR excluded.state = 'answered'";
 
 fn from_row(row: &Row<'_>) -> Result<AgentRequestRow, StoreError> {
     Ok(AgentRequestRow {

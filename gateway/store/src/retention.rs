@@ -137,8 +137,8 @@ fn delivered_through(db: &Db, key: &SessionKey) -> Result<Option<u64>, StoreErro
         FROM acp_delivery_part AS p WHERE p.binding_key = b.binding_key AND p.state IN ('planned','sending')), \
         9223372036854775807))) AS through FROM acp_bindings AS b \
         LEFT JOIN acp_binding_checkpoint AS c ON c.binding_key = b.binding_key WHERE b.session_key = ?1 \
-        AND (b.status <> 'ended' OR coalesce(c.last_session_seq, 0) < coalesce(json_extract(b.metadata_json, \
-        '$.end_session_seq'), (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = ?1)) \
+        AND (b.status <> 'ended' OR coalesce(c.last_session_seq, 0) < coalesce(CAST(json_extract(b.metadata_json, \
+        '$.end_session_seq') AS BIGINT), (SELECT last_session_seq FROM acp_sessions AS s WHERE s.session_key = ?1)) \
         OR EXISTS (SELECT 1 FROM acp_delivery_part AS p WHERE p.binding_key = b.binding_key \
         AND p.state IN ('planned','sending')))";
     Ok(db.first(SQL, params![key], |row| row.get::<Option<u64>>("through"))?.flatten())
@@ -208,8 +208,8 @@ pub struct PrunableRows {
 /// # Errors
 /// Errors of [`facts`].
 pub fn prunable_rows(db: &Db, key: &SessionKey, rule: &PruneRule) -> Result<PrunableRows, StoreError> {
-    const SQL: &str = "SELECT count(*) AS rows, coalesce(sum(length(CAST(payload_json AS BLOB)) \
-        + coalesce(length(CAST(extra_json AS BLOB)), 0)), 0) AS bytes FROM acp_events WHERE session_key = ?1 AND session_seq <= ?2";
+    const SQL: &str = "SELECT count(*) AS rows, CAST(coalesce(sum(octet_length(payload_json) \
+        + coalesce(octet_length(extra_json), 0)), 0) AS BIGINT) AS bytes FROM acp_events WHERE session_key = ?1 AND session_seq <= ?2";
     let facts = facts(db, key, rule, RUNS_MAX)?;
     let through = prunable_through(&facts, rule.policy);
     let found = db.first(SQL, params![key, through], |row| {

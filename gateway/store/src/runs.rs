@@ -18,7 +18,7 @@ const PUT: &str = "INSERT INTO acp_runs (run_id, session_key, mode, state, promp
     :ended_at, :chain) ON CONFLICT (run_id) DO UPDATE SET mode = excluded.mode, state = excluded.state, \
     stop_reason = excluded.stop_reason, usage_json = excluded.usage_json, error_json = excluded.error_json, \
     started_at = excluded.started_at, ended_at = excluded.ended_at \
-    WHERE session_key = excluded.session_key";
+    WHERE acp_runs.session_key = excluded.session_key";
 
 fn from_row(row: &Row<'_>) -> Result<RunRow, StoreError> {
     Ok(RunRow {
@@ -149,7 +149,7 @@ pub fn last_seq(db: &Db, run: RunId, session: &SessionKey) -> Result<Option<u64>
 /// # Errors
 /// SQLite errors.
 pub fn set_last_seq(db: &Db, run_id: RunId, last: u64) -> Result<(), StoreError> {
-    db.run("UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id, last]).map(drop)
+    db.run_later("UPDATE acp_runs SET last_seq = ?2 WHERE run_id = ?1", params![run_id, last])
 }
 
 /// Unfinished runs of a session, in the order of acceptance.

@@ -114,7 +114,8 @@ fn up_to_damage<T>(
     from_row: fn(&Row<'_>) -> rusqlite::Result<T>,
     read: &mut BTreeMap<i64, T>,
 ) -> rusqlite::Result<()> {
-    let mut statement = db.sqlite().prepare(sql)?;
+    let Ok(sqlite) = db.sqlite() else { return Ok(()) };
+    let mut statement = sqlite.prepare(sql)?;
     let mut rows = statement.query([])?;
     while let Some(row) = rows.next()? {
         let rowid = row.get(0)?;

@@ -60,7 +60,7 @@ pub(crate) fn open_to_write(
     migrations: usize,
 ) -> Result<Db, StoreError> {
     let db = connect(path, READ_WRITE)?;
-    db.sqlite().busy_timeout(Duration::from_millis(BUSY_MS))?;
+    db.sqlite()?.busy_timeout(Duration::from_millis(BUSY_MS))?;
     refuse_foreign(&db, path)?;
     refuse_newer_than(&db, migrations)?;
     settle(&db)?;
@@ -133,7 +133,7 @@ pub fn open_foreign_copy(path: &Path) -> Result<Db, StoreError> {
     set(&db, "locking_mode", "EXCLUSIVE")?;
     settle(&db)?;
     set(&db, "cell_size_check", true)?;
-    db.sqlite().set_limit(Limit::SQLITE_LIMIT_LENGTH, FOREIGN_VALUE_BYTES_MAX)?;
+    db.sqlite()?.set_limit(Limit::SQLITE_LIMIT_LENGTH, FOREIGN_VALUE_BYTES_MAX)?;
     // Opens the log.
     db.first("SELECT count(*) FROM sqlite_master", &[], |_| Ok(()))?;
     set(&db, "query_only", true)?;
@@ -152,12 +152,12 @@ pub fn open_in_memory(name: &str) -> Result<Db, StoreError> {
 }
 
 fn set(db: &Db, pragma: &str, value: impl ToSql) -> Result<(), StoreError> {
-    Ok(db.sqlite().pragma_update(None, pragma, value)?)
+    Ok(db.sqlite()?.pragma_update(None, pragma, value)?)
 }
 
 fn settle(db: &Db) -> Result<(), StoreError> {
-    db.sqlite().busy_timeout(Duration::from_millis(BUSY_MS))?;
-    db.sqlite().set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+    db.sqlite()?.busy_timeout(Duration::from_millis(BUSY_MS))?;
+    db.sqlite()?.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
     set(db, "foreign_keys", true)?;
     // REPLACE fires delete triggers only with this pragma.
     set(db, "recursive_triggers", true)?;
@@ -170,7 +170,7 @@ fn settle(db: &Db) -> Result<(), StoreError> {
 /// # Errors
 /// SQLite errors.
 pub fn version(db: &Db) -> Result<i64, StoreError> {
-    Ok(db.sqlite().pragma_query_value(None, "user_version", |row| row.get(0))?)
+    Ok(db.sqlite()?.pragma_query_value(None, "user_version", |row| row.get(0))?)
 }
 
 /// True if a file of this version has this program's schema.
@@ -199,7 +199,7 @@ fn refuse_newer_than(db: &Db, known: usize) -> Result<(), StoreError> {
 /// [`StoreError::Foreign`].
 pub fn refuse_foreign(db: &Db, path: &Path) -> Result<(), StoreError> {
     let foreign = |why: String| Err(StoreError::Foreign { path: path.to_owned(), why });
-    let mark: i64 = db.sqlite().pragma_query_value(None, "application_id", |row| row.get(0))?;
+    let mark: i64 = db.sqlite()?.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if mark == APPLICATION_ID {
         return Ok(());
     }
@@ -259,7 +259,7 @@ pub fn migrate(db: &mut Db) -> Result<(), StoreError> {
 /// [`StoreError::Migration`].
 pub(crate) fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), StoreError> {
     Migrations::new(migrations.iter().map(|sql| M::up(sql)).collect())
-        .to_latest(db.sqlite_mut())
+        .to_latest(db.sqlite_mut()?)
         .map_err(|error| StoreError::Migration(Arc::new(error)))
 }
 
@@ -270,7 +270,7 @@ pub(crate) fn migrate_with(db: &mut Db, migrations: &[&str]) -> Result<(), Store
 pub(crate) fn migrate_uncommitted(db: &Db) -> Result<(), StoreError> {
     let applied = usize::try_from(version(db)?).unwrap_or(usize::MAX);
     for sql in MIGRATIONS.iter().skip(applied) {
-        db.sqlite().execute_batch(sql)?;
+        db.sqlite()?.execute_batch(sql)?;
     }
     Ok(())
 }
@@ -280,7 +280,7 @@ pub(crate) fn migrate_uncommitted(db: &Db) -> Result<(), StoreError> {
 /// # Errors
 /// SQLite errors.
 pub(crate) fn set_application_id(db: &Db) -> Result<(), StoreError> {
-    match db.sqlite().pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? {
+    match db.sqlite()?.pragma_query_value(None, "application_id", |row| row.get::<_, i64>(0))? {
         0 => set(db, "application_id", APPLICATION_ID),
         _ => Ok(()),
     }
@@ -321,6 +321,7 @@ mod tests {
     fn checked_words(db: &Db, table: &str, column: &str) -> Vec<String> {
         let sql: String = db
             .sqlite()
+            .unwrap()
             .query_row("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?1", [table], |row| {
                 row.get(0)
             })
@@ -379,11 +380,11 @@ mod tests {
             let sql = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, state, owner_session_key, \
                 gateway_instance_id, resumable, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
                 VALUES (?1, 'direct', 'demo', 'persistent', '/', 'idle', ?1, '', 0, '{}', 0, 0, 0, 0)";
-            db.sqlite().execute(sql, [key]).unwrap();
+            db.sqlite().unwrap().execute(sql, [key]).unwrap();
             let sql = "INSERT INTO acp_bindings (binding_key, channel, account_id, thread_id, session_key, target_kind, \
                 status, bound_by, bound_at, last_activity_at, metadata_json) \
                 VALUES (?1, 'console', 'default', ?1, ?1, 'session', 'active', '', 0, 0, '{}')";
-            db.sqlite().execute(sql, [key]).unwrap();
+            db.sqlite().unwrap().execute(sql, [key]).unwrap();
         };
         ["c", "a"].into_iter().for_each(|key| insert(&db, key));
         drop(db);
@@ -393,11 +394,12 @@ mod tests {
         insert(&db, "b");
         for table in ["acp_sessions", "acp_bindings"] {
             let sql = format!("SELECT session_key FROM {table} ORDER BY ord");
-            let mut statement = db.sqlite().prepare(&sql).unwrap();
+            let mut statement = db.sqlite().unwrap().prepare(&sql).unwrap();
             let keys = statement.query_map([], |row| row.get::<_, String>(0)).unwrap();
             assert_eq!(keys.map(Result::unwrap).collect::<Vec<_>>(), ["c", "a", "b"], "{table}");
         }
-        let last: i64 = db.sqlite().query_row("SELECT last FROM acp_ord", [], |row| row.get(0)).unwrap();
+        let last: i64 =
+            db.sqlite().unwrap().query_row("SELECT last FROM acp_ord", [], |row| row.get(0)).unwrap();
         assert_eq!(last, 4, "two rows of each table were numbered from 1, then one of each followed");
     }
 
@@ -406,7 +408,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
         assert_eq!(differences(&db).unwrap(), Vec::<String>::new());
-        db.sqlite().execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)").unwrap();
+        db.sqlite()
+            .unwrap()
+            .execute_batch("DROP TRIGGER acp_events_never_updated; CREATE TABLE more (a)")
+            .unwrap();
         let want = ["trigger acp_events_never_updated is missing", "table more is unknown"];
         assert_eq!(differences(&db).unwrap(), want);
     }
@@ -415,13 +420,15 @@ mod tests {
     fn pragmas_are_set() {
         let dir = tempfile::tempdir().unwrap();
         let db = open_writer(dir.path(), Durability::Full).unwrap();
-        let number = |name| db.sqlite().pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
-        let mode: String = db.sqlite().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
+        let number =
+            |name| db.sqlite().unwrap().pragma_query_value(None, name, |row| row.get::<_, i64>(0)).unwrap();
+        let mode: String =
+            db.sqlite().unwrap().pragma_query_value(None, "journal_mode", |row| row.get(0)).unwrap();
         assert_eq!(mode, "wal");
         assert_eq!(number("synchronous"), 2);
         assert_eq!(number("foreign_keys"), 1);
         assert_eq!(number("wal_autocheckpoint"), 0);
         let reader = open_reader(dir.path()).unwrap();
-        assert!(reader.sqlite().execute("DELETE FROM acp_meta", []).is_err());
+        assert!(reader.sqlite().unwrap().execute("DELETE FROM acp_meta", []).is_err());
     }
 }

@@ -178,7 +178,7 @@ pub fn marks(db: &Db, key: &SessionKey) -> Result<(u64, u64), StoreError> {
 /// SQLite errors.
 pub fn set_last_seq(db: &Db, key: &SessionKey, last: u64) -> Result<(), StoreError> {
     const SQL: &str = "UPDATE acp_sessions SET last_session_seq = ?2 WHERE session_key = ?1";
-    db.run(SQL, params![key, last]).map(drop)
+    db.run_later(SQL, params![key, last])
 }
 
 /// Starts and returns a new epoch, in which no earlier actor can write.
@@ -283,17 +283,21 @@ pub fn get(db: &Db, key: &SessionKey) -> Result<Option<SessionRow>, StoreError> 
 
 /// Condition for a session that lists show. Written so that SQLite uses the index of open sessions.
 const fn listed(closed_too: bool) -> &'static str {
-    if closed_too { "ending IS NOT 'deleted'" } else { "state <> 'closed'" }
+    if closed_too { "ending IS DISTINCT FROM 'deleted'" } else { "state <> 'closed'" }
 }
 
 /// Query of [`find`]. With `is_page` in the order of creation, which is stable.
 pub(crate) fn find_sql(closed_too: bool, is_page: bool) -> String {
-    let (page, order) =
-        if is_page { ("ord < ?4", "ord DESC") } else { ("?4 IS NULL", "last_activity_at DESC, ord DESC") };
+    let (page, order) = if is_page {
+        ("ord < ?4", "ord DESC")
+    } else {
+        ("CAST(?4 AS BIGINT) IS NULL", "last_activity_at DESC, ord DESC")
+    };
     format!(
-        "SELECT {COLUMNS}, ord FROM acp_sessions WHERE {} AND (?1 IS NULL OR state = ?1) AND (?2 IS NULL OR agent = ?2) \
-         AND (?3 IS NULL OR instr(lower(coalesce(label, '')), ?3) OR instr(lower(session_key), ?3) \
-         OR instr(lower(cwd), ?3)) AND (?6 IS NULL OR last_activity_at <= ?6) AND {page} ORDER BY {order} LIMIT ?5",
+        "SELECT {COLUMNS}, ord FROM acp_sessions WHERE {} AND (CAST(?1 AS TEXT) IS NULL OR state = ?1) \
+         AND (CAST(?2 AS TEXT) IS NULL OR agent = ?2) \
+         AND (CAST(?3 AS TEXT) IS NULL OR instr(lower(coalesce(label, '')), ?3) > 0 \
+         OR instr(lower(session_key), ?3) > 0 OR instr(lower(cwd), ?3) > 0) AND (CAST(?6 AS BIGINT) IS NULL OR last_activity_at <= ?6) AND {page} ORDER BY {order} LIMIT ?5",
         listed(closed_too)
     )
 }
@@ -392,7 +396,7 @@ impl Store {
     /// As [`Store::read`].
     pub async fn last_agent_info(&self, backend: &'static str) -> Result<Option<String>, StoreError> {
         const SQL: &str = "SELECT agent_info_json FROM acp_sessions WHERE backend = ?1 AND agent_info_json IS NOT NULL \
-            ORDER BY rowid DESC LIMIT 1";
+            ORDER BY ord DESC LIMIT 1";
         self.read("last_agent_info", move |db| {
             db.first(SQL, params![backend], |row| row.get("agent_info_json"))
         })
@@ -467,7 +471,7 @@ mod tests {
             let sql = format!("EXPLAIN QUERY PLAN {sql}");
             let steps = store
                 .read("plan", move |db| {
-                    let mut statement = db.sqlite().prepare(&sql)?;
+                    let mut statement = db.sqlite().unwrap().prepare(&sql)?;
                     let rows = statement.raw_query();
                     let steps: Result<Vec<String>, _> = rows.mapped(|row| row.get("detail")).collect();
                     Ok(steps?)

@@ -58,7 +58,7 @@ pub(crate) const OF_BINDINGS: &str = concat!(
 
 /// Resting sessions, the least recently used first.
 pub(crate) const OF_SESSIONS: &str = concat!(
-    "SELECT s.session_key, s.last_activity_at + ?2 <= ?1 AS is_due FROM acp_sessions AS s \
+    "SELECT s.session_key, s.last_activity_at <= CAST(?1 AS BIGINT) - CAST(?2 AS BIGINT) AS is_due FROM acp_sessions AS s \
      WHERE s.state <> 'closed' AND ",
     is_resting!(),
     " ORDER BY s.last_activity_at"

@@ -60,7 +60,7 @@ pub enum AddedToken {
 /// [`StoreError::KeyTaken`] if the key belongs to another token; [`StoreError::Unreadable`]; SQLite errors.
 pub fn add(tx: &Tx<'_>, new: &TokenRow, key: &IdempotencyKey) -> Result<AddedToken, StoreError> {
     const INSERT: &str = "INSERT INTO acp_tokens (token_id, name, digest, scope, agents_json, idempotency_key, \
-        created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+        created_at, expires_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
     const REPLACE: &str = "UPDATE acp_tokens SET digest = ?2 WHERE token_id = ?1";
     // An expired token does not keep its name.
     const FREE: &str =
@@ -87,10 +87,8 @@ pub fn add(tx: &Tx<'_>, new: &TokenRow, key: &IdempotencyKey) -> Result<AddedTok
         new.created_at_ms,
         new.expires_at_ms
     ];
-    match tx.run(INSERT, values) {
-        Err(error) if error.is_unique_violation() => Ok(AddedToken::NameTaken),
-        inserted => inserted.map(|_| AddedToken::Added(new.clone())),
-    }
+    let is_added = tx.run(INSERT, values)? > 0;
+    Ok(if is_added { AddedToken::Added(new.clone()) } else { AddedToken::NameTaken })
 }
 
 /// Revokes a token, by its name or id. `None` if no valid token has it.
@@ -133,7 +131,7 @@ impl Store {
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
-    use crate::Durability;
+    use crate::tests::fixtures::reopen;
     use acp_core::bearer::BearerToken;
 
     fn row(name: &str, secret: u8) -> TokenRow {
@@ -162,7 +160,7 @@ mod tests {
     #[tokio::test]
     async fn name_belongs_to_one_valid_token() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let store = reopen(dir.path());
         let first = row("phone", 1);
         assert_eq!(add_row(&store, first.clone(), "a").await.unwrap(), AddedToken::Added(first.clone()));
         assert_eq!(add_row(&store, row("phone", 2), "b").await.unwrap(), AddedToken::NameTaken);
@@ -181,7 +179,7 @@ mod tests {
     #[tokio::test]
     async fn repeated_addition_replaces_the_token_that_nobody_received() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(dir.path(), Durability::Normal).unwrap();
+        let store = reopen(dir.path());
         let first = row("phone", 1);
         add_row(&store, first.clone(), "a").await.unwrap();
         let again = row("phone", 2);

@@ -2,19 +2,22 @@
 //! runs in a savepoint, so that a failure rolls back that one only (H19). Callers get their results after the
 //! COMMIT.
 
-use crate::db::Db;
+use crate::db::{Db, TxControl, params};
 use crate::error::StoreError;
 use crate::events;
 use crate::health::{HealthSender, StoreHealth};
 use crate::histograms;
 use crate::lock::StateLock;
+use crate::marks::{self, MarksCache};
 use crate::notify::CommitNotifier;
 use crate::open::DatabaseFiles;
+use crate::sessions;
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::histogram::Histogram;
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -31,9 +34,11 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 const IDLE_MS: u64 = 250;
 /// Growth of the WAL at which a checkpoint is made without an idle phase, in bytes.
 const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
-/// Test write. It needs about as much space as a typical transaction.
-const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', hex(zeroblob(32768))) \
+/// Test write, of [`PROBE_BYTES`].
+const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', ?1) \
                      ON CONFLICT (key) DO UPDATE SET value = excluded.value";
+/// Bytes of a test write: about as much space as a typical transaction needs.
+const PROBE_BYTES: usize = 65_536;
 const PROBE_END: &str = "DELETE FROM acp_meta WHERE key = 'probe'";
 
 /// Configurable bounds of one group. A group takes the transactions that are ready and never waits for more,
@@ -63,6 +68,8 @@ pub struct Tx<'a> {
     rebound: RefCell<Vec<SessionKey>>,
     /// True if the set of bound conversations may have changed.
     rebinds: Cell<bool>,
+    /// Marks that were read for the group.
+    marks: Option<&'a MarksCache>,
 }
 
 impl Deref for Tx<'_> {
@@ -76,7 +83,15 @@ impl<'a> Tx<'a> {
     /// Transaction on a connection outside of the writer. Its notifications are not published.
     pub fn unpublished(db: &'a Db, now_ms: u64) -> Self {
         let (events, rebinds) = (Cell::default(), Cell::default());
-        Self { db, now_ms, events, numbers: RefCell::default(), rebound: RefCell::default(), rebinds }
+        Self {
+            db,
+            now_ms,
+            events,
+            numbers: RefCell::default(),
+            rebound: RefCell::default(),
+            rebinds,
+            marks: None,
+        }
     }
 }
 
@@ -84,6 +99,14 @@ impl Tx<'_> {
     /// Time of the transaction, milliseconds since the Unix epoch, as written to its rows.
     pub const fn now_ms(&self) -> u64 {
         self.now_ms
+    }
+
+    /// Returns the epoch of a session and the number of its last row, for a caller that changes them.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSession`]; errors of the engine.
+    pub(crate) fn marks(&self, key: &SessionKey) -> Result<(u64, u64), StoreError> {
+        self.marks.and_then(|read| read.take(key)).map_or_else(|| sessions::marks(self, key), Ok)
     }
 
     /// Counts events appended to a journal.
@@ -179,6 +202,8 @@ pub struct WriteJob {
     work: JobFn,
     /// Permit of the bounded queue, held until the caller has its result.
     place: OwnedSemaphorePermit,
+    /// The only session whose marks it reads and changes; `None` if it may change those of any.
+    pub(crate) session: Option<SessionKey>,
 }
 
 impl WriteJob {
@@ -201,7 +226,7 @@ impl WriteJob {
             });
             (failed, answer)
         };
-        Self { name, bytes, queued: Instant::now(), work: Box::new(work), place }
+        Self { name, bytes, queued: Instant::now(), work: Box::new(work), place, session: None }
     }
 }
 
@@ -224,6 +249,8 @@ pub struct Writer {
     pub health: HealthSender,
     /// Identity of the database files. A commit counts only while they are in place.
     pub place: DatabaseFiles,
+    /// Messages that were taken from the queue ahead of their turn.
+    pub ahead: RefCell<VecDeque<WriterMessage>>,
     /// Dropped last: the directory is unlocked only after the database is closed.
     pub lock: StateLock,
 }
@@ -265,15 +292,17 @@ impl Writer {
         let mut has_news = false;
         let mut stopped = false;
         while !stopped {
-            let settled = self.health.is_well() || self.health.is_damaged();
-            let message = if !has_news && settled {
+            let settled = self.health.is_well() || self.health.is_damaged() || self.health.is_lost();
+            let message = if let Some(message) = self.ahead.borrow_mut().pop_front() {
+                Ok(message)
+            } else if !has_news && settled {
                 self.queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
             } else {
                 self.queue.recv_timeout(Duration::from_millis(IDLE_MS))
             };
             match message {
                 Ok(WriterMessage::Job(job)) => {
-                    stopped = self.group(job, || self.queue.try_recv().ok());
+                    stopped = self.group(job, || self.take_ready());
                     has_news = true;
                     let bytes = self.place.log_bytes();
                     if log.is_due(bytes) {
@@ -295,7 +324,9 @@ impl Writer {
         }
         let Self { db, queue, lock, .. } = self;
         drop(queue);
-        if let Err(error) = db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(())) {
+        if db.is_sqlite()
+            && let Err(error) = db.first("PRAGMA wal_checkpoint(TRUNCATE)", &[], |_| Ok(()))
+        {
             tracing::debug!(%error, "final checkpoint failed");
         }
         if let Err(error) = db.close() {
@@ -318,11 +349,15 @@ impl Writer {
             jobs: 0,
             events: 0,
             bytes: 0,
-            lost: self.refused().or_else(|| self.step("BEGIN IMMEDIATE")),
+            lost: self.refused().or_else(|| self.control(TxControl::BeginWrite)),
         };
         let mut next = Some(first);
+        let marks = MarksCache::default();
         while let Some(job) = next.take() {
-            self.one(&mut group, job);
+            if group.lost.is_none() {
+                group.lost = self.read_marks(&job, &marks).err();
+            }
+            self.one(&mut group, job, &marks);
             if group.lost.is_some() || self.is_full(&group, started) {
                 break;
             }
@@ -334,10 +369,35 @@ impl Writer {
         }
         if group.lost.is_none() {
             // Not committed if the database file was removed or replaced: the data would be lost.
-            group.lost = self.place.replaced_file_error().or_else(|| self.step("COMMIT"));
+            group.lost = self.place.replaced_file_error().or_else(|| self.control(TxControl::Commit));
         }
         self.settle(group, started);
         stop
+    }
+
+    fn take_ready(&self) -> Option<WriterMessage> {
+        self.ahead.borrow_mut().pop_front().or_else(|| self.queue.try_recv().ok())
+    }
+
+    /// Reads the marks that a job and those ready after it need, if a server is asked for them.
+    fn read_marks(&self, job: &WriteJob, marks: &MarksCache) -> Result<(), StoreError> {
+        let Some(session) = job.session.as_ref().filter(|key| !self.db.is_sqlite() && !marks.has(key)) else {
+            return Ok(());
+        };
+        let mut ahead = self.ahead.borrow_mut();
+        while ahead.len() < marks::SESSIONS_MAX
+            && let Ok(message) = self.queue.try_recv()
+        {
+            ahead.push_back(message);
+        }
+        let mut keys: BTreeSet<SessionKey> = std::iter::once(session.clone()).collect();
+        for message in ahead.iter() {
+            // Anything else may change marks.
+            let WriterMessage::Job(WriteJob { session: Some(key), .. }) = message else { break };
+            keys.insert(key.clone());
+        }
+        drop(ahead);
+        marks.read(&self.db, &keys)
     }
 
     fn is_full(&self, group: &Group, started: Instant) -> bool {
@@ -350,21 +410,24 @@ impl Writer {
     /// Runs one job, in a savepoint unless it is the first: the first has no earlier writes to protect, and a
     /// savepoint makes SQLite copy each changed page. If SQLite rolled back everything (disk full, I/O
     /// error), the group is lost.
-    fn one(&self, group: &mut Group, job: WriteJob) {
-        let WriteJob { name, bytes, queued, work, place } = job;
+    fn one(&self, group: &mut Group, job: WriteJob, marks: &MarksCache) {
+        let WriteJob { name, bytes, queued, work, place, session } = job;
+        if session.is_none() {
+            marks.clear();
+        }
         let waited = queued.elapsed();
         let begun = Instant::now();
         let is_first = group.jobs == 0;
         group.jobs += 1;
         group.bytes += bytes;
         if group.lost.is_none() && !is_first {
-            group.lost = self.step("SAVEPOINT job");
+            group.lost = self.control(TxControl::Savepoint);
         }
         if group.lost.is_some() {
             group.open.push((work(None).1, place));
             return;
         }
-        let tx = Tx::unpublished(&self.db, self.clock.wall_ms());
+        let tx = Tx { marks: Some(marks), ..Tx::unpublished(&self.db, self.clock.wall_ms()) };
         let (failed, answer) = work(Some(&tx));
         tracing::debug!(
             transaction = name,
@@ -374,7 +437,7 @@ impl Writer {
             "transaction finished"
         );
         let Some(error) = failed else {
-            group.lost = if is_first { None } else { self.step("RELEASE job") };
+            group.lost = if is_first { None } else { self.control(TxControl::Release) };
             group.events = group.events.saturating_add(tx.events.get());
             group.numbers.append(&mut tx.numbers.into_inner());
             group.rebinds |= tx.rebinds.get();
@@ -388,20 +451,22 @@ impl Writer {
             // Stops writing to a corrupt b-tree: further writes spread the damage.
             group.lost = Some(error);
         } else if !self.db.is_in_transaction() {
-            group.lost = Some(if matches!(error, StoreError::Full) { error } else { StoreError::GroupLost });
+            let is_of_all = matches!(error, StoreError::Full | StoreError::ConnectionLost);
+            group.lost = Some(if is_of_all { error } else { StoreError::GroupLost });
         } else {
-            let undo =
-                if is_first { ["ROLLBACK", "BEGIN IMMEDIATE"] } else { ["ROLLBACK TO job", "RELEASE job"] };
-            group.lost = undo.into_iter().find_map(|sql| self.step(sql));
+            let undo: &[TxControl] =
+                if is_first { &[TxControl::Rollback, TxControl::BeginWrite] } else { &[TxControl::Undo] };
+            group.lost = undo.iter().find_map(|control| self.control(*control));
         }
     }
 
     /// Finishes a group after COMMIT or its failure: publishes notifications, sends results, counts.
     fn settle(&self, group: Group, started: Instant) {
         self.counters.lock().transactions += group.jobs as u64;
+        let is_committed = group.lost.is_none();
         if let Some(error) = &group.lost {
             if self.db.is_in_transaction()
-                && let Some(error) = self.step("ROLLBACK")
+                && let Some(error) = self.control(TxControl::Rollback)
             {
                 tracing::error!(%error, "rollback of failed transaction group failed");
             }
@@ -413,11 +478,8 @@ impl Writer {
             self.counters.sizes.observe(f64::from(u32::try_from(group.jobs).unwrap_or(u32::MAX)));
             self.counters.seconds.observe(started.elapsed().as_secs_f64());
             self.health.set(StoreHealth::Well);
-            if group.events > 0 {
-                match events::last_id(&self.db) {
-                    Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
-                    Err(error) => tracing::warn!(%error, "reading last event id failed"),
-                }
+            if group.events > 0 && self.db.is_sqlite() {
+                self.read_last_event_id();
             }
             self.watches.publish(&group.numbers, &group.rebound, group.rebinds);
             tracing::trace!(
@@ -434,16 +496,30 @@ impl Writer {
             answer(None);
             drop(place);
         }
+        // Nobody waits for the round trip: a supervisor may learn of a lower id.
+        if is_committed && group.events > 0 && !self.db.is_sqlite() {
+            self.read_last_event_id();
+        }
+    }
+
+    fn read_last_event_id(&self) {
+        match events::last_id(&self.db) {
+            Ok(id) => self.counters.last_event_id.store(id, Ordering::Release),
+            Err(error) => tracing::warn!(%error, "reading last event id failed"),
+        }
     }
 
     /// Returns the error for all writes after one that found damage.
     fn refused(&self) -> Option<StoreError> {
         let why = "found by a write while the gateway was running; nothing has been written since";
+        if self.health.is_lost() {
+            return Some(StoreError::ConnectionLost);
+        }
         self.health.is_damaged().then(|| StoreError::Damaged { why: why.to_owned() })
     }
 
-    fn step(&self, sql: &'static str) -> Option<StoreError> {
-        self.db.run(sql, &[]).err()
+    fn control(&self, control: TxControl) -> Option<StoreError> {
+        self.db.control(control).err()
     }
 
     /// Tests if writes work again by inserting a large row and deleting it.
@@ -451,21 +527,25 @@ impl Writer {
         let failed = self
             .place
             .replaced_file_error()
-            .or_else(|| self.step("BEGIN IMMEDIATE"))
-            .or_else(|| self.step(PROBE));
-        let failed = failed.or_else(|| self.step("COMMIT"));
+            .or_else(|| self.control(TxControl::BeginWrite))
+            .or_else(|| self.db.run(PROBE, params!["0".repeat(PROBE_BYTES)]).err());
+        let failed = failed.or_else(|| self.control(TxControl::Commit));
         if failed.is_some() && self.db.is_in_transaction() {
             // Discards the test row.
-            let _ = self.step("ROLLBACK");
+            let _ = self.control(TxControl::Rollback);
         }
         let health = match &failed {
-            None => self.step(PROBE_END).as_ref().map_or(StoreHealth::Well, StoreHealth::after),
+            None => self.db.run(PROBE_END, &[]).err().as_ref().map_or(StoreHealth::Well, StoreHealth::after),
             Some(error) => StoreHealth::after(error),
         };
         self.health.set(health);
     }
 
+    /// Moves SQLite's log into the database file. A server has no such log for us.
     fn checkpoint(&self) {
+        if !self.db.is_sqlite() {
+            return;
+        }
         let begun = Instant::now();
         let done = self.db.first("PRAGMA wal_checkpoint(PASSIVE)", &[], |row| {
             Ok((row.get::<u64>("log")?, row.get::<u64>("checkpointed")?))

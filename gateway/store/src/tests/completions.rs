@@ -41,7 +41,7 @@ fn owner_of_an_older_database_becomes_the_root_or_unknown() {
         \"config\":[]}', 0, 0, 0, 0)";
     // Children before their parents, too.
     for (name, owner, spawner, parent, _) in OLD_ROWS.iter().rev() {
-        db.sqlite().execute(sql, (name, owner, spawner, parent)).unwrap();
+        db.sqlite().unwrap().execute(sql, (name, owner, spawner, parent)).unwrap();
     }
     drop(db);
     let db = open_writer(dir.path(), Durability::Full).unwrap();

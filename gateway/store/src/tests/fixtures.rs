@@ -1,7 +1,7 @@
 //! Rows for tests.
 
 use crate::bindings::new_row;
-use crate::{Durability, GroupBounds, SpawnTx, Store, StoreError};
+use crate::{Durability, GroupBounds, PgAddress, SpawnTx, Store, StoreError};
 use acp_core::agent_settings::AgentSettings;
 use acp_core::backend::{AgentRequest, AgentRequestKind, InputKind};
 use acp_core::event::EventKind;
@@ -20,28 +20,53 @@ use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, RunId, SessionKey};
 use acp_shared::protocol::{Graces, LeaseKind, Spawn};
+use sha2::{Digest, Sha256};
+use std::path::Path;
 use tempfile::TempDir;
 
 pub(super) const SESSIONS_MAX: u64 = 1_000;
 
 /// Opens a store that commits all queued transactions as one group, on machines of any speed.
-pub(super) fn open() -> (TempDir, Store) {
+pub(crate) fn open() -> (TempDir, Store) {
     open_with(GroupBounds { open_ms: 600_000, ..GroupBounds::default() })
 }
 
-pub(super) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
+pub(crate) fn open_with(bounds: GroupBounds) -> (TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();
-    #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
-    let clock = Clock::start();
-    let store = Store::open_with(dir.path(), Durability::Full, bounds, clock).unwrap();
+    let store = open_in(dir.path(), bounds).unwrap();
     (dir, store)
 }
 
-pub(super) fn key(name: &str) -> SessionKey {
+/// Opens the store of a state directory: on the server at `ACP_TEST_POSTGRES`, in a cell named after the directory, or else in
+/// the directory.
+pub(crate) fn open_in(dir: &Path, bounds: GroupBounds) -> Result<Store, StoreError> {
+    #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]
+    let clock = Clock::start();
+    let Ok(server) = std::env::var("ACP_TEST_POSTGRES") else {
+        return Store::open_with(dir, Durability::Full, bounds, clock);
+    };
+    let name = Sha256::digest(dir.as_os_str().as_encoded_bytes());
+    let cell: String = name.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let address = PgAddress::parse(&server, &cell)?;
+    let dir = dir.to_owned();
+    std::thread::spawn(move || Store::open_cell(&dir, &address, true, bounds, clock)).join().unwrap()
+}
+
+/// True if the tests run on SQLite.
+pub(crate) fn is_sqlite() -> bool {
+    std::env::var_os("ACP_TEST_POSTGRES").is_none()
+}
+
+/// Opens the store of a state directory again, with the usual bounds.
+pub(crate) fn reopen(dir: &Path) -> Store {
+    open_in(dir, GroupBounds::default()).unwrap()
+}
+
+pub(crate) fn key(name: &str) -> SessionKey {
     SessionKey::parse(name).unwrap()
 }
 
-pub(super) fn session(name: &str) -> SessionRow {
+pub(crate) fn session(name: &str) -> SessionRow {
     SessionRow {
         session_key: key(name),
         backend: "direct".into(),
@@ -87,7 +112,7 @@ pub(super) fn session(name: &str) -> SessionRow {
     }
 }
 
-pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
+pub(crate) fn run(session: &SessionKey, state: RunState) -> RunRow {
     let request = PromptRequest {
         text: "hello\nworld ✓".into(),
         asked_by: "token:1".to_owned(),
@@ -103,7 +128,7 @@ pub(super) fn run(session: &SessionKey, state: RunState) -> RunRow {
     RunRow { state, ..request.into_run(RunId::mint(), session, IdempotencyKey::mint(), 20) }
 }
 
-pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingStatus) -> BindingRow {
+pub(crate) fn binding(session: &SessionKey, conversation: &str, status: BindingStatus) -> BindingRow {
     let parent_conversation_id = Some("lobby".into());
     let at = ConversationRef::new("console", "default", conversation);
     let at = ConversationRef { parent_conversation_id, ..at };
@@ -112,7 +137,7 @@ pub(super) fn binding(session: &SessionKey, conversation: &str, status: BindingS
     BindingRow { status, last_activity_at_ms, metadata, ..new_row(at, session, "ann", timeouts, 30) }
 }
 
-pub(super) fn lease(session: &SessionKey) -> LeaseRow {
+pub(crate) fn lease(session: &SessionKey) -> LeaseRow {
     let spawn = Spawn {
         lease_id: LeaseId::mint(),
         session_key: session.clone(),
@@ -126,7 +151,7 @@ pub(super) fn lease(session: &SessionKey) -> LeaseRow {
     LeaseRow { link_state: "{}".into(), ..LeaseRow::new(spawn) }
 }
 
-pub(super) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
+pub(crate) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
     AgentRequest {
         at,
         run_id,
@@ -138,7 +163,7 @@ pub(super) fn agent_request(at: u64, run_id: Option<RunId>) -> AgentRequest {
     }
 }
 
-pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRequestRow {
+pub(crate) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRequestRow {
     AgentRequestRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
@@ -148,7 +173,7 @@ pub(super) fn request(lease: &LeaseRow, at: u64, state: RequestState) -> AgentRe
     }
 }
 
-pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> PermissionRow {
+pub(crate) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> PermissionRow {
     PermissionRow {
         lease_id: lease.lease_id,
         session_key: lease.session_key.clone(),
@@ -161,7 +186,7 @@ pub(super) fn permission(lease: &LeaseRow, at: u64, state: PermissionState) -> P
     }
 }
 
-pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
+pub(crate) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
     OutboxRow {
         lease_id: lease.lease_id,
         seq,
@@ -171,16 +196,16 @@ pub(super) fn outbox(lease: &LeaseRow, seq: u64, run_id: RunId) -> OutboxRow {
     }
 }
 
-pub(super) fn failure() -> Failure {
+pub(crate) fn failure() -> Failure {
     Failure::new(Code::TurnFailed, "it broke").detail("AGENT_EXITED").origin("agent").retryable()
 }
 
-pub(super) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
+pub(crate) fn event(session_seq: u64, run: Option<(RunId, u64)>) -> Write {
     let payload = format!("{{\"n\":{session_seq}}}");
     Write::Event { session_seq, run, kind: EventKind::AgentMessage, payload, extra: None }
 }
 
-pub(super) fn spawn_tx(session: SessionRow) -> SpawnTx {
+pub(crate) fn spawn_tx(session: SessionRow) -> SpawnTx {
     SpawnTx {
         session,
         naming: None,
@@ -203,8 +228,7 @@ pub(super) async fn count(store: &Store, table: &'static str) -> u64 {
     store
         .read("count", move |db| {
             let sql = format!("SELECT count(*) FROM {table}");
-            let rows: i64 = db.sqlite().query_row(&sql, [], |row| row.get(0))?;
-            u64::try_from(rows).map_err(|_| StoreError::Refused("a negative count"))
+            db.first(&sql, &[], |row| row.only()).map(Option::unwrap)
         })
         .await
         .unwrap()

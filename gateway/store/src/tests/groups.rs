@@ -159,8 +159,7 @@ async fn failure_of_one_write_keeps_others_committed() {
             store.write("bad", |tx| refuse(tx, "bad")),
             store.write("worse", |tx| {
                 meta::set(tx, "worse", "x")?;
-                tx.sqlite().execute_batch("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")?;
-                Ok(())
+                tx.run_all("INSERT INTO acp_meta (key, value) VALUES ('worse', 'again')")
             }),
             store.write("panic", |tx| {
                 meta::set(tx, "panic", "x")?;
@@ -174,7 +173,7 @@ async fn failure_of_one_write_keeps_others_committed() {
     one.unwrap();
     two.unwrap();
     assert!(matches!(bad, Err(StoreError::Refused(_))), "{bad:?}");
-    assert!(matches!(worse, Err(StoreError::Sqlite(_))), "{worse:?}");
+    assert!(matches!(worse, Err(StoreError::Sqlite(_) | StoreError::Postgres(_))), "{worse:?}");
     assert!(matches!(panicked, Err(StoreError::Panicked { name: "panic" })), "{panicked:?}");
     let after = store.counts();
     assert_eq!(after.groups - before.groups, 1);
@@ -192,10 +191,10 @@ async fn failed_group_commit_acknowledges_nothing() {
     let (_dir, store) = open();
     let break_commit = store.write("break commit", |tx| {
         // Only deferred constraints fail at COMMIT.
-        tx.sqlite().pragma_update(None, "defer_foreign_keys", true)?;
+        tx.sqlite().unwrap().pragma_update(None, "defer_foreign_keys", true)?;
         let row =
             "INSERT INTO acp_delivery_checkpoint (run_id, last_event_seq, updated_at) VALUES ('none', 0, 0)";
-        Ok(tx.sqlite().execute_batch(row)?)
+        Ok(tx.sqlite().unwrap().execute_batch(row)?)
     });
     let writes = async { tokio::join!(put(&store, "same group".into()), break_commit) };
     let before = store.counts();
@@ -214,14 +213,18 @@ async fn full_disk_is_reported_and_recovered() {
     let limit = async |pages: i64| {
         store
             .write("limit", move |tx| {
-                tx.sqlite().query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
+                tx.sqlite().unwrap().query_row(
+                    &format!("PRAGMA max_page_count = {pages}"),
+                    [],
+                    |_| Ok(()),
+                )?;
                 Ok(())
             })
             .await
             .unwrap();
     };
     let pages: i64 = store
-        .read("pages", |db| Ok(db.sqlite().query_row("PRAGMA page_count", [], |row| row.get(0))?))
+        .read("pages", |db| Ok(db.sqlite().unwrap().query_row("PRAGMA page_count", [], |row| row.get(0))?))
         .await
         .unwrap();
     limit(pages + 100).await;

@@ -1,8 +1,8 @@
 //! Writes that the store refuses.
 
 use super::fixtures::{
-    SESSIONS_MAX, binding, count, event, insert_session, key, lease, open, outbox, permission, request, run,
-    session, spawn_tx,
+    SESSIONS_MAX, binding, count, event, insert_session, is_sqlite, key, lease, open, outbox, permission,
+    reopen, request, run, session, spawn_tx,
 };
 use crate::{SpawnTx, Store, StoreError};
 use acp_core::event::EventKind;
@@ -35,6 +35,10 @@ fn refused(result: Result<(), StoreError>) -> &'static str {
 fn constraint(result: Result<(), StoreError>) -> String {
     match result {
         Err(StoreError::Sqlite(error)) => error.to_string(),
+        Err(StoreError::Postgres(error)) => {
+            let error = error.as_db_error().unwrap();
+            error.message().replace("violates unique constraint", "violates UNIQUE constraint")
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -135,13 +139,13 @@ async fn journal_is_append_only() {
     let (_dir, store) = open();
     let (row, fence) = claim_new_session(&store, "s").await;
     store.commit(fence, vec![event(1, None)]).await.unwrap();
-    for sql in [
-        "UPDATE acp_events SET payload_json = '{}'",
-        "DELETE FROM acp_events",
-        "INSERT OR REPLACE INTO acp_events (event_id, session_key, session_seq, kind, payload_json, created_at) \
-         VALUES (1, 's', 1, 'gap', '{}', 0)",
-    ] {
-        let result = store.write("tamper", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await;
+    let replace = "INSERT OR REPLACE INTO acp_events (event_id, session_key, session_seq, kind, payload_json, created_at) \
+         VALUES (1, 's', 1, 'gap', '{}', 0)";
+    for sql in ["UPDATE acp_events SET payload_json = '{}'", "DELETE FROM acp_events"]
+        .into_iter()
+        .chain(is_sqlite().then_some(replace))
+    {
+        let result = store.write("tamper", move |tx| tx.run_all(sql)).await;
         assert!(constraint(result).contains("append-only"), "{sql}");
     }
     let events = store.events_after(row.session_key, None, 10, 1_000).await.unwrap().rows;
@@ -394,11 +398,12 @@ async fn lease_stream_offsets_never_decrease() {
     commit(vec![tail(52, b"c"), Write::TailClear { lease_id }, tail(90, b"x")]).await.unwrap();
     let (kept, hash): (Option<Vec<u8>>, Vec<u8>) = store
         .read("outbox", |db| {
-            Ok(db.sqlite().query_row("SELECT bytes, sha256 FROM acp_stdin_outbox", [], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })?)
+            db.first("SELECT bytes, sha256 FROM acp_stdin_outbox", &[], |row| {
+                Ok((row.get("bytes")?, row.get("sha256")?))
+            })
         })
         .await
+        .unwrap()
         .unwrap();
     assert_eq!((kept, hash.len()), (None, 32));
 }
@@ -452,7 +457,7 @@ async fn activity_time_survives_reopen() {
     let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
     store.commit(fence, vec![Write::TouchBindings { at_ms }]).await.unwrap();
     store.close().await;
-    let store = Store::open(dir.path(), crate::Durability::Full).unwrap();
+    let store = reopen(dir.path());
     let subject = store.expiry_subject(row.session_key).await.unwrap().unwrap();
     assert_eq!(subject.bindings[0].last_activity_at_ms, at_ms);
 }

@@ -1,8 +1,8 @@
 //! Random commits of several sessions, some invalid: the invariants hold, and invalid commits affect no
 //! others.
 
-use super::fixtures::{event, insert_session, key, run};
-use crate::{Durability, Store, StoreError, meta};
+use super::fixtures::{event, insert_session, key, reopen, run};
+use crate::{Store, StoreError, meta};
 use acp_core::rows::RunRow;
 use acp_core::run::RunState;
 use acp_core::writes::{ActorFence, Write};
@@ -117,7 +117,7 @@ async fn fail(store: &Store, panics: bool) -> Result<(), StoreError> {
 
 async fn run_waves(waves: Vec<Vec<Op>>) {
     let dir = tempfile::tempdir().unwrap();
-    let store = Store::open(dir.path(), Durability::Normal).unwrap();
+    let store = reopen(dir.path());
     let mut models = Vec::new();
     for n in 0..SESSIONS {
         models.push(Model::new(&store, &format!("s{n}")).await);

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod completions;
-mod fixtures;
+pub(crate) mod fixtures;
 mod groups;
 mod guards;
 mod interleaved;

@@ -106,7 +106,7 @@ async fn copy_is_refused_until_adopted() {
 #[tokio::test]
 async fn open_refuses_newer_database() {
     let (dir, store) = open();
-    store.write("age", |tx| Ok(tx.sqlite().pragma_update(None, "user_version", 99)?)).await.unwrap();
+    store.write("age", |tx| Ok(tx.sqlite().unwrap().pragma_update(None, "user_version", 99)?)).await.unwrap();
     store.close().await;
     match Store::open(dir.path(), Durability::Full) {
         Err(error @ StoreError::Newer { found: 99, known }) => {
@@ -134,7 +134,7 @@ async fn durability_sets_synchronous_pragma() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), durability).unwrap();
         let read_pragma = |tx: &crate::Tx<'_>| -> Result<i64, StoreError> {
-            Ok(tx.sqlite().pragma_query_value(None, "synchronous", |row| row.get(0))?)
+            Ok(tx.sqlite().unwrap().pragma_query_value(None, "synchronous", |row| row.get(0))?)
         };
         assert_eq!(store.write("look", read_pragma).await.unwrap(), want, "{durability:?}");
     }

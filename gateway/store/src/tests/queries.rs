@@ -107,7 +107,7 @@ async fn events_of_all_sessions_are_in_commit_order() {
 
 async fn plan(store: &crate::Store, sql: String) -> Vec<String> {
     let read = store.read("plan", move |db| {
-        let mut statement = db.sqlite().prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
+        let mut statement = db.sqlite().unwrap().prepare(&format!("EXPLAIN QUERY PLAN {sql}"))?;
         let steps: Result<Vec<String>, _> = statement.raw_query().mapped(|row| row.get("detail")).collect();
         Ok(steps?)
     });

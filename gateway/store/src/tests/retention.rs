@@ -94,7 +94,7 @@ async fn assert_rules(store: &Store) {
 }
 
 async fn execute(store: &Store, sql: &'static str) -> Result<(), StoreError> {
-    store.write("test", move |tx| Ok(tx.sqlite().execute_batch(sql)?)).await
+    store.write("test", move |tx| tx.run_all(sql)).await
 }
 
 #[test]
@@ -234,7 +234,7 @@ impl Journal {
 
 async fn store_delivered(store: &Store, through: u64) {
     let sql = format!("UPDATE acp_binding_checkpoint SET last_session_seq = {through}");
-    store.write("test", move |tx| Ok(tx.sqlite().execute_batch(&sql)?)).await.unwrap();
+    store.write("test", move |tx| tx.run_all(&sql)).await.unwrap();
 }
 
 /// The state that a crash between the transactions of a pass leaves.
@@ -299,13 +299,13 @@ async fn database_of_an_older_version_loses_nothing() {
         VALUES ('s', 'direct', 'demo', 'persistent', '/', 'idle', 's', '', 0, '{}', 1, 0, 0, 0); \
         INSERT INTO acp_events (session_key, session_seq, kind, payload_json, created_at) \
         VALUES ('s', 1, 'agent_message', '{}', 0)";
-    db.sqlite().execute_batch(sql).unwrap();
+    db.sqlite().unwrap().execute_batch(sql).unwrap();
     db.close().unwrap();
     let db = opening::open_writer(dir.path(), Durability::Full).unwrap();
     assert!(dir.path().join("gateway.db.schema-6").exists(), "a copy for the older version");
     assert_eq!(events::after(&db, &key("s"), None, 9, 99).unwrap().rows.len(), 1);
     assert!(check::rules(&db).unwrap().iter().all(|rule| rule.broken.is_empty()));
-    assert!(db.sqlite().execute_batch("DELETE FROM acp_events").is_err());
+    assert!(db.sqlite().unwrap().execute_batch("DELETE FROM acp_events").is_err());
 }
 
 fn files(dir: &Path) -> Vec<String> {

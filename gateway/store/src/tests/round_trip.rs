@@ -1,10 +1,10 @@
 //! Rows that `claim` and reads return after a commit.
 
 use super::fixtures::{
-    SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, request, run, session,
-    spawn_tx,
+    SESSIONS_MAX, binding, count, event, failure, lease, open, outbox, permission, reopen, request, run,
+    session, spawn_tx,
 };
-use crate::{Durability, SpawnTx, Store, bindings, delivery};
+use crate::{SpawnTx, bindings, delivery};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
 use acp_core::render::{MessagePart, PartKind, nonce};
@@ -102,7 +102,7 @@ async fn claim_returns_exactly_what_was_committed() {
     };
     let waiting_prompt = waiting.mode == RunMode::Prompt;
     store.close().await;
-    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let store = reopen(dir.path());
     let (got, fence) = store.claim(row.session_key.clone()).await.unwrap();
     assert_eq!(got, want);
     assert_eq!(fence.epoch, 2);

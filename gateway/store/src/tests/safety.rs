@@ -143,8 +143,8 @@ async fn damage_found_by_write_stops_writes_but_not_reads() {
     let touch = |sql: &'static str| {
         store.write("touch", move |tx| {
             // Pages read at the start are cached.
-            tx.sqlite().execute_batch("PRAGMA shrink_memory")?;
-            Ok(tx.sqlite().execute(sql, [])?)
+            tx.sqlite().unwrap().execute_batch("PRAGMA shrink_memory")?;
+            Ok(tx.sqlite().unwrap().execute(sql, [])?)
         })
     };
     let elsewhere = "INSERT INTO acp_meta (key, value) VALUES (hex(randomblob(8)), 'x')";
@@ -162,7 +162,7 @@ async fn damage_found_by_write_stops_writes_but_not_reads() {
         "writes that may spread the damage are refused: {refused:?}"
     );
     let rows = store.read("count", |db| {
-        Ok(db.sqlite().query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
+        Ok(db.sqlite().unwrap().query_row("SELECT count(*) FROM acp_meta", [], |row| row.get::<_, i64>(0))?)
     });
     assert!(rows.await.unwrap() > 0, "readable rows are read");
     store.close().await;
@@ -248,7 +248,9 @@ async fn full_database_refuses_writes_until_there_is_room() {
         let store = store.clone();
         async move {
             store
-                .write("pages", move |tx| Ok(tx.sqlite().pragma_update(None, "max_page_count", count)?))
+                .write("pages", move |tx| {
+                    Ok(tx.sqlite().unwrap().pragma_update(None, "max_page_count", count)?)
+                })
                 .await
                 .unwrap();
         }
@@ -306,7 +308,7 @@ async fn backup_under_load_is_consistent_and_private() {
     assert_eq!(check::pages(&copied, false).unwrap(), Vec::<String>::new());
     assert!(check::rules(&copied).unwrap().iter().all(|rule| rule.broken.is_empty()));
     let rows: i64 =
-        copied.sqlite().query_row("SELECT count(*) FROM acp_events", [], |row| row.get(0)).unwrap();
+        copied.sqlite().unwrap().query_row("SELECT count(*) FROM acp_events", [], |row| row.get(0)).unwrap();
     assert_eq!(rows, i64::try_from(last).unwrap() + 400, "the second backup has all events");
 }
 

@@ -22,8 +22,8 @@ impl Store {
     /// [`StoreError::UsedMeanwhile`]; [`StoreError::SessionBound`]; [`StoreError::Refused`]; as [`Store::write`].
     pub async fn commit(&self, fence: ActorFence, writes: Vec<Write>) -> Result<(), StoreError> {
         let bytes = writes.iter().map(weight).sum();
-        self.write_sized("commit", bytes, move |tx| {
-            let (epoch, last) = sessions::marks(tx, &fence.session_key)?;
+        self.queue("commit", bytes, Some(fence.session_key.clone()), move |tx| {
+            let (epoch, last) = tx.marks(&fence.session_key)?;
             if epoch != fence.epoch {
                 return Err(StoreError::Superseded { session_key: fence.session_key });
             }
@@ -296,6 +296,7 @@ impl JournalWriter<'_> {
     }
 
     fn finish(self) -> Result<(), StoreError> {
+        self.rows.map_or(Ok(()), events::Appender::finish)?;
         for (run_id, (first, last)) in &self.runs {
             if first != last {
                 runs::set_last_seq(self.tx, *run_id, *last)?;

@@ -1,0 +1,262 @@
+//! Ownership of a cell. The server keeps a lock for as long as the writer's connection stands, and each commit is made on that
+//! connection: so none is made by a process that does not own the cell. The owner renews its time every other second on
+//! another connection, and gives up before a second gateway may end its connection and take the cell.
+
+use crate::db::{Db, ToValue, Value, params};
+use crate::error::StoreError;
+use crate::health::{HealthSender, StoreHealth};
+use crate::postgres::{PgAddress, PgConnection};
+use rustix::time::{ClockId, clock_gettime};
+use sha2::{Digest, Sha256};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Interval of renewals.
+const RENEW: Duration = Duration::from_secs(2);
+/// Longest wait for the answer to a renewal. A pause, this and a pause again take no longer than [`GIVE_UP`].
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Time without an answered renewal after which the owner gives up, from before the last answered one on. Less than the ten
+/// seconds of [`renew`].
+const GIVE_UP: Duration = Duration::from_secs(8);
+/// Attempts to take the lock of an owner whose connection was ended, and the pause between two.
+const TAKE_ATTEMPTS: u32 = 20;
+const TAKE_PAUSE: Duration = Duration::from_millis(100);
+/// Condition for a row of `pg_locks` to be the lock with the number `?1`.
+macro_rules! is_lock {
+    () => {
+        "locktype = 'advisory' AND granted AND objsubid = 1 \
+         AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database()) \
+         AND ((classid::bigint << 32) | objid::bigint) = CAST(?1 AS BIGINT)"
+    };
+}
+
+/// Takes the lock of the cell. The connection of an owner whose time has run out is ended before.
+///
+/// # Errors
+/// [`StoreError::CellTaken`]; errors of the server.
+pub(super) fn take_lock(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
+    const END: &str =
+        concat!("SELECT count(pg_terminate_backend(pid)) FROM pg_catalog.pg_locks WHERE ", is_lock!());
+    let number = LockNumber::of(&address.schema());
+    if try_lock(db, number)? {
+        return renew_at_once(db, address);
+    }
+    if has_run_out(db, address)? {
+        db.first(END, params![number], |_| Ok(()))?;
+        tracing::warn!(cell = address.cell(), "connection of an owner without renewal ended");
+        for _ in 0..TAKE_ATTEMPTS {
+            if try_lock(db, number)? {
+                return renew_at_once(db, address);
+            }
+            std::thread::sleep(TAKE_PAUSE);
+        }
+    }
+    let holder = holder(db, address)?.unwrap_or_else(|| "another process".to_owned());
+    Err(StoreError::CellTaken { cell: address.cell().to_owned(), holder })
+}
+
+/// Process of the server that holds the lock of the cell.
+///
+/// # Errors
+/// Errors of the server.
+pub(crate) fn holder(db: &Db, address: &PgAddress) -> Result<Option<String>, StoreError> {
+    const HOLDER: &str = concat!(
+        "SELECT 'process ' || pid || coalesce(' from ' || host(client_addr), '') || ' since ' || \
+         to_char(backend_start, 'YYYY-MM-DD HH24:MI:SS TZ') FROM pg_catalog.pg_stat_activity \
+         WHERE pid IN (SELECT pid FROM pg_catalog.pg_locks WHERE ",
+        is_lock!(),
+        ") LIMIT 1"
+    );
+    db.first(HOLDER, params![LockNumber::of(&address.schema())], |row| row.only())
+}
+
+/// Renews the time of a cell that exists, so that no third gateway finds the time of the former owner.
+fn renew_at_once(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
+    if exists(db, address)? {
+        let sql = format!(
+            "UPDATE {}.acp_cell SET until = clock_timestamp() + interval '10 seconds'",
+            address.schema()
+        );
+        db.run_all(&sql)?;
+    }
+    Ok(())
+}
+
+/// True if a gateway has used the cell.
+///
+/// # Errors
+/// Errors of the server.
+pub(super) fn exists(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
+    let table = format!("{}.acp_cell", address.schema());
+    let exists = db.first("SELECT to_regclass(?1) IS NOT NULL", params![table], |row| row.only())?;
+    Ok(exists.unwrap_or(false))
+}
+
+fn try_lock(db: &Db, number: LockNumber) -> Result<bool, StoreError> {
+    let sql = "SELECT pg_try_advisory_lock(CAST(?1 AS BIGINT))";
+    Ok(db.first(sql, params![number], |row| row.only())?.unwrap_or(false))
+}
+
+/// Number of an advisory lock.
+#[derive(Debug, Clone, Copy)]
+struct LockNumber(i64);
+
+impl LockNumber {
+    /// Number of the lock of a schema, the same in each version of this program.
+    fn of(schema: &str) -> Self {
+        let digest = Sha256::digest(format!("acp-host cell {schema}"));
+        Self(digest.iter().take(8).fold(0, |number, byte| (number << 8) | i64::from(*byte)))
+    }
+}
+
+impl ToValue for LockNumber {
+    fn to_value(&self) -> Result<Value<'_>, StoreError> {
+        Ok(Value::Integer(self.0))
+    }
+}
+
+/// Sets the time until which the owner serves the cell, by the server's clock.
+///
+/// # Errors
+/// Errors of the server.
+pub(super) fn renew(db: &Db) -> Result<(), StoreError> {
+    db.run("UPDATE acp_cell SET until = clock_timestamp() + interval '10 seconds'", &[]).map(drop)
+}
+
+/// Renews the time of the owner whose writer has this process of the server. False if that process holds the lock no longer, or
+/// the server has no synchronous standby any longer although one is required.
+fn renew_as(db: &Db, owner: &OwnerId) -> Result<bool, StoreError> {
+    const RENEW: &str = concat!(
+        "UPDATE acp_cell SET until = clock_timestamp() + interval '10 seconds' WHERE EXISTS (SELECT 1 FROM \
+         pg_catalog.pg_locks WHERE pid = ?2 AND ",
+        is_lock!(),
+        ") AND (?3 = 1 OR current_setting('synchronous_standby_names') <> '')"
+    );
+    Ok(db.run(RENEW, params![owner.number, owner.pid, owner.allow_loss])? > 0)
+}
+
+/// Owner of a cell, as the server knows it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnerId {
+    number: LockNumber,
+    /// Process of the server that serves the writer's connection.
+    pid: u32,
+    allow_loss: bool,
+}
+
+impl OwnerId {
+    /// Owner whose writer is this connection.
+    ///
+    /// # Errors
+    /// Errors of the server.
+    pub(crate) fn of(db: &Db, address: &PgAddress, allow_loss: bool) -> Result<Self, StoreError> {
+        let pid = db.first("SELECT pg_backend_pid()", &[], |row| row.only())?;
+        let pid = pid.ok_or(StoreError::Refused("the server names no process"))?;
+        Ok(Self { number: LockNumber::of(&address.schema()), pid, allow_loss })
+    }
+}
+
+/// True if the owner has not renewed its time. False for a cell without a table.
+fn has_run_out(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
+    if !exists(db, address)? {
+        return Ok(false);
+    }
+    let sql = format!("SELECT until < clock_timestamp() FROM {}.acp_cell", address.schema());
+    Ok(db.first(&sql, &[], |row| row.only())?.unwrap_or(false))
+}
+
+/// Thread that renews the ownership.
+#[derive(Debug)]
+pub(crate) struct Owner {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Owner {
+    /// Starts the thread. When it gives up, it sets the health of the store to [`StoreHealth::Lost`].
+    ///
+    /// # Errors
+    /// [`StoreError::Server`]; [`StoreError::File`] if no thread can be started.
+    pub(crate) fn start(
+        address: &PgAddress,
+        owner: OwnerId,
+        health: HealthSender,
+    ) -> Result<Self, StoreError> {
+        let renewal = Renewal { db: Some(connect(address)?), address: address.clone(), owner, health };
+        #[expect(clippy::disallowed_methods, reason = "nothing is sent: its end is the message")]
+        let (stop, stopped) = channel();
+        let thread =
+            std::thread::Builder::new().name("store-owner".to_owned()).spawn(move || renewal.run(&stopped));
+        let thread = thread
+            .map_err(|error| StoreError::file("start the thread that renews", address.schema(), error))?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Ends the thread. Blocks for as long as a renewal takes.
+    pub(crate) fn stop(self) {
+        drop(self.stop);
+        if self.thread.join().is_err() {
+            tracing::error!("thread that renews the ownership panicked");
+        }
+    }
+}
+
+/// State of the thread.
+struct Renewal {
+    db: Option<Db>,
+    address: PgAddress,
+    owner: OwnerId,
+    health: HealthSender,
+}
+
+impl Renewal {
+    fn run(mut self, stopped: &Receiver<()>) {
+        let mut renewed = now();
+        while stopped.recv_timeout(RENEW) == Err(RecvTimeoutError::Timeout) {
+            let asked = now();
+            if asked.saturating_sub(renewed) >= GIVE_UP {
+                tracing::error!(cell = self.address.cell(), "ownership of the cell given up");
+                return self.health.set(StoreHealth::Lost);
+            }
+            match self.renew() {
+                Ok(true) => renewed = asked,
+                Ok(false) => {
+                    tracing::error!(cell = self.address.cell(), "ownership of the cell lost, or its standby");
+                    return self.health.set(StoreHealth::Lost);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, cell = self.address.cell(), "ownership of the cell not renewed");
+                }
+            }
+        }
+    }
+
+    fn renew(&mut self) -> Result<bool, StoreError> {
+        let db = match self.db.take() {
+            Some(db) => db,
+            None => connect(&self.address)?,
+        };
+        let is_owner = renew_as(&db, &self.owner)?;
+        self.db = Some(db);
+        Ok(is_owner)
+    }
+}
+
+/// Opens the connection that renews. The time is nothing to keep, so that no renewal waits for a standby.
+fn connect(address: &PgAddress) -> Result<Db, StoreError> {
+    let name = format!("acp-host {} owner", address.cell());
+    let db = Db::of_postgres(PgConnection::open(address, &name, Some(PATIENCE))?);
+    db.run_all(&format!(
+        "SET search_path TO {}; SET synchronous_commit = local; SET statement_timeout = {}",
+        address.schema(),
+        RENEW.as_millis()
+    ))?;
+    Ok(db)
+}
+
+/// Time of a clock that counts suspension of the machine.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
