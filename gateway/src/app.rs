@@ -4,6 +4,7 @@ pub(crate) mod reload;
 pub(crate) mod rollback;
 pub(crate) mod service;
 pub(crate) mod signals;
+pub(crate) mod store;
 
 use crate::api::access;
 use crate::api::acp::{self, AcpLimits};
@@ -18,6 +19,7 @@ use crate::api::{Api, ApiLimits, router};
 use crate::app::reload::{Reload, reload_on_signal};
 use crate::app::service::GatewayService;
 use crate::app::signals::ServiceSignals;
+use crate::app::store::wait_for_store;
 use crate::channel::accounts::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
@@ -39,25 +41,25 @@ use crate::session::task::Deps;
 use crate::supervisor::{SupervisorClient, SupervisorStatus, gateway_role, hello};
 use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
-use acp_core::config::{Config, StoreKind};
+use acp_core::config::{Config, ControlPlane, StoreKind};
 use acp_core::failure::Failure;
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::{self, DirectRuntime};
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
-use acp_store::identity::StateDirLocation;
-use acp_store::{Durability, GroupBounds, Store, StoreError};
+use acp_store::{Durability, GroupBounds, Store, StoreHealth};
 use axum::Router;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Retry interval of a start that finds the disk full, in milliseconds.
-const DISK_FULL_RETRY_MS: u64 = 500;
+/// Maximum time of an orderly end after the loss of the database server.
+const LOST_END_MAX: Duration = Duration::from_secs(5);
 
 /// Maximum number of consoles that wait for a listener at the same time.
 const CONSOLES_WAITING_MAX: usize = 16;
@@ -232,8 +234,35 @@ async fn serve_until_signal(
     };
     tokio::select! {
         () = served => Ok(()),
+        lost = wait_for_lost_server(&service.store) => Err(lost),
         rollback = rollback::wait_for_refusal(&service.supervisor) => Err(rollback::note(&service.store, &rollback).await),
     }
+}
+
+/// Ends the process after a while, whatever still waits for a database server that does not answer: another gateway may own the
+/// cell.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "what would be dropped waits for a server that may never answer"
+)]
+fn end_in_time() {
+    std::thread::spawn(|| {
+        std::thread::sleep(LOST_END_MAX);
+        tracing::error!("gateway ended without waiting for the database server");
+        std::process::exit(1);
+    });
+}
+
+/// Waits until the store has lost its database server, and sets the process an end. What the last commit did is not known then:
+/// the next start finds out.
+async fn wait_for_lost_server(store: &Store) -> Failure {
+    let mut health = store.health();
+    // The sender lives as long as the store.
+    let _ = health.wait_for(|health| *health == StoreHealth::Lost).await;
+    end_in_time();
+    let text = "The connection to the database server was lost. The gateway ends, and continues from the database at its next \
+        start, which its service makes; agents keep running meanwhile.";
+    Failure::new(Code::StoreUnavailable, text).detail("STORE_LOST").origin("gateway")
 }
 
 /// Refuses to serve while the supervisor refuses this gateway as rolled back. Returns the gateway's exit
@@ -318,70 +347,6 @@ async fn listen(channel: Arc<dyn ChannelAdapter>, inbox: Arc<dyn InboundPort>, s
     }
 }
 
-/// Opens the store; retries while the disk is full, because a start has to write the index of the log and its
-/// epoch, by which the supervisor tells this start from earlier ones. `None` if a signal arrives first.
-async fn wait_for_store(
-    state_dir: &Path,
-    config: &Config,
-    signals: &mut ServiceSignals,
-) -> Result<Option<Store>, Failure> {
-    let mut waits = false;
-    loop {
-        match open_store(state_dir, config).await {
-            Err(failure) if failure.detail_code.as_deref() == Some("DISK_FULL") => {
-                if !waits {
-                    tracing::error!(
-                        state_dir = %state_dir.display(),
-                        hint = "free disk space; the gateway then starts automatically",
-                        "disk full; startup waits for space"
-                    );
-                }
-                waits = true;
-            }
-            opened => return opened.map(Some),
-        }
-        tokio::select! {
-            biased;
-            () = signals.next() => return Ok(None),
-            () = tokio::time::sleep(Duration::from_millis(DISK_FULL_RETRY_MS)) => {}
-        }
-    }
-}
-
-async fn open_store(state_dir: &Path, config: &Config) -> Result<Store, Failure> {
-    let dir = state_dir.to_owned();
-    let (durability, bounds) = (config.acp.control_plane.durability, group_bounds(config));
-    let open = match config.acp.control_plane.store {
-        StoreKind::Sqlite => move || {
-            #[expect(clippy::disallowed_methods, reason = "the clock of this process starts here")]
-            let clock = Clock::start();
-            Store::open_with(&dir, durability, bounds, clock)
-        },
-    };
-    let opened = tokio::task::spawn_blocking(open).await;
-    let opened = opened.map_err(|_| Failure::of(Code::StoreUnavailable))?;
-    opened.map_err(|error| open_failure(error, state_dir))
-}
-
-/// Error for a state directory that cannot be opened. Shown to the person who starts the gateway, not only
-/// logged.
-fn open_failure(error: StoreError, state_dir: &Path) -> Failure {
-    let dir = state_dir.display().to_string();
-    let mut failure = Failure::from(error.clone());
-    if failure.detail_code.is_some() {
-        if !failure.message.contains(&dir) {
-            failure.message = format!("The control plane in {dir} cannot be opened: {}", failure.message);
-        }
-        return failure;
-    }
-    let what = format!(
-        "The control plane in {dir} cannot be opened: {}. Nothing was changed. `acp-gateway store check` \
-         checks it; `acp-gateway store restore FILE` restores a backup.",
-        error.whole()
-    );
-    Failure::new(Code::StoreUnavailable, what).origin("gateway")
-}
-
 fn start(
     settings: &StartOptions,
     live: &LiveConfig,
@@ -391,8 +356,7 @@ fn start(
     stop: &CancellationToken,
 ) -> Result<GatewayService, Failure> {
     let identity = store.identity();
-    let home = StateDirLocation::of(&settings.state_dir).map_err(Failure::from)?;
-    let role = gateway_role(identity, home);
+    let role = gateway_role(identity);
     let socket = settings.supervisor_socket.clone();
     let secret = settings.supervisor_secret.clone();
     let supervisor =
@@ -430,9 +394,9 @@ fn start(
         registry,
         supervisor_socket: settings.supervisor_socket.clone(),
         channels: channels.clone(),
-        durability: match live.at_start().acp.control_plane.durability {
-            Durability::Full => "full",
-            Durability::Normal => "normal",
+        durability: match &live.at_start().acp.control_plane {
+            ControlPlane { store: StoreKind::Sqlite, durability: Durability::Normal, .. } => "normal",
+            _ => "full",
         },
         live: live.clone(),
         listeners: ListenerStates::default(),

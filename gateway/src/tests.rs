@@ -88,7 +88,7 @@ pub(crate) fn open() -> (TempDir, Store) {
 /// Runs SQL, for states that no transaction of the gateway leaves.
 pub(crate) async fn execute(store: &Store, sql: impl Into<String>) {
     let sql = sql.into();
-    store.write("test", move |tx| Ok(tx.sqlite().execute_batch(&sql)?)).await.unwrap();
+    store.write("test", move |tx| Ok(tx.sqlite().unwrap().execute_batch(&sql)?)).await.unwrap();
 }
 
 pub(crate) async fn column<T: FromValue + Send + 'static>(store: &Store, sql: &'static str) -> Vec<T> {

@@ -494,7 +494,7 @@ impl GatewayService {
             Ok((levels, stale))
         });
         let (levels, stale) = read.await?;
-        let (bytes, log_bytes) = gauges::sizes(self.store.dir());
+        let (bytes, log_bytes) = self.store.sizes().await?;
         Ok(StoreView {
             health: self.store.health().borrow().as_str().to_owned(),
             bytes,

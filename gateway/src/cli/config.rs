@@ -28,6 +28,15 @@ pub(crate) struct ConfigArgs {
     pub(crate) config: Option<PathBuf>,
 }
 
+impl ConfigArgs {
+    /// Location for a command without the flag: from the environment.
+    pub(crate) fn of_environment() -> Self {
+        Self {
+            config: std::env::var_os("ACP_GATEWAY_CONFIG").filter(|file| !file.is_empty()).map(PathBuf::from),
+        }
+    }
+}
+
 /// `config show`
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ShowArgs {

@@ -56,6 +56,8 @@ const PROJECTS: &str = "tests/tests/discord/projects.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
 const GROUPS: &str = "gateway/store/src/tests/groups.rs";
 const OPENING: &str = "gateway/store/src/tests/opening.rs";
+const CELL: &str = "gateway/src/app/store.rs";
+const POSTGRES: &str = "tests/tests/postgres/gateway/foreign.rs";
 const LOADING: &str = "gateway/core/src/config/tests.rs";
 const THIS_FILE: &str = "gateway/src/cli/config_tests.rs";
 const METRICS: &str = "tests/tests/metrics.rs";
@@ -337,6 +339,16 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("acp.runtime.ttl_minutes", LIFECYCLE, "idle_agent_ends_after_ttl_and_resumes_with_next_prompt"),
     ("acp.control_plane.store", LOADING, "errors_name_line_and_nearest_key"),
     ("acp.control_plane.store_path", THIS_FILE, "custom_database_path_is_refused_with_reason"),
+    (
+        "acp.control_plane.postgres.{address_file,ca_file,cell}",
+        CELL,
+        "cell_is_read_from_private_files_that_are_named_in_errors",
+    ),
+    (
+        "acp.control_plane.postgres.allow_loss",
+        POSTGRES,
+        "server_without_standby_is_refused_unless_its_loss_is_allowed",
+    ),
     ("acp.control_plane.durability", OPENING, "durability_sets_synchronous_pragma"),
     (
         "acp.control_plane.recovery.eager_actors",

@@ -3,6 +3,7 @@
 mod accounts;
 mod acpx;
 mod northbound;
+mod server;
 
 use crate::cli::GlobalArgs;
 use crate::cli::agents::{LOCAL, agents_found_here, agents_of, exe};
@@ -14,6 +15,7 @@ use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
 use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
 use acp_core::config::load::LoadedFile;
+use acp_core::config::{ControlPlane, PostgresStore, StoreKind};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client as SupervisorClient, ConnError};
@@ -106,7 +108,12 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
         checks.extend(acpx::check(config).await);
         checks.extend(northbound::check(global, &config.northbound, &answers).await);
     }
-    checks.extend(database(&state_dir, !matches!(answers, GatewayProbe::Nothing)));
+    checks.extend(match config.as_ref().map(|config| &config.acp.control_plane) {
+        Some(ControlPlane { store: StoreKind::Postgres, postgres, .. }) => {
+            server_checks(postgres.clone()).await
+        }
+        _ => database(&state_dir, !matches!(answers, GatewayProbe::Nothing)),
+    });
     if let GatewayProbe::Status(status) = answers {
         checks.extend(status.config.as_ref().and_then(|loaded| edited(loaded, &state_dir)));
         supervisor_socket = status.supervisor.socket.into();
@@ -317,6 +324,12 @@ fn stored(store: &StoreView) -> Vec<Check> {
         checks.push(failed("records", text));
     }
     checks
+}
+
+/// Checks the server of a PostgreSQL store.
+async fn server_checks(settings: PostgresStore) -> Vec<Check> {
+    let checked = tokio::task::spawn_blocking(move || server::check(&settings)).await;
+    checked.unwrap_or_else(|_| vec![failed("store server", "the check panicked")])
 }
 
 /// Checks the database file. Read-only, so also valid while a gateway runs.

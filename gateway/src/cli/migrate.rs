@@ -6,7 +6,7 @@ mod usage;
 use crate::cli::agents::agents_of;
 use crate::cli::config::{ConfigArgs, read};
 use crate::cli::output::{CliError, CliResult, Out, now_ms};
-use crate::cli::{GlobalArgs, usage as usage_error};
+use crate::cli::{GlobalArgs, cell, usage as usage_error};
 use crate::runtime::agents::Agents;
 use crate::runtime::local_lookup;
 use crate::runtime::profiles::Profiles as _;
@@ -91,6 +91,11 @@ pub(crate) fn run(global: &GlobalArgs, verb: &MigrateCommand, out: &mut Out) -> 
     let state_dir = global.state_dir()?;
     let from = args.source_dir()?;
     let (loaded, _) = read(&state_dir, &args.config, None)?;
+    cell::refuse(
+        &state_dir,
+        &args.config,
+        "Import into a new state directory with SQLite, and move that: `store move`.",
+    )?;
     let import = OpenclawImport::open(&state_dir, args.dry_run).map_err(store_failed)?;
     usage::refuse_used_source(&from)?;
     let read = sources::read_sources(&from, &state_dir, now_ms());

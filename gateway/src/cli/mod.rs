@@ -5,6 +5,7 @@ mod acpx;
 pub(crate) mod adopt;
 pub(crate) mod agent_trial;
 mod agents;
+pub(crate) mod cell;
 pub(crate) mod chat;
 pub(crate) mod config;
 mod console;

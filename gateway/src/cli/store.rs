@@ -1,19 +1,21 @@
 //! `store`: checks, reads, backs up and restores the control plane's database. Works without a running
 //! gateway, and stops none.
 
-use crate::cli::GlobalArgs;
+use crate::app::store::{Cell, read_cell};
 use crate::cli::config::{self, ConfigArgs};
 use crate::cli::output::{CliError, CliResult, Out, age, now_ms, table};
+use crate::cli::{GlobalArgs, cell};
 use crate::ops::retention;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_store::backup::{BackupProgress, Progress};
 use acp_store::check::{self, CheckReport};
 use acp_store::compact::{self, CompactReport};
+use acp_store::move_rows::{self, MoveCell, MoveReport};
 use acp_store::retention::PruneRule;
 use acp_store::salvage::{self, Salvage};
 use acp_store::{StoreError, backup, offline, restore};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -51,6 +53,8 @@ pub(crate) enum StoreCommand {
     },
     /// Prune the journal by its retention, and give free pages back to the disk; the gateway must be stopped
     Compact(CompactArgs),
+    /// Move the control plane into a cell of a PostgreSQL server, or back into a file; the gateway must be stopped
+    Move(MoveArgs),
     /// Continue with a database that was rolled back to an older state, and accept the loss of newer data;
     /// the gateway must be stopped
     AcceptLoss,
@@ -70,6 +74,28 @@ pub(crate) struct CompactArgs {
     keep_turns: Option<u64>,
     #[command(flatten)]
     config: ConfigArgs,
+}
+
+/// `store move`
+#[derive(Debug, Args)]
+pub(crate) struct MoveArgs {
+    /// Where to move it
+    #[arg(long, value_enum, value_name = "STORE")]
+    to: MoveTarget,
+    /// Show only what would be moved; changes nothing
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    config: ConfigArgs,
+}
+
+/// Target of `store move`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MoveTarget {
+    /// The server and cell of `acp.control_plane.postgres`
+    Postgres,
+    /// `gateway.db` in the state directory
+    Sqlite,
 }
 
 impl CompactArgs {
@@ -107,13 +133,41 @@ pub(crate) fn run(global: &GlobalArgs, verb: &StoreCommand, out: &mut Out) -> Cl
     if !dir.is_dir() && !matches!(verb, StoreCommand::Restore { .. }) {
         return Err(super::usage(format!("{} is not a directory", dir.display())).into());
     }
+    let default = ConfigArgs::of_environment();
+    if let Some((config, instead)) = instead(verb, &default) {
+        cell::refuse(&dir, config, instead)?;
+    }
     match verb {
         StoreCommand::Check { quick } => check_store(&dir, *quick, out),
         StoreCommand::Sessions { all } => listed(&dir, *all, out),
         StoreCommand::Backup { file, replace } => run_backup(&dir, file, *replace, out),
         StoreCommand::Restore { file } => run_restore(&dir, file, out),
         StoreCommand::Compact(args) => run_compact(&dir, args, out),
+        StoreCommand::Move(args) => run_move(&dir, args, out),
         StoreCommand::AcceptLoss => run_accept_loss(&dir, out),
+    }
+}
+
+/// What to do instead of a command on the database file where the control plane is in PostgreSQL, and where the command finds
+/// the configuration.
+fn instead<'a>(verb: &'a StoreCommand, default: &'a ConfigArgs) -> Option<(&'a ConfigArgs, &'static str)> {
+    let text = match verb {
+        StoreCommand::Check { .. } => {
+            "`acp-gateway doctor` checks the server and the rules of the rows; the server checks its pages (pg_amcheck)."
+        }
+        StoreCommand::Sessions { .. } => "`acp-gateway sessions list --all` lists the sessions.",
+        StoreCommand::Backup { .. } => "Use `pg_dump -n SCHEMA`, or the backups of the server.",
+        StoreCommand::Restore { .. } => {
+            "Stop the gateway, and restore a backup of the server: `pg_restore`, or its point-in-time recovery."
+        }
+        StoreCommand::Compact(_) => {
+            "The gateway prunes the journal by its retention, and the server reuses the space (autovacuum)."
+        }
+        StoreCommand::Move(_) | StoreCommand::AcceptLoss => return None,
+    };
+    match verb {
+        StoreCommand::Compact(args) => Some((&args.config, text)),
+        _ => Some((default, text)),
     }
 }
 
@@ -254,8 +308,57 @@ fn format_compact(report: &CompactReport, prunes: bool) -> String {
     format!("{pruned} {space}")
 }
 
+fn run_move(dir: &Path, args: &MoveArgs, out: &mut Out) -> CliResult {
+    let (loaded, _) = config::read(dir, &args.config, None)?;
+    let Cell { address, allow_loss } = read_cell(&loaded.config.acp.control_plane.postgres)?;
+    let with = MoveCell { address: &address, allow_loss };
+    let report = match (args.to, args.dry_run) {
+        (to, true) => move_rows::preview(dir, with, to == MoveTarget::Postgres).map_err(failed)?,
+        (MoveTarget::Postgres, false) => {
+            with_progress(out, |progress| move_rows::to_cell(dir, with, progress))?
+        }
+        (MoveTarget::Sqlite, false) => {
+            with_progress(out, |progress| move_rows::to_file(dir, with, progress))?
+        }
+    };
+    out.show(&report, |report| format_move(report, args.to))
+}
+
+fn format_move(report: &MoveReport, target: MoveTarget) -> String {
+    let MoveReport { to, dry_run, finished_earlier, tables, kept } = report;
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    if *dry_run {
+        return format!(
+            "{rows} rows of {} tables would be moved to {to}. Nothing was changed.",
+            tables.len()
+        );
+    }
+    let mut text = if *finished_earlier {
+        format!("The earlier move to {to} is finished.")
+    } else {
+        format!("{rows} rows of {} tables were moved to {to}.", tables.len())
+    };
+    if let Some(kept) = kept {
+        text.push_str(&format!(" The database file is kept as {}.", kept.display()));
+    }
+    let store = match target {
+        MoveTarget::Postgres => "postgres",
+        MoveTarget::Sqlite => "sqlite",
+    };
+    text.push_str(&format!(
+        "\nSet in gateway.toml, then start the gateway:\n\n[acp.control_plane]\nstore = \"{store}\""
+    ));
+    text
+}
+
 fn run_accept_loss(dir: &Path, out: &mut Out) -> CliResult {
-    let offline::AcceptedLoss { note, uncertain } = offline::accept_loss(dir, now_ms()).map_err(failed)?;
+    let accepted = match cell::read_configured(dir, &ConfigArgs::of_environment())? {
+        None => offline::accept_loss(dir, now_ms()),
+        Some(Cell { address, allow_loss }) => {
+            offline::accept_loss_in_cell(dir, &address, allow_loss, now_ms())
+        }
+    };
+    let offline::AcceptedLoss { note, uncertain } = accepted.map_err(failed)?;
     let view = AcceptLossOutput {
         epoch: note.epoch,
         event_id: note.event_id,
@@ -296,6 +399,7 @@ fn with_progress<T>(
         } else {
             out.note(&match progress {
                 Progress::Copied { pages, pages_total } => format!("{pages} of {pages_total} pages"),
+                Progress::Moved { rows_copied, rows_total } => format!("{rows_copied} of {rows_total} rows"),
                 Progress::Pruned { rows } => format!("{rows} rows pruned"),
             })
         };

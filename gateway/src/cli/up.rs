@@ -11,6 +11,7 @@ use crate::app;
 use crate::app::signals::{ServiceSignals, SighupAction};
 use crate::channel::ChannelAdapter;
 use crate::cli::agents::{agents_found_here, agents_of, exe};
+use crate::cli::cell;
 use crate::cli::output::{CliError, CliResult, Out, print_message, unless_closed};
 use crate::cli::serve::{ServeArgs, ServeMode, make_private, prepare, sibling, supervisor_dir};
 use crate::cli::service::unit_of;
@@ -21,8 +22,7 @@ use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
 use acp_shared::protocol::{Hello, Marks, Reply, Request, Role};
-use acp_store::identity::StateDirLocation;
-use acp_store::{Durability, Store, StoreError};
+use acp_store::{Durability, Store};
 use clap::Args;
 use lock::{RunningUp, UpLock, own_supervisor_runs};
 use rustix::process::{Pid, Signal};
@@ -63,6 +63,10 @@ Examples:
 Exit codes of `up -d`: 0 if it is up, also if it was up before; 1 if it could not be started, and then nothing of it is left,
 or if the gateway that runs has lost its supervisor. `up` in the foreground exits with 1 if another gateway runs on the state
 directory. SIGHUP reloads the configuration.";
+
+/// What to do instead of `up` with PostgreSQL.
+const CELL_INSTEAD: &str = "`up` serves the embedded database, but acp.control_plane.store is \"postgres\": install the services \
+    (`acp-gateway service install`), or run `acp-supervisor serve` and `acp-gateway serve`";
 
 /// `up`
 #[derive(Debug, Args)]
@@ -118,6 +122,9 @@ pub(crate) async fn run(
     channels: Vec<Arc<dyn ChannelAdapter>>,
     out: &mut Out,
 ) -> CliResult {
+    if cell::configured(&global.state_dir()?, &args.serve.config).is_some() {
+        return Err(super::usage(CELL_INSTEAD).into());
+    }
     if args.detach {
         return detached::run(global, args, out).await;
     }
@@ -276,16 +283,13 @@ fn command_to_type(exe: &Path, path: &[PathBuf], here: &Path) -> String {
 /// Builds the Hello of the gateway of this state directory, one epoch after the one that ended.
 async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Failure> {
     let dir = state_dir.to_owned();
-    let opened = tokio::task::spawn_blocking(move || {
-        let store = Store::open(&dir, Durability::Full)?;
-        Ok::<_, StoreError>((store, StateDirLocation::of(&dir)?))
-    });
+    let opened = tokio::task::spawn_blocking(move || Store::open(&dir, Durability::Full));
     let opened = opened.await.map_err(|error| inside("cannot open the state directory", &error))?;
-    let (store, home) = opened.map_err(Failure::from)?;
+    let store = opened.map_err(Failure::from)?;
     let marks = store.marks().await;
     store.close().await;
     let marks = marks.map_err(Failure::from)?;
-    Ok((hello_at(socket, gateway_role(store.identity(), home)), marks))
+    Ok((hello_at(socket, gateway_role(store.identity())), marks))
 }
 
 async fn ask(socket: &Path, body: Request) -> Result<Reply, ConnError> {

@@ -15,8 +15,11 @@ const CHECK_INTERVAL_MS: u64 = 24 * 3_600_000;
 const FIRST_CHECK_MS: u64 = 60_000;
 
 /// Runs the checks: daily, and soon after the start if the file was too large to be checked when it was
-/// opened.
+/// opened. A database server checks its pages itself.
 pub(crate) async fn watch(store: Store, metrics: Metrics, stop: CancellationToken) {
+    if !store.has_file() {
+        return;
+    }
     let (bytes, _) = gauges::sizes(store.dir());
     let mut wait_ms = if bytes > CHECKED_FIRST_BYTES { FIRST_CHECK_MS } else { CHECK_INTERVAL_MS };
     loop {

@@ -113,7 +113,7 @@ impl MetricsEndpoint {
             set(&now.disk_free_bytes, free);
             set(&now.disk_size_bytes, size);
         }
-        let (database, log) = gauges::sizes(self.store.dir());
+        let (database, log) = self.store.sizes().await?;
         set(&now.database_bytes, database);
         set(&now.log_bytes, log);
         Ok(())

@@ -241,7 +241,7 @@ async fn superseded_actor_is_not_rebuilt() {
     assert_eq!(world.prompt().await.unwrap_err().code, Code::StoreUnavailable);
     let key = world.key.clone();
     let newer = world.store.write("repair and claim", move |tx| {
-        tx.sqlite().execute_batch("DROP TRIGGER broken")?;
+        tx.sqlite().unwrap().execute_batch("DROP TRIGGER broken")?;
         acp_store::sessions::next_epoch(tx, &key)
     });
     let newer = newer.await.unwrap();
@@ -370,7 +370,11 @@ async fn session_with_unreadable_rows_is_blocked_and_reported() {
     let world = world().await;
     let set = async |text: &'static str| {
         let sql = "UPDATE acp_leases SET spawn_json = CASE ?1 WHEN '' THEN substr(spawn_json, 2) ELSE ?1 || spawn_json END";
-        world.store.write("set", move |tx| Ok(tx.sqlite().execute(sql, [text]).map(drop)?)).await.unwrap();
+        world
+            .store
+            .write("set", move |tx| Ok(tx.sqlite().unwrap().execute(sql, [text]).map(drop)?))
+            .await
+            .unwrap();
     };
     // The JSON has one extra letter.
     set("x").await;

@@ -13,7 +13,6 @@ use acp_shared::protocol::{
 };
 use acp_shared::redact::Secret;
 use acp_store::GatewayIdentity;
-use acp_store::identity::StateDirLocation;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -508,11 +507,12 @@ pub(crate) fn hello(role: Role) -> Hello {
 }
 
 /// Builds the role of the gateway with this identity and state directory.
-pub(crate) fn gateway_role(identity: &GatewayIdentity, home: StateDirLocation) -> Role {
+pub(crate) fn gateway_role(identity: &GatewayIdentity) -> Role {
+    let home = &identity.home;
     Role::Gateway {
         instance_id: identity.instance_id,
         epoch: identity.epoch,
-        home: Home { machine_id: home.machine_id, dev: home.dev, ino: home.ino },
+        home: Home { machine_id: home.machine_id.clone(), dev: home.dev, ino: home.ino },
     }
 }
 

@@ -1,7 +1,10 @@
 //! Checks beyond types: bounds of numbers and consistency between values.
 
 use super::channels::{FilesConfig, Project, ThreadBindings};
-use super::{AcpxBackend, AgentConfig, Backend, Channels, Config, bindings, mcp, northbound, notify};
+use super::{
+    AcpxBackend, AgentConfig, Backend, Channels, Config, ControlPlane, PostgresStore, StoreKind, bindings,
+    mcp, northbound, notify,
+};
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -46,6 +49,8 @@ pub fn check(config: &Config) -> KeyProblems {
     for (path, value) in [
         ("acp.default_cwd", &acp.default_cwd),
         ("acp.control_plane.store_path", &acp.control_plane.store_path),
+        ("acp.control_plane.postgres.address_file", &acp.control_plane.postgres.address_file),
+        ("acp.control_plane.postgres.ca_file", &acp.control_plane.postgres.ca_file),
         ("supervisor.socket", &config.supervisor.socket),
         ("supervisor.secret_file", &config.supervisor.secret_file),
     ] {
@@ -65,6 +70,7 @@ pub fn check(config: &Config) -> KeyProblems {
         absolute(&mut found, key("acp.additional_directories"), Some(dir));
     }
     allow_list(&mut found, key("acp.env_allow"), &acp.env_allow);
+    check_store(&mut found, &acp.control_plane);
     check_stream(&mut found, config);
     check_backend(&mut found, config);
     bindings::check(&mut found, config);
@@ -209,6 +215,31 @@ fn check_limits(found: &mut KeyProblems, at: impl Fn(&str) -> Vec<String>, value
     let bounds = [INIT_MS, GRACE_MS, GRACE_MS, KILL_MS, QUEUE_RUNS];
     for ((name, value), bounds) in names.into_iter().zip(values).zip(bounds) {
         optional(found, at(name), value, bounds);
+    }
+}
+
+/// Checks what a PostgreSQL store needs, and refuses settings without a meaning there.
+fn check_store(found: &mut KeyProblems, plane: &ControlPlane) {
+    let postgres = &plane.postgres;
+    if !PostgresStore::is_cell(&postgres.cell) {
+        let text = format!(
+            "{:?} is not the name of a cell: use at most {} lower-case letters, digits and _",
+            postgres.cell,
+            PostgresStore::CELL_BYTES_MAX
+        );
+        found.push((key("acp.control_plane.postgres.cell"), text));
+    }
+    if plane.store == StoreKind::Sqlite {
+        return;
+    }
+    if postgres.address_file.is_none() {
+        let text = "is required by store = \"postgres\": the path of a file of mode 0600 with the connection URL, \
+            postgres://USER:PASSWORD@HOST:PORT/DATABASE";
+        found.push((key("acp.control_plane.postgres.address_file"), text.to_owned()));
+    }
+    if plane.store_path.is_some() {
+        let text = "has no meaning with store = \"postgres\", which has no file: remove the key";
+        found.push((key("acp.control_plane.store_path"), text.to_owned()));
     }
 }
 

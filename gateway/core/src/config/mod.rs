@@ -218,6 +218,8 @@ impl Default for Runtime {
 pub enum StoreKind {
     /// SQLite in WAL mode.
     Sqlite,
+    /// A cell of a PostgreSQL server.
+    Postgres,
 }
 
 /// Durability of a commit.
@@ -234,12 +236,14 @@ pub enum Durability {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControlPlane {
-    /// Storage kind. Default: `sqlite`, the only one; others are refused. Source: `acp.controlPlane.store`.
+    /// Storage kind: `sqlite` or `postgres`. Default: `sqlite`. Source: `acp.controlPlane.store`.
     pub store: StoreKind,
+    /// `acp.control_plane.postgres.*`: server and cell of the kind `postgres`.
+    pub postgres: PostgresStore,
     /// Path of the database file: `gateway.db` in the state directory, next to its lock. A gateway refuses to
     /// start with another path. Default: none. Source: `acp.controlPlane.storePath`.
     pub store_path: Option<PathBuf>,
-    /// Durability of a commit. Default: `full`. Ours.
+    /// Durability of a commit of SQLite. Default: `full`. Ours.
     pub durability: Durability,
     /// `acp.control_plane.recovery.*`.
     pub recovery: Recovery,
@@ -251,11 +255,43 @@ impl Default for ControlPlane {
     fn default() -> Self {
         Self {
             store: StoreKind::Sqlite,
+            postgres: PostgresStore::default(),
             store_path: None,
             durability: Durability::Full,
             recovery: Recovery::default(),
             checkpoint: Checkpoint::default(),
         }
+    }
+}
+
+/// `acp.control_plane.postgres.*`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PostgresStore {
+    /// File with the connection URL of the server, for this user alone. Default: none, required by the kind `postgres`. Ours.
+    pub address_file: Option<PathBuf>,
+    /// Name of the cell: a schema `acp_NAME` of the database, served by one gateway at a time. Default: `main`. Ours.
+    pub cell: String,
+    /// Accepts a server without a synchronous standby, whose loss can lose acknowledged work. Default: false. Ours.
+    pub allow_loss: bool,
+    /// PEM file with the authority of the server's certificate. Default: none, the public authorities. Ours.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl Default for PostgresStore {
+    fn default() -> Self {
+        Self { address_file: None, cell: "main".to_owned(), allow_loss: false, ca_file: None }
+    }
+}
+
+impl PostgresStore {
+    /// Maximum length of the name of a cell: PostgreSQL's names have at most 63 bytes.
+    pub const CELL_BYTES_MAX: usize = 40;
+
+    /// True for the name of a cell: lower-case letters, digits and `_`.
+    pub fn is_cell(name: &str) -> bool {
+        let is_letter = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == b'_';
+        !name.is_empty() && name.len() <= Self::CELL_BYTES_MAX && name.bytes().all(is_letter)
     }
 }
 

@@ -127,6 +127,7 @@ impl InboundService {
                     _held: Box::new(hold),
                 });
             }
+            Ok(Err(error @ StoreError::OutcomeUnknown)) => ReserveOutcome::Unknown { why: error.to_string() },
             Ok(Err(error)) => ReserveOutcome::NotReserved { why: error.to_string() },
             Ok(Ok(None)) | Err(_) => ReserveOutcome::NotReserved { why: "its database is busy".to_owned() },
         };

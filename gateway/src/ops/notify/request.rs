@@ -1,5 +1,6 @@
 //! Requests of a webhook, with the headers and the signature of Standard Webhooks.
 
+use crate::util::private_file::read_private;
 use acp_core::api::WebhookBody;
 use acp_core::config::NotifyTarget;
 use acp_core::event::EventRow;
@@ -10,8 +11,6 @@ use data_encoding::BASE64;
 use reqwest::redirect::Policy;
 use ring::hmac;
 use serde_json::value::RawValue;
-use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -139,19 +138,7 @@ pub(super) fn sign(secret: &[u8], id: &str, timestamp: &str, body: &str) -> Stri
 /// Reads the secret of a target. Blocks.
 pub(super) fn read_secret(path: &Path) -> Result<Vec<u8>, WebhookError> {
     let wrong = |why: String| WebhookError::Secret { path: path.to_owned(), why };
-    // Checked on the open file, so that it cannot be exchanged in between; a pipe does not block the start.
-    let opened = std::fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
-    let file = opened.map_err(|error| wrong(error.to_string()))?;
-    let meta = file.metadata().map_err(|error| wrong(error.to_string()))?;
-    if !meta.is_file() {
-        return Err(wrong("is not a regular file".to_owned()));
-    }
-    if meta.mode() & 0o077 != 0 {
-        return Err(wrong(format!("must be readable by its owner alone: chmod 600 {}", path.display())));
-    }
-    let mut text = String::new();
-    let limit = SECRET_BYTES_MAX as u64 * 2;
-    file.take(limit).read_to_string(&mut text).map_err(|error| wrong(error.to_string()))?;
+    let text = read_private(path, SECRET_BYTES_MAX as u64 * 2).map_err(&wrong)?;
     let text = text.trim();
     let secret = match text.strip_prefix(SECRET_PREFIX) {
         Some(encoded) => BASE64

@@ -154,8 +154,8 @@ async fn part_with_unavailable_file_is_not_sent() {
         channel.hang_started.notified().await;
         driver.kill().await;
         let corrupt = move |tx: &acp_store::Tx<'_>| {
-            tx.sqlite().execute_batch(damage)?;
-            tx.sqlite().execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
+            tx.sqlite().unwrap().execute_batch(damage)?;
+            tx.sqlite().unwrap().execute("UPDATE acp_delivery_part SET state = ?1", [state])?;
             Ok(())
         };
         store.write("corrupt", corrupt).await.unwrap();
@@ -179,7 +179,7 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
     let corrupt = |tx: &acp_store::Tx<'_>| {
         const SQL: &str = "INSERT INTO acp_binding_style (binding_key, from_session_seq, style_json, created_at) \
             SELECT binding_key, 0, '{}', 0 FROM acp_bindings";
-        Ok(tx.sqlite().execute_batch(SQL)?)
+        Ok(tx.sqlite().unwrap().execute_batch(SQL)?)
     };
     store.write("corrupt", corrupt).await.unwrap();
     let metrics = Metrics::default();
@@ -194,7 +194,8 @@ async fn conversation_with_unreadable_rows_is_blocked_and_reported() {
         "{named:?}"
     );
     driver.stop().await;
-    let repair = |tx: &acp_store::Tx<'_>| Ok(tx.sqlite().execute_batch("DELETE FROM acp_binding_style")?);
+    let repair =
+        |tx: &acp_store::Tx<'_>| Ok(tx.sqlite().unwrap().execute_batch("DELETE FROM acp_binding_style")?);
     store.write("repair", repair).await.unwrap();
     run_pass_with(&store, &channel, id, metrics.clone()).await;
     assert_eq!((sent(&channel).len(), metrics.blocked_items().listed()), (1, Vec::new()));

@@ -88,13 +88,17 @@ async fn failed_scan_is_repeated_over_all_bindings() {
     let key = SessionKey::parse("agent:demo:acp:1").unwrap();
     spawn(&store, session_row(&key), Some(binding_row(&key, &conversation("c")))).await;
     store
-        .write("break", |tx| Ok(tx.sqlite().execute_batch("ALTER TABLE acp_bindings RENAME TO broken")?))
+        .write("break", |tx| {
+            Ok(tx.sqlite().unwrap().execute_batch("ALTER TABLE acp_bindings RENAME TO broken")?)
+        })
         .await
         .unwrap();
     let (mut scope, cursors) = (ScanScope::default(), BindingCursors::new());
     assert_eq!(read(&mut scope, &store, &cursors).await, [""; 0]);
     store
-        .write("repair", |tx| Ok(tx.sqlite().execute_batch("ALTER TABLE broken RENAME TO acp_bindings")?))
+        .write("repair", |tx| {
+            Ok(tx.sqlite().unwrap().execute_batch("ALTER TABLE broken RENAME TO acp_bindings")?)
+        })
         .await
         .unwrap();
     assert_eq!(read(&mut scope, &store, &cursors).await, ["c"]);

@@ -16,7 +16,7 @@ const LEASE: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 async fn sql(store: &Store, text: &str, values: impl rusqlite::Params + Send + 'static) {
     let text = text.to_owned();
-    store.write("sql", move |tx| Ok(tx.sqlite().execute(&text, values).map(drop)?)).await.unwrap();
+    store.write("sql", move |tx| Ok(tx.sqlite().unwrap().execute(&text, values).map(drop)?)).await.unwrap();
 }
 
 fn person(name: &str) -> Option<ResolvedBy> {
