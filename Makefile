@@ -39,7 +39,7 @@ PARTS = "$(PROGRAMS)" "$(TARGET_DIR)/man" "$(TARGET_DIR)/completions"
 PACK = STRIPPED=$(if $(BUILT),,1) VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE_EPOCH)
 
 .DEFAULT_GOAL := help
-.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-browser test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
+.PHONY: help up build install sbom tarball deb image test-install test-vm-services wrapper man completions check test test-foreign test-browser test-postgres test-foreign-nightly test-vm picture nightly replay mutants bench bench-wrapper fmt lint fuzz fuzz-planted deny strip reproducible
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-20s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -141,6 +141,19 @@ test-browser: ## Run the modules of the web console in Node, and the console in 
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 --nocapture quality_foreign::
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test console -- --ignored --test-threads=1 foreign:: --skip quality_foreign::
 
+# Tests of the store that are about SQLite's files.
+OF_SQLITE = opening:: safety:: failed_group_commit_ full_disk_is_ idle_store_makes_ repeated_queries_read_ age_without_rows_ compact
+
+test-postgres: ## Run the tests that need a PostgreSQL server (Debian's, unpacked into target/foreign, where none is installed): kills and promotion of servers, the schema and its functions against SQLite's, the tests of the store on both, cells that are taken and servers that are lost, gateways on a server
+	$(CARGO) build --locked --workspace --bins
+	tests/postgres/install.sh "$(TARGET_DIR)/foreign"
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --test-threads=1 foreign::
+ifeq ($(NEXTEST),yes)
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" "$(TARGET_DIR)/debug/with-postgres" $(CARGO) nextest run --locked --workspace --lib --profile $(NEXTEST_PROFILE) -E 'package(acp-store) and not ($(foreach name,$(OF_SQLITE),test($(name)) or) none())'
+else
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" "$(TARGET_DIR)/debug/with-postgres" $(CARGO) test --locked -p acp-store --lib -- $(OF_SQLITE:%=--skip %)
+endif
+
 test-foreign-nightly: ## Install Gemini CLI and Mistral Vibe into target/foreign/nightly and run them through the gateway, and a session whose agent npx downloads
 	$(CARGO) build --locked --workspace --bins
 	tests/foreign/install-nightly.sh "$(TARGET_DIR)/foreign"
@@ -170,7 +183,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
-nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10 losses of a PostgreSQL primary, 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal
@@ -178,6 +191,8 @@ nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightl
 	ACP_OPENAPI_SECONDS=600 $(CARGO) test --locked -p acp-tests --test rest -- --exact --nocapture fuzz::every_answer_to_a_generated_request_is_documented
 	ACP_OPENAPI_SECONDS=600 $(CARGO) test --locked -p acp-tests --test rest -- --ignored --nocapture foreign::nightly_
 	ACP_MEMORY_UPDATES=1000000 $(CARGO) test --locked -p acp-tests --test floods -- --exact --nocapture memory::heavy_many_updates_are_bounded
+	tests/postgres/install.sh "$(TARGET_DIR)/foreign"
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_POSTGRES_LOSSES=10 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture engine::foreign::loss_of_the_primary_loses_no_acknowledged_row
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
 	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked --workspace --test real heavy_soak -- --nocapture

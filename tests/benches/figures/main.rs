@@ -6,8 +6,8 @@
 //! suite.
 //!
 //! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`; `plane` for
-//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale` runs
-//! only if it is named), `--check`.
+//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale` and
+//! `engines` run only if they are named), `--check`.
 
 mod acpx;
 mod api;
@@ -50,11 +50,11 @@ fn main() -> ExitCode {
             "--bench" => {}
             "--check" => check = true,
             "plane" => wanted.extend(plane::PARTS),
-            part if PARTS.contains(&part) || plane::PARTS.contains(&part) || part == plane::SCALE => {
+            part if PARTS.contains(&part) || plane::PARTS.contains(&part) || plane::NAMED.contains(&part) => {
                 wanted.push(part);
             }
             other => {
-                let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS, &[plane::SCALE]].concat();
+                let parts = [PARTS.as_slice(), &["plane"], &plane::PARTS, &plane::NAMED].concat();
                 eprintln!("{other}: expected --check or one of {}", parts.join(", "));
                 return ExitCode::from(2);
             }

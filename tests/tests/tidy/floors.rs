@@ -224,14 +224,17 @@ fn packages_name_only_packages_below_them() {
     assert_none("a package names lower packages only (PACKAGES)", &violations);
 }
 
-/// Names of the engine in a file of the gateway outside of [`ENGINE`] and of tests: rusqlite and its connection.
+/// Names of an engine in a file of the gateway outside of [`ENGINE`], the connections to PostgreSQL and tests: rusqlite and its
+/// connection, and tokio-postgres.
 fn engine_named(source: &Source) -> Vec<String> {
     let engine = ENGINE.map(|module| format!("gateway/store/src/{module}.rs"));
-    if engine.contains(&source.path) {
+    if engine.contains(&source.path) || source.path.starts_with("gateway/store/src/postgres/") {
         return Vec::new();
     }
     let named = source.named();
-    let paths = named.iter().filter(|named| named.segments.iter().any(|name| name.starts_with("rusqlite")));
+    let paths = named.iter().filter(|named| {
+        named.segments.iter().any(|name| name.starts_with("rusqlite") || name.starts_with("tokio_postgres"))
+    });
     let calls = (1..).zip(source.text.lines()).filter(|(_, text)| text.contains(".sqlite()"));
     paths
         .map(|named| named.line)

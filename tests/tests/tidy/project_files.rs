@@ -5,7 +5,7 @@ use crate::source::{Source, sources};
 use crate::words::calls;
 
 /// Files and directories of the gateway's code that may use the file system, with the purpose.
-const ALLOWED: [(&str, &str); 9] = [
+const ALLOWED: [(&str, &str); 10] = [
     ("cli/", "commands of a user, configuration and logs"),
     ("app/signals.rs", "the terminal, to know whether it is gone"),
     ("api/socket.rs", "the socket"),
@@ -13,7 +13,8 @@ const ALLOWED: [(&str, &str); 9] = [
     ("util/random.rs", "random bytes of the kernel"),
     ("supervisor/mod.rs", "the secret beside the supervisor's socket"),
     ("channel/discord/settings.rs", "the file of a bot's token"),
-    ("ops/notify/request.rs", "the file of a webhook's secret"),
+    ("app/store.rs", "the authorities of a database server"),
+    ("util/private_file.rs", "files of webhooks' secrets and of the database server's address"),
     ("runtime/local_lookup.rs", "commands that run without a gateway"),
 ];
 /// Modules for files.

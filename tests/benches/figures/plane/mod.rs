@@ -3,6 +3,7 @@
 
 mod boot;
 mod crowd;
+mod engines;
 mod ground;
 mod line;
 mod memory;
@@ -19,7 +20,11 @@ use plain::Plain;
 /// Names of all parts, in their order.
 pub(crate) const PARTS: [&str; 5] = ["prompts", "streams", "lines", "idle", "boot"];
 /// The part that runs only if it is named: it takes minutes and gigabytes.
-pub(crate) const SCALE: &str = "scale";
+const SCALE: &str = "scale";
+/// The part that needs a PostgreSQL, and runs only if it is named.
+const ENGINES: &str = "engines";
+/// The parts that run only if they are named.
+pub(crate) const NAMED: [&str; 2] = [SCALE, ENGINES];
 /// The parts that share a gateway.
 const TOGETHER: [&str; 3] = ["prompts", "streams", "lines"];
 
@@ -44,6 +49,9 @@ pub(crate) fn measure(wanted: &[&str], report: &mut Report) {
     }
     if wanted.contains(&"boot") {
         boot::measure(report);
+    }
+    if wanted.contains(&ENGINES) {
+        engines::measure(report);
     }
     if wanted.contains(&SCALE) {
         scale::measure(report);

@@ -1,0 +1,3 @@
+//! Ownership of a cell: see [`foreign`].
+
+mod foreign;

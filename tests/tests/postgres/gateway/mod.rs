@@ -1,0 +1,3 @@
+//! Gateways whose control plane is in a cell.
+
+mod foreign;
