@@ -31,7 +31,10 @@ pub(crate) fn of_store() -> BTreeSet<String> {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
-            if name.ends_with(".rs") && !OF_ONE_ENGINE.contains(&name.as_str()) {
+            if name.ends_with(".rs")
+                && !name.ends_with("_tests.rs")
+                && !OF_ONE_ENGINE.contains(&name.as_str())
+            {
                 found.visit_file(&syn::parse_file(&fs::read_to_string(&path).unwrap()).unwrap());
             }
         }
