@@ -132,6 +132,7 @@ pub(crate) fn places(key: &str) -> Vec<(&'static str, String, &'static str)> {
         ("processes", heading("#/processes"), "document.querySelector('main .lease')"),
         ("health", heading("#/health"), "document.querySelectorAll('main .check-row').length > 8"),
         ("answers", heading("#/audit"), "document.querySelector('main h1')?.innerText === 'Answers'"),
+        ("more", heading("#/more"), "document.querySelector('main .menu-page')"),
         ("tokens", heading("#/tokens"), "document.querySelector('main h1')?.innerText.startsWith('Tokens')"),
     ]
 }
