@@ -79,7 +79,7 @@ pub(crate) struct CompactArgs {
 /// `store move`
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
-    /// Where to move it
+    /// Target of the move
     #[arg(long, value_enum, value_name = "STORE")]
     to: MoveTarget,
     /// Show only what would be moved; changes nothing

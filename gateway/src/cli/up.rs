@@ -64,7 +64,7 @@ Exit codes of `up -d`: 0 if it is up, also if it was up before; 1 if it could no
 or if the gateway that runs has lost its supervisor. `up` in the foreground exits with 1 if another gateway runs on the state
 directory. SIGHUP reloads the configuration.";
 
-/// What to do instead of `up` with PostgreSQL.
+/// Error of `up` with PostgreSQL.
 const CELL_INSTEAD: &str = "`up` serves the embedded database, but acp.control_plane.store is \"postgres\": install the services \
     (`acp-gateway service install`), or run `acp-supervisor serve` and `acp-gateway serve`";
 

@@ -72,14 +72,14 @@ impl Db {
         }
     }
 
-    /// Closes the connection.
+    /// Closes the connection. A server notices its end.
     ///
     /// # Errors
-    /// Errors of the engine.
+    /// SQLite errors.
     pub fn close(self) -> Result<(), StoreError> {
         match self.engine {
             Engine::Sqlite(sqlite) => sqlite.close().map_err(|(_, error)| error.into()),
-            Engine::Postgres(postgres) => postgres.close(),
+            Engine::Postgres(_) => Ok(()),
         }
     }
 

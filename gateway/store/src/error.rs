@@ -251,7 +251,7 @@ pub enum StoreError {
     CellTaken {
         /// Name of the cell.
         cell: String,
-        /// Process of the server that belongs to it.
+        /// Process of the database server, with its client's address, that holds the lock.
         holder: String,
     },
     /// The state directory has a database file, but the configured store is PostgreSQL.

@@ -451,7 +451,7 @@ impl Store {
         {
             tracing::error!("store writer panicked");
         }
-        // Last, so that nobody takes the cell from commits that still wait.
+        // Last: without renewals another gateway could end commits that still wait for a standby.
         if let Some(owner) = owner
             && tokio::task::spawn_blocking(|| owner.stop()).await.is_err()
         {

@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-/// Tables, each behind those that its rows refer to. `acp_ord` has no rows of its own.
+/// Tables in an order in which no row refers to a later table. `acp_ord` follows from their rows.
 const TABLES: [&str; 25] = [
     "acp_meta",
     "acp_sessions",
@@ -61,8 +61,6 @@ const ORDERED: [(&str, &str); 8] = [
 /// Columns that PostgreSQL numbers.
 const NUMBERED: [(&str, &str); 3] =
     [("acp_events", "event_id"), ("acp_delivery_part", "part_id"), ("console_message", "id")];
-/// Number of rows read at once from PostgreSQL.
-const ROWS_AT_ONCE: usize = 500;
 /// Interval of progress reports, in rows.
 const REPORT_ROWS: u64 = 1_000;
 
@@ -110,7 +108,7 @@ pub fn to_cell(dir: &Path, to: MoveCell<'_>, progress: BackupProgress<'_>) -> Re
     let target = cell::open_owner(address, to.allow_loss)?;
     let shown = address.to_string();
     let mut owner = None;
-    if cell::exists(&target, address)? {
+    if cell::has_schema(&target, address)? {
         target.transaction(|| cell::create(&target, address))?;
         if let Some(kept) = finish_to_cell(&target, dir)? {
             lock.record_cell()?;
@@ -222,7 +220,7 @@ pub fn to_file(
 pub fn preview(dir: &Path, with: MoveCell<'_>, to_cell: bool) -> Result<MoveReport, StoreError> {
     let address = with.address;
     let server = cell::open_owner(address, with.allow_loss)?;
-    let exists = cell::exists(&server, address)?;
+    let exists = cell::has_schema(&server, address)?;
     server.run_all(&format!("SET search_path TO {}", address.schema()))?;
     let (source, to) = if to_cell {
         if exists && !is_empty(&server)? && meta::get(&server, INCOMING)?.is_none() {
@@ -306,7 +304,7 @@ fn put_in_place(ready: &Path, to: &Path, lock: &mut StateLock) -> Result<(), Sto
     lock.record_database()
 }
 
-/// Removes the rows of an interrupted move, whose original went on.
+/// Removes the rows of an interrupted move of the same control plane.
 fn clear_incoming(source: &Db, target: &Db, address: &PgAddress) -> Result<(), StoreError> {
     // Rows of another original may be the only ones that count.
     let is_own = identity::instance_id(target)? == identity::instance_id(source)?;
@@ -322,7 +320,7 @@ fn is_empty(db: &Db) -> Result<bool, StoreError> {
     Ok(has_tables != Some(true) || (count(db, "acp_meta")? == 0 && count(db, "acp_sessions")? == 0))
 }
 
-/// Runs `work` while the source does not change.
+/// Runs `work` on one snapshot of the source.
 fn snapshot<T>(source: &Db, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     source.control(TxControl::BeginRead)?;
     let done = work();
@@ -411,28 +409,11 @@ fn copy_table(source: &Db, target: &Db, table: &str, copied: &mut dyn FnMut()) -
     let select = format!("SELECT {listed} FROM {table}{filter}");
     let mut appender =
         target.append(&format!("INSERT INTO {table} ({listed}) VALUES ({})", places.join(", ")))?;
-    let mut visit = |row: &Row<'_>| {
+    source.visit(&select, &[], |row| {
         append_row(&mut appender, row, columns.len())?;
         copied();
         Ok(ControlFlow::Continue(()))
-    };
-    if source.is_sqlite() {
-        source.visit(&select, &[], visit)?;
-        return appender.finish();
-    }
-    // A query returns all rows at once.
-    source.run(&format!("DECLARE copy_{table} NO SCROLL CURSOR FOR {select}"), &[])?;
-    let fetch = format!("FETCH {ROWS_AT_ONCE} FROM copy_{table}");
-    loop {
-        let mut found = false;
-        source.visit(&fetch, &[], |row| {
-            found = true;
-            visit(row)
-        })?;
-        if !found {
-            break;
-        }
-    }
+    })?;
     appender.finish()
 }
 

@@ -49,7 +49,7 @@ pub(in crate::api) async fn connect(path: &Path) -> io::Result<UnixStream> {
 #[derive(Debug, Clone)]
 pub(super) struct Connections {
     socket: PathBuf,
-    /// The one whose last response was read to its end.
+    /// Idle connection: its last response was read to the end.
     idle: Arc<Mutex<Option<SendRequest<Full<Bytes>>>>>,
 }
 

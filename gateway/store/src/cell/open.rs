@@ -17,7 +17,7 @@ const MIGRATIONS: &[&str] = &[];
 const CELL_TABLE: &str =
     "CREATE TABLE IF NOT EXISTS acp_cell (version BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL DEFAULT now())";
 
-/// Connection of the cell's only writer, and what it found.
+/// Connection of the cell's only writer, and the timeline of its server.
 #[derive(Debug)]
 pub struct OpenedCell {
     /// The connection.
@@ -38,7 +38,7 @@ fn refuse(address: &PgAddress, why: impl Into<String>) -> StoreError {
 /// server. After an error nothing was changed.
 pub fn open_writer(address: &PgAddress, allow_loss: bool, is_known: bool) -> Result<OpenedCell, StoreError> {
     let db = open_owner(address, allow_loss)?;
-    if is_known && !ownership::exists(&db, address)? {
+    if is_known && !ownership::is_used(&db, address)? {
         return Err(refuse(
             address,
             "the cell is missing, but this state directory has used it before: restore it with pg_restore, or use another \
@@ -74,7 +74,7 @@ pub(crate) fn connect(address: &PgAddress, purpose: &str) -> Result<Db, StoreErr
 ///
 /// # Errors
 /// Errors of the server.
-pub(crate) fn exists(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
+pub(crate) fn has_schema(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
     let sql = "SELECT count(*) FROM pg_catalog.pg_namespace WHERE nspname = ?1";
     let found: Option<u64> = db.first(sql, params![address.schema()], |row| row.only())?;
     Ok(found != Some(0))
@@ -85,7 +85,7 @@ pub(crate) fn exists(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
 /// # Errors
 /// [`StoreError::Newer`]; errors of the server.
 pub(crate) fn create(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
-    if !exists(db, address)? {
+    if !has_schema(db, address)? {
         db.run_all(&format!("CREATE SCHEMA {}", address.schema()))?;
     }
     db.run_all(&format!("SET search_path TO {}", address.schema()))?;
@@ -104,7 +104,7 @@ pub fn open_reader(address: &PgAddress) -> Result<Db, StoreError> {
     Ok(db)
 }
 
-/// Refuses a server that is too old, has another encoding, or may lose what it committed.
+/// Refuses a server of an older version, of another encoding, or one that may lose commits.
 pub(crate) fn check_server(db: &Db, address: &PgAddress, allow_loss: bool) -> Result<(), StoreError> {
     let setting = |name: &str| -> Result<String, StoreError> {
         let found = db.first("SELECT current_setting(?1)", params![name], |row| row.only())?;

@@ -10,11 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 use sha2::{Digest, Sha256};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Interval of renewals.
 const RENEW: Duration = Duration::from_secs(2);
-/// Longest wait for the answer to a renewal. A pause, this and a pause again take no longer than [`GIVE_UP`].
+/// Longest wait for the answer to a renewal, a new connection included. A pause, this and a pause again take no longer than
+/// [`GIVE_UP`].
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Time without an answered renewal after which the owner gives up, from before the last answered one on. Less than the ten
 /// seconds of [`renew`].
@@ -73,7 +74,7 @@ pub(crate) fn holder(db: &Db, address: &PgAddress) -> Result<Option<String>, Sto
 
 /// Renews the time of a cell that exists, so that no third gateway finds the time of the former owner.
 fn renew_at_once(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
-    if exists(db, address)? {
+    if is_used(db, address)? {
         let sql = format!(
             "UPDATE {}.acp_cell SET until = clock_timestamp() + interval '10 seconds'",
             address.schema()
@@ -87,7 +88,7 @@ fn renew_at_once(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// Errors of the server.
-pub(super) fn exists(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
+pub(super) fn is_used(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
     let table = format!("{}.acp_cell", address.schema());
     let exists = db.first("SELECT to_regclass(?1) IS NOT NULL", params![table], |row| row.only())?;
     Ok(exists.unwrap_or(false))
@@ -159,7 +160,7 @@ impl OwnerId {
 
 /// True if the owner has not renewed its time. False for a cell without a table.
 fn has_run_out(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
-    if !exists(db, address)? {
+    if !is_used(db, address)? {
         return Ok(false);
     }
     let sql = format!("SELECT until < clock_timestamp() FROM {}.acp_cell", address.schema());
@@ -183,7 +184,8 @@ impl Owner {
         owner: OwnerId,
         health: HealthSender,
     ) -> Result<Self, StoreError> {
-        let renewal = Renewal { db: Some(connect(address)?), address: address.clone(), owner, health };
+        let db = connect(address, Instant::now() + PATIENCE)?;
+        let renewal = Renewal { db: Some(db), address: address.clone(), owner, health };
         #[expect(clippy::disallowed_methods, reason = "nothing is sent: its end is the message")]
         let (stop, stopped) = channel();
         let thread =
@@ -215,11 +217,12 @@ impl Renewal {
         let mut renewed = now();
         while stopped.recv_timeout(RENEW) == Err(RecvTimeoutError::Timeout) {
             let asked = now();
-            if asked.saturating_sub(renewed) >= GIVE_UP {
+            let left = GIVE_UP.saturating_sub(asked.saturating_sub(renewed));
+            if left.is_zero() {
                 tracing::error!(cell = self.address.cell(), "ownership of the cell given up");
                 return self.health.set(StoreHealth::Lost);
             }
-            match self.renew() {
+            match self.renew(Instant::now() + left.min(PATIENCE)) {
                 Ok(true) => renewed = asked,
                 Ok(false) => {
                     tracing::error!(cell = self.address.cell(), "ownership of the cell lost, or its standby");
@@ -232,11 +235,14 @@ impl Renewal {
         }
     }
 
-    fn renew(&mut self) -> Result<bool, StoreError> {
+    fn renew(&mut self, deadline: Instant) -> Result<bool, StoreError> {
         let db = match self.db.take() {
             Some(db) => db,
-            None => connect(&self.address)?,
+            None => connect(&self.address, deadline)?,
         };
+        if let Some(postgres) = db.postgres() {
+            postgres.set_deadline(deadline);
+        }
         let is_owner = renew_as(&db, &self.owner)?;
         self.db = Some(db);
         Ok(is_owner)
@@ -244,9 +250,9 @@ impl Renewal {
 }
 
 /// Opens the connection that renews. The time is nothing to keep, so that no renewal waits for a standby.
-fn connect(address: &PgAddress) -> Result<Db, StoreError> {
+fn connect(address: &PgAddress, deadline: Instant) -> Result<Db, StoreError> {
     let name = format!("acp-host {} owner", address.cell());
-    let db = Db::of_postgres(PgConnection::open(address, &name, Some(PATIENCE))?);
+    let db = Db::of_postgres(PgConnection::open(address, &name, Some(deadline))?);
     db.run_all(&format!(
         "SET search_path TO {}; SET synchronous_commit = local; SET statement_timeout = {}",
         address.schema(),

@@ -6,7 +6,6 @@ use super::values::PgRow;
 use super::{PgAddress, tls};
 use crate::error::StoreError;
 use crate::value::{Params, ToValue, TxControl, Value};
-
 use futures_util::StreamExt as _;
 use futures_util::future::{join, join_all};
 use std::cell::{Cell, RefCell};
@@ -15,10 +14,9 @@ use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
-use tokio_postgres::error::Severity;
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Statement};
 
@@ -52,8 +50,8 @@ const PASSING: [SqlState; 4] = [
 pub(crate) struct PgConnection {
     /// `None` only while it is dropped.
     runtime: Option<Runtime>,
-    /// Longest wait for an answer; `None` waits for as long as the connection stands.
-    patience: Option<Duration>,
+    /// Time after which no call waits for the server; `None` waits for as long as the connection stands.
+    deadline: Cell<Option<Instant>>,
     client: Client,
     address: PgAddress,
     statements: RefCell<HashMap<String, Arc<Prepared>>>,
@@ -90,14 +88,14 @@ impl fmt::Debug for PgConnection {
 }
 
 impl PgConnection {
-    /// Connects. With `patience`, no call waits longer for the server: its connection counts as lost then.
+    /// Connects. After a deadline, no call waits for the server: the connection counts as lost then.
     ///
     /// # Errors
     /// [`StoreError::Server`].
     pub(crate) fn open(
         address: &PgAddress,
         application_name: &str,
-        patience: Option<Duration>,
+        deadline: Option<Instant>,
     ) -> Result<Self, StoreError> {
         let refused =
             |why: String, is_passing| StoreError::Server { address: address.to_string(), why, is_passing };
@@ -123,8 +121,8 @@ impl PgConnection {
             Ok(client)
         };
         let connected = runtime.block_on(async {
-            let longest = patience.unwrap_or(CONNECT_TIMEOUT * 3);
-            tokio::time::timeout(longest, connecting).await
+            let end = deadline.unwrap_or_else(|| Instant::now() + CONNECT_TIMEOUT * 3);
+            tokio::time::timeout_at(end.into(), connecting).await
         });
         let connected = connected
             .map_err(|_| refused("it does not answer. Is the server overloaded?".to_owned(), true))?;
@@ -137,7 +135,7 @@ impl PgConnection {
         })?;
         Ok(Self {
             runtime: Some(runtime),
-            patience,
+            deadline: Cell::new(deadline),
             client,
             address: address.clone(),
             statements: RefCell::default(),
@@ -151,10 +149,11 @@ impl PgConnection {
     fn wait<T>(&self, work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let runtime = self.runtime.as_ref().ok_or(StoreError::Closed)?;
         let result = runtime.block_on(async {
-            match self.patience {
+            match self.deadline.get() {
                 None => work.await,
-                Some(longest) => {
-                    tokio::time::timeout(longest, work).await.unwrap_or(Err(StoreError::ConnectionLost))
+                Some(end) => {
+                    let done = tokio::time::timeout_at(end.into(), work).await;
+                    done.unwrap_or(Err(StoreError::ConnectionLost))
                 }
             }
         });
@@ -162,14 +161,9 @@ impl PgConnection {
         result
     }
 
-    /// Ends the connection.
-    ///
-    /// # Errors
-    /// None; the server notices the end.
-    #[expect(clippy::unnecessary_wraps, reason = "as of the other engine")]
-    pub(crate) fn close(self) -> Result<(), StoreError> {
-        drop(self);
-        Ok(())
+    /// Sets another deadline.
+    pub(crate) fn set_deadline(&self, deadline: Instant) {
+        self.deadline.set(Some(deadline));
     }
 
     /// True after the connection has ended.
