@@ -525,6 +525,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn unknown_outcome_is_not_told_as_a_refusal() {
+        let failure = Failure::from(StoreError::OutcomeUnknown);
+        assert_eq!(failure.detail_code.as_deref(), Some("OUTCOME_UNKNOWN"));
+        assert!(failure.message.contains("may have been accepted"), "{}", failure.message);
+        assert!(Failure::from(StoreError::ConnectionLost).message.contains("Nothing was accepted"));
+    }
+
+    #[test]
     fn errors_that_name_a_file_show_conversations_no_path() {
         let path = || PathBuf::from("/srv");
         let why = || "empty".to_owned();

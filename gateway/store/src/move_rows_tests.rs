@@ -170,6 +170,12 @@ async fn move_that_was_cut_off_is_finished_by_the_next_start_or_begun_again() {
         drop(file);
         let refused = Store::open_cell(&path, &address, true, GroupBounds::default(), clock()).unwrap_err();
         assert!(matches!(refused, StoreError::InFile { .. }), "{refused:?}");
+        // Another control plane does not take the place of these rows.
+        let stranger = tempfile::tempdir().unwrap();
+        let made = Store::open(stranger.path(), Durability::Full).unwrap();
+        runtime.block_on(made.close());
+        let refused = to_cell(stranger.path(), with, &mut |_| {}).unwrap_err();
+        assert!(matches!(refused, StoreError::CellNotEmpty { .. }), "{refused:?}");
         let again = to_cell(&path, with, &mut |_| {}).unwrap();
         assert!(!again.finished_earlier && again.kept.unwrap() != aside);
     };

@@ -1,7 +1,7 @@
 //! Group commit, and isolation of failing transactions (H19).
 
-use super::fixtures::{count, event, insert_session, key, open, open_with};
-use crate::{GroupBounds, Store, StoreError, Tx, meta};
+use super::fixtures::{count, event, insert_session, is_sqlite, key, open, open_with};
+use crate::{GroupBounds, Store, StoreError, Tx, meta, params};
 use acp_core::event::EventKind;
 use acp_core::writes::{ActorFence, Write};
 use futures_util::future::join_all;
@@ -184,6 +184,29 @@ async fn failure_of_one_write_keeps_others_committed() {
     {
         assert_eq!(kept(name).await.is_some(), is_committed, "{name}");
     }
+}
+
+/// A write that nothing waits for is refused by a server once the next transaction has begun: none of the group is
+/// acknowledged. SQLite refuses it at once.
+#[tokio::test]
+async fn write_that_is_refused_later_acknowledges_nothing_of_its_group() {
+    let (_dir, store) = open();
+    put(&store, "taken".into()).await.unwrap();
+    let late = |tx: &Tx<'_>| {
+        meta::set(tx, "late", "x")?;
+        tx.run_later("INSERT INTO acp_meta (key, value) VALUES (?1, ?2)", params!["taken", "again"])
+    };
+    let writes = async {
+        tokio::join!(put(&store, "before".into()), store.write("late", late), put(&store, "after".into()))
+    };
+    let (_, (before, refused, after)) = run_behind_first(&store, |_| Ok(()), writes).await;
+    refused.unwrap_err();
+    assert_eq!((before.is_ok(), after.is_ok()), (is_sqlite(), is_sqlite()), "{before:?} {after:?}");
+    for (name, is_there) in [("before", is_sqlite()), ("late", false), ("after", is_sqlite())] {
+        let found = store.read("kept", move |db| meta::get(db, name)).await.unwrap();
+        assert_eq!(found.is_some(), is_there, "{name}");
+    }
+    put(&store, "later".into()).await.unwrap();
 }
 
 #[tokio::test]

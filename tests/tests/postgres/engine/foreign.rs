@@ -12,6 +12,8 @@ use tempfile::TempDir;
 
 const CELL: &str = "main";
 const WRITERS: usize = 8;
+/// Longest time until an owner notices the loss of its lock, on a busy machine.
+const GIVES_UP: Duration = Duration::from_secs(30);
 const SESSION: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mode, cwd, state, owner_session_key, \
     gateway_instance_id, resumable, options_json, last_session_seq, created_at, updated_at, last_activity_at) \
     VALUES (?1, 'direct', 'demo', 'persistent', '/', 'running', ?1, '', 0, '{}', 0, 0, 0, 0)";
@@ -124,6 +126,50 @@ async fn owner_without_renewal_is_replaced_and_commits_nothing_more() {
     assert_eq!(numbers(&second, &key).await, [1, 2, 3]);
     first.close().await;
     second.close().await;
+}
+
+#[tokio::test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+async fn idle_owner_that_lost_its_lock_gives_up_without_a_write() {
+    let Some(server) = Postgres::start() else { return };
+    let (address, state) = (server.create_database("plane"), dir());
+    let store = open(&address, state.path(), true).await.unwrap();
+    let end = format!(
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'acp-host {CELL}'"
+    );
+    assert_eq!(server.query(&address, &end).unwrap(), "1");
+    let mut health = store.health();
+    let lost = health.wait_for(|health| *health == StoreHealth::Lost);
+    tokio::time::timeout(GIVES_UP, lost).await.expect("the owner notices it").unwrap();
+    let past = format!("UPDATE acp_{CELL}.acp_cell SET until = now() - interval '1 second'");
+    server.query(&address, &past).unwrap();
+    store.close().await;
+    let is_past = format!("SELECT until < now() FROM acp_{CELL}.acp_cell");
+    assert_eq!(server.query(&address, &is_past).unwrap(), "t", "a former owner renews nothing");
+}
+
+#[tokio::test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+async fn cells_of_one_name_in_two_databases_have_two_owners() {
+    let Some(server) = Postgres::start() else { return };
+    let (one, two) = (server.create_database("one"), server.create_database("two"));
+    let dirs = [dir(), dir(), dir()];
+    let former = open(&one, dirs[0].path(), true).await.unwrap();
+    let other = open(&two, dirs[1].path(), true).await.unwrap();
+    let past = format!("UPDATE acp_{CELL}.acp_cell SET until = now() - interval '1 second'");
+    let second = loop {
+        server.query(&one, &past).unwrap();
+        match open(&one, dirs[2].path(), true).await {
+            Ok(second) => break second,
+            Err(StoreError::CellTaken { .. }) => {}
+            Err(error) => panic!("{error:?}"),
+        }
+    };
+    insert_session(&other, "s").await;
+    assert_eq!(*other.health().borrow(), StoreHealth::Well);
+    for store in [former, other, second] {
+        store.close().await;
+    }
 }
 
 #[tokio::test]
