@@ -355,7 +355,7 @@ impl Store {
         self.queue(name, bytes, None, work).await
     }
 
-    /// Queues a transaction. `session` is the only session whose marks it reads and changes, if there is one.
+    /// Queues a transaction. `session` as of [`WriteJob`].
     pub(crate) async fn queue<T: Send + 'static>(
         &self,
         name: &'static str,

@@ -202,7 +202,7 @@ pub struct WriteJob {
     work: JobFn,
     /// Permit of the bounded queue, held until the caller has its result.
     place: OwnedSemaphorePermit,
-    /// The only session whose marks it reads and changes; `None` if it may change those of any.
+    /// Session whose marks the job reads and changes; `None` if it may change the marks of any session.
     pub(crate) session: Option<SessionKey>,
 }
 

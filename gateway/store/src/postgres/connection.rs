@@ -230,14 +230,14 @@ impl PgConnection {
                 self.in_transaction.set(false);
                 Ok(())
             }
-            // A server that ends while it commits may name another reason.
+            // A server that crashes in the commit may report a full disk or an I/O error.
             Err(error) if self.client.is_closed() || is_fatal(&error) => Err(StoreError::OutcomeUnknown),
             Err(StoreError::ConnectionLost) => Err(StoreError::OutcomeUnknown),
             Err(error) => Err(error),
         }
     }
 
-    /// Sends what is pending and waits for it.
+    /// Sends the pending statements and waits for their answers.
     ///
     /// # Errors
     /// As [`PgConnection::settle`].

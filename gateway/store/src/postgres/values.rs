@@ -7,7 +7,7 @@ use tokio_postgres::Row;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
-/// Begins an escape: a code point that is no character, so that hardly any text has it.
+/// First character of an escape: U+10FFFE is a noncharacter, which texts rarely contain.
 const ESCAPE: char = '\u{10FFFE}';
 
 /// Replaces U+0000, and the escape itself.
