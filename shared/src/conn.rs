@@ -1,6 +1,7 @@
-//! Local sockets: listening, connecting, typed frames in both directions, and the handshake.
+//! Connections between clients and supervisors: listening, connecting, typed frames in both directions, and the handshake.
+//! They are local sockets, or TCP with mutual TLS ([`tcp`](TlsEndpoint)).
 //!
-//! Sockets come from `interprocess` (never under an abstract name, whose mode the kernel ignores). Frames are
+//! Local sockets come from `interprocess` (never under an abstract name, whose mode the kernel ignores). Frames are
 //! split by tokio-util's length-delimited codec with the same limit as [`crate::wire`].
 
 use crate::protocol::{
@@ -22,12 +23,18 @@ use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::io::AsyncReadExt;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncReadExt, ReadHalf, WriteHalf};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::TlsStream;
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+use tokio_util::either::Either;
+
+mod tcp;
+
+pub use tcp::{Incoming, TlsEndpoint, TlsListener};
 
 /// Error of a connection.
 #[derive(Debug, thiserror::Error)]
@@ -69,15 +76,59 @@ impl ConnError {
     }
 }
 
-/// Identity of the peer process, as reported by the kernel (`SO_PEERCRED`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Peer {
-    /// Process id at the time of connecting. Informational only: it may be reused.
-    pub pid: Option<i32>,
-    /// Effective user id.
-    pub uid: u32,
-    /// Effective group id.
-    pub gid: u32,
+/// Address of a supervisor.
+#[derive(Debug, Clone)]
+pub enum Endpoint {
+    /// Local socket at this path.
+    Socket(PathBuf),
+    /// TCP with mutual TLS.
+    Tls(TlsEndpoint),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "{}", path.display()),
+            Self::Tls(endpoint) => write!(f, "{} at {}", endpoint.identity, endpoint.address),
+        }
+    }
+}
+
+impl From<&Path> for Endpoint {
+    fn from(path: &Path) -> Self {
+        Self::Socket(path.to_owned())
+    }
+}
+
+impl From<&PathBuf> for Endpoint {
+    fn from(path: &PathBuf) -> Self {
+        Self::Socket(path.clone())
+    }
+}
+
+impl From<&Self> for Endpoint {
+    fn from(endpoint: &Self) -> Self {
+        endpoint.clone()
+    }
+}
+
+/// Identity of the peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// Process of this machine, as reported by the kernel (`SO_PEERCRED`).
+    Local {
+        /// Process id at the time of connecting. Informational only: it may be reused.
+        pid: Option<i32>,
+        /// Effective user id.
+        uid: u32,
+        /// Effective group id.
+        gid: u32,
+    },
+    /// Holder of a certificate that the CA signed.
+    Remote {
+        /// URI name of the certificate ([`crate::identity`]).
+        name: String,
+    },
 }
 
 /// Both directions of one connection.
@@ -94,14 +145,14 @@ pub struct Conn<In, Out> {
 /// Receiving half of a connection.
 #[derive(Debug)]
 pub struct Receiver<In> {
-    frames: FramedRead<OwnedReadHalf, LengthDelimitedCodec>,
+    frames: FramedRead<Either<OwnedReadHalf, ReadHalf<TlsStream<TcpStream>>>, LengthDelimitedCodec>,
     message: PhantomData<fn() -> In>,
 }
 
 /// Sending half of a connection.
 #[derive(Debug)]
 pub struct Sender<Out> {
-    frames: FramedWrite<OwnedWriteHalf, LengthDelimitedCodec>,
+    frames: FramedWrite<Either<OwnedWriteHalf, WriteHalf<TlsStream<TcpStream>>>, LengthDelimitedCodec>,
     message: PhantomData<fn(Out)>,
 }
 
@@ -122,6 +173,12 @@ impl<In> Receiver<In> {
     /// Sets the maximum frame length, checked on the frame header. The initial limit is [`FRAME_BYTES_MAX`].
     pub fn limit(&mut self, bytes_max: usize) {
         self.frames.decoder_mut().set_max_frame_length(bytes_max);
+    }
+
+    /// Returns the number of received bytes of messages that are not complete.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.frames.read_buffer().len()
     }
 
     /// Reads and drops at most `bytes_max` bytes, or all bytes until the peer closes the connection.
@@ -145,6 +202,8 @@ impl<In: DeserializeOwned> Receiver<In> {
     pub async fn recv(&mut self) -> Result<Option<In>, ConnError> {
         match self.frames.next().await {
             None => Ok(None),
+            // A TLS peer that ended without a last record: its process died, or it had nothing more to say.
+            Some(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ConnError::Closed),
             Some(frame) => Ok(Some(wire::decode(&frame?)?)),
         }
     }
@@ -183,21 +242,29 @@ impl<Out: Serialize> Sender<Out> {
     }
 }
 
+fn framed<In, Out>(
+    read: Either<OwnedReadHalf, ReadHalf<TlsStream<TcpStream>>>,
+    write: Either<OwnedWriteHalf, WriteHalf<TlsStream<TcpStream>>>,
+    peer: Peer,
+) -> Conn<In, Out> {
+    Conn {
+        receiver: Receiver { frames: FramedRead::new(read, codec()), message: PhantomData },
+        sender: Sender { frames: FramedWrite::new(write, codec()), message: PhantomData },
+        peer,
+    }
+}
+
 fn conn<In, Out>(stream: LocalStream) -> Result<Conn<In, Out>, ConnError> {
     let creds = stream.peer_creds()?;
     let missing = || io::Error::other("the kernel does not report the user of the peer");
-    let peer = Peer {
+    let peer = Peer::Local {
         pid: creds.pid(),
         uid: creds.euid().ok_or_else(missing)?,
         gid: creds.egid().ok_or_else(missing)?,
     };
     let LocalStream::UdSocket(stream) = stream;
     let (read, write) = UnixStream::from(stream).into_split();
-    Ok(Conn {
-        receiver: Receiver { frames: FramedRead::new(read, codec()), message: PhantomData },
-        sender: Sender { frames: FramedWrite::new(write, codec()), message: PhantomData },
-        peer,
-    })
+    Ok(framed(Either::Left(read), Either::Left(write), peer))
 }
 
 /// Listening socket. Dropping the listener does not remove the socket file: only the process that holds the
@@ -261,13 +328,19 @@ impl Listener {
     }
 }
 
-/// Connects to the socket at `path`.
+/// Connects to a supervisor.
 ///
 /// # Errors
-/// No process listens there, or the path is not a socket.
-pub async fn connect<In, Out>(path: &Path) -> Result<Conn<In, Out>, ConnError> {
-    let name = path.to_fs_name::<GenericFilePath>()?;
-    conn(LocalStream::connect(name).await?)
+/// No process listens there, the path is not a socket, or the TLS handshake failed: a certificate is not valid, or the
+/// supervisor is not the expected one.
+pub async fn connect<In, Out>(endpoint: impl Into<Endpoint>) -> Result<Conn<In, Out>, ConnError> {
+    match endpoint.into() {
+        Endpoint::Socket(path) => {
+            let name = path.to_fs_name::<GenericFilePath>()?;
+            conn(LocalStream::connect(name).await?)
+        }
+        Endpoint::Tls(endpoint) => tcp::connect(&endpoint).await,
+    }
 }
 
 /// Chooses the protocol version for a client: the newest version that both sides support.
@@ -304,11 +377,11 @@ pub fn negotiate_within(hello: &Hello, supported: RangeInclusive<u16>) -> Result
 /// [`ConnError::Refused`] with the supervisor's reason, [`ConnError::Timeout`] after `deadline`, and the
 /// errors of the socket.
 pub async fn open(
-    path: &Path,
+    endpoint: impl Into<Endpoint>,
     hello: Hello,
     deadline: Duration,
 ) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
-    open_with(path, hello, None, deadline).await
+    open_with(endpoint.into(), hello, None, deadline).await
 }
 
 /// Opens a connection as a gateway of version 2: sends `marks` after `hello`.
@@ -316,22 +389,22 @@ pub async fn open(
 /// # Errors
 /// As [`open`]; [`ConnError::RolledBack`] when the marks are behind the recorded ones.
 pub async fn open_gateway(
-    path: &Path,
+    endpoint: impl Into<Endpoint>,
     hello: Hello,
     marks: Marks,
     deadline: Duration,
 ) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
-    open_with(path, hello, Some(marks), deadline).await
+    open_with(endpoint.into(), hello, Some(marks), deadline).await
 }
 
 async fn open_with(
-    path: &Path,
+    endpoint: Endpoint,
     hello: Hello,
     marks: Option<Marks>,
     deadline: Duration,
 ) -> Result<(Conn<ToClient, ToSupervisor>, Welcome), ConnError> {
     let handshake = async {
-        let mut conn = connect::<ToClient, ToSupervisor>(path).await?;
+        let mut conn = connect::<ToClient, ToSupervisor>(endpoint).await?;
         conn.sender.feed(&ToSupervisor::Hello(hello)).await?;
         if let Some(marks) = marks {
             conn.sender.feed(&ToSupervisor::Marks(marks)).await?;
@@ -364,11 +437,16 @@ impl Client {
     ///
     /// # Errors
     /// As [`open`].
-    pub async fn open(path: &Path, hello: Hello, deadline: Duration) -> Result<Self, ConnError> {
+    pub async fn open(
+        endpoint: impl Into<Endpoint>,
+        hello: Hello,
+        deadline: Duration,
+    ) -> Result<Self, ConnError> {
+        let endpoint = endpoint.into();
         let mut tries = OPEN_TRIES;
         let (conn, welcome) = loop {
             tries -= 1;
-            match open(path, hello.clone(), deadline).await {
+            match open(&endpoint, hello.clone(), deadline).await {
                 Err(error) if tries > 0 && error.is_cut_off() => tokio::time::sleep(OPEN_PAUSE).await,
                 other => break other?,
             }
@@ -381,12 +459,12 @@ impl Client {
     /// # Errors
     /// As [`open_gateway`].
     pub async fn open_gateway(
-        path: &Path,
+        endpoint: impl Into<Endpoint>,
         hello: Hello,
         marks: Marks,
         deadline: Duration,
     ) -> Result<Self, ConnError> {
-        let (conn, welcome) = open_gateway(path, hello, marks, deadline).await?;
+        let (conn, welcome) = open_gateway(endpoint, hello, marks, deadline).await?;
         Ok(Self { conn, welcome, next_id: 1, deadline })
     }
 

@@ -52,8 +52,15 @@ pub const DISK_FREE: &str = "supervisor_disk_free_bytes";
 /// Size of the disk of the state directory.
 pub const DISK_SIZE: &str = "supervisor_disk_size_bytes";
 
+/// Grace of agents whose gateway is gone: its end is the promise of this host.
+pub const DETACHED_GRACE: &str = "supervisor_detached_grace_seconds";
+/// Memory of the machine.
+pub const MEMORY: &str = "supervisor_memory_bytes";
+/// Living leases of all gateways, also for a gateway.
+pub const LIVING: &str = "supervisor_living_leases";
+
 /// All figures, each with its explanation. All are gauges.
-pub const FIGURES: [(&str, &str); 11] = [
+pub const FIGURES: [(&str, &str); 14] = [
     (LEASES, "Leases, by state"),
     (LOST, "Lost leases whose processes are not proved gone"),
     (SURVIVORS, "Leases with processes that survived SIGKILL"),
@@ -65,6 +72,9 @@ pub const FIGURES: [(&str, &str); 11] = [
     (UPTIME, "Time since the start of the supervisor"),
     (DISK_FREE, "Free space on the disk of the supervisor's state directory"),
     (DISK_SIZE, "Size of the disk of the supervisor's state directory"),
+    (DETACHED_GRACE, "Time for which agents are kept after their gateway disconnected"),
+    (MEMORY, "Memory of the machine"),
+    (LIVING, "Living leases of all gateways"),
 ];
 
 /// Formats figures as OpenMetrics text.

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod codes;
 pub mod figures;
 pub mod files;
+pub mod identity;
 pub mod ids;
 pub mod launch;
 mod named;
@@ -36,3 +37,5 @@ pub mod log_limit;
 pub mod probe;
 #[cfg(feature = "net")]
 pub mod service;
+#[cfg(feature = "net")]
+pub mod tls;

@@ -2,7 +2,7 @@
 #![cfg(feature = "net")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use acp_shared::conn::{self, Client, Conn, ConnError, Listener, negotiate, negotiate_within};
+use acp_shared::conn::{self, Client, Conn, ConnError, Listener, Peer, negotiate, negotiate_within};
 use acp_shared::ids::{GatewayInstanceId, LeaseId, StartId};
 use acp_shared::protocol::*;
 use acp_shared::wire;
@@ -107,7 +107,8 @@ async fn unsupported_version_is_refused() {
     }
     let (conn, welcome) = conn::open(&path, hello(1, 7), DEADLINE).await.unwrap();
     assert_eq!(welcome.version, 2);
-    assert_eq!(conn.peer.pid, i32::try_from(std::process::id()).ok());
+    let Peer::Local { pid, .. } = conn.peer else { panic!("a local socket has a local peer") };
+    assert_eq!(pid, i32::try_from(std::process::id()).ok());
 }
 
 /// A supervisor of version 1 closes the connection before reading the marks; its refusal still arrives.
@@ -146,8 +147,9 @@ async fn peer_credentials_are_known_to_both_ends() {
     );
     let (there, here) = (there.unwrap(), here.unwrap());
     assert_eq!(there.peer, here.peer);
-    assert_eq!(there.peer.uid, nix::unistd::geteuid().as_raw());
-    assert_eq!(there.peer.gid, nix::unistd::getegid().as_raw());
+    let Peer::Local { uid, gid, .. } = there.peer else { panic!("a local socket has a local peer") };
+    assert_eq!(uid, nix::unistd::geteuid().as_raw());
+    assert_eq!(gid, nix::unistd::getegid().as_raw());
 }
 
 #[tokio::test]

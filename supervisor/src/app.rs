@@ -23,6 +23,7 @@ use crate::owner::{Owner, OwnerExit};
 use crate::relay::session_logs::SessionLogs;
 use crate::relay::spool_dir::SpoolDir;
 use crate::server;
+use crate::server::remote::{self, RemoteAddress, RemoteError};
 use crate::server::secret::{self, SECRET_FILE};
 use crate::server::socket::Socket;
 use crate::store::{Loaded, Store, StoreError, Writer};
@@ -30,7 +31,8 @@ use crate::sys::launch_dir::{LaunchDirError, WrapperRoot, private_dir};
 use crate::sys::program;
 use crate::sys::systemd::Manager;
 use crate::sys::{OpenProcess, Sys};
-use acp_shared::conn::Listener;
+use acp_shared::conn::{Listener, TlsListener};
+use acp_shared::identity::Identity;
 use acp_shared::ids::LeaseId;
 use acp_shared::log_limit::RefusalLog;
 use parking_lot::Mutex;
@@ -84,6 +86,9 @@ pub enum AppError {
     /// There is no usable wrapper.
     #[error(transparent)]
     Wrapper(#[from] LaunchDirError),
+    /// Gateways on other machines cannot be served.
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
     /// The system lacks a required facility, or cannot be inspected.
     #[error(transparent)]
     Startup(#[from] StartupError),
@@ -177,6 +182,8 @@ fn descriptors(handover: Option<&Handover>) -> rustix::process::Rlimit {
 struct SupervisorParts {
     context: Arc<Context>,
     policy: AccessPolicy,
+    /// Address for gateways on other machines, if one is configured.
+    remote: Option<RemoteAddress>,
     /// Source of connection ids.
     links: Arc<AtomicU64>,
     program: PathBuf,
@@ -206,17 +213,23 @@ impl SupervisorParts {
         owner: &mut Owner,
         inheritable: InheritableResources,
         endpoints: ServerEndpoints,
+        remote_listener: Option<TlsListener>,
     ) {
         let ServerEndpoints { accepts, signals, manager } = endpoints;
         let server =
             server::serve(Arc::clone(&self.context), accepts, Arc::clone(&self.links), self.policy.clone());
         let signals = signals.watch(Arc::clone(&self.context));
+        let mut server_tasks = vec![tokio::spawn(server), tokio::spawn(signals)];
+        if let Some(remote) = self.remote.clone() {
+            let (context, links) = (Arc::clone(&self.context), Arc::clone(&self.links));
+            server_tasks.push(tokio::spawn(remote::serve(context, remote, remote_listener, links)));
+        }
         owner.manager = manager;
         let read_only = self.context.store.read_only().is_some();
         owner.manager.notify(if read_only { "READY=1\nSTATUS=read-only" } else { "READY=1\nSTATUS=serving" });
         owner.set_handover_resources(HandoverResources {
             inheritable,
-            server_tasks: vec![tokio::spawn(server), tokio::spawn(signals)],
+            server_tasks,
             program: self.program.clone(),
             args: without_handover_args(std::env::args_os().skip(1)),
         });
@@ -226,7 +239,7 @@ impl SupervisorParts {
     fn import(&self, imported: ImportedState, endpoints: ServerEndpoints) -> Result<Owner, AppError> {
         let imported = Owner::import(&self.context, self.policy.clone(), imported);
         let (mut owner, inheritable) = file(&self.context.state_dir, imported)?;
-        self.start_serving(&mut owner, inheritable, endpoints);
+        self.start_serving(&mut owner, inheritable, endpoints, None);
         Ok(owner)
     }
 
@@ -255,6 +268,10 @@ impl SupervisorParts {
         let mut owner = Owner::new(Arc::clone(context), self.policy.clone(), leases, installations, warnings);
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
+        let remote_listener = match &self.remote {
+            Some(remote) => Some(remote.bind().await?),
+            None => None,
+        };
         let inheritable = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };
         tracing::info!(
             socket = %socket.path.display(),
@@ -263,7 +280,7 @@ impl SupervisorParts {
             "supervisor ready"
         );
         let endpoints = self.set_up_endpoints(inheritable.listener.try_clone())?;
-        self.start_serving(&mut owner, inheritable, endpoints);
+        self.start_serving(&mut owner, inheritable, endpoints, remote_listener);
         ready(&socket.path);
         Ok(owner)
     }
@@ -308,9 +325,9 @@ pub(crate) async fn serve(
 ) -> Result<(), AppError> {
     let program = program::own();
     let setup = set_up(options, handover.as_ref())?;
-    let OwnerSetup { context, policy, mut queue, loaded, warnings, writer, fresh } = setup;
+    let OwnerSetup { context, policy, remote, mut queue, loaded, warnings, writer, fresh } = setup;
     let links = Arc::new(AtomicU64::new(1));
-    let parts = SupervisorParts { context: Arc::clone(&context), policy, links, program };
+    let parts = SupervisorParts { context: Arc::clone(&context), policy, remote, links, program };
     let owner = match (handover.as_ref(), fresh) {
         (Some(pending), _) => {
             let endpoints = parts.set_up_endpoints(pending.head.listener.try_clone())?;
@@ -353,6 +370,7 @@ struct AcquiredResources {
 struct OwnerSetup {
     context: Arc<Context>,
     policy: AccessPolicy,
+    remote: Option<RemoteAddress>,
     queue: mpsc::Receiver<Event>,
     loaded: Loaded,
     warnings: Vec<String>,
@@ -373,9 +391,10 @@ fn set_up(options: Options, handover: Option<&Handover>) -> Result<OwnerSetup, A
             socket: options.socket.clone().unwrap_or_else(|| state_dir.join(SOCKET_FILE)),
         }),
     };
-    let policy = policy(&options.config, &tenants, &state_dir)?;
+    let (remote, host) = RemoteAddress::load(&options.config)?.unzip();
+    let policy = policy(&options.config, &tenants, host, &state_dir)?;
     let (context, queue, loaded, warnings, writer) = prepare(options, state_dir, tenants, handover)?;
-    Ok(OwnerSetup { context, policy, queue, loaded, warnings, writer, fresh })
+    Ok(OwnerSetup { context, policy, remote, queue, loaded, warnings, writer, fresh })
 }
 
 type PreparedContext = (Arc<Context>, mpsc::Receiver<Event>, Loaded, Vec<String>, Writer);
@@ -512,10 +531,17 @@ fn quarantine_and_clean_up(context: &Context, loaded: &mut Loaded) -> Vec<String
 }
 
 /// Builds the admission policy. Users that a tenant names are allowed to connect.
-fn policy(config: &Config, tenants: &[Tenant], state_dir: &Path) -> Result<AccessPolicy, AppError> {
+fn policy(
+    config: &Config,
+    tenants: &[Tenant],
+    host: Option<Identity>,
+    state_dir: &Path,
+) -> Result<AccessPolicy, AppError> {
     let secret_file = state_dir.join(SECRET_FILE);
     Ok(AccessPolicy {
         own_uid: rustix::process::geteuid().as_raw(),
+        own_gid: rustix::process::getegid().as_raw(),
+        host,
         allowed_uids: config
             .allowed_uids
             .iter()

@@ -8,6 +8,7 @@ pub use tenant::{ResourceLimitValue, Switch, TenantConfig, Unlimited, UserOrGrou
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -243,6 +244,15 @@ config! {
         socket_mode: Option<String>;
         /// Directory under which wrappers are started; it must allow exec. Default: `wrappers` in the state directory.
         wrapper_root: Option<PathBuf>;
+        /// Address and port where gateways on other machines connect, over TCP with mutual TLS. Default: none.
+        listen: Option<SocketAddr>;
+        /// PEM file with the certificate of this host, and intermediate ones. Its URI name is
+        /// `acp://PLANE/host/NAME`. Read again when it changes, as the two next ones. Required with `listen`.
+        tls_cert: Option<PathBuf>;
+        /// PEM file with its private key, which other users must not be able to read. Required with `listen`.
+        tls_key: Option<PathBuf>;
+        /// PEM file with the CA that signs the certificates of the plane's cells and hosts. Required with `listen`.
+        tls_ca: Option<PathBuf>;
         /// Containment level: "auto" (the best one that this machine supports), "R1" (a cgroup for each lease),
         /// "R2" (a process walk with pidfds) or "R3" (a process walk through /proc). The start fails if the
         /// configured level is not available. Default "auto".
@@ -259,7 +269,17 @@ config! {
 }
 
 /// Keys whose default is "not set", which are missing in the TOML of the default.
-const OPTIONAL_KEYS: &[&str] = &["cgroup_root", "socket_group", "socket_mode", "tenant", "wrapper_root"];
+const OPTIONAL_KEYS: &[&str] = &[
+    "cgroup_root",
+    "listen",
+    "socket_group",
+    "socket_mode",
+    "tenant",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "wrapper_root",
+];
 
 impl Config {
     /// Reads the file, or returns the defaults if there is no path.
@@ -315,12 +335,28 @@ impl Config {
 
     fn check(&self) -> Result<(), ConfigError> {
         self.check_bounds()?;
+        self.remote()?;
         match (&self.socket_mode, self.mode()) {
             (Some(text), None) => {
                 let why = "is not a file mode; use \"0660\", for example";
                 Err(ConfigError::Value { key: "socket_mode", value: text.clone(), why })
             }
             _ => self.each_tenant(TenantConfig::check).map(drop),
+        }
+    }
+
+    /// Returns the address for gateways on other machines, with the files of certificate, key and CA.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`]: a file is not set.
+    pub fn remote(&self) -> Result<Option<(SocketAddr, [&Path; 3])>, ConfigError> {
+        let Some(listen) = self.listen else { return Ok(None) };
+        match (&self.tls_cert, &self.tls_key, &self.tls_ca) {
+            (Some(cert), Some(key), Some(ca)) => Ok(Some((listen, [cert, key, ca]))),
+            _ => {
+                let why = "needs tls_cert, tls_key and tls_ca; set all three";
+                Err(ConfigError::Value { key: "listen", value: listen.to_string(), why })
+            }
         }
     }
 
@@ -418,15 +454,17 @@ mod tests {
         let setting = |line: &&str| line.starts_with("# ") && line.contains(" = ");
         let lines = tenant.lines().filter(setting).map(|line| line.trim_start_matches("# "));
         let text = lines.fold("[[tenant]]\n".to_owned(), |text, line| text + line + "\n");
-        // uid and user are alternatives.
-        let config = Config::parse(&text.replace("user = \"alice\"\n", "")).unwrap();
+        // uid, user and cell are alternatives.
+        let alternatives = |line: &&str| !line.starts_with("user = ") && !line.starts_with("cell = ");
+        let text: Vec<&str> = text.lines().filter(alternatives).collect();
+        let config = Config::parse(&text.join("\n")).unwrap();
         assert_eq!(config.tenant.len(), 1);
         let mut keys: Vec<&str> = tenant::KEYS.to_vec();
         keys.sort_unstable();
         assert_eq!(named_keys(tenant), keys);
         let written = toml::Table::try_from(&config.tenant[0]).unwrap();
-        let mut missing = tenant::KEYS.iter().filter(|key| !written.contains_key(**key));
-        assert_eq!((missing.next(), missing.next()), (Some(&"user"), None));
+        let missing: Vec<&&str> = tenant::KEYS.iter().filter(|key| !written.contains_key(**key)).collect();
+        assert_eq!(missing, [&"user", &"cell"]);
     }
 
     #[test]
@@ -436,6 +474,10 @@ mod tests {
             ("zzz = 1", r#"the configuration has no key "zzz""#),
             ("leases_max = 0", "leases_max = 0 is outside of 1 to 100000"),
             ("cpu_weight = 10001", "cpu_weight = 10001 is outside of 0 to 10000"),
+            (
+                "listen = \"127.0.0.1:0\"\ntls_cert = \"/c\"\ntls_key = \"/k\"",
+                "the configuration is not valid: listen = \"127.0.0.1:0\" needs tls_cert, tls_key and tls_ca; set all three",
+            ),
             (
                 "socket_mode = \"888\"",
                 r#"the configuration is not valid: socket_mode = "888" is not a file mode; use "0660", for example"#,

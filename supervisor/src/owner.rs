@@ -10,8 +10,9 @@ pub(crate) mod requests;
 
 use crate::context::Context;
 use crate::context::event::Event;
-use crate::core::admission::{AccessPolicy, Installation};
+use crate::core::admission::{AccessPolicy, ClientUser, Installation};
 use crate::core::backoff::{self, AgentKey, CrashBackoff, RunOutcome};
+use crate::core::deadlines::Absence;
 use crate::core::lease::Lease;
 use crate::core::verify::SignalGuard;
 use crate::files::FileQueues;
@@ -23,7 +24,6 @@ use crate::relay::connection::{ConnectionHandle, ConnectionId, Responder};
 use crate::relay::{self, Relay};
 use crate::sys::linux::ProcessHandle;
 use crate::sys::systemd::Manager;
-use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{
     LastUpgrade, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, ToClient, VERSION_MARKS,
@@ -56,8 +56,8 @@ impl ClientKind {
 pub(crate) struct ConnectedClient {
     pub(crate) link: ConnectionHandle,
     pub(crate) who: ClientKind,
-    /// Peer identity at the time of connecting.
-    pub(crate) peer: Peer,
+    /// User at the time of connecting.
+    pub(crate) user: ClientUser,
     pub(crate) epoch: u64,
     /// Negotiated protocol version.
     pub(crate) version: u16,
@@ -81,7 +81,10 @@ pub(crate) struct Owner {
     pub(crate) leases: BTreeMap<LeaseId, LeaseEntry>,
     pub(crate) links: HashMap<ConnectionId, ConnectedClient>,
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
-    pub(crate) detached_at_ms: HashMap<GatewayInstanceId, u64>,
+    /// Gateways that have leases and no connection.
+    pub(crate) absences: HashMap<GatewayInstanceId, Absence>,
+    /// Time that the machine was suspended since its boot, as far as it is counted in `absences`.
+    pub(crate) suspended_ms: u64,
     pub(crate) pending: PendingProgress,
     pub(crate) stopping: bool,
     pub(crate) hurried: bool,
@@ -135,7 +138,8 @@ impl Owner {
             leases: leases.into_iter().map(entry).collect(),
             links: HashMap::new(),
             installations: installations.into_iter().map(|i| (i.gateway, i)).collect(),
-            detached_at_ms: HashMap::new(),
+            absences: HashMap::new(),
+            suspended_ms: crate::sys::suspended_ms(),
             pending: PendingProgress::default(),
             stopping: false,
             hurried: false,
@@ -224,12 +228,12 @@ impl Owner {
             to.refuse(RefusalCode::EpochStale, "a newer connection of this gateway replaced this one");
             return;
         };
-        let (who, peer) = (connected.who, connected.peer);
+        let (who, user) = (connected.who, connected.user.clone());
         if let Err(refusal) = self.check_epoch(connected, &body, epoch) {
             to.answer(Err(refusal));
             return;
         }
-        requests::dispatch(self, who, peer, body, to);
+        requests::dispatch(self, who, user, body, to);
     }
 
     /// Refuses requests of an older start of a gateway, and requests without a required epoch.
@@ -269,7 +273,8 @@ impl Owner {
     /// Starts the detached grace of a gateway. A gateway without living leases has none.
     pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
         if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
-            self.detached_at_ms.insert(gateway, self.context.now_ms());
+            self.count_suspension();
+            self.absences.insert(gateway, Absence { since_ms: self.context.now_ms(), suspended_ms: 0 });
             self.rearm_timer();
         }
     }
@@ -466,7 +471,7 @@ impl Owner {
         self.links
             .values()
             .find(|connected| connected.who == who)
-            .map_or(u32::MAX, |connected| connected.peer.uid)
+            .map_or(u32::MAX, |connected| connected.user.uid)
     }
 
     /// Returns the relay of a lease: of living streams, or of kept output.

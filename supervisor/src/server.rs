@@ -2,6 +2,7 @@
 //! connection. Clients' messages go to the owner as events; its replies come through the connection's queues
 //! ([`crate::relay::connection`]). Reading never waits for writing (H18).
 
+pub(crate) mod remote;
 pub mod secret;
 pub(crate) mod socket;
 
@@ -11,7 +12,7 @@ use crate::context::event::Event;
 use crate::core::admission::AccessPolicy;
 use crate::core::handshakes::{HandshakeUser, Handshakes};
 use crate::relay::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
-use acp_shared::conn::{self, Conn, ConnError, Listener, Receiver, Sender};
+use acp_shared::conn::{self, Conn, ConnError, Listener, Peer, Receiver, Sender};
 use acp_shared::protocol::{
     FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, MARKS_BYTES_MAX, Marks, Refusal, RefusalCode, Role, ToClient,
     ToSupervisor, VERSION_MARKS,
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time for a refused connection to read the reason.
@@ -28,6 +30,8 @@ const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent refusals of processes in supervised trees; further ones are closed without a
 /// message.
 const REFUSALS_MAX: usize = 16;
+/// Maximum silence of a gateway on another machine: it sends something at least every few seconds while it is there.
+const REMOTE_SILENCE: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -76,16 +80,12 @@ pub async fn serve(context: Arc<Context>, listener: Listener, ids: Arc<AtomicU64
                 continue;
             }
         };
-        let peer = client.peer;
+        let Peer::Local { pid, uid, gid } = client.peer else { continue };
         // Agents run as the supervisor's user, but must not control the supervisor (H9). They get no
         // handshake slot, so they cannot displace their gateway or an admin either.
-        if peer.pid.is_some_and(|pid| context.is_lease_process(pid)) {
-            if context.may_log(peer.uid, "connection from a supervised process") {
-                tracing::warn!(
-                    uid = peer.uid,
-                    pid = peer.pid,
-                    "connection from a supervised process refused"
-                );
+        if pid.is_some_and(|pid| context.is_lease_process(pid)) {
+            if context.may_log(uid, "connection from a supervised process") {
+                tracing::warn!(uid, pid, "connection from a supervised process refused");
             }
             if let Ok(permit) = Arc::clone(&told).try_acquire_owned() {
                 tokio::spawn(async move {
@@ -96,16 +96,18 @@ pub async fn serve(context: Arc<Context>, listener: Listener, ids: Arc<AtomicU64
             continue;
         }
         // All users unknown to the policy count as one user.
-        let user = policy.is_known_user(peer.uid, peer.gid).then_some(peer.uid);
+        let user = policy.is_known_user(uid, gid).then_some(uid);
         let (link, outgoing) = ConnectionHandle::new(ConnectionId(ids.fetch_add(1, Ordering::Relaxed)));
         let (place, displaced) = HandshakeSlot::take(&waiting, user, &link);
-        if displaced && context.may_log(peer.uid, "too many handshakes") {
-            tracing::warn!(uid = peer.uid, "too many connections in the handshake; oldest closed");
+        if displaced && context.may_log(uid, "too many handshakes") {
+            tracing::warn!(uid, "too many connections in the handshake; oldest closed");
         }
         let connected = Arc::clone(&context);
         tokio::spawn(async move {
             let (context, id) = (connected, link.id());
-            if let Err(error) = connection(&context, client, link, outgoing, place).await {
+            let within = Duration::from_millis(context.config.handshake_ms);
+            let deadline = Instant::now() + within;
+            if let Err(error) = connection(&context, client, link, outgoing, place, deadline).await {
                 tracing::debug!(
                     connection = id.0,
                     error = &error as &dyn std::error::Error,
@@ -134,11 +136,11 @@ async fn connection(
     link: ConnectionHandle,
     outgoing: OutgoingQueues,
     place: HandshakeSlot,
+    deadline: Instant,
 ) -> Result<(), ConnError> {
     let (id, end) = (link.id(), link.end().clone());
-    let within = Duration::from_millis(context.config.handshake_ms);
     let shaken = tokio::select! {
-        shaken = tokio::time::timeout(within, handshake(context, &mut client, &link, place)) => shaken,
+        shaken = tokio::time::timeout_at(deadline, handshake(context, &mut client, &link, place)) => shaken,
         () = end.cancelled() => Ok(Err(ConnError::Closed.into())),
     };
     if !matches!(shaken, Ok(Ok(()))) {
@@ -146,16 +148,15 @@ async fn connection(
         context.send_event(Event::Unlinked(id)).await;
     }
     match shaken {
-        Err(_) => return Err(ConnError::Timeout(within)),
+        Err(_) => return Err(ConnError::Timeout(Duration::from_millis(context.config.handshake_ms))),
         Ok(Err(HandshakeError::Denied(denial))) => {
             let refusal = denial.refusal();
-            if context.may_log(client.peer.uid, refusal.code.as_str()) {
-                tracing::info!(
-                    connection = id.0,
-                    uid = client.peer.uid,
-                    refusal = refusal.message,
-                    "connection refused"
-                );
+            let (uid, cell) = match &client.peer {
+                Peer::Local { uid, .. } => (*uid, None),
+                Peer::Remote { name } => (remote::UNKNOWN_UID, Some(name)),
+            };
+            if context.may_log(uid, refusal.code.as_str()) {
+                tracing::info!(connection = id.0, uid, cell, refusal = refusal.message, "connection refused");
             }
             let last = denial.message();
             return tokio::time::timeout(LAST_MESSAGES_WAIT, client.sender.send(&last))
@@ -166,10 +167,11 @@ async fn connection(
         Ok(Ok(())) => {}
     }
     client.receiver.limit(FRAME_BYTES_MAX);
+    let silence = matches!(client.peer, Peer::Remote { .. }).then_some(REMOTE_SILENCE);
     let writer = tokio::spawn(write(client.sender, outgoing));
     let result = tokio::select! {
         () = end.cancelled() => Ok(()),
-        result = read(context, client.receiver, &link) => result,
+        result = read(context, client.receiver, &link, silence) => result,
     };
     context.send_event(Event::Unlinked(id)).await;
     end.cancel();
@@ -218,7 +220,14 @@ async fn handshake(
     drop(place);
     let (answer, answered) = oneshot::channel();
     context
-        .send_event(Event::Hello { hello, version, marks, peer: client.peer, link: link.clone(), answer })
+        .send_event(Event::Hello {
+            hello,
+            version,
+            marks,
+            peer: client.peer.clone(),
+            link: link.clone(),
+            answer,
+        })
         .await;
     let ending = || Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down");
     let welcome = answered.await.unwrap_or_else(|_| Err(ending().into())).map_err(HandshakeError::Denied)?;
@@ -252,9 +261,10 @@ async fn read(
     context: &Arc<Context>,
     mut receiver: Receiver<ToSupervisor>,
     link: &ConnectionHandle,
+    silence: Option<Duration>,
 ) -> Result<(), ConnError> {
     let in_flight_max = crate::config::size(context.config.requests_in_flight_max);
-    while let Some(message) = receiver.recv().await? {
+    while let Some(message) = next_message(&mut receiver, silence).await? {
         let (id, epoch, body) = match message {
             ToSupervisor::Request { id, body } => (id, None, body),
             ToSupervisor::Act { id, epoch, body } => (id, Some(epoch), body),
@@ -270,6 +280,26 @@ async fn read(
         context.send_event(Event::Request { body, epoch, to }).await;
     }
     Ok(())
+}
+
+/// Receives the next message. A peer that sends nothing for longer than `silence`, not even a part of a message, is given
+/// up: its machine may be cut off without the kernel's notice.
+async fn next_message(
+    receiver: &mut Receiver<ToSupervisor>,
+    silence: Option<Duration>,
+) -> Result<Option<ToSupervisor>, ConnError> {
+    let Some(silence) = silence else { return receiver.recv().await };
+    loop {
+        let before = receiver.buffered_bytes();
+        match tokio::time::timeout(silence, receiver.recv()).await {
+            Ok(received) => return received,
+            Err(_) if receiver.buffered_bytes() > before => {}
+            Err(_) => {
+                tracing::warn!(?silence, "a gateway on another machine sent nothing; connection closed");
+                return Err(ConnError::Timeout(silence));
+            }
+        }
+    }
 }
 
 /// Sends a refusal and waits briefly until it is written.

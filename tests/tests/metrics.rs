@@ -93,6 +93,9 @@ const METRICS: [(&str, &str); 72] = [
     ("acp_supervisor_uptime_seconds", HERE),
     ("acp_supervisor_disk_free_bytes", ADMIN),
     ("acp_supervisor_disk_size_bytes", ADMIN),
+    ("acp_supervisor_detached_grace_seconds", HERE),
+    ("acp_supervisor_memory_bytes", HERE),
+    ("acp_supervisor_living_leases", HERE),
     ("acp_disk_free_bytes", HERE),
     ("acp_disk_size_bytes", HERE),
     ("acp_store_writable", HERE),
@@ -231,6 +234,8 @@ fn scrape_counts_match_scripted_actions() {
             (r#"acp_supervisor_leases{state="open"}"#, 2.0),
             ("acp_supervisor_gateways", 1.0),
             ("acp_supervisor_read_only", 0.0),
+            ("acp_supervisor_detached_grace_seconds", 900.0),
+            ("acp_supervisor_living_leases", 2.0),
             ("acp_store_writable", 1.0),
             ("acp_store_sound", 1.0),
             ("acp_store_groups_lost_total", 0.0),
@@ -276,6 +281,7 @@ fn supervisor_refusals_and_crash_loops_are_counted() {
     assert!(found.value("acp_disk_free_bytes") <= found.value("acp_disk_size_bytes"));
     assert!(found.value("acp_disk_size_bytes") > 0.0);
     assert!(found.series.contains_key("acp_supervisor_uptime_seconds"));
+    assert!(found.series["acp_supervisor_memory_bytes"] > 1e8);
     drop(waiting);
 }
 

@@ -16,7 +16,7 @@ use std::path::Path;
 /// [`ConfigError::Tenant`] if a tenant is not valid for a supervisor of this user.
 pub fn tenants(config: &Config, own_uid: u32) -> Result<Vec<Tenant>, ConfigError> {
     let tenants = config.each_tenant(|tenant| resolve(tenant, own_uid))?;
-    let whom = |t: &Tenant| (t.uid, t.instance_id);
+    let whom = |t: &Tenant| (t.uid, t.cell.clone(), t.instance_id);
     let again = |(at, t): &(usize, &Tenant)| tenants.iter().take(*at).any(|other| whom(other) == whom(t));
     match tenants.iter().enumerate().find(again) {
         Some((at, _)) => {
@@ -34,6 +34,9 @@ fn resolve(tenant: &TenantConfig, own_uid: u32) -> Result<Tenant, String> {
         None => tenant.uid,
     };
     let run_as = tenant.run_as_user.as_ref().map(|user| account(tenant, user, own_uid)).transpose()?;
+    if tenant.cell.is_some() && run_as.is_none() && own_uid == 0 {
+        return Err("has cell without run_as_user; name the user that its agents run as".into());
+    }
     let limits = tenant.rlimits.iter().map(|(resource, limit)| {
         let (soft, hard) = match *limit {
             ResourceLimitValue::Both(both) => (both, both),
@@ -44,6 +47,7 @@ fn resolve(tenant: &TenantConfig, own_uid: u32) -> Result<Tenant, String> {
     });
     Ok(Tenant {
         uid,
+        cell: tenant.cell.clone(),
         instance_id: tenant.instance_id,
         run_as,
         allow_root: tenant.allow_root,
@@ -184,8 +188,16 @@ mod tests {
     fn invalid_tenants_are_refused() {
         let own_uid = rustix::process::geteuid().as_raw();
         for (tenant, want) in [
-            ("", "selects no gateway; set uid, user or instance_id"),
-            ("uid = 1\nuser = \"a\"", "has both uid and user"),
+            ("", "selects no gateway; set uid, user, cell or instance_id"),
+            ("uid = 1\nuser = \"a\"", "more than one of uid, user and cell"),
+            ("uid = 1\ncell = \"acp://p/cell/a\"", "more than one of uid, user and cell"),
+            ("cell = \"acp://p/host/a\"", "which is a host"),
+            ("cell = \"p/cell/a\"", "is not acp://PLANE/cell/ID"),
+            ("cell = \"acp://p/cell/a\"\nsecret_file = \"/s\"", "remove secret_file"),
+            (
+                "cell = \"acp://p/cell/a\"\n[[tenant]]\ncell = \"acp://p/cell/a\"",
+                if own_uid == 0 { "without run_as_user" } else { "the same gateways as an earlier one" },
+            ),
             ("uid = 1\nrun_as_group = 1", "without run_as_user"),
             ("uid = 1\numask = 0o1000", "umask over 0o777"),
             ("uid = 1\noom_score_adj = 1001", "oom_score_adj"),

@@ -1,6 +1,7 @@
 //! `[[tenant]]` sections of the configuration: selection of gateways, and settings for their agents.
 
 use super::{ConfigError, nearest};
+use acp_shared::identity::{Holder, Identity};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::Resource;
 use serde::{Deserialize, Serialize};
@@ -71,12 +72,15 @@ macro_rules! tenant_keys {
 }
 
 tenant_keys! {
-    /// `[[tenant]]` section. All keys are optional, but one of `uid`, `user` and `instance_id` is required.
+    /// `[[tenant]]` section. All keys are optional, but one of `uid`, `user`, `cell` and `instance_id` is required.
     pub struct TenantConfig {
         /// User id of the gateways; this user may connect.
         pub uid: Option<u32>,
         /// User name of the gateways; alternative to `uid`.
         pub user: Option<String>,
+        /// URI name of a cell on other machines, `acp://PLANE/cell/ID`; alternative to `uid` and `user`. Its gateways
+        /// may connect to `listen`.
+        pub cell: Option<String>,
         /// Instance id of the gateway; together with `uid` or `user` it must also belong to that user.
         pub instance_id: Option<GatewayInstanceId>,
         /// File with the secret that these gateways must present; gateways name the same file in
@@ -134,11 +138,28 @@ pub(super) fn check_keys(table: &toml::Table) -> Result<(), ConfigError> {
 impl TenantConfig {
     /// Checks everything that does not depend on this machine.
     pub(super) fn check(&self) -> Result<(), String> {
-        if self.uid.is_none() && self.user.is_none() && self.instance_id.is_none() {
-            return Err("selects no gateway; set uid, user or instance_id".into());
+        let names = [self.uid.is_some(), self.user.is_some(), self.cell.is_some()];
+        match names.into_iter().filter(|is_set| *is_set).count() {
+            0 if self.instance_id.is_none() => {
+                return Err("selects no gateway; set uid, user, cell or instance_id".into());
+            }
+            0 | 1 => {}
+            _ => return Err("has more than one of uid, user and cell; give one of them".into()),
         }
-        if self.uid.is_some() && self.user.is_some() {
-            return Err("has both uid and user; give one of them".into());
+        if let Some(cell) = &self.cell {
+            match cell.parse::<Identity>() {
+                Ok(Identity { holder: Holder::Cell, .. }) => {}
+                Ok(Identity { holder: Holder::Host, .. }) => {
+                    return Err(format!("has cell = {cell:?}, which is a host"));
+                }
+                Err(error) => return Err(format!("has a wrong cell: {error}")),
+            }
+            if self.secret_file.is_some() {
+                return Err(
+                    "has cell and secret_file; a cell shows its certificate instead, remove secret_file"
+                        .into(),
+                );
+            }
         }
         if self.run_as_user.is_none() && (self.run_as_group.is_some() || self.groups.is_some()) {
             return Err("has run_as_group or groups without run_as_user; give that too".into());

@@ -1,17 +1,23 @@
 //! Admission of gateway and admin connections, and detection of copied or duplicate gateways.
 
 use crate::core::marks::{self, AckedOutput, Progress};
-use crate::core::tenant::Tenant;
+use crate::core::tenant::{Tenant, tenant_of};
+use acp_shared::identity::{Holder, Identity, SCHEME};
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{Home, Marks, Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// Access policy: allowed users and groups, and the shared secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessPolicy {
     /// User id of the supervisor.
     pub own_uid: u32,
+    /// Group id of the supervisor.
+    pub own_gid: u32,
+    /// Identity of this host, if it listens for remote cells.
+    pub host: Option<Identity>,
     /// Additional users whose gateways may connect.
     pub allowed_uids: Vec<u32>,
     /// Groups whose gateways may connect.
@@ -94,6 +100,43 @@ impl AccessPolicy {
         self.authorize_gateway(uid, gid).is_ok() || self.authorize_admin(uid, gid).is_ok()
     }
 
+    /// Decides as which user a remote cell acts: the one that its tenant runs agents as, or the supervisor's own.
+    ///
+    /// # Errors
+    /// [`RefusalCode::NotAuthorised`]: the certificate is not that of a cell of this host's plane, or no tenant names
+    /// the cell.
+    pub fn authorize_remote(
+        &self,
+        tenants: &[Tenant],
+        name: &str,
+        gateway: GatewayInstanceId,
+    ) -> Result<ClientUser, Refusal> {
+        let refuse = |why: String| Err(Refusal::new(RefusalCode::NotAuthorised, why));
+        let own = ClientUser { uid: self.own_uid, gid: self.own_gid, cell: Some(name.into()) };
+        let Some(host) = &self.host else {
+            return refuse("this supervisor does not serve other machines".to_owned());
+        };
+        match name.parse::<Identity>() {
+            Ok(peer) if peer.plane != host.plane => {
+                refuse(format!("{name} is of another plane than this host, {host}"))
+            }
+            Ok(Identity { holder: Holder::Host, .. }) => {
+                refuse(format!("{name} is a host; only cells, acp://{}/cell/ID, may connect", host.plane))
+            }
+            Ok(Identity { holder: Holder::Cell, .. }) => match tenant_of(tenants, &own, gateway) {
+                Some(Tenant { run_as: Some(account), .. }) => {
+                    Ok(ClientUser { uid: account.uid, gid: account.gid, ..own })
+                }
+                Some(_) if self.own_uid != 0 => Ok(own),
+                Some(_) => refuse(format!("the [[tenant]] of {name} has no run_as_user; give it one")),
+                None => refuse(format!(
+                    "no [[tenant]] of this supervisor has cell = \"{name}\"; add one to its configuration and restart it"
+                )),
+            },
+            Err(error) => refuse(error.to_string()),
+        }
+    }
+
     const fn is_owner(&self, uid: u32) -> bool {
         uid == 0 || uid == self.own_uid
     }
@@ -120,6 +163,17 @@ fn is_equal(one: &Secret, other: &Secret) -> bool {
     one.len() == other.len() && differ == 0
 }
 
+/// User on whose behalf a client acts.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClientUser {
+    /// User id: of the client's process, or of the agents of a remote cell.
+    pub uid: u32,
+    /// Group id, likewise.
+    pub gid: u32,
+    /// URI name of a remote cell; `None` for a process of this machine.
+    pub cell: Option<Arc<str>>,
+}
+
 /// Record of one gateway installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -141,6 +195,13 @@ pub struct Installation {
 }
 
 impl Installation {
+    /// Returns the URI name of the remote cell that the gateway belongs to; `None` for a gateway of this machine, whose
+    /// machine id never begins so.
+    #[must_use]
+    pub fn cell(&self) -> Option<&str> {
+        Some(self.home.machine_id.as_str()).filter(|id| id.starts_with(SCHEME))
+    }
+
     /// Returns the error message for an unreadable record; `None` if the record is intact.
     #[must_use]
     pub fn damage_message(&self) -> Option<String> {
@@ -183,6 +244,9 @@ pub struct ClaimedProgress<'a> {
     pub now_ms: u64,
 }
 
+/// Maximum length of a machine id, in bytes; systemd's have 33.
+const MACHINE_ID_BYTES_MAX: usize = 256;
+
 /// Retry delay for a refused second connection, in milliseconds. The supervisor detects a closed connection
 /// well within this time.
 pub const BUSY_RETRY_MS: u64 = 250;
@@ -195,21 +259,43 @@ pub fn other_user(gateway: GatewayInstanceId) -> Refusal {
     Refusal::new(RefusalCode::InstanceOfOtherUser, why)
 }
 
+/// Returns the location of a gateway's state directory as it is recorded: as claimed by a gateway of this machine, and
+/// made of the certificate for a remote cell, whose claim is not asked.
+///
+/// # Errors
+/// [`RefusalCode::BadRequest`] for a claim that is too long, or that looks like that of a remote cell.
+pub fn home_of(user: &ClientUser, claimed: &Home) -> Result<Home, Refusal> {
+    if let Some(cell) = &user.cell {
+        return Ok(Home { machine_id: cell.to_string(), dev: 0, ino: 0 });
+    }
+    if claimed.machine_id.len() > MACHINE_ID_BYTES_MAX {
+        return Err(Refusal::new(RefusalCode::BadRequest, "the machine id is too long"));
+    }
+    if claimed.machine_id.starts_with(SCHEME) {
+        return Err(Refusal::new(RefusalCode::BadRequest, "a machine id cannot be that of a remote cell"));
+    }
+    Ok(claimed.clone())
+}
+
 /// Decides whether a gateway is admitted. A newer epoch replaces a connection whose process is dead or is the
 /// same process. A connection of another living process is never replaced, whatever epoch is claimed.
 ///
+/// Processes of another machine cannot be seen: for a remote cell the epoch decides alone. A newer one, and another
+/// connection of the same start, replace a connection.
+///
 /// # Errors
 /// [`RefusalCode::InstanceOfOtherUser`], [`RefusalCode::CloneDetected`], [`RefusalCode::InstanceBusy`],
-/// [`RefusalCode::RolledBack`].
+/// [`RefusalCode::EpochStale`], [`RefusalCode::RolledBack`], [`RefusalCode::VersionUnsupported`].
 pub fn admit(
     known: Option<&Installation>,
     live: Option<LiveConnection>,
     gateway: GatewayInstanceId,
-    uid: u32,
+    user: &ClientUser,
     home: &Home,
     epoch: u64,
     claimed: Option<ClaimedProgress<'_>>,
 ) -> Result<Admitted, Refusal> {
+    let (uid, is_remote) = (user.uid, user.cell.is_some());
     if let Some(why) = known.and_then(Installation::damage_message) {
         return Err(Refusal::new(RefusalCode::StoreUnavailable, why));
     }
@@ -221,9 +307,11 @@ pub fn admit(
         progress: Progress::default(),
         damaged: None,
     });
-    if installation.uid != uid {
+    if installation.cell() != user.cell.as_deref() || (installation.uid != uid && !is_remote) {
         return Err(other_user(gateway));
     }
+    // The tenant of a cell may name another user than before.
+    installation.uid = uid;
     if installation.home != *home {
         return Err(Refusal::new(
             RefusalCode::CloneDetected,
@@ -233,7 +321,15 @@ pub fn admit(
             ),
         ));
     }
-    if let Some(live) = live.filter(|live| live.elsewhere || live.epoch >= epoch) {
+    if is_remote && claimed.is_none() {
+        let why = "a gateway on another machine must speak protocol 2: upgrade the gateway";
+        return Err(Refusal::new(RefusalCode::VersionUnsupported, why));
+    }
+    if let Some(live) = live.filter(|live| is_remote && live.epoch > epoch) {
+        let why = format!("gateway {gateway} is connected with epoch {}, this one is {epoch}", live.epoch);
+        return Err(Refusal::new(RefusalCode::EpochStale, why));
+    }
+    if let Some(live) = live.filter(|live| !is_remote && (live.elsewhere || live.epoch >= epoch)) {
         return Err(Refusal::new(
             RefusalCode::InstanceBusy,
             format!("gateway {gateway} is connected already (epoch {}, this one is {epoch})", live.epoch),
@@ -257,12 +353,18 @@ mod tests {
     fn policy() -> AccessPolicy {
         AccessPolicy {
             own_uid: 10,
+            own_gid: 100,
+            host: None,
             allowed_uids: vec![20],
             allowed_gids: vec![200],
             admin_gids: vec![300],
             secret: Secret::new("right".into()),
             secret_file: "/s/secret".into(),
         }
+    }
+
+    fn local(uid: u32) -> ClientUser {
+        ClientUser { uid, gid: uid, cell: None }
     }
 
     fn known() -> Installation {
@@ -341,7 +443,8 @@ mod tests {
             ("other user", Some(&known), None, 6, &home, 9, Err(InstanceOfOtherUser)),
             ("copied state directory (H15)", Some(&known), None, 5, &copy, 9, Err(CloneDetected)),
         ] {
-            let got = admit(known, live, gateway, uid, home, epoch, None).map_err(|refusal| refusal.code);
+            let got =
+                admit(known, live, gateway, &local(uid), home, epoch, None).map_err(|refusal| refusal.code);
             assert_eq!(got, want, "{name}");
         }
     }
@@ -350,7 +453,7 @@ mod tests {
     fn installation_with_damaged_record_is_refused_with_reason() {
         let known = Installation { damaged: Some("uid is out of range".to_owned()), ..known() };
         let gateway = known.gateway;
-        let refusal = admit(Some(&known), None, gateway, 5, &known.home, 8, None).unwrap_err();
+        let refusal = admit(Some(&known), None, gateway, &local(5), &known.home, 8, None).unwrap_err();
         assert_eq!(refusal.code, RefusalCode::StoreUnavailable);
         for part in ["out of range", "DELETE FROM homes", &gateway.to_string()] {
             assert!(refusal.message.contains(part), "{part}: {refusal:?}");

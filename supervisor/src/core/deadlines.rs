@@ -7,6 +7,27 @@ pub const RETRY_MS: u64 = 500;
 /// meanwhile.
 pub const WALL_SLEEP_MS: u64 = 3_600 * 1_000;
 
+/// Maximum sleep while a gateway is absent, in milliseconds: timers do not count the suspension of the machine, which
+/// its grace does.
+pub const ABSENCE_SLEEP_MS: u64 = 5_000;
+
+/// Absence of a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Absence {
+    /// Begin, on the owner's clock.
+    pub since_ms: u64,
+    /// Time since then that the machine was suspended, which the owner's clock does not count.
+    pub suspended_ms: u64,
+}
+
+impl Absence {
+    /// Returns the end of a grace, on the owner's clock.
+    #[must_use]
+    pub const fn end_ms(&self, grace_ms: u64) -> u64 {
+        self.since_ms.saturating_add(grace_ms).saturating_sub(self.suspended_ms)
+    }
+}
+
 /// Deadlines of the owner loop, in milliseconds of its own clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deadlines {
@@ -30,7 +51,8 @@ pub struct Deadlines {
 #[must_use]
 pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
     let expiry = due.expiry.map(|at| at.min(now_ms.saturating_add(WALL_SLEEP_MS)));
-    let first = [due.detached, due.closing, expiry, due.progress, due.sweep, due.watchdog, due.upgrade];
+    let detached = due.detached.map(|at| at.min(now_ms.saturating_add(ABSENCE_SLEEP_MS)));
+    let first = [detached, due.closing, expiry, due.progress, due.sweep, due.watchdog, due.upgrade];
     let first = first.into_iter().flatten().min()?;
     Some(if first <= now_ms { now_ms.saturating_add(RETRY_MS) } else { first })
 }
@@ -38,6 +60,16 @@ pub fn next_wake(now_ms: u64, due: &Deadlines) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grace_counts_suspension() {
+        for (since_ms, suspended_ms, want) in
+            [(1_000, 0, 61_000), (1_000, 20_000, 41_000), (1_000, 61_000, 0), (1_000, u64::MAX, 0)]
+        {
+            assert_eq!(Absence { since_ms, suspended_ms }.end_ms(60_000), want);
+        }
+        assert_eq!(Absence { since_ms: 1, suspended_ms: 0 }.end_ms(u64::MAX), u64::MAX);
+    }
 
     #[test]
     fn next_wake_is_first_deadline() {
@@ -63,6 +95,11 @@ mod tests {
         assert_eq!(next_wake(1_000, &Deadlines { sweep: Some(2_500), ..none }), Some(2_500));
         assert_eq!(next_wake(1_000, &Deadlines { expiry: Some(3_000), ..none }), Some(3_000));
         assert_eq!(next_wake(1_000, &Deadlines { upgrade: Some(6_000), ..none }), Some(6_000));
+        assert_eq!(
+            next_wake(1_000, &Deadlines { detached: Some(900_000), ..none }),
+            Some(1_000 + ABSENCE_SLEEP_MS),
+            "suspension is looked for"
+        );
         let far = Deadlines { expiry: Some(u64::MAX), ..none };
         assert_eq!(
             next_wake(1_000, &far),

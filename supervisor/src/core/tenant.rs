@@ -4,6 +4,7 @@
 //! agents of another user's gateway as that user, unless a tenant configures another user. Root must be
 //! allowed explicitly.
 
+use crate::core::admission::ClientUser;
 use crate::core::containment::CgroupLimits;
 use acp_shared::ids::GatewayInstanceId;
 use acp_shared::launch::{
@@ -13,6 +14,7 @@ use acp_shared::private_home;
 use acp_shared::protocol::{Refusal, RefusalCode};
 use acp_shared::redact::Secret;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
 /// Variables that are not passed on to another user: those that control the dynamic loader and the C library,
 /// and those that belong to the sender's services. A `*` at the end matches any suffix.
@@ -45,6 +47,8 @@ pub const ENV_DENIED: &[&str] = &[
 ];
 /// Writable directory for temporary files of a confined agent if no `temp_dir` is configured.
 const TEMP_DIR: &str = "/tmp";
+/// Shell of remote cells' agents whose user has none.
+const SHELL: &str = "/bin/sh";
 
 /// System user.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,13 +59,34 @@ pub struct Account {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Name and home directory, if the user has an entry.
-    pub entry: Option<(String, String)>,
+    /// Entry in the user database, if there is one.
+    pub entry: Option<PasswdEntry>,
+}
+
+/// Entry of a user in the user database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PasswdEntry {
+    /// Name.
+    pub name: String,
+    /// Home directory.
+    pub home: String,
+    /// Login shell; may be empty.
+    pub shell: String,
 }
 
 impl Account {
     fn run_as(&self) -> RunAs {
         RunAs { uid: self.uid, gid: self.gid, groups: self.groups.clone() }
+    }
+
+    /// Returns a shell that runs commands. Users of services have one that refuses every login.
+    fn shell(&self) -> &str {
+        let shell = self.entry.as_ref().map_or("", |entry| entry.shell.as_str());
+        if shell.is_empty() || shell.ends_with("/nologin") || shell.ends_with("/false") {
+            SHELL
+        } else {
+            shell
+        }
     }
 }
 
@@ -70,6 +95,9 @@ impl Account {
 pub struct Tenant {
     /// Matches the gateways of this user.
     pub uid: Option<u32>,
+    /// Matches the gateways of this remote cell, by the URI name of its certificate. Without it, a tenant matches
+    /// gateways of this machine only.
+    pub cell: Option<String>,
     /// Matches this gateway.
     pub instance_id: Option<GatewayInstanceId>,
     /// User that the agents run as.
@@ -106,8 +134,9 @@ pub struct Tenant {
 impl Tenant {
     /// True if a gateway belongs to this tenant.
     #[must_use]
-    pub fn covers(&self, uid: u32, gateway: GatewayInstanceId) -> bool {
-        (self.uid.is_some() || self.instance_id.is_some())
+    pub fn covers(&self, uid: u32, cell: Option<&str>, gateway: GatewayInstanceId) -> bool {
+        (self.uid.is_some() || self.cell.is_some() || self.instance_id.is_some())
+            && self.cell.as_deref() == cell
             && self.uid.is_none_or(|of| of == uid)
             && self.instance_id.is_none_or(|of| of == gateway)
     }
@@ -115,9 +144,13 @@ impl Tenant {
 
 /// Returns the tenant of a gateway: the most specific match.
 #[must_use]
-pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Option<&Tenant> {
+pub fn tenant_of<'a>(
+    tenants: &'a [Tenant],
+    user: &ClientUser,
+    gateway: GatewayInstanceId,
+) -> Option<&'a Tenant> {
     let exactness = |t: &&Tenant| (t.instance_id.is_some(), t.uid.is_some());
-    tenants.iter().filter(|t| t.covers(uid, gateway)).max_by_key(exactness)
+    tenants.iter().filter(|t| t.covers(user.uid, user.cell.as_deref(), gateway)).max_by_key(exactness)
 }
 
 /// Returns the limits of each process tree of a gateway.
@@ -125,10 +158,10 @@ pub fn tenant_of(tenants: &[Tenant], uid: u32, gateway: GatewayInstanceId) -> Op
 pub fn cgroup_limits_for(
     tenants: &[Tenant],
     defaults: CgroupLimits,
-    uid: u32,
+    user: &ClientUser,
     gateway: GatewayInstanceId,
 ) -> CgroupLimits {
-    tenant_of(tenants, uid, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
+    tenant_of(tenants, user, gateway).map_or(defaults, |tenant| tenant.caps.or(defaults))
 }
 
 /// Origin of a spawn request.
@@ -140,6 +173,14 @@ pub struct SpawnOrigin {
     pub account: Account,
     /// Gateway id.
     pub gateway: GatewayInstanceId,
+    /// URI name of a remote cell; `None` for a gateway of this machine.
+    pub cell: Option<Arc<str>>,
+}
+
+impl SpawnOrigin {
+    fn user(&self) -> ClientUser {
+        ClientUser { uid: self.account.uid, gid: self.account.gid, cell: self.cell.clone() }
+    }
 }
 
 /// Directories of a spawn request as named by the gateway. Symbolic links are not allowed; the kernel
@@ -188,12 +229,20 @@ pub fn confine(
     directories: &SpawnDirectories,
 ) -> Result<AdapterStart, Refusal> {
     let plain = Tenant::default();
-    let tenant = tenant_of(tenants, origin.account.uid, origin.gateway).unwrap_or(&plain);
+    let tenant = tenant_of(tenants, &origin.user(), origin.gateway).unwrap_or(&plain);
     check_within(&tenant.roots, directories)?;
     let account = run_as(tenant, origin)?;
     let changes = account.is_some_and(|account| account.uid != origin.account.uid);
-    let mut env = environment(tenant, account.is_some(), env);
-    if let Some((name, home)) = account.filter(|_| changes).and_then(|account| account.entry.as_ref()) {
+    let is_remote = origin.cell.is_some();
+    let mut env = environment(tenant, account.is_some() || is_remote, env);
+    if is_remote {
+        // What the gateway sends describes a login on its own machine.
+        env.retain(|(name, _)| !["HOME", "USER", "LOGNAME", "SHELL"].contains(&name.as_str()));
+        set(&mut env, "SHELL", account.unwrap_or(&origin.account).shell());
+    }
+    let login =
+        if is_remote { Some(account.unwrap_or(&origin.account)) } else { account.filter(|_| changes) };
+    if let Some(PasswdEntry { name, home, .. }) = login.and_then(|account| account.entry.as_ref()) {
         for (key, value) in [("HOME", home), ("USER", name), ("LOGNAME", name)] {
             set(&mut env, key, value);
         }
@@ -222,6 +271,9 @@ fn run_as<'a>(tenant: &'a Tenant, origin: &'a SpawnOrigin) -> Result<Option<&'a 
     let uid = origin.account.uid;
     let account = match &tenant.run_as {
         Some(account) => account,
+        None if origin.own_uid == 0 && origin.cell.is_some() => {
+            return refused("agents of a remote cell need run_as_user in its [[tenant]]".to_owned());
+        }
         None if origin.own_uid == 0 && uid != 0 => &origin.account,
         None => return Ok(None),
     };

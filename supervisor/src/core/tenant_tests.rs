@@ -8,7 +8,11 @@ const PRIVATE: &str = "~/.local/state/acp-host/acpx/0a";
 const NOFILE: ResourceLimit = ResourceLimit { resource: Resource::OpenFiles, soft: 64, hard: 128 };
 
 fn account(uid: u32) -> Account {
-    let entry = Some((format!("user{uid}"), format!("/home/{uid}")));
+    let entry = Some(PasswdEntry {
+        name: format!("user{uid}"),
+        home: format!("/home/{uid}"),
+        shell: "/usr/sbin/nologin".to_owned(),
+    });
     Account { uid, gid: uid + 1, groups: vec![uid + 2], entry }
 }
 
@@ -23,6 +27,10 @@ fn directories(cwd: &str, roots: &[&str]) -> SpawnDirectories {
 
 fn env(names: &[&str]) -> Vec<(String, String)> {
     names.iter().map(|name| ((*name).to_owned(), "v".to_owned())).collect()
+}
+
+fn user(uid: u32, cell: Option<&str>) -> ClientUser {
+    ClientUser { uid, gid: uid + 1, cell: cell.map(Into::into) }
 }
 
 fn tenant_of(uid: u32) -> Tenant {
@@ -44,7 +52,8 @@ fn agent_user_follows_tenant_and_supervisor_user() {
         ("root with allow_root", 0, 5, Some(root(true)), Ok(run_as(0))),
         ("run_as without root", 7, 5, Some(run_as_900()), Err("runs as root")),
     ] {
-        let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let origin =
+            SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint(), cell: None };
         let tenants: Vec<Tenant> = tenant.into_iter().collect();
         let got = confine(&tenants, &origin, &env(&[]), &directories("/w", &[]));
         match want {
@@ -75,7 +84,8 @@ fn tenant_settings_are_applied() {
         temp_dir: Some("/t".into()),
         ..tenant_of(5)
     };
-    let origin = SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint() };
+    let origin =
+        SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint(), cell: None };
     let got = confine(
         &[tenant],
         &origin,
@@ -124,7 +134,8 @@ fn only_allowed_variables_pass() {
         ("no markers", 5, 5, allow(&["*"]), all),
         ("none", 0, 5, allow(&[]), &[][..]),
     ] {
-        let origin = SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint() };
+        let origin =
+            SpawnOrigin { own_uid, account: account(uid), gateway: GatewayInstanceId::mint(), cell: None };
         let tenant = Tenant { env_allow, ..tenant_of(uid) };
         let got = confine(&[tenant], &origin, &env(sent), &directories("/w", &[])).unwrap().env;
         assert_eq!(got.iter().map(|(k, _)| k.as_str()).collect::<Vec<_>>(), want, "{name}");
@@ -133,7 +144,8 @@ fn only_allowed_variables_pass() {
 
 #[test]
 fn directories_must_lie_in_tenant_roots() {
-    let origin = SpawnOrigin { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint() };
+    let origin =
+        SpawnOrigin { own_uid: 5, account: account(5), gateway: GatewayInstanceId::mint(), cell: None };
     for (name, directories, fits) in [
         ("the root itself", directories("/srv/a", &[]), true),
         ("below the root", directories("/srv/a/b/c", &["/srv/a/b", "/home/x"]), true),
@@ -163,7 +175,7 @@ fn most_specific_tenant_applies() {
     ];
     let defaults = CgroupLimits { memory_bytes_max: Some(9), pids_max: Some(9), cpu_weight: None };
     for (uid, instance, want) in [(5, other, 1), (6, gateway, 2), (5, gateway, 3), (6, other, 9)] {
-        let got = cgroup_limits_for(&tenants, defaults, uid, instance);
+        let got = cgroup_limits_for(&tenants, defaults, &user(uid, None), instance);
         assert_eq!(got, CgroupLimits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }

@@ -96,7 +96,8 @@ impl Helper {
     ) -> Result<(Self, Option<SpawnError>), SpawnError> {
         let directories = SpawnDirectories { cwd: None, roots, private: Vec::new() };
         let confined =
-            confine(context, requester, confine::ConfinementInput { env: Vec::new(), directories }).await?;
+            confine(context, requester.clone(), confine::ConfinementInput { env: Vec::new(), directories })
+                .await?;
         let program = program::own().to_string_lossy().into_owned();
         let launch = Launch {
             version: LAUNCH_VERSION,

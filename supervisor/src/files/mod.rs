@@ -191,7 +191,7 @@ impl FileQueues {
             return busy(to, "too many bytes are queued for file writes");
         };
         let key = HelperKey { gateway: requester.gateway, scope: QueueScope::of(&request) };
-        let Some(jobs) = self.queue(context, key, requester.uid) else {
+        let Some(jobs) = self.queue(context, key, requester.user.uid) else {
             return busy(to, "too many file helpers run");
         };
         let FilesRequest { roots, op, .. } = request;

@@ -2,6 +2,7 @@
 //! inputs.
 
 use crate::context::Context;
+use crate::core::admission::ClientUser;
 use crate::core::tenant::{self, Account, AdapterStart, SpawnDirectories, SpawnOrigin, Tenant};
 use crate::lease::spawn::SpawnError;
 use crate::sys::Sys;
@@ -10,15 +11,13 @@ use acp_shared::ids::GatewayInstanceId;
 use std::io;
 use std::sync::Arc;
 
-/// Gateway requesting a process, with its peer identity from the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Gateway requesting a process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Requester {
     /// Installation of the gateway.
     pub(crate) gateway: GatewayInstanceId,
-    /// User of the gateway.
-    pub(crate) uid: u32,
-    /// Group of the gateway's process, for agents of a user without a passwd entry.
-    pub(crate) gid: u32,
+    /// User of the gateway. The group is used for agents of a user without a passwd entry.
+    pub(crate) user: ClientUser,
 }
 
 /// Inputs of a confinement.
@@ -42,11 +41,13 @@ pub(crate) async fn confine<S: Sys>(
 ) -> Result<AdapterStart, SpawnError> {
     let own_uid = rustix::process::geteuid().as_raw();
     let at = Arc::clone(context);
-    if own_uid != 0 || requester.uid == 0 {
+    let is_remote = requester.user.cell.is_some();
+    if !is_remote && (own_uid != 0 || requester.user.uid == 0) {
         return decide(&at.tenants, own_uid, requester, Ok(None), &start);
     }
     let decided = context.blocking(move |_| {
-        Ok(decide(&at.tenants, own_uid, requester, users::account(requester.uid), &start))
+        let known = users::account(requester.user.uid);
+        Ok(decide(&at.tenants, own_uid, requester, known, &start))
     });
     decided
         .await
@@ -60,10 +61,10 @@ fn decide(
     known: io::Result<Option<Account>>,
     start: &ConfinementInput,
 ) -> Result<AdapterStart, SpawnError> {
-    let Requester { gateway, uid, gid } = requester;
+    let Requester { gateway, user: ClientUser { uid, gid, cell } } = requester;
     let known = known.map_err(|source| SpawnError::Io { what: "look up the gateway's user", source })?;
     // Without a passwd entry only the group of the gateway's process is known, as reported by the kernel.
     let account = known.unwrap_or(Account { uid, gid, groups: Vec::new(), entry: None });
-    let origin = SpawnOrigin { own_uid, account, gateway };
+    let origin = SpawnOrigin { own_uid, account, gateway, cell };
     tenant::confine(tenants, &origin, &start.env, &start.directories).map_err(SpawnError::Refused)
 }

@@ -3,6 +3,7 @@
 //! [`SpawnStep`]; a crash after any step leaves no process running without a lease.
 
 use crate::context::Context;
+use crate::core::admission::ClientUser;
 use crate::core::cgroup::LeaseCgroup;
 use crate::core::containment::CgroupLimits;
 use crate::core::escalation::WRAPPER_HEADSTART_MS;
@@ -67,8 +68,8 @@ const EXEC_STAGE: &str = "exec";
 pub struct SpawnRequest {
     /// The request.
     pub spec: Spawn,
-    /// Group of the gateway's process when it connected: group of its agents if the user has no passwd entry.
-    pub gid: u32,
+    /// User of the gateway when it connected.
+    pub user: ClientUser,
 }
 
 /// Error of a start.
@@ -198,15 +199,14 @@ pub async fn start<S: Sys>(
     asked: &SpawnRequest,
 ) -> Result<StartedWrapper<S>, SpawnError> {
     let spec = &asked.spec;
-    let requester = Requester { gateway: lease.gateway, uid: lease.owner_uid, gid: asked.gid };
+    let requester = Requester { gateway: lease.gateway, user: asked.user.clone() };
     let directories = SpawnDirectories::of_session(&spec.cwd, &spec.roots);
     let confined =
         confine(context, requester, confine::ConfinementInput { env: spec.env.clone(), directories }).await?;
     context.store.save_lease(lease).await?;
     let launch = launch(lease, spec, confined);
     let (theirs, ours) = make_pipes(&spec.kind).map_err(io_context("create the adapter's pipes"))?;
-    let limits =
-        cgroup_limits_for(&context.tenants, context.containment.limits, lease.owner_uid, lease.gateway);
+    let limits = cgroup_limits_for(&context.tenants, context.containment.limits, &asked.user, lease.gateway);
     let group = context.containment.leaf(lease.lease_id).map(|leaf| LimitedCgroup { leaf, limits });
     let wrapper = start_wrapper(context, context.wrapper_root.clone(), launch, group).await?;
     lease.wrapper_path = wrapper.path.to_string_lossy().into_owned();

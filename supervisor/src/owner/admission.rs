@@ -4,7 +4,9 @@
 use crate::config::size;
 use crate::context::event::Denial;
 use crate::context::wall_ms;
-use crate::core::admission::{Admitted, ClaimedProgress, LiveConnection, admit, other_user};
+use crate::core::admission::{
+    Admitted, ClaimedProgress, ClientUser, LiveConnection, admit, home_of, other_user,
+};
 use crate::core::tenant::tenant_of;
 use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
 use crate::relay::connection::ConnectionHandle;
@@ -19,8 +21,6 @@ use std::pin::Pin;
 const ADMINS_MAX: usize = 64;
 /// Retry delay for a client that found the connection limit reached, in milliseconds.
 const CONNECTION_RETRY_MS: u64 = 1_000;
-/// Maximum length of a machine id, in bytes; systemd's have 33.
-const MACHINE_ID_BYTES_MAX: usize = 256;
 
 /// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
 pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -44,32 +44,36 @@ impl Owner {
         if self.stopping || self.leaving {
             return Err(Refusal::new(RefusalCode::ShuttingDown, "the supervisor is shutting down").into());
         }
-        let (who, epoch, on_record) = match &hello.role {
+        let (pid, local) = match &peer {
+            Peer::Local { pid, uid, gid } => (*pid, Some((*uid, *gid))),
+            Peer::Remote { .. } => (None, None),
+        };
+        let (who, user, epoch, on_record) = match &hello.role {
             Role::Admin => {
-                self.policy.authorize_admin(peer.uid, peer.gid)?;
-                self.policy.check_admin_secret(peer.uid, peer.gid, hello.secret.as_ref())?;
+                let Some((uid, gid)) = local else {
+                    let why = "only clients of this machine may administer this supervisor";
+                    return Err(Refusal::new(RefusalCode::NotAuthorised, why).into());
+                };
+                self.policy.authorize_admin(uid, gid)?;
+                self.policy.check_admin_secret(uid, gid, hello.secret.as_ref())?;
                 let admins = self.links.values().filter(|c| c.who == ClientKind::Admin).count();
                 if admins >= ADMINS_MAX {
                     return Err(too_many(format!("{admins} admin connections are open")).into());
                 }
-                (ClientKind::Admin, 0, None)
+                (ClientKind::Admin, ClientUser { uid, gid, cell: None }, 0, None)
             }
             Role::Gateway { instance_id, epoch, home } => {
-                self.policy.authorize_gateway(peer.uid, peer.gid)?;
-                let tenant = tenant_of(&self.context.tenants, peer.uid, *instance_id);
-                self.policy.check_gateway_secret(peer.uid, tenant, hello.secret.as_ref())?;
-                if home.machine_id.len() > MACHINE_ID_BYTES_MAX {
-                    let why = "the machine id is too long";
-                    return Err(Refusal::new(RefusalCode::BadRequest, why).into());
-                }
-                let on_record = self.admit_gateway(*instance_id, *epoch, marks.as_ref(), home, peer)?;
-                (ClientKind::Gateway(*instance_id), *epoch, Some(on_record))
+                let user = self.gateway_user(*instance_id, &peer, hello)?;
+                let home = home_of(&user, home)?;
+                let on_record =
+                    self.admit_gateway(*instance_id, *epoch, marks.as_ref(), &home, &user, pid)?;
+                (ClientKind::Gateway(*instance_id), user, *epoch, Some(on_record))
             }
         };
-        tracing::info!(client = ?who, uid = peer.uid, pid = peer.pid, epoch, "client connected");
+        tracing::info!(client = ?who, uid = user.uid, cell = user.cell.as_deref(), pid, epoch, "client connected");
         // The pid may have been reused since the peer connected; in that case the connection has ended.
-        let process = peer.pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
-        self.links.insert(link.id(), ConnectedClient { link, who, peer, epoch, version, process });
+        let process = pid.and_then(|pid| Some((pid, self.context.sys.open(pid).ok()?)));
+        self.links.insert(link.id(), ConnectedClient { link, who, user, epoch, version, process });
         let welcome = Welcome {
             version,
             features: [figures::FEATURE, files::LIST_FEATURE, private_home::FEATURE]
@@ -82,12 +86,33 @@ impl Owner {
         Ok((welcome, on_record))
     }
 
+    /// Decides on whose behalf a gateway acts, and checks its secret.
+    fn gateway_user(
+        &self,
+        gateway: GatewayInstanceId,
+        peer: &Peer,
+        hello: &Hello,
+    ) -> Result<ClientUser, Refusal> {
+        let tenants = &self.context.tenants;
+        let user = match peer {
+            Peer::Local { uid, gid, .. } => {
+                self.policy.authorize_gateway(*uid, *gid)?;
+                ClientUser { uid: *uid, gid: *gid, cell: None }
+            }
+            // The certificate takes the place of the secret.
+            Peer::Remote { name } => return self.policy.authorize_remote(tenants, name, gateway),
+        };
+        let tenant = tenant_of(tenants, &user, gateway);
+        self.policy.check_gateway_secret(user.uid, tenant, hello.secret.as_ref())?;
+        Ok(user)
+    }
+
     /// Refuses a gateway without a record if too many are connected. Gateways with a record need no check:
     /// each has one connection, and `gateways_per_user_max` bounds the records.
     fn has_room_for_new(&self, uid: u32) -> Result<(), Refusal> {
         let gateways = || self.links.values().filter(|c| c.who != ClientKind::Admin);
         let config = &self.context.config;
-        let of_user = gateways().filter(|c| c.peer.uid == uid).count();
+        let of_user = gateways().filter(|c| c.user.uid == uid).count();
         if of_user >= size(config.connections_per_user_max) {
             return Err(too_many(format!(
                 "{of_user} gateways of user {uid} are connected, which is the limit (connections_per_user_max)"
@@ -108,28 +133,34 @@ impl Owner {
         epoch: u64,
         marks: Option<&Marks>,
         home: &Home,
-        peer: Peer,
+        user: &ClientUser,
+        pid: Option<i32>,
     ) -> Result<RecordedFuture, Denial> {
-        let uid = peer.uid;
+        let uid = user.uid;
         let client = ClientKind::Gateway(gateway);
         let living = self.links.values().find(|c| c.who == client);
         let living = living.filter(|c| !c.link.end().is_cancelled()).map(|c| {
-            let other = c.process.as_ref().filter(|(pid, _)| Some(*pid) != peer.pid);
+            let other = c.process.as_ref().filter(|(other, _)| Some(*other) != pid);
             let elsewhere = other.is_some_and(|(_, process)| self.context.sys.is_unreaped(process));
             LiveConnection { epoch: c.epoch, elsewhere }
         });
         let known = self.installations.get(&gateway);
         let acked = if marks.is_some() { self.acked_outputs(gateway) } else { Vec::new() };
         let claimed = marks.map(|marks| ClaimedProgress { marks, acked: &acked, now_ms: wall_ms() });
-        let admitted = admit(known, living, gateway, uid, home, epoch, claimed);
+        let admitted = admit(known, living, gateway, user, home, epoch, claimed);
         let Admitted { installation, supersedes } = match admitted {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 if self.context.may_log(uid, "a gateway is not admitted") {
-                    tracing::warn!(%gateway, uid, epoch, refusal = refusal.message, "gateway refused");
+                    tracing::warn!(%gateway, uid, cell = user.cell.as_deref(), epoch, refusal = refusal.message, "gateway refused");
                 }
                 if refusal.code == RefusalCode::RolledBack {
-                    return Err(Denial::RolledBack(Box::new(self.hold_agents(gateway, refusal))));
+                    let rollback = if user.cell.is_some() {
+                        self.describe_rollback(gateway, refusal)
+                    } else {
+                        self.hold_agents(gateway, refusal)
+                    };
+                    return Err(Denial::RolledBack(Box::new(rollback)));
                 }
                 return Err(refusal.into());
             }
@@ -151,7 +182,7 @@ impl Owner {
         // Also written for a known gateway: the last write may have failed.
         let on_record: RecordedFuture = Box::pin(self.context.store.record_installation(&installation));
         self.installations.insert(gateway, installation);
-        self.detached_at_ms.remove(&gateway);
+        self.absences.remove(&gateway);
         self.pending.kept_until_ms.remove(&gateway);
         self.disconnect_older(client, supersedes);
         Ok(on_record)

@@ -94,10 +94,19 @@ impl Owner {
     /// Keeps the agents of a gateway that is refused as rolled back, while the operator decides. The time
     /// counts from the first such refusal.
     pub(crate) fn hold_agents(&mut self, gateway: GatewayInstanceId, refusal: Refusal) -> Rollback {
-        let now = self.context.now_ms();
-        let end = now.saturating_add(self.context.config.rollback_grace_ms);
-        let until = *self.pending.kept_until_ms.entry(gateway).or_insert(end);
+        let end = self.context.now_ms().saturating_add(self.context.config.rollback_grace_ms);
+        self.pending.kept_until_ms.entry(gateway).or_insert(end);
         self.rearm_timer();
+        self.describe_rollback(gateway, refusal)
+    }
+
+    /// Describes the record of a gateway that is refused as rolled back. Agents of a remote cell are kept no longer than
+    /// their grace: its sessions may go on elsewhere then.
+    pub(crate) fn describe_rollback(&self, gateway: GatewayInstanceId, refusal: Refusal) -> Rollback {
+        let now = self.context.now_ms();
+        let grace = self.context.config.detached_grace_ms;
+        let absence = self.absences.get(&gateway).map_or(now, |absence| absence.end_ms(grace));
+        let until = self.pending.kept_until_ms.get(&gateway).copied().unwrap_or(absence);
         let (epoch, event_id) = self
             .installations
             .get(&gateway)

@@ -20,17 +20,18 @@ const TERMINAL_RETENTION_MS: u64 = 10 * 60 * 1_000;
 impl Owner {
     /// Performs the work that is due, and sets the next wake-up.
     pub(crate) fn tick(&mut self) {
+        self.count_suspension();
         let now = self.context.now_ms();
         let grace = self.context.config.detached_grace_ms;
         let away: Vec<GatewayInstanceId> = self
-            .detached_at_ms
+            .absences
             .iter()
-            .filter(|(_, at)| now.saturating_sub(**at) >= grace)
+            .filter(|(_, absence)| absence.end_ms(grace) <= now)
             .filter(|(gateway, _)| !self.holds_agents(**gateway, now))
             .map(|(g, _)| *g)
             .collect();
         for gateway in away {
-            self.detached_at_ms.remove(&gateway);
+            self.absences.remove(&gateway);
             self.close_all(|lease| lease.gateway == gateway, "its gateway did not reconnect");
         }
         if self.pending.save_at_ms().is_some_and(|at| at <= now) {
@@ -47,6 +48,16 @@ impl Owner {
         self.cancel_overdue_upgrade(now);
         self.manager.send_watchdog(now);
         self.wake_at_ms = next_wake(now, &self.deadlines());
+    }
+
+    /// Adds the time that the machine was suspended to the absences of gateways.
+    pub(crate) fn count_suspension(&mut self) {
+        let total = crate::sys::suspended_ms();
+        let new = total.saturating_sub(self.suspended_ms);
+        self.suspended_ms = self.suspended_ms.max(total);
+        for absence in self.absences.values_mut() {
+            absence.suspended_ms = absence.suspended_ms.saturating_add(new);
+        }
     }
 
     /// Returns the time of the next wake-up without an event.
@@ -87,11 +98,11 @@ impl Owner {
         let writes = self.context.store.read_only().is_none();
         Deadlines {
             detached: self
-                .detached_at_ms
+                .absences
                 .iter()
-                .map(|(gateway, at)| {
+                .map(|(gateway, absence)| {
                     let kept_until = self.pending.kept_until_ms.get(gateway).copied().unwrap_or(0);
-                    at.saturating_add(config.detached_grace_ms).max(kept_until)
+                    absence.end_ms(config.detached_grace_ms).max(kept_until)
                 })
                 .min(),
             progress: self.pending.save_at_ms(),

@@ -24,12 +24,21 @@ use crate::core::verify::legacy::LegacyFacts;
 use crate::core::verify::{Evidence, Marker, Verified};
 use acp_shared::launch::ExitStatus;
 use rustix::process::Rlimit;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// Returns the time that this machine was suspended since its boot, in milliseconds.
+#[must_use]
+pub fn suspended_ms() -> u64 {
+    let now = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
+    let (awake, all) = (now(ClockId::Monotonic), now(ClockId::Boottime));
+    u64::try_from(all.saturating_sub(awake).as_millis()).unwrap_or(u64::MAX)
+}
 
 /// Signals sent by this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

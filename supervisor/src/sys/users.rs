@@ -1,6 +1,6 @@
 //! User and group lookup, and memory usage of processes for reports.
 
-use crate::core::tenant::Account;
+use crate::core::tenant::{Account, PasswdEntry};
 use nix::unistd::{Gid, Group, Uid, User};
 use std::ffi::CString;
 use std::io;
@@ -52,6 +52,10 @@ fn of(user: User) -> Account {
         uid: user.uid.as_raw(),
         gid: user.gid.as_raw(),
         groups: groups.into_iter().map(Gid::as_raw).collect(),
-        entry: Some((user.name, user.dir.to_string_lossy().into_owned())),
+        entry: Some(PasswdEntry {
+            name: user.name,
+            home: user.dir.to_string_lossy().into_owned(),
+            shell: user.shell.to_string_lossy().into_owned(),
+        }),
     }
 }

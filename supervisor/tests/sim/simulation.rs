@@ -10,6 +10,7 @@ use acp_shared::protocol::{Graces, LeaseKind, LeaseState, ReapLine, Refusal, Spa
 use acp_supervisor::config::Config;
 use acp_supervisor::context::Context;
 use acp_supervisor::context::event::Event;
+use acp_supervisor::core::admission::ClientUser;
 use acp_supervisor::core::cgroup::CgroupSubtree;
 use acp_supervisor::core::containment::{CgroupLimits, Containment, select_level};
 use acp_supervisor::core::lease::{BoundProcesses, Lease, ProcessRecord};
@@ -484,9 +485,10 @@ impl Sim {
             roots: Vec::new(),
             graces: GRACES,
         };
+        let user = ClientUser { uid: lease.owner_uid, gid: 0, cell: None };
         let (commands, queue) = mpsc::channel(16);
         self.commands.insert(lease_id, commands);
-        tokio::spawn(task::run(Arc::clone(&self.context), lease, SpawnRequest { spec, gid: 0 }, queue));
+        tokio::spawn(task::run(Arc::clone(&self.context), lease, SpawnRequest { spec, user }, queue));
         lease_id
     }
 

@@ -4,6 +4,7 @@
 //! A package without dependencies on the others, usable by the tests of all packages.
 
 pub mod ability;
+pub mod certificates;
 pub mod disk_fault;
 pub mod pace;
 pub mod postgres;

@@ -311,7 +311,17 @@ impl Owner {
             left: HandoverFd::placeholder(),
             failed: None,
             installations: self.installations.values().cloned().collect(),
-            detached_at_ms: self.detached_at_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
+            detached_at_ms: self
+                .absences
+                .iter()
+                .map(|(gateway, absence)| (*gateway, absence.since_ms))
+                .collect(),
+            suspended_ms: self
+                .absences
+                .iter()
+                .filter(|(_, absence)| absence.suspended_ms > 0)
+                .map(|(gateway, absence)| (*gateway, absence.suspended_ms))
+                .collect(),
             kept_until_ms: self.pending.kept_until_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             crashes: self.backoff.crashes(),
             stops: u32::from(self.stopping) + u32::from(self.hurried),

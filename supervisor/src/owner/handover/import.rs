@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::core::admission::AccessPolicy;
+use crate::core::deadlines::Absence;
 use crate::core::lease::Lease;
 use crate::files::FileQueues;
 use crate::lease::pause::TaskState;
@@ -12,9 +13,10 @@ use crate::owner::handover::{EntryState, Handover, HandoverResources};
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::requests::spawn::COMMANDS_QUEUED_MAX;
 use crate::relay::{self, Relay, RelayState};
-use acp_shared::ids::LeaseId;
+use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::LastUpgrade;
 use rustix::time::{ClockId, clock_gettime};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -95,7 +97,12 @@ impl Owner {
         let inheritable = InheritableResources { lock, listener, to_remove: head.to_remove };
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
-        owner.detached_at_ms = head.detached_at_ms.into_iter().collect();
+        let suspended: HashMap<GatewayInstanceId, u64> = head.suspended_ms.into_iter().collect();
+        let absence = |(gateway, since_ms)| {
+            let suspended_ms = suspended.get(&gateway).copied().unwrap_or(0);
+            (gateway, Absence { since_ms, suspended_ms })
+        };
+        owner.absences = head.detached_at_ms.into_iter().map(absence).collect();
         owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();
         owner.backoff.restore(head.crashes);
         owner.files = FileQueues::from_surviving(head.helpers);

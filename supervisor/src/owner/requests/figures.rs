@@ -25,6 +25,9 @@ fn collect(owner: &Owner, who: ClientKind) -> Vec<Figure> {
         ..Figure::new(figures::LEASES, count(&|entry| entry.lease.state == state))
     });
     let unproved = |entry: &&LeaseEntry| entry.lease.state == LeaseState::Lost && entry.needs_sweep();
+    let living = owner.leases.values().filter(|entry| !entry.lease.state.is_ended()).count();
+    let machine = rustix::system::sysinfo();
+    let memory = machine.totalram.saturating_mul(u64::from(machine.mem_unit));
     let mut all = by_state.to_vec();
     all.extend([
         Figure::new(figures::LOST, count(&unproved)),
@@ -38,6 +41,9 @@ fn collect(owner: &Owner, who: ClientKind) -> Vec<Figure> {
         ),
         Figure::new(figures::READ_ONLY, u64::from(owner.context.store.read_only().is_some())),
         Figure::new(figures::UPTIME, owner.context.now_ms() / 1_000),
+        Figure::new(figures::DETACHED_GRACE, owner.context.config.detached_grace_ms.div_ceil(1_000)),
+        Figure::new(figures::MEMORY, memory),
+        Figure::new(figures::LIVING, living as u64),
     ]);
     all
 }

@@ -1,10 +1,10 @@
 //! Files: forwarded to the queue of the session's helper, which answers.
 
+use crate::core::admission::ClientUser;
 use crate::core::containment::ContainmentLevel;
 use crate::lease::confine::Requester;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::connection::Responder;
-use acp_shared::conn::Peer;
 use acp_shared::files::{
     FilesOp, FilesRequest, FilesScope, NAME_BYTES_MAX, NAMES_MAX, ROOTS_MAX, SEARCH_BYTES_MAX,
     WRITE_BYTES_MAX,
@@ -13,10 +13,16 @@ use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode};
 use std::sync::Arc;
 
-pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, request: FilesRequest, to: Responder) {
+pub(super) fn handle(
+    owner: &mut Owner,
+    who: ClientKind,
+    user: ClientUser,
+    request: FilesRequest,
+    to: Responder,
+) {
     match check(owner, who, &request) {
         Ok(gateway) => {
-            let requester = Requester { gateway, uid: peer.uid, gid: peer.gid };
+            let requester = Requester { gateway, user };
             let context = Arc::clone(&owner.context);
             owner.files.enqueue(&context, requester, request, to);
         }

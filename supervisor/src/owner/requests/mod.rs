@@ -15,13 +15,13 @@ mod streams;
 mod upgrade;
 pub(crate) mod verify;
 
+use crate::core::admission::ClientUser;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::connection::Responder;
-use acp_shared::conn::Peer;
 use acp_shared::protocol::{Refusal, RefusalCode, Request};
 
 /// Dispatches a request to its handler.
-pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Request, to: Responder) {
+pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, user: ClientUser, body: Request, to: Responder) {
     if let Some(why) = owner.context.store.read_only()
         && !is_read_only(&body)
     {
@@ -29,7 +29,7 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
         return to.answer(Err(Refusal::new(RefusalCode::StoreUnavailable, why)));
     }
     match body {
-        Request::Spawn(spec) => spawn::handle(owner, who, peer, spec, to),
+        Request::Spawn(spec) => spawn::handle(owner, who, user, spec, to),
         Request::Attach { lease_id, from_offset } => streams::attach(owner, who, lease_id, from_offset, to),
         Request::Input { lease_id, seq, bytes } => streams::input(owner, who, lease_id, seq, bytes, to),
         Request::Ack { lease_id, offset } => streams::ack(owner, who, lease_id, offset, to),
@@ -48,11 +48,11 @@ pub(crate) fn dispatch(owner: &mut Owner, who: ClientKind, peer: Peer, body: Req
         Request::Status => status::handle(owner, who, to),
         Request::Figures => figures::handle(owner, who, to),
         Request::Upgrade { program, state_dir } => upgrade::handle(owner, who, program, &state_dir, to),
-        Request::Files(request) => files::handle(owner, who, peer, request, to),
+        Request::Files(request) => files::handle(owner, who, user, request, to),
         Request::SessionLog { session_key, from, bytes_max } => {
             session_log::handle(owner, who, session_key, from, bytes_max, to);
         }
-        Request::Shutdown { state_dir } => shutdown::handle(owner, who, peer.uid, &state_dir, to),
+        Request::Shutdown { state_dir } => shutdown::handle(owner, who, &user, &state_dir, to),
     }
 }
 

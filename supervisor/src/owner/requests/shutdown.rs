@@ -1,13 +1,14 @@
 //! Shutdown (H17): allowed for the supervisor's user and root, with the right state directory, while no other
 //! gateway uses the supervisor.
 
+use crate::core::admission::ClientUser;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::connection::Responder;
 use acp_shared::protocol::{Refusal, RefusalCode, Reply};
 use std::path::Path;
 
-pub(super) fn handle(owner: &mut Owner, who: ClientKind, uid: u32, state_dir: &str, to: Responder) {
-    if let Err(refusal) = check(owner, who, uid, state_dir) {
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, user: &ClientUser, state_dir: &str, to: Responder) {
+    if let Err(refusal) = check(owner, who, user, state_dir) {
         tracing::info!(refusal = refusal.message, "shutdown refused");
         return to.answer(Err(refusal));
     }
@@ -18,8 +19,13 @@ pub(super) fn handle(owner: &mut Owner, who: ClientKind, uid: u32, state_dir: &s
     }
 }
 
-fn check(owner: &Owner, who: ClientKind, uid: u32, state_dir: &str) -> Result<(), Refusal> {
-    if uid != owner.policy.own_uid && uid != 0 {
+fn check(owner: &Owner, who: ClientKind, user: &ClientUser, state_dir: &str) -> Result<(), Refusal> {
+    if let Some(cell) = &user.cell {
+        let why =
+            format!("{cell} is on another machine, and only clients of this machine may end the supervisor");
+        return Err(Refusal::new(RefusalCode::NotAuthorised, why));
+    }
+    if user.uid != owner.policy.own_uid && user.uid != 0 {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "this supervisor runs as another user"));
     }
     check_state_dir(owner, state_dir)?;

@@ -1,5 +1,6 @@
 //! Spawn: idempotent by lease id, one agent for each session, within the limits.
 
+use crate::core::admission::{ClientUser, Installation};
 use crate::core::backoff::AgentKey;
 use crate::core::containment::ContainmentLevel;
 use crate::core::lease::Lease;
@@ -9,7 +10,6 @@ use crate::lease::task;
 use crate::owner::lease_entry::LeaseEntry;
 use crate::owner::{ClientKind, Owner};
 use crate::relay::connection::Responder;
-use acp_shared::conn::Peer;
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::protocol::{Graces, LeaseKind, LeaseState, Refusal, RefusalCode, Reply, Spawn};
 use acp_shared::wire;
@@ -22,11 +22,9 @@ pub(crate) const COMMANDS_QUEUED_MAX: usize = 8;
 const QUOTA_RETRY_MS: u64 = 5_000;
 pub(crate) const SESSION_RETRY_MS: u64 = 500;
 
-pub(super) fn handle(owner: &mut Owner, who: ClientKind, peer: Peer, spec: Spawn, to: Responder) {
-    match reserve(owner, who, peer.uid, spec) {
-        Ok(Reservation::Run(lease, spec)) => {
-            run(owner, *lease, SpawnRequest { spec: *spec, gid: peer.gid }, to)
-        }
+pub(super) fn handle(owner: &mut Owner, who: ClientKind, user: ClientUser, spec: Spawn, to: Responder) {
+    match reserve(owner, who, &user, spec) {
+        Ok(Reservation::Run(lease, spec)) => run(owner, *lease, SpawnRequest { spec: *spec, user }, to),
         Ok(Reservation::InProgress(entry)) => entry.waiting.push(to),
         Ok(Reservation::Completed(entry)) => to.answer(Ok(Reply::Spawned(entry.info()))),
         Err(refusal) => to.answer(Err(refusal)),
@@ -53,7 +51,12 @@ fn hex(bytes: impl AsRef<[u8]>) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<Reservation<'_>, Refusal> {
+fn reserve<'a>(
+    owner: &'a mut Owner,
+    who: ClientKind,
+    user: &ClientUser,
+    spec: Spawn,
+) -> Result<Reservation<'a>, Refusal> {
     let ClientKind::Gateway(gateway) = who else {
         return Err(Refusal::new(RefusalCode::NotAuthorised, "only a gateway may spawn"));
     };
@@ -83,11 +86,11 @@ fn reserve(owner: &mut Owner, who: ClientKind, uid: u32, spec: Spawn) -> Result<
         return Err(refusal);
     }
     check_spec(&spec, owner.context.config.grace_max_ms)?;
-    check_caps(owner, gateway, uid, &spec.kind)?;
+    check_caps(owner, gateway, user, &spec.kind)?;
     check_session(owner, gateway, &spec)?;
     let argv = wire::encode(&spec.argv, acp_shared::protocol::FRAME_BYTES_MAX)
         .map_err(|e| Refusal::new(RefusalCode::BadRequest, e.to_string()))?;
-    let lease = new_lease(owner, gateway, uid, &spec, hex(argv), spec_hash);
+    let lease = new_lease(owner, gateway, user.uid, &spec, hex(argv), spec_hash);
     check_crashes(owner, &lease, &spec)?;
     Ok(Reservation::Run(Box::new(lease), Box::new(spec)))
 }
@@ -190,16 +193,24 @@ const fn terminal_share(max: u64) -> u64 {
     max - max / 4
 }
 
-fn check_caps(owner: &Owner, gateway: GatewayInstanceId, uid: u32, kind: &LeaseKind) -> Result<(), Refusal> {
+fn check_caps(
+    owner: &Owner,
+    gateway: GatewayInstanceId,
+    user: &ClientUser,
+    kind: &LeaseKind,
+) -> Result<(), Refusal> {
     let (config, tenants) = (&owner.context.config, &owner.context.tenants);
-    let tenant = tenant_of(tenants, uid, gateway);
-    let of_tenant = |l: &Lease| tenant.is_some_and(|t| t.covers(l.owner_uid, l.gateway));
+    let tenant = tenant_of(tenants, user, gateway);
+    let of_tenant = |l: &Lease| {
+        let cell = owner.installations.get(&l.gateway).and_then(Installation::cell);
+        tenant.is_some_and(|t| t.covers(l.owner_uid, cell, l.gateway))
+    };
     let caps: [LeaseCap<'_>; 4] = [
         (config.leases_max, "of this supervisor", "leases_max", &|_| true),
         (config.leases_per_gateway_max, "of this gateway", "leases_per_gateway_max", &|l| {
             l.gateway == gateway
         }),
-        (config.leases_per_user_max, "of this user", "leases_per_user_max", &|l| l.owner_uid == uid),
+        (config.leases_per_user_max, "of this user", "leases_per_user_max", &|l| l.owner_uid == user.uid),
         (
             tenant.and_then(|t| t.leases_max).unwrap_or(u64::MAX),
             "of this tenant",

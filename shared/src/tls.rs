@@ -1,0 +1,358 @@
+//! Mutual TLS 1.3 between gateways and supervisors: certificates from PEM files, names by their URI
+//! ([`crate::identity`]).
+//!
+//! A name of the domain name system plays no part: a peer is who its certificate says, and the own CA signed it. Sessions
+//! are not resumed, since a resumed one would not look at the certificate again.
+
+use crate::identity::{Identity, SCHEME};
+use parking_lot::Mutex;
+use std::fmt::Display;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::version::TLS13;
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+
+/// Maximum size of a file, in bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Time far from now, for which no certificate of an installation is valid.
+const FAR: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
+/// File that cannot be used. The text begins with the part, `cert`, `key` or `ca`, so that the end of a configuration key
+/// may stand before it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{part} = {}: {fault}", path.display())]
+pub struct TlsError {
+    /// What the file holds: `cert`, `key` or `ca`.
+    pub part: &'static str,
+    /// Path of the file.
+    pub path: PathBuf,
+    /// Fault, in words.
+    pub fault: String,
+}
+
+/// Identity and time of a file: another one means that the file was replaced or written.
+type Stamp = (u64, u64, i64, i64, u64);
+
+/// Content of the three files.
+#[derive(Debug)]
+struct Loaded {
+    stamps: [Option<Stamp>; 3],
+    identity: Identity,
+    key: Arc<CertifiedKey>,
+    roots: Arc<RootCertStore>,
+}
+
+/// Certificate chain, private key and CA of one side, read again when a file changes.
+#[derive(Debug)]
+struct Credentials {
+    cert: PathBuf,
+    key: PathBuf,
+    ca: PathBuf,
+    identity: String,
+    provider: Arc<CryptoProvider>,
+    loaded: Mutex<Arc<Loaded>>,
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let meta = std::fs::metadata(path).ok()?;
+    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size()))
+}
+
+fn wrong(part: &'static str, path: &Path, fault: &dyn Display) -> TlsError {
+    TlsError { part, path: path.to_owned(), fault: fault.to_string() }
+}
+
+fn certificates(part: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let bytes = read(part, path)?;
+    match CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>() {
+        Ok(all) if all.is_empty() => Err(wrong(
+            part,
+            path,
+            &"the file has no certificate; write it as PEM, -----BEGIN CERTIFICATE-----",
+        )),
+        Ok(all) => Ok(all),
+        Err(error) => Err(wrong(part, path, &format!("the file is not valid PEM: {error}"))),
+    }
+}
+
+fn read(part: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    let meta = std::fs::metadata(path).map_err(|error| wrong(part, path, &error))?;
+    if !meta.is_file() || meta.size() > FILE_BYTES_MAX {
+        return Err(wrong(part, path, &format!("is not a regular file of at most {FILE_BYTES_MAX} bytes")));
+    }
+    std::fs::read(path).map_err(|error| wrong(part, path, &error))
+}
+
+/// Reads a private key. A file that others can read or change is refused.
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let meta = std::fs::metadata(path).map_err(|error| wrong("key", path, &error))?;
+    let is_own = meta.uid() == 0 || meta.uid() == rustix::process::geteuid().as_raw();
+    if !is_own || meta.mode() & 0o027 != 0 {
+        let mode = meta.mode() & 0o777;
+        return Err(wrong(
+            "key",
+            path,
+            &format!("other users can read or change it (user {}, mode {mode:04o}); chmod 0600", meta.uid()),
+        ));
+    }
+    PrivateKeyDer::from_pem_slice(&read("key", path)?)
+        .map_err(|error| wrong("key", path, &format!("the file has no private key: {error}")))
+}
+
+/// Returns the identity that a certificate names.
+///
+/// # Errors
+/// The certificate has no URI name `acp://…`, several, or an invalid one.
+pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, String> {
+    let parsed = webpki::EndEntityCert::try_from(certificate)
+        .map_err(|error| format!("the certificate cannot be read: {error}"))?;
+    let mut names = parsed.valid_uri_names().filter(|name| name.starts_with(SCHEME));
+    match (names.next(), names.next()) {
+        (Some(name), None) => {
+            name.parse().map_err(|error| format!("the URI name of the certificate is wrong: {error}"))
+        }
+        (None, _) => {
+            Err("the certificate has no URI name acp://PLANE/cell/ID or acp://PLANE/host/NAME".to_owned())
+        }
+        (Some(one), Some(other)) => {
+            Err(format!("the certificate has the URI names {one} and {other}; it needs exactly one"))
+        }
+    }
+}
+
+impl Credentials {
+    fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let loaded = Self::read(&provider, cert, key, ca)?;
+        Ok(Self {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            ca: ca.to_owned(),
+            identity: loaded.identity.to_string(),
+            provider,
+            loaded: Mutex::new(Arc::new(loaded)),
+        })
+    }
+
+    fn read(provider: &CryptoProvider, cert: &Path, key: &Path, ca: &Path) -> Result<Loaded, TlsError> {
+        // Taken before the files are read: a change in between is found at the next connection.
+        let stamps = [cert, key, ca].map(stamp);
+        let chain = certificates("cert", cert)?;
+        let Some(own) = chain.first() else {
+            return Err(wrong("cert", cert, &"the file has no certificate"));
+        };
+        let identity = identity_of(own).map_err(|fault| wrong("cert", cert, &fault))?;
+        let secret = private_key(key)?;
+        let certified = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+            Error::InconsistentKeys(_) => {
+                wrong("key", key, &format!("is not the key of the certificate {}", cert.display()))
+            }
+            other => wrong("key", key, &other),
+        })?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates("ca", ca)? {
+            roots.add(certificate).map_err(|error| wrong("ca", ca, &error))?;
+        }
+        Ok(Loaded { stamps, identity, key: Arc::new(certified), roots: Arc::new(roots) })
+    }
+
+    /// Returns the content of the files as they are now. Files that are wrong, or that name somebody else, do not take
+    /// the place of the earlier content: a certificate and its key may be written one after the other.
+    fn current(&self) -> Arc<Loaded> {
+        let stamps = [&self.cert, &self.key, &self.ca].map(|path| stamp(path));
+        let held = Arc::clone(&self.loaded.lock());
+        if held.stamps == stamps {
+            return held;
+        }
+        let fault = match Self::read(&self.provider, &self.cert, &self.key, &self.ca) {
+            Ok(new) if new.identity == held.identity => {
+                let new = Arc::new(new);
+                *self.loaded.lock() = Arc::clone(&new);
+                tracing::info!(cert = %self.cert.display(), identity = self.identity, "certificate read again");
+                return new;
+            }
+            Ok(new) => {
+                let fault = format!(
+                    "names {}, not {} as at the start; restart to use it",
+                    new.identity, self.identity
+                );
+                wrong("cert", &self.cert, &fault)
+            }
+            Err(fault) => fault,
+        };
+        tracing::warn!(%fault, "changed certificate not used; the earlier one stays");
+        held
+    }
+
+    /// Checks that the own certificate is signed by the CA and valid for this time.
+    fn verify_own(&self, at: UnixTime) -> Result<(), Error> {
+        let loaded = self.current();
+        let Some((own, intermediates)) = loaded.key.cert.split_first() else {
+            return Err(Error::NoCertificatesPresented);
+        };
+        verify(own, intermediates, &loaded.roots, at, &self.provider)
+    }
+
+    /// Returns the last second of validity of the own chain, seconds since the Unix epoch.
+    fn not_after(&self) -> Result<u64, TlsError> {
+        let far = UnixTime::since_unix_epoch(FAR);
+        match self.verify_own(far) {
+            Err(Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+                Ok(not_after.as_secs())
+            }
+            Err(error) => Err(wrong("cert", &self.cert, &error)),
+            Ok(()) => Ok(FAR.as_secs()),
+        }
+    }
+}
+
+fn verify(
+    own: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    at: UnixTime,
+    provider: &CryptoProvider,
+) -> Result<(), Error> {
+    let parsed = ParsedCertificate::try_from(own)?;
+    let algorithms = provider.signature_verification_algorithms.all;
+    verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, at, algorithms)
+}
+
+/// Credentials of a gateway, for connections to supervisors.
+#[derive(Debug)]
+pub struct ClientTls(Credentials);
+
+impl ClientTls {
+    /// Reads certificate chain, private key and CA from PEM files.
+    ///
+    /// # Errors
+    /// A file cannot be used; see [`TlsError`].
+    pub fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
+        Credentials::load(cert, key, ca).map(Self)
+    }
+
+    /// Returns the URI name of the own certificate.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.0.identity
+    }
+
+    /// Returns the configuration of the next connection. Reads files that changed.
+    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
+        let loaded = self.0.current();
+        let provider = Arc::clone(&self.0.provider);
+        let verifier = HostVerifier { roots: Arc::clone(&loaded.roots), provider: Arc::clone(&provider) };
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier))
+            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&loaded.key))));
+        config.resumption = Resumption::disabled();
+        config.enable_sni = false;
+        Ok(Arc::new(config))
+    }
+}
+
+/// Credentials of a supervisor, for connections of gateways.
+#[derive(Debug)]
+pub struct ServerTls(Credentials);
+
+impl ServerTls {
+    /// Reads certificate chain, private key and CA from PEM files.
+    ///
+    /// # Errors
+    /// A file cannot be used; see [`TlsError`].
+    pub fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
+        Credentials::load(cert, key, ca).map(Self)
+    }
+
+    /// Returns the URI name of the own certificate.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.0.identity
+    }
+
+    /// Checks that the own certificate is signed by the CA and valid at this time, seconds since the Unix epoch. Returns
+    /// the last second of its validity.
+    ///
+    /// # Errors
+    /// [`TlsError`] of the certificate.
+    pub fn check(&self, at_seconds: u64) -> Result<u64, TlsError> {
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(at_seconds));
+        self.0.verify_own(at).map_err(|error| wrong("cert", &self.0.cert, &error))?;
+        self.0.not_after()
+    }
+
+    /// Returns the configuration of the next connection. Reads files that changed.
+    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, Error> {
+        let loaded = self.0.current();
+        let provider = Arc::clone(&self.0.provider);
+        let verifier =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&loaded.roots), Arc::clone(&provider))
+                .build()
+                .map_err(|error| Error::General(error.to_string()))?;
+        let mut config = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&loaded.key))));
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+/// Verifier of a host's certificate: the chain and the time. The URI name is compared after the handshake, before
+/// anything is sent.
+#[derive(Debug)]
+struct HostVerifier {
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for HostVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        verify(end_entity, intermediates, &self.roots, now, &self.provider)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
