@@ -1,5 +1,6 @@
 //! The service as a whole: opens its parts in order and closes them in reverse order.
 
+pub(crate) mod hosts;
 pub(crate) mod reload;
 pub(crate) mod rollback;
 pub(crate) mod service;
@@ -36,15 +37,14 @@ use crate::ops::retention;
 use crate::ops::timeouts;
 use crate::runtime::acpx::AcpxProbe;
 use crate::runtime::agents::Agents;
+use crate::runtime::hosts::Host;
 use crate::session::manager::Manager;
 use crate::session::task::Deps;
-use crate::supervisor::{SupervisorClient, SupervisorStatus, gateway_role, hello};
 use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Config, ControlPlane, StoreKind};
 use acp_core::failure::Failure;
-use acp_core::runtime::Registry;
-use acp_core::runtime::direct::{self, DirectRuntime};
+use acp_core::runtime::direct;
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_store::{Durability, GroupBounds, Store, StoreHealth};
@@ -113,9 +113,9 @@ pub(crate) async fn serve(
     let bots = DiscordAccounts::new(&live, all.clone(), clock, stop.clone());
     let metrics = service.metrics.clone();
     let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
-    let supervisor = service.supervisor.clone();
+    let hosts = Arc::clone(&service.hosts);
     let scrape =
-        MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), supervisor, channels: all.clone() };
+        MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), hosts, channels: all.clone() };
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let registry = TokenRegistry::open(store.clone()).await?;
     let (consoles, asked) = mpsc::channel(CONSOLES_WAITING_MAX);
@@ -148,8 +148,10 @@ pub(crate) async fn serve(
     service.manager.stopped().await;
     join_all(tasks).await;
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
-    service.registry.unregister(direct::ID);
-    service.registry.unregister(acp_core::runtime::acpx::ID);
+    for host in service.hosts.iter() {
+        host.registry.unregister(direct::ID);
+        host.registry.unregister(acp_core::runtime::acpx::ID);
+    }
     for channel in &channels {
         all.unregister(channel);
     }
@@ -224,7 +226,7 @@ async fn serve_until_signal(
 ) -> Result<(), Failure> {
     let served = async {
         let is_up = tokio::select! {
-            () = supervisor_is_up(&service.supervisor) => true,
+            () = service.hosts.wait_until_up() => true,
             () = signals.next() => false,
         };
         if is_up {
@@ -235,7 +237,7 @@ async fn serve_until_signal(
     tokio::select! {
         () = served => Ok(()),
         lost = wait_for_lost_server(&service.store) => Err(lost),
-        rollback = rollback::wait_for_refusal(&service.supervisor) => Err(rollback::note(&service.store, &rollback).await),
+        rollback = rollback::wait_for_refusal(&service.hosts) => Err(rollback::note(&service.store, &rollback).await),
     }
 }
 
@@ -274,7 +276,7 @@ async fn refuse_to_serve(
     stays_refused: bool,
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
-    let (store, supervisor) = (&service.store, &service.supervisor);
+    let (store, supervisor) = (&service.store, &service.hosts.default_host().supervisor);
     let refusing = async {
         let failure = rollback::startup_refusal(store, supervisor).await?;
         if !stays_refused {
@@ -309,9 +311,12 @@ pub(crate) fn spawn_background_tasks(
     clock: Clock,
     stop: &CancellationToken,
 ) -> Vec<(&'static str, JoinHandle<()>)> {
-    let GatewayService { manager, store, supervisor, metrics, live, .. } = service;
+    let GatewayService { manager, store, hosts, metrics, live, .. } = service;
     tokio::spawn(integrity_check::watch(store.clone(), metrics.clone(), stop.clone()));
-    tokio::spawn(orphaned_leases::run(store.clone(), supervisor.clone(), stop.clone()));
+    for host in hosts.iter() {
+        tokio::spawn(orphaned_leases::run(store.clone(), host.supervisor.clone(), stop.clone()));
+    }
+    tokio::spawn(Arc::clone(hosts).read_figures(stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
     let reaping = timeouts::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());
@@ -356,30 +361,26 @@ fn start(
     stop: &CancellationToken,
 ) -> Result<GatewayService, Failure> {
     let identity = store.identity();
-    let role = gateway_role(identity);
-    let socket = settings.supervisor_socket.clone();
-    let secret = settings.supervisor_secret.clone();
-    let supervisor =
-        SupervisorClient::start(socket, secret, hello(role), rollback::progress(store), stop.clone());
-    let registry = Arc::new(Registry::default());
-    let starter = supervisor.clone();
-    registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
     let exe =
         std::env::current_exe().map_err(|error| io_failure("find", Path::new("this program"), &error))?;
     let env = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let agents = Arc::new(Agents::new(live.clone(), env.collect(), &exe, &settings.state_dir));
-    let acpx = AcpxProbe::new(live.clone(), supervisor.clone(), &exe, identity.instance_id);
-    acpx.register(&registry);
-    tokio::spawn(acpx.run(Arc::clone(&registry), stop.clone()));
+    let hosts = Arc::new(hosts::connect(settings, live, store, &agents, stop)?);
+    // acpx is looked up on this machine only.
+    if live.at_start().supervisor.enabled {
+        let Host { supervisor, registry, .. } = hosts.default_host().clone();
+        let acpx = AcpxProbe::new(live.clone(), supervisor, &exe, identity.instance_id);
+        acpx.register(&registry);
+        tokio::spawn(acpx.run(registry, stop.clone()));
+    }
     let metrics = Metrics::new(store.counters().sizes.clone(), store.counters().seconds.clone());
     let deps = Deps {
         store: store.clone(),
-        supervisor: supervisor.clone(),
+        host: hosts.default_host().clone(),
+        hosts: Arc::clone(&hosts),
         channels: channels.clone(),
-        registry: Arc::clone(&registry),
         clock,
-        profiles: Arc::clone(&agents) as _,
         live: live.clone(),
         metrics: metrics.clone(),
         stop: stop.clone(),
@@ -390,9 +391,7 @@ fn start(
         metrics,
         store: store.clone(),
         agents,
-        supervisor,
-        registry,
-        supervisor_socket: settings.supervisor_socket.clone(),
+        hosts,
         channels: channels.clone(),
         durability: match &live.at_start().acp.control_plane {
             ControlPlane { store: StoreKind::Sqlite, durability: Durability::Normal, .. } => "normal",
@@ -403,12 +402,6 @@ fn start(
         file_reads: Semaphore::new(service::FILE_READS_MAX),
         started_at_ms: clock.now_ms(),
     })
-}
-
-async fn supervisor_is_up(supervisor: &SupervisorClient) {
-    let mut status = supervisor.status();
-    // The sender lives as long as the handle, so it cannot be gone here.
-    let _ = status.wait_for(SupervisorStatus::is_up).await;
 }
 
 /// Maximum size and duration of one group commit.

@@ -4,11 +4,13 @@
 use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
+use crate::runtime::hosts::{Host, Hosts};
 use crate::runtime::profiles::Profiles;
 use crate::session::task::Deps;
 use crate::supervisor::SupervisorClient;
 use acp_core::backend::{AgentRequest, AgentRequestKind, PermissionOption};
 use acp_core::config::load::{Inputs, LoadedConfig, load};
+use acp_core::config::remote::LOCAL;
 use acp_core::event::EventKind;
 use acp_core::policy::BindingTimeouts;
 use acp_core::request::{PromptRequest, SpawnRequest};
@@ -55,14 +57,15 @@ pub(crate) fn loaded(text: &str) -> LoadedConfig {
 pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
+    let host = Host { name: LOCAL.into(), address: "".into(), supervisor, profiles, registry };
+    let live = LiveConfig::new(LoadedConfig::default());
     Deps {
         store: store.clone(),
-        supervisor,
+        hosts: Arc::new(Hosts::new(live.clone(), host.clone(), Vec::new())),
+        host,
         channels: Channels::default(),
-        registry,
         clock: store.clock(),
-        profiles,
-        live: LiveConfig::new(LoadedConfig::default()),
+        live,
         metrics: Metrics::default(),
         stop: CancellationToken::new(),
     }

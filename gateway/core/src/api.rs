@@ -12,7 +12,7 @@ pub use gateway::{
     AccountView, AgentView, BackendView, CapabilitiesView, ConfigView, HealthView, LimitsView, ListenerView,
     StatusView, StoreView, SupervisorView,
 };
-pub use host::{AuditView, CheckView, EvidenceView, FactView, LeaseView, ProcessView};
+pub use host::{AuditView, CheckView, EvidenceView, FactView, HostView, LeaseView, ProcessView};
 pub use requests::{
     AnswerBody, CancelBody, CloseBody, ConfigChoice, FileBody, NewBody, OptionBody, PromptBody, ReleaseBody,
     SessionPatch, SpawnBody, UnbindBody,

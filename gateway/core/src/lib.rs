@@ -33,6 +33,7 @@ pub mod northbound;
 pub mod options;
 pub mod paths;
 pub mod permission;
+pub mod placement;
 pub mod policy;
 pub mod preset;
 pub mod principal;

@@ -3,6 +3,7 @@
 
 use crate::agent_settings::MODEL_OPTION;
 use crate::agent_settings::OptionChange;
+use crate::config::remote::LOCAL;
 use crate::failure::Failure;
 use crate::host::Grants;
 use crate::permission::Voting;
@@ -54,6 +55,8 @@ pub enum Setting {
     },
     /// Reset of all settings to the configuration. The agent is restarted.
     Defaults,
+    /// Host that runs the agent from its next start on; the gateway's machine is [`LOCAL`]. Only without a process.
+    Host(String),
 }
 
 /// Checks text given by a person: not empty, not too long, no control characters.
@@ -140,7 +143,8 @@ impl Setting {
             | Self::Permission(_)
             | Self::NonInteractive(_)
             | Self::Voting(_)
-            | Self::Defaults => Ok(()),
+            | Self::Defaults
+            | Self::Host(_) => Ok(()),
         }
     }
 
@@ -166,7 +170,8 @@ impl Setting {
             | Self::NonInteractive(_)
             | Self::Voting(_)
             | Self::TimeoutS(_)
-            | Self::Defaults => None,
+            | Self::Defaults
+            | Self::Host(_) => None,
         }
     }
 
@@ -186,6 +191,16 @@ pub struct PermissionDefaults {
 }
 
 impl SessionOptions {
+    /// True if this host runs the agent; the gateway's machine is [`LOCAL`].
+    pub fn is_on(&self, host: &str) -> bool {
+        self.host_name() == host
+    }
+
+    /// Returns the host that runs the agent; the gateway's machine is [`LOCAL`].
+    pub fn host_name(&self) -> &str {
+        self.host.as_deref().unwrap_or(LOCAL)
+    }
+
     /// Applies a setting, except for the working directory, which has a column of its own.
     pub fn apply(&mut self, setting: &Setting, defaults: PermissionDefaults) {
         match setting {
@@ -200,6 +215,7 @@ impl SessionOptions {
                 self.grants = Grants::default();
             }
             Setting::NonInteractive(policy) => self.non_interactive = *policy,
+            Setting::Host(name) => self.host = (name != LOCAL).then(|| name.clone()),
             Setting::Voting(voting) => self.voting = *voting,
             Setting::TimeoutS(seconds) => self.timeout_s = (*seconds > 0).then_some(*seconds),
             Setting::Config { id, value } => match self.config.iter_mut().find(|(have, _)| have == id) {
@@ -214,6 +230,7 @@ impl SessionOptions {
                     agent: std::mem::take(&mut self.agent),
                     mcp_servers: std::mem::take(&mut self.mcp_servers),
                     additional_directories: std::mem::take(&mut self.additional_directories),
+                    host: self.host.take(),
                     ..Self::new(defaults.permission, defaults.non_interactive)
                 };
             }

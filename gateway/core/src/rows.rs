@@ -64,6 +64,9 @@ pub struct SessionOptions {
     /// Program and arguments of the agent, given at the spawn; empty for an agent of the configuration.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,
+    /// Host that runs the agent; `None` is the gateway's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Lists the agent's stored sessions instead of opening one; the session is then closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listing: Option<SessionListing>,
@@ -90,6 +93,7 @@ impl SessionOptions {
             additional_directories: Vec::new(),
             auth_method: None,
             command: Vec::new(),
+            host: None,
             listing: None,
             asking: None,
         }

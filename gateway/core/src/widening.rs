@@ -55,7 +55,9 @@ fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
             Scope::Prompt
         }
         Setting::Config { .. } | Setting::Model(_) => Scope::Approve,
-        Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => Scope::Prompt,
+        Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) | Setting::Host(_) => {
+            Scope::Prompt
+        }
     }
 }
 

@@ -81,6 +81,7 @@ const ACCESS: &[Access] = &[
     // A session may be started in these directories, and can list them, too.
     access("GET", "/v1/directories", Scope::Prompt, Selected),
     access("GET", "/v1/doctor", Scope::Read, Everything),
+    access("GET", "/v1/hosts", Scope::Read, Everything),
     access("GET", "/v1/leases", Scope::Read, Everything),
     access("GET", "/v1/leases/{id}", Scope::Read, Everything),
     access("GET", "/v1/audit", Scope::Read, Selected),

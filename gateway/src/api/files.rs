@@ -6,6 +6,7 @@ use crate::api::access;
 use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
 use crate::session::service::Service;
 use acp_core::api::{DirectoriesView, EntriesView, EntryView, FileView, FilesView};
+use acp_core::config::remote::LOCAL;
 use acp_core::failure::Failure;
 use acp_core::policy::{PolicyScope, effective_policy};
 use acp_core::rows::SessionRow;
@@ -72,7 +73,11 @@ pub(crate) async fn inspect(
         Some(path) => {
             let path = absolute(&session, path)?;
             let op = FilesOp::Inspect { path: path.clone(), text_bytes_max: 0 };
-            match service.read_files(roots.clone(), op).await?.map_err(file_error)? {
+            match service
+                .read_files(session.options.host_name(), roots.clone(), op)
+                .await?
+                .map_err(file_error)?
+            {
                 FilesReply::Inspected(found) if found.exists => Some(FileView {
                     path: found.canonical.unwrap_or(path),
                     is_regular: found.is_regular,
@@ -106,18 +111,20 @@ pub(crate) async fn entries(
     let session = api.service.session(&key).await?;
     let path = query.path.map_or_else(|| Ok(session.cwd.clone()), |path| absolute(&session, path))?;
     let roots = api.service.file_roots(&session);
-    let (found, more) = list(api.service.as_ref(), roots, path).await?.map_err(file_error)?;
+    let host = session.options.host_name();
+    let (found, more) = list(api.service.as_ref(), host, roots, path).await?.map_err(file_error)?;
     let view = |FilesEntry { name, is_directory, size }| EntryView { name, is_directory, size };
     Ok(Json(EntriesView { entries: found.into_iter().map(view).collect(), more }))
 }
 
 async fn list(
     service: &dyn Service,
+    host: &str,
     roots: Vec<String>,
     path: String,
 ) -> Result<Result<(Vec<FilesEntry>, bool), FilesError>, Failure> {
     let op = FilesOp::List { path, entries_max: ENTRIES_MAX };
-    match service.read_files(roots, op).await? {
+    match service.read_files(host, roots, op).await? {
         Ok(FilesReply::List { entries, more }) => Ok(Ok((entries, more))),
         Ok(_) => Err(Failure::of(Code::ProtocolError).origin("supervisor")),
         Err(error) => Ok(Err(error)),
@@ -134,6 +141,8 @@ pub(crate) struct DirectoriesQuery {
     agent: Option<AgentName>,
     /// Prefix of the path; absent lists the directories that the configuration allows.
     prefix: Option<String>,
+    /// Host of the directories; absent means the gateway's machine.
+    host: Option<String>,
 }
 
 /// `GET /v1/directories`: completes the working directory of a new session.
@@ -174,7 +183,8 @@ pub(crate) async fn directories(
             roots.into_iter().filter(|root| FilePath::new(parent).starts_with(root)).collect();
         if !within.is_empty() {
             // A directory that cannot be read has no completions.
-            let listed = list(api.service.as_ref(), within, parent.to_owned()).await?;
+            let host = query.host.as_deref().unwrap_or(LOCAL);
+            let listed = list(api.service.as_ref(), host, within, parent.to_owned()).await?;
             let (entries, others) = listed.unwrap_or_default();
             more = others;
             let fits = |entry: &FilesEntry| {
@@ -229,7 +239,8 @@ pub(crate) async fn read(
 ) -> Result<String, ApiError> {
     let session = service.session(key).await?;
     let op = FilesOp::Read { path: absolute(&session, path)?, line, limit, bytes_max: READ_BYTES_MAX };
-    match service.read_files(service.file_roots(&session), op).await?.map_err(file_error)? {
+    let roots = service.file_roots(&session);
+    match service.read_files(session.options.host_name(), roots, op).await?.map_err(file_error)? {
         FilesReply::Text(text) => Ok(text),
         _ => Err(Failure::of(Code::ProtocolError).origin("supervisor").into()),
     }

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::api::access::VisibleSessions;
 use crate::api::extract::{ApiError, Caller, Json};
-use acp_core::api::{AuditView, CheckView, EvidenceView, LeaseView};
+use acp_core::api::{AuditView, CheckView, EvidenceView, HostView, LeaseView};
 use acp_core::failure::Failure;
 use acp_core::visibility::Action;
 use acp_shared::codes::Code;
@@ -30,11 +30,16 @@ const DOCTOR: Duration = Duration::from_secs(30);
 /// One `doctor` runs at a time, for all requests.
 static DOCTORS: Semaphore = Semaphore::const_new(1);
 
-/// `GET /v1/leases`: the process trees that the supervisor holds for this gateway, the newest first.
+/// `GET /v1/hosts`: the machines that run agents, the gateway's own first.
+pub(crate) async fn hosts(State(api): State<Api>) -> Json<Vec<HostView>> {
+    Json(api.service.hosts())
+}
+
+/// `GET /v1/leases`: the process trees that supervisors hold for this gateway, the newest first.
 pub(crate) async fn leases(State(api): State<Api>) -> Result<Json<Vec<LeaseView>>, ApiError> {
     let mut found = api.service.leases().await?;
-    found.sort_by_key(|info| std::cmp::Reverse(info.started_at_ms));
-    Ok(Json(found.into_iter().map(LeaseView::from).collect()))
+    found.sort_by_key(|(_, info)| std::cmp::Reverse(info.started_at_ms));
+    Ok(Json(found.into_iter().map(|(host, info)| LeaseView::new(info, host)).collect()))
 }
 
 /// `GET /v1/leases/{id}`.
@@ -45,8 +50,8 @@ pub(crate) async fn lease(
     let Path(id) = path.map_err(|error| ApiError::usage(error.body_text()))?;
     let missing = || ApiError::usage("there is no such lease").status(StatusCode::NOT_FOUND);
     let id = LeaseId::parse(&id).map_err(|_| missing())?;
-    let report = api.service.lease_evidence(id).await?.ok_or_else(missing)?;
-    Ok(Json(EvidenceView::from(report)))
+    let (host, report) = api.service.lease_evidence(id).await?.ok_or_else(missing)?;
+    Ok(Json(EvidenceView::new(report, host)))
 }
 
 /// Query of `GET /v1/audit`.

@@ -109,6 +109,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/agents", get(sessions::agents))
         .route("/v1/directories", get(files::directories))
         .route("/v1/doctor", get(host::doctor))
+        .route("/v1/hosts", get(host::hosts))
         .route("/v1/leases", get(host::leases))
         .route("/v1/leases/{id}", get(host::lease))
         .route("/v1/audit", get(host::audit))

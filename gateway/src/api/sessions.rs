@@ -252,6 +252,7 @@ pub(crate) async fn spawn(
         auth_method: body.auth_method,
         command: body.command,
         backend: body.backend,
+        host: body.host,
         resume: body.resume,
         listing: body.listing,
         acpx: body.acpx,

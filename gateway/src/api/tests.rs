@@ -351,11 +351,12 @@ impl Service for Fake {
     fn file_roots(&self, session: &SessionRow) -> Vec<String> {
         vec![session.cwd.clone()]
     }
-    fn read_files(
-        &self,
+    fn read_files<'a>(
+        &'a self,
+        _: &'a str,
         roots: Vec<String>,
         op: FilesOp,
-    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>> {
+    ) -> ServiceFuture<'a, Result<FilesReply, FilesError>> {
         ready(Ok(match op {
             FilesOp::Read { path, .. } | FilesOp::Inspect { path, .. } if !path.starts_with(&roots[0]) => {
                 Err(FilesError::Outside)

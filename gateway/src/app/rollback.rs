@@ -5,6 +5,7 @@
 use crate::api::extract::ApiError;
 use crate::api::socket::ApiListener;
 use crate::api::{Api, sessions};
+use crate::runtime::hosts::Hosts;
 use crate::supervisor::{DurableProgress, SupervisorClient, SupervisorStatus};
 use acp_core::failure::Failure;
 use acp_core::time_format::format_utc;
@@ -16,7 +17,11 @@ use acp_store::{Store, StoreError};
 use axum::Router;
 use axum::routing::get;
 use futures_util::future::BoxFuture;
+use futures_util::future::select_all;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum wait of a start for the supervisor's first response; then the gateway serves without it.
@@ -24,8 +29,13 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Detail code of the failure.
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
 
-/// Waits until the supervisor refuses this gateway as rolled back, and returns the refusal.
-pub(crate) async fn wait_for_refusal(supervisor: &SupervisorClient) -> Rollback {
+/// Waits until the supervisor of a host refuses this gateway as rolled back, and returns the refusal.
+pub(crate) async fn wait_for_refusal(hosts: &Hosts) -> Rollback {
+    let waits = hosts.iter().map(|host| Box::pin(refusal_of(&host.supervisor)));
+    select_all(waits).await.0
+}
+
+async fn refusal_of(supervisor: &SupervisorClient) -> Rollback {
     let mut status = supervisor.status();
     loop {
         if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
@@ -140,22 +150,50 @@ pub(crate) async fn answer(
     Ok(())
 }
 
-/// Progress of the gateway with this store.
-struct StoreProgress(Store);
+/// Hosts that have not admitted this start of the gateway yet.
+#[derive(Debug)]
+pub(crate) struct Admissions(Mutex<BTreeSet<String>>);
 
-/// Returns the progress of a gateway's store for its handshakes.
-pub(crate) fn progress(store: &Store) -> Box<dyn DurableProgress> {
-    Box::new(StoreProgress(store.clone()))
+impl Admissions {
+    /// Creates the set of these hosts.
+    pub(crate) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(names.map(str::to_owned).collect())))
+    }
+
+    /// Records the admission by a host. Returns true if no other one is missing.
+    fn record(&self, host: &str) -> bool {
+        let mut missing = self.0.lock();
+        missing.remove(host);
+        missing.is_empty()
+    }
+}
+
+/// Progress of the gateway with this store, for the handshakes with one host.
+struct StoreProgress {
+    store: Store,
+    host: String,
+    admissions: Arc<Admissions>,
+}
+
+/// Returns the progress of a gateway's store for its handshakes with a host.
+pub(crate) fn progress(store: &Store, host: &str, admissions: Arc<Admissions>) -> Box<dyn DurableProgress> {
+    Box::new(StoreProgress { store: store.clone(), host: host.to_owned(), admissions })
 }
 
 impl DurableProgress for StoreProgress {
     fn marks(&self) -> BoxFuture<'_, Result<Marks, String>> {
         let why = |error: StoreError| format!("the control plane cannot be read: {}", error.whole());
-        Box::pin(async move { self.0.marks().await.map_err(why) })
+        Box::pin(async move { self.store.marks().await.map_err(why) })
     }
 
     fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
         let why = |error: StoreError| format!("the control plane cannot be written: {}", error.whole());
-        Box::pin(async move { self.0.settle_admission().await.map_err(why) })
+        Box::pin(async move {
+            // An accepted loss holds for every host.
+            if !self.admissions.record(&self.host) {
+                return Ok(());
+            }
+            self.store.settle_admission().await.map_err(why)
+        })
     }
 }

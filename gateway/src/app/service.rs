@@ -8,27 +8,32 @@ use crate::conversation::bindings::{SessionBindingService, UnbindTarget};
 use crate::metrics::{Metrics, STUCK};
 use crate::runtime::acpx::names_acpx;
 use crate::runtime::agents::Agents;
+use crate::runtime::hosts::{Host, Hosts};
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::manager::{
     CancelResult, CloseRequest, Manager, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult,
     SessionStatus, SpawnRequest, SpawnResult,
 };
 use crate::session::service::{Service, ServiceFuture};
-use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
+use crate::supervisor::{CallError, SupervisorStatus};
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
-use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
+use acp_core::api::{
+    AccountView, AgentView, BackendView, ConfigView, HostView, StatusView, StoreView, SupervisorView,
+};
 use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
+use acp_core::config::remote::LOCAL;
 use acp_core::event::EventRow;
 use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::options::Setting;
 use acp_core::permission::Voter;
+use acp_core::placement::Candidate;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
-use acp_core::runtime::{Registry, acpx};
+use acp_core::runtime::acpx;
 use acp_core::secrets::Secrets;
 use acp_core::timeouts::Expiry;
 use acp_shared::codes::Code;
@@ -41,7 +46,7 @@ use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::{EventBounds, JournalRows};
 use acp_store::gauges;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 
@@ -58,12 +63,8 @@ pub(crate) struct GatewayService {
     pub(crate) store: Store,
     /// Known agents.
     pub(crate) agents: Arc<Agents>,
-    /// Client of the supervisor.
-    pub(crate) supervisor: SupervisorClient,
-    /// Runtime backends.
-    pub(crate) registry: Arc<Registry>,
-    /// Socket of the supervisor.
-    pub(crate) supervisor_socket: PathBuf,
+    /// Machines that run agents.
+    pub(crate) hosts: Arc<Hosts>,
     /// Served channels.
     pub(crate) channels: Channels,
     /// Durability of commits: `full` or `normal`.
@@ -255,30 +256,56 @@ impl Service for GatewayService {
     fn session_log<'a>(&'a self, session: &'a SessionKey, from: LogFrom) -> ServiceFuture<'a, LogPiece> {
         let (session_key, bytes_max) = (session.clone(), OUTPUT_BYTES_MAX as u64);
         Box::pin(async move {
-            match self.supervisor.call(Request::SessionLog { session_key, from, bytes_max }).await {
+            let row = self.session(session).await?;
+            let supervisor = self.hosts.get(row.options.host_name()).supervisor;
+            match supervisor.call(Request::SessionLog { session_key, from, bytes_max }).await {
                 Ok(protocol::Reply::SessionLog(piece)) => Ok(piece),
                 other => Err(no_answer("The log", other)),
             }
         })
     }
 
-    fn leases(&self) -> ServiceFuture<'_, Vec<LeaseInfo>> {
+    fn leases(&self) -> ServiceFuture<'_, Vec<(String, LeaseInfo)>> {
         Box::pin(async move {
-            match self.supervisor.call(Request::ListLeases { detail: true }).await {
-                Ok(protocol::Reply::Leases(leases)) => Ok(leases),
-                other => Err(no_answer("The list of leases", other)),
+            let mut all = Vec::new();
+            for host in self.connected() {
+                match host.supervisor.call(Request::ListLeases { detail: true }).await {
+                    Ok(protocol::Reply::Leases(leases)) => {
+                        all.extend(leases.into_iter().map(|lease| (host.name.to_string(), lease)));
+                    }
+                    other => return Err(no_answer("The list of leases", other)),
+                }
             }
+            Ok(all)
         })
     }
 
-    fn lease_evidence(&self, lease_id: LeaseId) -> ServiceFuture<'_, Option<EvidenceReport>> {
+    fn lease_evidence(&self, lease_id: LeaseId) -> ServiceFuture<'_, Option<(String, EvidenceReport)>> {
         Box::pin(async move {
-            match self.supervisor.call(Request::Verify { lease_id }).await {
-                Ok(protocol::Reply::Evidence(report)) => Ok(Some(report)),
-                Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => Ok(None),
-                other => Err(no_answer("The evidence of a lease", other)),
+            for host in self.connected() {
+                match host.supervisor.call(Request::Verify { lease_id }).await {
+                    Ok(protocol::Reply::Evidence(report)) => {
+                        return Ok(Some((host.name.to_string(), report)));
+                    }
+                    Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => {}
+                    other => return Err(no_answer("The evidence of a lease", other)),
+                }
             }
+            Ok(None)
         })
+    }
+
+    fn hosts(&self) -> Vec<HostView> {
+        let view = |(host, candidate): (&Host, Candidate)| HostView {
+            name: candidate.name,
+            address: host.address.to_string(),
+            connected: candidate.outage.is_none(),
+            detail: candidate.outage.unwrap_or_else(|| "connected".to_owned()),
+            labels: candidate.labels,
+            agents: candidate.agents,
+            memory_bytes: candidate.memory_bytes,
+        };
+        self.hosts.iter().zip(self.hosts.candidates()).map(view).collect()
     }
 
     fn settled_permissions(&self, limit: u64, bytes_max: usize) -> ServiceFuture<'_, Vec<PermissionRow>> {
@@ -346,13 +373,15 @@ impl Service for GatewayService {
         std::iter::once(session.cwd.clone()).chain(more).collect()
     }
 
-    fn read_files(
-        &self,
+    fn read_files<'a>(
+        &'a self,
+        host: &'a str,
         roots: Vec<String>,
         op: FilesOp,
-    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>> {
+    ) -> ServiceFuture<'a, Result<FilesReply, FilesError>> {
         Box::pin(async move {
-            if matches!(op, FilesOp::List { .. }) && !self.supervisor.has_feature(LIST_FEATURE) {
+            let supervisor = self.hosts.get(host).supervisor;
+            if matches!(op, FilesOp::List { .. }) && !supervisor.has_feature(LIST_FEATURE) {
                 let why =
                     "This supervisor lists no directories: it does not answer, or is older than the gateway.";
                 return Err(Failure::new(Code::BackendUnavailable, why).origin("supervisor").retryable());
@@ -361,7 +390,7 @@ impl Service for GatewayService {
             let request = FilesRequest { scope: FilesScope::Tenant, roots, op };
             // Starts of agents need helpers too. The semaphore is never closed.
             let _place = self.file_reads.acquire().await;
-            match self.supervisor.call(Request::Files(request)).await {
+            match supervisor.call(Request::Files(request)).await {
                 Ok(protocol::Reply::Files(result)) => Ok(result),
                 other => Err(no_answer("A file", other)),
             }
@@ -394,7 +423,9 @@ impl Service for GatewayService {
 
     fn root_process(&self, lease: LeaseId) -> ServiceFuture<'_, Option<i32>> {
         Box::pin(async move {
-            let leases = match self.supervisor.call(Request::ListLeases { detail: false }).await {
+            // Agents on other machines cannot connect to the socket of the session tools.
+            let supervisor = &self.hosts.default_host().supervisor;
+            let leases = match supervisor.call(Request::ListLeases { detail: false }).await {
                 Ok(protocol::Reply::Leases(leases)) => leases,
                 Ok(_) => return Err(Failure::of(Code::ProtocolError).origin("supervisor")),
                 Err(CallError::Refused(_) | CallError::Disconnected) => {
@@ -451,21 +482,32 @@ impl Service for GatewayService {
 
     fn agents(&self) -> ServiceFuture<'_, Vec<AgentView>> {
         Box::pin(async move {
-            let found = look_up_with_timeout(&self.supervisor, &self.agents.lookup_all()).await?;
-            Ok(self.agents.list(&found))
+            let Host { name, supervisor, .. } = self.hosts.default_host();
+            let agents =
+                if **name == *LOCAL { Arc::clone(&self.agents) } else { Arc::new(self.agents.on_host(name)) };
+            let found = look_up_with_timeout(supervisor, &agents.lookup_all()).await?;
+            Ok(agents.list(&found))
         })
     }
 }
 
 impl GatewayService {
+    /// Returns the hosts whose supervisors answer; the default one in any case.
+    fn connected(&self) -> Vec<&Host> {
+        let default = self.hosts.default_host();
+        let is_asked = |host: &&Host| host.name == default.name || host.supervisor.outage().is_none();
+        self.hosts.iter().filter(is_asked).collect()
+    }
+
     fn backends(&self) -> Vec<BackendView> {
+        let registry = &self.hosts.default_host().registry;
         let view = |id: &str| {
-            let health = self.registry.get(id)?.health();
+            let health = registry.get(id)?.health();
             Some(BackendView { id: id.to_owned(), ok: health.ok, details: health.details })
         };
         let config = &self.live.now().config;
         let is_used = |id: &&str| *id != acpx::ID || names_acpx(config);
-        self.registry.ids().into_iter().filter(is_used).filter_map(view).collect()
+        registry.ids().into_iter().filter(is_used).filter_map(view).collect()
     }
 
     fn config_view(&self) -> ConfigView {
@@ -510,7 +552,8 @@ impl GatewayService {
     }
 
     fn status_now(&self) -> StatusView {
-        let (connected, pid, detail) = match &*self.supervisor.status().borrow() {
+        let host = self.hosts.default_host();
+        let (connected, pid, detail) = match &*host.supervisor.status().borrow() {
             SupervisorStatus::Up { welcome, .. } => (true, Some(welcome.pid), "connected".to_owned()),
             SupervisorStatus::Connecting => (false, None, "not connected yet".to_owned()),
             down => (false, None, down.reason().to_owned()),
@@ -521,17 +564,13 @@ impl GatewayService {
             gateway_instance_id: self.store.identity().instance_id.to_string(),
             state_dir: self.store.dir().display().to_string(),
             started_at_ms: self.started_at_ms,
-            supervisor: SupervisorView {
-                socket: self.supervisor_socket.display().to_string(),
-                connected,
-                pid,
-                detail,
-            },
+            supervisor: SupervisorView { socket: host.address.to_string(), connected, pid, detail },
             dispatch_enabled: self.manager.dispatch_enabled(),
             durability: self.durability.to_owned(),
             config: Some(self.config_view()),
             backends: self.backends(),
             accounts: self.accounts(),
+            hosts: if self.live.at_start().remote.hosts.is_empty() { Vec::new() } else { self.hosts() },
             listeners: self.listeners.views(),
             store: None,
         }

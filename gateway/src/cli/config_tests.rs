@@ -416,6 +416,15 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("northbound.tls.{cert,key}", ENCRYPTED, "tls_serves_both_protocols_and_no_plain_text"),
     ("northbound.tls.client_ca", ENCRYPTED, "client_certificates_are_required_where_configured"),
     ("northbound.proxy.{socket,uids,header,scope}", HOSTILE, "proxy_names_people_from_its_own_user_only"),
+    ("remote.{cert,key,ca}", HOSTS, "session_runs_on_a_host_and_survives_the_gateway"),
+    (
+        "remote.hosts.*.{address,identity,path,default_cwd}",
+        HOSTS,
+        "session_runs_on_a_host_and_survives_the_gateway",
+    ),
+    ("remote.hosts.*.labels", HOSTS, "labels_choose_the_host"),
+    ("agents.*.host_labels", HOSTS, "labels_choose_the_host"),
+    ("supervisor.enabled", HOSTS, "gateway_without_own_supervisor_uses_hosts"),
     ("log.level", RELOAD, "sighup_reloads_configuration"),
     ("log.format", RELOAD, "sighup_reloads_configuration"),
 ];

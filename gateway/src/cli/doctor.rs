@@ -245,6 +245,10 @@ fn serving(health: &HealthView, status: &StatusView) -> Vec<Check> {
         let verdict = if backend.ok { CheckStatus::Ok } else { CheckStatus::Failed };
         check("backend", verdict, format!("{}: {}", backend.id, backend.details))
     }));
+    checks.extend(status.hosts.iter().map(|host| {
+        let verdict = if host.connected { CheckStatus::Ok } else { CheckStatus::Failed };
+        check("host", verdict, format!("{} at {}: {}", host.name, host.address, host.detail))
+    }));
     checks.extend(status.listeners.iter().map(|listener| {
         let verdict = match (listener.ok, listener.plaintext) {
             (false, _) => CheckStatus::Failed,

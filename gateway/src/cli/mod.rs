@@ -16,6 +16,7 @@ pub(crate) mod down;
 pub(crate) mod follow;
 mod generate;
 mod given;
+mod hosts;
 pub(crate) mod init;
 pub(crate) mod logging;
 pub(crate) mod logs;
@@ -140,6 +141,9 @@ enum CliCommand {
     /// Manage the tokens of programs and people that use the API over TCP: add, list, revoke
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// List the machines that run agents
+    #[command(subcommand)]
+    Hosts(hosts::HostsCommand),
     /// List the known agents and which are installed here; install, sign in and test one
     Agents(agents::AgentsArgs),
     /// Install, check or remove the gateway as a service of systemd
@@ -305,6 +309,7 @@ fn run(
         CliCommand::Logs(args) => command()?.block_on(logs::run(global, args, out)),
         CliCommand::Permissions(verb) => command()?.block_on(permissions::run(global, verb, out)),
         CliCommand::Token(verb) => command()?.block_on(token::run(global, verb, out)),
+        CliCommand::Hosts(verb) => command()?.block_on(hosts::run(global, verb, out)),
         CliCommand::Agents(args) => command()?.block_on(agents::run(global, &args, out)),
         #[cfg(feature = "discord")]
         CliCommand::Discord(verb) => command()?.block_on(discord::run(global, verb, out)),

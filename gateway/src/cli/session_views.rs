@@ -133,6 +133,7 @@ pub(crate) fn show(view: &SessionView) -> String {
         ("created", format!("{} ago", age(view.created_at_ms))),
         ("active", format!("{} ago", age(view.last_activity_at_ms))),
     ];
+    facts.extend(view.host.iter().map(|host| ("host", host.clone())));
     facts.extend(format_environment(view));
     if view.owner_session_key.as_ref() != Some(&view.session_key) {
         let owner = view.owner_session_key.as_ref();

@@ -13,6 +13,7 @@ use acp_core::api::{
     BoundView, CancelBody, ConfigChoice, NewBody, Opening, OptionBody, SessionView, SpawnBody, SpawnedView,
     UnbindBody,
 };
+use acp_core::config::remote::LOCAL;
 use acp_core::config::{NonInteractive, PermissionMode};
 use acp_core::failure::Failure;
 use acp_core::permission::Voting;
@@ -184,6 +185,9 @@ struct SettingArgs {
     /// Reset all settings to the configuration; restarts the agent
     #[arg(long)]
     defaults: bool,
+    /// Continue on this host, `local` for the gateway's machine; ends the agent there first
+    #[arg(long, value_name = "HOST")]
+    host: Option<String>,
 }
 
 /// `sessions spawn`
@@ -195,7 +199,10 @@ pub(crate) struct SpawnArgs {
     /// Runtime backend, direct or acpx [default: the agent's, or acp.backend]
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
-    /// Working directory of the agent [default: the current one]
+    /// Host that runs the agent, see `hosts list` [default: chosen by the labels of the agent]
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+    /// Working directory of the agent [default: the current one; on another host the configured one]
     #[arg(long, value_name = "DIR")]
     cwd: Option<PathBuf>,
     /// Label of the session
@@ -398,17 +405,22 @@ impl SettingArgs {
             voting: self.voting,
             timeout_s: self.timeout,
             defaults: self.defaults.then_some(true),
+            host: self.host,
             config: config.transpose()?,
         })
     }
 }
 
 async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult {
-    let cwd = absolute(&args.cwd.map_or_else(current_dir, Ok)?)?;
+    let is_remote = args.host.as_deref().is_some_and(|host| host != LOCAL);
+    let cwd = match args.cwd {
+        None if is_remote => None,
+        cwd => Some(absolute(&cwd.map_or_else(current_dir, Ok)?)?),
+    };
     let (mcp_servers, additional_directories) = args.given.read()?;
     let body = SpawnBody {
         agent: args.agent,
-        cwd: Some(cwd),
+        cwd,
         label: args.label,
         mode: Some(args.mode),
         permission: args.permission,
@@ -421,6 +433,7 @@ async fn spawn(global: &GlobalArgs, args: SpawnArgs, out: &mut Out) -> CliResult
         mcp_servers,
         additional_directories,
         backend: args.backend,
+        host: args.host,
         resume: args.resume,
         ..SpawnBody::default()
     };

@@ -6,7 +6,7 @@ use crate::cli::serve::{LOG_FILE, supervisor_dir};
 use crate::cli::service::unit_of;
 use crate::cli::up::lock::{RunningUp, recorded_socket};
 use crate::cli::up::running_supervisor_pid;
-use acp_core::api::{AccountView, ListenerView, SessionView, StatusView};
+use acp_core::api::{AccountView, HostView, ListenerView, SessionView, StatusView};
 use acp_core::session::SessionState;
 use acp_shared::codes::Code;
 use serde::Serialize;
@@ -36,6 +36,8 @@ struct StatusOutput {
     sessions: BTreeMap<&'static str, usize>,
     channels: Vec<AccountView>,
     listeners: Vec<ListenerView>,
+    /// Machines that run agents; empty if only this one does.
+    hosts: Vec<HostView>,
     /// Files, or commands that show a log.
     logs: Vec<String>,
 }
@@ -135,6 +137,7 @@ fn running(
         sessions: counts,
         channels: status.accounts,
         listeners: status.listeners,
+        hosts: status.hosts,
         logs,
     }
 }
@@ -165,6 +168,7 @@ async fn stopped(detail: String, state_dir: PathBuf) -> StatusOutput {
         sessions: BTreeMap::new(),
         channels: Vec::new(),
         listeners: Vec::new(),
+        hosts: Vec::new(),
         logs,
     }
 }
@@ -217,6 +221,10 @@ fn text(shown: &StatusOutput, global: &GlobalArgs) -> String {
     for listener in &shown.listeners {
         let state = if listener.ok { "ok" } else { "not ok" };
         lines.push(("listener", format!("{}: {state}, {}", listener.address, listener.details)));
+    }
+    for host in &shown.hosts {
+        let state = if host.connected { "connected" } else { host.detail.as_str() };
+        lines.push(("host", format!("{}: {state}, at {}", host.name, host.address)));
     }
     lines.push(("state", shown.state_dir.display().to_string()));
     lines.extend(shown.logs.iter().map(|log| ("log", log.clone())));

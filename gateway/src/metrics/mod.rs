@@ -104,6 +104,8 @@ pub(crate) struct ScrapedGauges {
     pub(crate) stuck: Gauge,
     /// 1 if the supervisor is connected.
     pub(crate) connected: Gauge,
+    /// 1 for each host whose supervisor is connected.
+    pub(crate) hosts: GaugeFamily,
     /// Connections made to the supervisor.
     pub(crate) connections: Counter,
     /// 1 if commits succeed.
@@ -332,6 +334,7 @@ impl ScrapedGauges {
             actors: add(all, "actors", "Live actors"),
             stuck: add(all, "actors_stuck", "Actors busy with one step for 30 seconds or more"),
             connected: add(all, "supervisor_connected", "1 while the supervisor is connected"),
+            hosts: add(all, "host_connected", "1 while the supervisor of the host is connected"),
             connections: add(all, "supervisor_connections", "Connections made to the supervisor"),
             writable: add(all, "store_writable", "1 while commits succeed"),
             sound: add(all, "store_sound", "1 until damage is found"),

@@ -2,7 +2,7 @@
 
 use crate::channel::Channels;
 use crate::metrics::{CONTENT_TYPE, Metrics, STUCK, set_total};
-use crate::supervisor::SupervisorClient;
+use crate::runtime::hosts::Hosts;
 use acp_shared::figures;
 use acp_shared::log_limit::RefusalLog;
 use acp_shared::protocol::{Reply, Request};
@@ -45,8 +45,8 @@ pub(crate) struct MetricsEndpoint {
     pub(crate) metrics: Metrics,
     /// Source of the database gauges.
     pub(crate) store: Store,
-    /// Source of the connection gauge.
-    pub(crate) supervisor: SupervisorClient,
+    /// Sources of the connection gauges.
+    pub(crate) hosts: Arc<Hosts>,
     /// Source of the channels' metrics.
     pub(crate) channels: Channels,
 }
@@ -71,7 +71,12 @@ impl MetricsEndpoint {
         set_total(&now.rollbacks, counts.rolled_back);
         set_total(&now.groups_lost, counts.groups_lost);
         set_total(&now.checkpoints, counts.checkpoints);
-        let connection = self.supervisor.status().borrow().generation();
+        for host in self.hosts.iter() {
+            now.hosts
+                .get_or_create_owned(&vec![("host", host.name.to_string())])
+                .set(i64::from(host.supervisor.outage().is_none()));
+        }
+        let connection = self.hosts.default_host().supervisor.status().borrow().generation();
         set_total(&now.connections, connection.unwrap_or(0));
         now.connected.set(i64::from(connection.is_some()));
         self.read_supervisor().await;
@@ -88,10 +93,11 @@ impl MetricsEndpoint {
     }
 
     async fn read_supervisor(&self) {
-        if !self.supervisor.has_feature(figures::FEATURE) {
+        let supervisor = &self.hosts.default_host().supervisor;
+        if !supervisor.has_feature(figures::FEATURE) {
             return;
         }
-        match tokio::time::timeout(FIGURES_WAIT, self.supervisor.call(Request::Figures)).await {
+        match tokio::time::timeout(FIGURES_WAIT, supervisor.call(Request::Figures)).await {
             Ok(Ok(Reply::Figures(found))) => self.metrics.supervisor(&found),
             other => tracing::warn!(answer = ?other, "metrics scrape could not read the supervisor"),
         }

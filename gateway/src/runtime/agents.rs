@@ -35,7 +35,10 @@ pub(crate) struct Agents {
     live: LiveConfig,
     env: Vec<(String, String)>,
     demo: Vec<String>,
-    session_tools: SessionTools,
+    /// `None` on another host: its agents cannot connect to the socket.
+    session_tools: Option<SessionTools>,
+    /// Working directory of a spawn without one, on another host.
+    default_cwd: Option<PathBuf>,
 }
 
 /// Resolved command line of an agent on this machine.
@@ -44,6 +47,11 @@ struct ResolvedArgv {
     argv: Vec<String>,
     /// True if the program is a fetcher that downloads the agent.
     fetched: bool,
+}
+
+/// True if a variable has the name of the pattern, or begins with the part before its `*`.
+fn is_match(pattern: &str, name: &str) -> bool {
+    pattern.strip_suffix('*').map_or(name == pattern, |head| name.starts_with(head))
 }
 
 /// Returns the name that is most similar to a mistyped one.
@@ -61,12 +69,24 @@ impl Agents {
         let socket = live.at_start().northbound.agents_socket.clone();
         let socket = socket.unwrap_or_else(|| state_dir.join(AGENTS_SOCKET));
         let session_tools = SessionTools { command: text(exe), socket: text(&socket) };
-        Self { live, env, demo, session_tools }
+        Self { live, env, demo, session_tools: Some(session_tools), default_cwd: None }
+    }
+
+    /// Returns the agents as they are started on another host: with nothing of this machine in their environment but what
+    /// the configuration names.
+    pub(crate) fn on_host(&self, name: &str) -> Self {
+        let host = self.live.at_start().remote.hosts.get(name).cloned().unwrap_or_default();
+        let of_machine =
+            |(name, _): &&(String, String)| !ENV_ALLOWED.iter().any(|pattern| is_match(pattern, name));
+        let mut env: Vec<(String, String)> = self.env.iter().filter(of_machine).cloned().collect();
+        env.extend([("PATH".to_owned(), host.path), ("LANG".to_owned(), "C.UTF-8".to_owned())]);
+        let demo = vec!["acp-gateway".to_owned(), "demo-agent".to_owned()];
+        Self { live: self.live.clone(), env, demo, session_tools: None, default_cwd: host.default_cwd }
     }
 
     /// Returns the socket of the session tools.
     pub(crate) fn agents_socket(&self) -> &Path {
-        Path::new(&self.session_tools.socket)
+        Path::new(self.session_tools.as_ref().map_or("", |tools| &tools.socket))
     }
 
     /// Returns the programs to look up for [`Agents::list`].
@@ -84,7 +104,7 @@ impl Agents {
     }
 
     fn requested_cwd(&self, policy: &EffectivePolicy, asked: Option<&str>) -> Option<PathBuf> {
-        let configured = || policy.default_cwd.value.clone();
+        let configured = || self.default_cwd.clone().or_else(|| policy.default_cwd.value.clone());
         let home = || self.var("HOME").map(PathBuf::from);
         asked.map(PathBuf::from).or_else(configured).or_else(home)
     }
@@ -237,7 +257,7 @@ impl Agents {
             offer_terminal: true,
             permission: policy.permission.mode.value,
             non_interactive: policy.permission.non_interactive.value,
-            session_tools: agent.session_tools.then(|| self.session_tools.clone()),
+            session_tools: self.session_tools.clone().filter(|_| agent.session_tools),
             refused: None,
         }
     }
@@ -248,12 +268,7 @@ impl Agents {
 
     fn environment(&self, agent: &AgentConfig, preset: &Preset, allow: &[String]) -> Vec<(String, String)> {
         let patterns: Vec<&str> = ENV_ALLOWED.into_iter().chain(allow.iter().map(String::as_str)).collect();
-        let allowed = |name: &str| {
-            patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-                Some(head) => name.starts_with(head),
-                None => name == *pattern,
-            })
-        };
+        let allowed = |name: &str| patterns.iter().any(|pattern| is_match(pattern, name));
         let mut env: BTreeMap<String, String> =
             self.env.iter().filter(|(name, _)| allowed(name)).cloned().collect();
         env.extend(preset.env.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())));

@@ -4,6 +4,7 @@
 pub(crate) mod acpx;
 pub(crate) mod agent_host;
 pub(crate) mod agents;
+pub(crate) mod hosts;
 pub(crate) mod local_lookup;
 pub(crate) mod lookup;
 pub(crate) mod profiles;

@@ -6,6 +6,7 @@ mod agent_requests;
 mod handle;
 mod spawn;
 
+use crate::runtime::hosts::Host;
 use crate::runtime::lookup::look_up_with_timeout;
 use crate::session::task::{Deps, LoadRetry, replay};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord, QuestionAnswer};
@@ -20,7 +21,7 @@ pub(crate) use acp_core::request::{
     CancelResult, CloseRequest, PromptAccepted, PromptRequest, QueueEdit, QueueEditResult, SessionStatus,
     SpawnRequest, SpawnResult,
 };
-use acp_core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions};
+use acp_core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions, SessionRow};
 use acp_core::session::Ending;
 use acp_core::static_binding::StaticSessionSpec;
 use acp_core::timeouts::Expiry;
@@ -36,7 +37,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::task::TaskTracker;
+
+/// Maximum time for the end of an agent's process before its session is moved.
+const MOVE_WAIT: Duration = Duration::from_secs(30);
 
 /// Executes operations on sessions.
 pub(crate) struct Manager {
@@ -292,13 +297,66 @@ impl Manager {
 
     /// Validates the part of a setting that needs the file system.
     async fn validate_setting(&self, session: &SessionKey, setting: Setting) -> Result<Setting, Failure> {
-        let Setting::Cwd(asked) = setting else { return Ok(setting) };
+        let asked = match setting {
+            Setting::Cwd(asked) => asked,
+            Setting::Host(host) => {
+                self.release_for_move(session, &host).await?;
+                return Ok(Setting::Host(host));
+            }
+            other => return Ok(other),
+        };
         setting_cwd(&asked)?;
+        let row = self.row(session).await?;
+        let Host { supervisor, profiles, .. } = self.deps.hosts.get(row.options.host_name());
+        let lookup = profiles.lookup(&row.agent, Some(&asked), &[]);
+        let found = look_up_with_timeout(&supervisor, &lookup).await?;
+        Ok(Setting::Cwd(profiles.cwd(&row.agent, Some(&asked), &found)?))
+    }
+
+    async fn row(&self, session: &SessionKey) -> Result<SessionRow, Failure> {
         let row = self.deps.store.session(session.clone()).await.map_err(Failure::from)?;
-        let row = row.ok_or_else(|| Failure::of(Code::NoSession))?;
-        let lookup = self.deps.profiles.lookup(&row.agent, Some(&asked), &[]);
-        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
-        Ok(Setting::Cwd(self.deps.profiles.cwd(&row.agent, Some(&asked), &found)?))
+        row.ok_or_else(|| Failure::of(Code::NoSession))
+    }
+
+    /// Ends the process of a session's agent before the session is moved to another host, and waits until its supervisor has
+    /// proved that the whole tree is gone.
+    ///
+    /// # Errors
+    /// As [`Manager::release`]; `USAGE` for an unknown host, or one without the agent's labels; `ACP_BACKEND_UNAVAILABLE`
+    /// if the host of the process does not answer.
+    async fn release_for_move(&self, session: &SessionKey, to: &str) -> Result<(), Failure> {
+        let row = self.row(session).await?;
+        self.deps.hosts.check(to, &row.agent)?;
+        if row.options.is_on(to) || row.lease_id.is_none() {
+            return Ok(());
+        }
+        let from = self.deps.hosts.get(row.options.host_name());
+        if let Some(outage) = from.supervisor.outage() {
+            let text = format!(
+                "The agent's process on {} cannot be ended: {outage}. Move the session when that host is back, or close it.",
+                from.name
+            );
+            let failure = Failure::new(Code::BackendUnavailable, text).detail("HOST_AWAY");
+            return Err(failure.origin("gateway").retryable());
+        }
+        let mut changed = self.deps.store.committed();
+        self.release(session, "a move to another host".to_owned(), IdempotencyKey::mint()).await?;
+        let gone = async {
+            while self.row(session).await?.lease_id.is_some() {
+                if changed.changed().await.is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        };
+        tokio::time::timeout(MOVE_WAIT, gone).await.unwrap_or_else(|_| {
+            let text = format!(
+                "The agent's process on {} has not ended within {} s; the session stays there. Try again.",
+                from.name,
+                MOVE_WAIT.as_secs()
+            );
+            Err(Failure::new(Code::Timeout, text).detail("AGENT_RUNS").origin("gateway").retryable())
+        })
     }
 
     /// Returns the stored response of a command that would be refused now but was executed under the same

@@ -40,7 +40,7 @@ fn world_in(dir: TempDir, text: &str) -> World {
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Agents::new(live.clone(), env, Path::new("/bin/sh"), dir.path());
     let deps = Deps { live: live.clone(), ..deps(&store, local_lookup_supervisor(), Arc::new(agents)) };
-    let (registry, stop) = (Arc::clone(&deps.registry), deps.stop.clone());
+    let (registry, stop) = (Arc::clone(&deps.host.registry), deps.stop.clone());
     World { dir, store, live, registry, manager: Manager::new(deps, GatewayInstanceId::mint()), stop }
 }
 

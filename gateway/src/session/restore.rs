@@ -1,6 +1,7 @@
 //! Restores a session's actor from the database, with the current configuration of its agent.
 
 use crate::runtime::lookup::{LookupRequest, LookupResults};
+use crate::runtime::profiles::Profiles;
 use crate::session::task::Deps;
 use acp_core::actor::{Actor, AgentProfile};
 use acp_core::backend::BackendMachine;
@@ -11,13 +12,16 @@ use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, SessionKey};
 
-/// Restores the actor from the database. Earlier actors of this session can no longer write.
+/// Restores the actor from the database, and returns it with the dependencies of the session's host. Earlier actors of this
+/// session can no longer write.
 ///
 /// # Errors
 /// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
-pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Actor, ActorFence), Failure> {
+pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Deps, Actor, ActorFence), Failure> {
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
-    Ok((make(deps, snapshot)?, fence))
+    let deps = deps.on(snapshot.session.options.host_name());
+    let actor = make(&deps, snapshot)?;
+    Ok((deps, actor, fence))
 }
 
 /// Restores the actor from a snapshot.
@@ -34,10 +38,10 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
         );
         Failure::of(Code::Runtime).origin("gateway")
     };
-    let limits = deps.profiles.limits(&snapshot.session.agent);
+    let limits = deps.host.profiles.limits(&snapshot.session.agent);
     // Without the backend state the output cannot be parsed: the agent is ended, and replaced by a new one.
     let (link, backend_state_lost): (Box<dyn BackendMachine>, bool) =
-        match deps.registry.get(&snapshot.session.backend) {
+        match deps.host.registry.get(&snapshot.session.backend) {
             Some(backend) => match backend.machine(saved).map_err(unreadable) {
                 Ok(link) => (link, false),
                 Err(_) => (backend.machine(None).map_err(unreadable)?, true),
@@ -64,35 +68,35 @@ pub(crate) fn make(deps: &Deps, snapshot: ActorSnapshot) -> Result<Actor, Failur
 /// # Errors
 /// `ACP_BACKEND_MISSING`, `ACP_AGENT_NOT_ALLOWED`.
 pub(crate) fn configured(deps: &Deps, session: &SessionRow) -> Result<AgentProfile, Failure> {
-    deps.registry.require(&session.backend).map_err(|failure| {
+    deps.host.registry.require(&session.backend).map_err(|failure| {
         let message =
             format!("{} The session was created with the backend {}.", failure.message, session.backend);
         Failure { message, ..failure.detail("SESSION_BACKEND") }
     })?;
-    agent_profile(deps, &session.agent, &session.options.command, None)
+    agent_profile(deps.host.profiles.as_ref(), &session.agent, &session.options.command, None)
 }
 
 /// Returns the profile of a session's agent: the configured one, or that of the session's own command. Without `found` the
 /// configuration alone decides.
 pub(super) fn agent_profile(
-    deps: &Deps,
+    profiles: &dyn Profiles,
     agent: &AgentName,
     command: &[String],
     found: Option<&LookupResults>,
 ) -> Result<AgentProfile, Failure> {
     match (command, found) {
-        ([], None) => deps.profiles.configured(agent),
-        ([], Some(found)) => deps.profiles.profile(agent, found),
-        (command, found) => deps.profiles.of_command(agent, command, found),
+        ([], None) => profiles.configured(agent),
+        ([], Some(found)) => profiles.profile(agent, found),
+        (command, found) => profiles.of_command(agent, command, found),
     }
 }
 
 /// Returns the programs and directories to look up before the session's agent is started.
 pub(crate) fn lookup(deps: &Deps, session: &SessionRow) -> LookupRequest {
     let directories = &session.options.additional_directories;
-    let mut lookup = deps.profiles.lookup(&session.agent, Some(&session.cwd), directories);
+    let mut lookup = deps.host.profiles.lookup(&session.agent, Some(&session.cwd), directories);
     lookup.programs.extend(session.options.command.first().cloned());
-    lookup.programs.extend(deps.registry.get(&session.backend).iter().flat_map(|it| it.programs()));
+    lookup.programs.extend(deps.host.registry.get(&session.backend).iter().flat_map(|it| it.programs()));
     lookup
 }
 
@@ -107,22 +111,23 @@ pub(crate) fn profile(
     found: &LookupResults,
 ) -> Result<AgentProfile, Failure> {
     configured(deps, session)?;
-    let profile = agent_profile(deps, &session.agent, &session.options.command, Some(found))?;
-    let cwd = deps.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
+    let (profiles, command) = (deps.host.profiles.as_ref(), &session.options.command);
+    let profile = agent_profile(profiles, &session.agent, command, Some(found))?;
+    let cwd = deps.host.profiles.cwd(&session.agent, Some(&session.cwd), found)?;
     if cwd != session.cwd {
         let why =
             format!("The working directory {} now resolves to {cwd}. Start a new session.", session.cwd);
         return Err(moved(why, "working directory"));
     }
     for directory in &session.options.additional_directories {
-        if deps.profiles.directory(&session.agent, directory, found)? != *directory {
+        if deps.host.profiles.directory(&session.agent, directory, found)? != *directory {
             let why = format!(
                 "The additional directory {directory} now resolves to another path. Start a new session."
             );
             return Err(moved(why, "additional directory"));
         }
     }
-    deps.registry.require(&session.backend)?.launch(profile, session, &found.programs)
+    deps.host.registry.require(&session.backend)?.launch(profile, session, &found.programs)
 }
 
 /// Builds the failure of a start in a directory that now lies elsewhere.

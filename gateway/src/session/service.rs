@@ -3,7 +3,7 @@
 
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
-use acp_core::api::{AgentView, StatusView};
+use acp_core::api::{AgentView, HostView, StatusView};
 use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -163,15 +163,16 @@ pub(crate) trait Service: Send + Sync + 'static {
     ) -> ServiceFuture<'a, SessionStatus>;
     /// Returns the directories whose files may be read for a session, the working directory first.
     fn file_roots(&self, session: &SessionRow) -> Vec<String>;
-    /// Reads files beneath these directories, in a helper of the supervisor.
+    /// Reads files of a host beneath these directories, in a helper of its supervisor.
     ///
     /// # Errors
     /// `ACP_BACKEND_UNAVAILABLE` without the supervisor. Inside: the error of the file.
-    fn read_files(
-        &self,
+    fn read_files<'a>(
+        &'a self,
+        host: &'a str,
         roots: Vec<String>,
         op: FilesOp,
-    ) -> ServiceFuture<'_, Result<FilesReply, FilesError>>;
+    ) -> ServiceFuture<'a, Result<FilesReply, FilesError>>;
     /// Notifies about committed rows of the session. A hint; closed when the gateway stops.
     fn watch(&self, session: &SessionKey) -> watch::Receiver<u64>;
 
@@ -236,18 +237,22 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn is_ready(&self) -> bool {
         true
     }
-    /// Returns the leases that the supervisor holds for the gateway.
+    /// Returns the leases that the connected supervisors hold for the gateway, each with its host.
     ///
     /// # Errors
     /// `ACP_BACKEND_UNAVAILABLE` without the supervisor.
-    fn leases(&self) -> ServiceFuture<'_, Vec<LeaseInfo>> {
+    fn leases(&self) -> ServiceFuture<'_, Vec<(String, LeaseInfo)>> {
         Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
     }
-    /// Returns the evidence of a lease of the gateway; `None` if there is no such lease.
+    /// Returns the hosts: this machine and those of `remote.hosts`.
+    fn hosts(&self) -> Vec<HostView> {
+        Vec::new()
+    }
+    /// Returns the evidence of a lease of the gateway, with its host; `None` if there is no such lease.
     ///
     /// # Errors
     /// As [`Service::leases`].
-    fn lease_evidence(&self, id: LeaseId) -> ServiceFuture<'_, Option<EvidenceReport>> {
+    fn lease_evidence(&self, id: LeaseId) -> ServiceFuture<'_, Option<(String, EvidenceReport)>> {
         let _ = id;
         Box::pin(async { Err(Failure::of(Code::BackendUnavailable)) })
     }

@@ -120,7 +120,7 @@ pub(crate) async fn run(
     let heartbeat = deps.metrics.actors().enter(key.as_str());
     heartbeat.begin();
     let mut backoff = LOAD_BACKOFF;
-    let (actor, fence) = loop {
+    let (deps, actor, fence) = loop {
         match load(&deps, &key).await {
             Ok(loaded) => {
                 deps.metrics.blocked_items().clear(&trouble(&key));
@@ -143,8 +143,8 @@ pub(crate) async fn run(
         }
     };
     let mut task = SessionTask {
-        link: deps.supervisor.status(),
-        executor: AgentRequestExecutor::new(deps.supervisor.clone()),
+        link: deps.host.supervisor.status(),
+        executor: AgentRequestExecutor::new(deps.host.supervisor.clone()),
         deps,
         key,
         actor,
@@ -331,7 +331,7 @@ impl SessionTask {
     }
 
     fn take_profile(&mut self, profile: Result<AgentProfile, Failure>) {
-        let limits = self.deps.profiles.limits(&self.actor.session().agent);
+        let limits = self.deps.host.profiles.limits(&self.actor.session().agent);
         self.actor.configure(profile, limits);
     }
 
@@ -346,7 +346,7 @@ impl SessionTask {
         if self.lookup.as_ref().is_some_and(|(begun, _)| *begun == wanted) {
             return;
         }
-        let (supervisor, asked) = (self.deps.supervisor.clone(), wanted.clone());
+        let (supervisor, asked) = (self.deps.host.supervisor.clone(), wanted.clone());
         let call: LookupCall = match self.recent.take().and_then(|recent| recent.into_results(&wanted)) {
             Some(found) => Box::pin(std::future::ready(Ok(found))),
             None => Box::pin(async move { look_up(&supervisor, &asked).await }),
@@ -375,7 +375,7 @@ impl SessionTask {
         let found = tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => return,
-            found = look_up_with_timeout(&self.deps.supervisor, &wanted) => found,
+            found = look_up_with_timeout(&self.deps.host.supervisor, &wanted) => found,
         };
         if let Ok(found) = found {
             self.take_profile(profile(&self.deps, self.actor.session(), &found));

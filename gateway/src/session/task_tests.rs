@@ -19,7 +19,7 @@ use acp_core::runtime::direct::DirectRuntime;
 use acp_core::runtime::{BackendHealth, MachineStateError, Registry, Runtime};
 use acp_core::session::SessionState;
 use acp_core::writes::Write;
-use acp_shared::conn::{Conn, Listener};
+use acp_shared::conn::{Conn, Endpoint, Listener};
 use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey};
 use acp_shared::protocol::{LeaseState, Refusal, RefusalCode, Reply, Request, ToClient, ToSupervisor};
 use acp_store::Store;
@@ -125,11 +125,12 @@ async fn world() -> World {
     tokio::spawn(supervisor(Listener::bind(&path, 0o600).unwrap(), report));
     let stop = CancellationToken::new();
     let (hello, progress) = (hello(gateway_role()), no_progress());
-    let supervisor = SupervisorClient::start(path.clone(), path, hello, progress, stop.clone());
+    let supervisor =
+        SupervisorClient::start(Endpoint::Socket(path.clone()), Some(path), hello, progress, stop.clone());
     let mut status = supervisor.status();
     status.wait_for(|status| matches!(status, SupervisorStatus::Up { .. })).await.unwrap();
     let deps = Deps { stop: stop.clone(), ..deps(&store, supervisor, Arc::new(NoAgents)) };
-    let (registry, metrics) = (Arc::clone(&deps.registry), deps.metrics.clone());
+    let (registry, metrics) = (Arc::clone(&deps.host.registry), deps.metrics.clone());
     let manager = Manager::new(deps, GatewayInstanceId::mint());
     World { dir, store, manager, registry, key, lease_id, closed, metrics, stop }
 }

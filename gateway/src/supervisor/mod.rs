@@ -5,7 +5,7 @@
 //! bounded by the supervisor's flow control.
 
 use acp_shared::backoff::Backoff;
-use acp_shared::conn::{self, ConnError};
+use acp_shared::conn::{self, ConnError, Endpoint};
 use acp_shared::ids::LeaseId;
 use acp_shared::protocol::{
     Hello, Home, Marks, Notice, Refusal, RefusalCode, Reply, Request, Role, Rollback, ToClient, ToSupervisor,
@@ -165,22 +165,22 @@ pub(crate) struct SupervisorClient {
 }
 
 impl SupervisorClient {
-    /// Connects to the socket at `path`, and reconnects until `stop` is cancelled. The secret is read for
-    /// each connection, since the supervisor may be started later.
+    /// Connects to the supervisor at `endpoint`, and reconnects until `stop` is cancelled. The secret is read for
+    /// each connection, since the supervisor may be started later; TLS needs none.
     pub(crate) fn start(
-        path: PathBuf,
-        secret: PathBuf,
+        endpoint: Endpoint,
+        secret: Option<PathBuf>,
         hello: Hello,
         progress: Box<dyn DurableProgress>,
         stop: CancellationToken,
     ) -> Self {
-        Self::start_with(path, secret, hello, progress, stop, PingTimes::DEFAULT)
+        Self::start_with(endpoint, secret, hello, progress, stop, PingTimes::DEFAULT)
     }
 
     /// Like `start`, with these times of pings.
     fn start_with(
-        path: PathBuf,
-        secret: PathBuf,
+        endpoint: Endpoint,
+        secret: Option<PathBuf>,
         hello: Hello,
         progress: Box<dyn DurableProgress>,
         stop: CancellationToken,
@@ -190,7 +190,7 @@ impl SupervisorClient {
         let status = watch::Sender::new(SupervisorStatus::Connecting);
         let shared = Arc::new(ClientShared { state: Mutex::default(), status });
         let driver = ConnectionDriver {
-            path,
+            endpoint,
             secret,
             hello,
             progress,
@@ -205,6 +205,13 @@ impl SupervisorClient {
             }
         });
         Self { shared, requests }
+    }
+
+    /// Creates a client of a supervisor that cannot be reached, for this reason.
+    pub(crate) fn unreachable(why: String) -> Self {
+        let status = watch::Sender::new(SupervisorStatus::Down(why));
+        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
+        Self { shared, requests: mpsc::channel(1).0 }
     }
 
     /// Returns a receiver of the connection status.
@@ -296,8 +303,8 @@ impl PingTimes {
 }
 
 struct ConnectionDriver {
-    path: PathBuf,
-    secret: PathBuf,
+    endpoint: Endpoint,
+    secret: Option<PathBuf>,
     hello: Hello,
     progress: Box<dyn DurableProgress>,
     shared: Arc<ClientShared>,
@@ -322,9 +329,9 @@ impl ConnectionDriver {
     }
 
     async fn open(&self) -> Result<(SupervisorConnection, Welcome), SupervisorStatus> {
-        let hello = Hello { secret: secret(&self.secret), ..self.hello.clone() };
+        let hello = Hello { secret: self.secret.as_deref().and_then(secret), ..self.hello.clone() };
         let marks = self.progress.marks().await.map_err(SupervisorStatus::Down)?;
-        let opened = conn::open_gateway(&self.path, hello, marks, Duration::from_millis(HELLO_MS)).await;
+        let opened = conn::open_gateway(&self.endpoint, hello, marks, Duration::from_millis(HELLO_MS)).await;
         let opened = opened.map_err(|error| match error {
             ConnError::RolledBack(rollback) => SupervisorStatus::RolledBack(rollback),
             ConnError::Refused(refusal) if refusal.code == RefusalCode::InstanceBusy => {
@@ -426,6 +433,7 @@ impl ConnectionDriver {
         tracing::info!(
             supervisor_pid = welcome.pid,
             version = welcome.version,
+            endpoint = %self.endpoint,
             "connected to the supervisor"
         );
         self.shared.status.send_replace(SupervisorStatus::Up { generation, welcome: Box::new(welcome) });
@@ -436,9 +444,9 @@ impl ConnectionDriver {
         let changed = *self.shared.status.borrow() != status;
         let why = status.reason();
         if was_up {
-            tracing::warn!(why, "supervisor connection lost");
+            tracing::warn!(why, endpoint = %self.endpoint, "supervisor connection lost");
         } else if changed {
-            tracing::info!(why, path = %self.path.display(), "waiting for the supervisor");
+            tracing::info!(why, endpoint = %self.endpoint, "waiting for the supervisor");
         }
         let waiting = {
             let mut state = self.shared.state.lock();

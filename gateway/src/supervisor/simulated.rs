@@ -2,6 +2,7 @@
 
 use super::{ClientShared, ConnectionDriver, DurableProgress, PingTimes, REQUESTS_MAX, SupervisorClient};
 use crate::supervisor::{SupervisorStatus, hello};
+use acp_shared::conn::Endpoint;
 use acp_shared::files::{FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_shared::probe;
@@ -79,8 +80,8 @@ impl SimSupervisorConnection {
         let status = watch::Sender::new(SupervisorStatus::Down("not connected yet".to_owned()));
         let shared = Arc::new(ClientShared { state: Mutex::default(), status });
         let driver = ConnectionDriver {
-            path: PathBuf::new(),
-            secret: PathBuf::new(),
+            endpoint: Endpoint::Socket(PathBuf::new()),
+            secret: None,
             hello: hello(Role::Admin),
             progress: no_progress(),
             shared: Arc::clone(&shared),

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use super::*;
-use acp_shared::conn::{Conn, Listener};
+use acp_shared::conn::{Conn, Endpoint, Listener};
 
 /// Greets, answers this many requests, and then only reads.
 async fn serve(listener: &Listener, mut answers: usize) {
@@ -40,8 +40,14 @@ async fn hanging_supervisor_is_disconnected() {
     });
     let (hello, progress) = (hello(simulated::gateway_role()), simulated::no_progress());
     let ping_times = PingTimes { ping_after_ms: 20, pong_timeout_ms: 400 };
-    let supervisor =
-        SupervisorClient::start_with(path.clone(), path, hello, progress, stop.clone(), ping_times);
+    let supervisor = SupervisorClient::start_with(
+        Endpoint::Socket(path.clone()),
+        Some(path),
+        hello,
+        progress,
+        stop.clone(),
+        ping_times,
+    );
     let mut status = supervisor.status();
     let is_up = |number: u64| move |status: &SupervisorStatus| status.generation() == Some(number);
     status.wait_for(is_up(1)).await.unwrap();
@@ -69,7 +75,8 @@ async fn older_supervisor_is_refused_with_upgrade_hint() {
     });
     let stop = CancellationToken::new();
     let (hello, progress) = (hello(simulated::gateway_role()), simulated::no_progress());
-    let supervisor = SupervisorClient::start(path.clone(), path, hello, progress, stop.clone());
+    let supervisor =
+        SupervisorClient::start(Endpoint::Socket(path.clone()), Some(path), hello, progress, stop.clone());
     let mut status = supervisor.status();
     let why = reason_of_down(&mut status).await;
     for part in ["speaks protocol 1 to 1, the client 2 to 2", "`acp-supervisor upgrade`"] {

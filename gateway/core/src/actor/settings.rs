@@ -93,6 +93,10 @@ impl Actor {
         if let Some(text) = setting.option_change().and_then(|option| options.agent.refusal(&option)) {
             return Err(refused(text));
         }
+        if matches!(setting, Setting::Host(name) if !options.is_on(name)) && self.session.lease_id.is_some() {
+            let text = "The agent's process has not ended: release the session first, then move it.";
+            return Err(Failure::new(Code::Usage, text).detail("AGENT_RUNS").origin("gateway").retryable());
+        }
         if self.restarts_agent(setting) { self.may_restart() } else { Ok(()) }
     }
 
@@ -112,8 +116,11 @@ impl Actor {
             non_interactive: self.profile.non_interactive,
         };
         self.session.options.apply(setting, defaults);
-        if let Setting::Cwd(cwd) = setting {
-            self.session.cwd.clone_from(cwd);
+        match setting {
+            Setting::Cwd(cwd) => self.session.cwd.clone_from(cwd),
+            // Its program is looked up again, on that host.
+            Setting::Host(_) => self.profile.is_looked_up = false,
+            _ => {}
         }
         if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
             // A running turn gets the new time limit, counted from its start, as after a restart.

@@ -1,5 +1,6 @@
 //! Responses about the gateway itself: health, status, backends and agents.
 
+use super::HostView;
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -74,6 +75,9 @@ pub struct StatusView {
     /// Channel accounts that connect to a service.
     #[serde(default)]
     pub accounts: Vec<AccountView>,
+    /// Machines that run agents; empty if only the gateway's own does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<HostView>,
     /// Listeners of the API besides the socket in the state directory.
     #[serde(default)]
     pub listeners: Vec<ListenerView>,

@@ -7,7 +7,26 @@ use acp_shared::protocol::{EvidenceReport, LeaseInfo, LeaseKind};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// `GET /v1/leases`: a process tree that the supervisor holds for the gateway.
+/// `GET /v1/hosts`: a machine that runs agents.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HostView {
+    /// Name; `local` is the gateway's machine.
+    pub name: String,
+    /// Socket or address of its supervisor.
+    pub address: String,
+    /// True while its supervisor answers.
+    pub connected: bool,
+    /// Description for people; the reason if it is not connected.
+    pub detail: String,
+    /// Labels for `agents.NAME.host_labels`.
+    pub labels: Vec<String>,
+    /// Number of living agents of all gateways at the last reading; 0 if only the gateway's machine runs agents.
+    pub agents: u64,
+    /// Memory of the machine, in bytes; 0 if it is unknown.
+    pub memory_bytes: u64,
+}
+
+/// `GET /v1/leases`: a process tree that a supervisor holds for the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LeaseView {
     /// Id of the lease.
@@ -16,6 +35,8 @@ pub struct LeaseView {
     /// Session that the lease serves.
     #[schema(value_type = String)]
     pub session_key: SessionKey,
+    /// Host of the process tree; `local` is the gateway's machine.
+    pub host: String,
     /// `agent` or `terminal`.
     pub kind: String,
     /// Lease of the agent that opened the terminal; absent for an agent.
@@ -44,8 +65,10 @@ pub struct LeaseView {
     pub buffered_bytes: u64,
 }
 
-impl From<LeaseInfo> for LeaseView {
-    fn from(info: LeaseInfo) -> Self {
+impl LeaseView {
+    /// Creates the description of a lease on this host.
+    #[must_use]
+    pub fn new(info: LeaseInfo, host: String) -> Self {
         let (kind, parent_lease_id) = match info.kind {
             LeaseKind::Agent => ("agent", None),
             LeaseKind::Terminal { parent_lease_id, .. } => ("terminal", Some(parent_lease_id)),
@@ -53,6 +76,7 @@ impl From<LeaseInfo> for LeaseView {
         Self {
             lease_id: info.lease_id,
             session_key: info.session_key,
+            host,
             kind: kind.to_owned(),
             parent_lease_id,
             state: info.state.to_string(),
@@ -108,8 +132,10 @@ pub struct ProcessView {
     pub name: String,
 }
 
-impl From<EvidenceReport> for EvidenceView {
-    fn from(report: EvidenceReport) -> Self {
+impl EvidenceView {
+    /// Creates the description of a lease on this host, and of its processes.
+    #[must_use]
+    pub fn new(report: EvidenceReport, host: String) -> Self {
         let facts = report.facts.into_iter().map(|fact| FactView {
             subject: fact.subject,
             name: fact.name,
@@ -118,7 +144,7 @@ impl From<EvidenceReport> for EvidenceView {
             agrees: fact.agrees,
         });
         Self {
-            lease: report.lease.into(),
+            lease: LeaseView::new(report.lease, host),
             facts: facts.collect(),
             verdict: report.verdict,
             why: report.why,

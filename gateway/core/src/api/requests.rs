@@ -69,6 +69,9 @@ pub struct SpawnBody {
     /// Runtime backend; absent takes the configured one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
+    /// Host that runs the agent, `local` for the gateway's machine; absent chooses one by the agent's labels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// Conversation of the agent to continue, by the agent's own session id; absent begins a new one. Needs scope `admin`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resume: Option<String>,
@@ -224,6 +227,9 @@ pub struct OptionBody {
     /// ACP config option to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigChoice>,
+    /// Host to continue on, `local` for the gateway's machine. The agent's process is ended first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
 }
 
 impl OptionBody {
@@ -239,6 +245,7 @@ impl OptionBody {
             self.timeout_s.map(Setting::TimeoutS),
             self.config.map(|choice| Setting::Config { id: choice.id, value: choice.value }),
             self.defaults.filter(|wanted| *wanted).map(|_| Setting::Defaults),
+            self.host.map(Setting::Host),
         ]
         .into_iter()
         .flatten();

@@ -96,6 +96,9 @@ pub struct SessionView {
     pub mode: SessionMode,
     /// Runtime backend.
     pub backend: String,
+    /// Host that runs the agent; absent for the gateway's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// The agent's own id of the conversation, once known.
     pub agent_session_id: Option<String>,
     /// True if a new agent process can resume the conversation of a lost one.
@@ -184,6 +187,7 @@ impl From<SessionRow> for SessionView {
             cwd: row.cwd,
             mode: row.mode,
             backend: row.backend,
+            host: row.options.host.clone(),
             agent_session_id: row.agent_session_id,
             resumable: row.resumable,
             lease_id: row.lease_id.map(|id| id.to_string()),

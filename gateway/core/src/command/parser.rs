@@ -191,6 +191,10 @@ pub(super) fn cwd(args: &str) -> ParseResult {
     value_command(args, "a directory", |cwd| Ok(SessionAction::Set(Setting::Cwd(cwd.to_owned()))))
 }
 
+pub(super) fn move_to(args: &str) -> ParseResult {
+    value_command(args, "a host", |host| Ok(SessionAction::Set(Setting::Host(host.to_owned()))))
+}
+
 pub(super) fn timeout(args: &str) -> ParseResult {
     value_command(args, "a number of seconds", |seconds| {
         let digits = !seconds.is_empty() && seconds.chars().all(|c| c.is_ascii_digit());

@@ -69,7 +69,7 @@ const fn acp(
 }
 
 /// All commands, in the order of the help.
-pub const COMMANDS: [CommandSpec; 32] = [
+pub const COMMANDS: [CommandSpec; 33] = [
     acp(
         "spawn",
         "[AGENT] [--cwd DIR] [--label NAME] [--mode persistent|oneshot] [--permission MODE] \
@@ -157,6 +157,13 @@ pub const COMMANDS: [CommandSpec; 32] = [
         Owner,
         parser::timeout,
         "set the session's time limit of a turn; with 0 only the gateway's holds",
+    ),
+    acp(
+        "move",
+        "HOST [SESSION]",
+        Owner,
+        parser::move_to,
+        "continue the session on another host; its agent is ended first. `local` is the gateway's machine",
     ),
     acp("model", "MODEL [SESSION]", Owner, parser::model, "set the agent's model"),
     acp(

@@ -111,6 +111,9 @@ pub struct AgentConfig {
     /// Environment variables of the gateway passed to the agent in addition to the usual ones; `NAME*`
     /// matches a prefix. Default: none.
     pub env_allow: Vec<String>,
+    /// Labels of the hosts that may run the agent; a new session starts on the host with the most room that has all of
+    /// them. Default: none, the gateway's own machine, or any host without its supervisor. Ours.
+    pub host_labels: Vec<String>,
     /// Directories that must contain the working directory of a session, within `acp.workspace_roots`; empty
     /// allows all. Default: empty.
     pub cwd_roots: Vec<PathBuf>,

@@ -3,7 +3,7 @@
 use super::channels::{FilesConfig, Project, ThreadBindings};
 use super::{
     AcpxBackend, AgentConfig, Backend, Channels, Config, ControlPlane, PostgresStore, StoreKind, bindings,
-    mcp, northbound, notify,
+    mcp, northbound, notify, remote,
 };
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -77,6 +77,7 @@ pub fn check(config: &Config) -> KeyProblems {
     mcp::check(&mut found, config);
     northbound::check(&mut found, config);
     notify::check(&mut found, config);
+    remote::check(&mut found, config);
     for name in Channels::NAMES {
         if let Some(channel) = config.channels.get(name) {
             check_bindings(&mut found, &["channels", name], channel.thread_bindings);

@@ -13,6 +13,7 @@ pub mod mcp;
 pub mod northbound;
 pub mod notify;
 pub mod reload;
+pub mod remote;
 pub mod source;
 pub mod stream;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use channels::{Channels, DiscordAccount, SessionConfig};
 pub use mcp::{McpServer, McpTransport, Secret};
 pub use northbound::{NorthboundConfig, ProxyConfig};
 pub use notify::{NotifyEvent, NotifyTarget};
+pub use remote::{HostConfig, RemoteConfig};
 pub use stream::{DeliveryMode, Separator, Stream};
 pub use tools::{SandboxConfig, SessionToolsConfig, ToolsConfig};
 
@@ -93,6 +95,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// `supervisor.*`: connection to the supervisor (ours).
     pub supervisor: SupervisorConfig,
+    /// `remote.*`: other machines that run agents (ours).
+    pub remote: RemoteConfig,
     /// `log.*`: log level and format (ours).
     pub log: Log,
     /// `metrics.*`: additional metrics endpoint (ours).
@@ -433,13 +437,21 @@ impl Default for LimitsConfig {
 }
 
 /// `supervisor.*`.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "struct Supervisor")]
 pub struct SupervisorConfig {
+    /// Uses the supervisor of this machine. If false, agents run on the hosts of `remote.hosts` only. Default: true.
+    pub enabled: bool,
     /// Socket of the supervisor. Default: none, `supervisor/supervisor.sock` in the state directory.
     pub socket: Option<PathBuf>,
     /// File with the secret for the supervisor. Default: none, `secret` next to the socket.
     pub secret_file: Option<PathBuf>,
+}
+
+impl Default for SupervisorConfig {
+    fn default() -> Self {
+        Self { enabled: true, socket: None, secret_file: None }
+    }
 }
 
 /// Format of log lines.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// Keys and sections that are read only at start. All others are read when needed.
-const AT_START: [&str; 7] = [
+const AT_START: [&str; 8] = [
     "acp.control_plane",
     // The API server reads its limits once, before listening.
     "limits.connections_max",
@@ -15,6 +15,7 @@ const AT_START: [&str; 7] = [
     "log.format",
     "metrics",
     "northbound.agents_socket",
+    "remote",
     "supervisor",
 ];
 

@@ -14,9 +14,9 @@ use crate::api::sessions::ListQuery;
 use acp_core::api::{
     AcpxSessionView, AgentView, AnswerBody, AuditView, BoundView, CancelBody, CapabilitiesView, CheckView,
     CloseBody, ConsoleBody, DiffView, DirectoriesView, Done, EntriesView, EventsPage, EvidenceView,
-    FilesView, HealthView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NewBody, OptionBody,
-    PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView, SpawnBody,
-    SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
+    FilesView, HealthView, HostView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NewBody,
+    OptionBody, PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView,
+    SpawnBody, SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
 };
 use acp_core::request::{CancelResult, PromptAccepted, SessionStatus};
 use utoipa::IntoParams;
@@ -84,6 +84,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     .with(query::<DirectoriesQuery>)
     .failing(&[502]),
     get("/v1/doctor", "doctor", "Check the installation", Answer::Json(list::<CheckView>)),
+    get("/v1/hosts", "listHosts", "List the machines that run agents", Answer::Json(list::<HostView>)),
     get("/v1/leases", "listLeases", "List the leases of the gateway", Answer::Json(list::<LeaseView>))
         .failing(&[502]),
     get(

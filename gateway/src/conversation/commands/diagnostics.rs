@@ -167,6 +167,9 @@ fn status_text(
         let _ = write!(text, ", label {}", escape_name(label, is_markdown));
     }
     let _ = write!(text, "\nstate: {}, {}, backend {}", row.state, row.mode.word(), row.backend);
+    if let Some(host) = &row.options.host {
+        let _ = write!(text, ", host {host}");
+    }
     let _ = write!(text, "\n{}", bindings_text(bindings));
     let escape = |text: &str| escape_name(text, is_markdown);
     let agent_session = row.agent_session_id.as_deref().map(escape);

@@ -64,6 +64,7 @@ fn setting_text(setting: &Setting) -> String {
         }
         Setting::Config { id, value } => format!("{id} is {value}, {KEPT}."),
         Setting::Defaults => "All settings are as configured.".to_owned(),
+        Setting::Host(name) => format!("The agent runs on {name} from the next message on."),
     }
 }
 

@@ -211,7 +211,8 @@ impl Manager {
 
     /// Returns the secrets of a session's agent.
     pub(crate) fn secrets(&self, session: &SessionRow) -> Secrets {
-        let Ok(profile) = self.deps.profiles.configured(&session.agent) else { return Secrets::default() };
+        let host = self.deps.hosts.get(session.options.host_name());
+        let Ok(profile) = host.profiles.configured(&session.agent) else { return Secrets::default() };
         let servers =
             mcp::merge_servers([profile.mcp_servers.as_slice(), session.options.mcp_servers.as_slice()]);
         Secrets::new(&profile.env, &servers)
@@ -229,6 +230,11 @@ impl Manager {
 }
 
 impl AgentParent {
+    /// Returns the host of the session that spawns.
+    pub(super) fn host(&self) -> &str {
+        self.row.options.host_name()
+    }
+
     /// Returns the policy of the account in which the new session gets a conversation.
     pub(super) fn account_policy(&self) -> Option<Arc<EffectivePolicy>> {
         self.place.as_ref().map(|place| Arc::clone(&place.policy))

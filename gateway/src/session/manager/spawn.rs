@@ -3,12 +3,14 @@
 use super::agent_requests::AgentParent;
 use super::{Manager, at_cap, caps_of, fingerprint};
 use crate::metrics::transitions;
+use crate::runtime::hosts::Host;
 use crate::runtime::lookup::{LookupResults, RecentLookup, look_up_with_timeout, no_supervisor};
 use crate::session::restore::agent_profile;
 use crate::session::task::LoadRetry;
 use acp_core::actor::IdempotencyRecord;
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
+use acp_core::config::remote::LOCAL;
 use acp_core::config::source::Source;
 use acp_core::event::{EventKind, prompt_payload};
 use acp_core::failure::Failure;
@@ -21,7 +23,6 @@ use acp_core::{mcp, options};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use acp_store::{SpawnTx, StoreError, bindings};
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum wait of a spawn for an unavailable backend.
@@ -42,7 +43,7 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SpawnResult, Failure> {
         let scope = PolicyScope::of(request.bind.as_ref());
-        let agent = request.agent.clone().or_else(|| self.deps.profiles.default_agent().ok());
+        let agent = request.agent.clone().or_else(|| self.deps.host.profiles.default_agent().ok());
         let scope = agent.iter().fold(scope, |scope, agent| scope.with_agent(agent));
         let mut policy = (*self.deps.live.policy(&scope)).clone();
         if let Some(backend) = request.backend.clone() {
@@ -80,31 +81,36 @@ impl Manager {
         if let Some(model) = &request.model {
             options::check_model(model)?;
         }
-        let backend = self.deps.registry.require(&policy.backend.value);
-        let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
-        self.await_health(Arc::clone(&backend), policy).await?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
-            None => self.deps.profiles.default_agent()?,
+            None => self.deps.host.profiles.default_agent()?,
         };
         let root = self.root_of_spawner(request.spawned_by.as_ref()).await?;
         let parent = self.agent_parent(&mut request, &agent).await?;
-        let profile = agent_profile(&self.deps, &agent, &request.command, None)?;
+        if let Some(parent) = &parent {
+            // Its directories are on that host.
+            request.host = Some(parent.host().to_owned());
+        }
+        let host = self.deps.hosts.place(request.host.as_deref(), &agent)?;
+        let backend = host.registry.require(&policy.backend.value);
+        let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
+        await_health(&host, backend.as_ref(), policy).await?;
+        let profile = agent_profile(host.profiles.as_ref(), &agent, &request.command, None)?;
         backend.check(&request, &profile)?;
         mcp::check_directories(&request.additional_directories)?;
         if let Some(named) = self.named_session(&agent, &request).await? {
             return Ok(SpawnResult { existing: true, ..SpawnResult::created(named, None) });
         }
         let directories = &request.additional_directories;
-        let mut lookup = self.deps.profiles.lookup(&agent, request.cwd.as_deref(), directories);
+        let mut lookup = host.profiles.lookup(&agent, request.cwd.as_deref(), directories);
         lookup.programs.extend(request.command.first().cloned());
-        let found = look_up_with_timeout(&self.deps.supervisor, &lookup).await?;
-        let mut tx = self.spawn_tx(agent, request, windows, keyed.clone(), policy, &found)?;
+        let found = look_up_with_timeout(&host.supervisor, &lookup).await?;
+        let mut tx = self.spawn_tx(&host, agent, request, windows, keyed.clone(), policy, &found)?;
         tx.session.owner_session_key = root.or(tx.session.owner_session_key);
         let of_account = parent.as_ref().and_then(AgentParent::account_policy);
         let (policy, is_by_agent) = (of_account.as_deref().unwrap_or(policy), parent.is_some());
         if let Some(parent) = parent {
-            parent.narrow(&mut tx, self.deps.profiles.as_ref())?;
+            parent.narrow(&mut tx, host.profiles.as_ref())?;
         }
         let run_id = tx.run.as_ref().map(|run| run.run_id);
         let mut spawned = SpawnResult::created(tx.session.session_key.clone(), run_id);
@@ -192,34 +198,6 @@ impl Manager {
         }
     }
 
-    /// Waits for a backend whose supervisor is being restarted.
-    ///
-    /// # Errors
-    /// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
-    async fn await_health(&self, backend: Arc<dyn Runtime>, policy: &EffectivePolicy) -> Result<(), Failure> {
-        let mut status = self.deps.supervisor.status();
-        let is_well = async {
-            while !backend.health().ok {
-                // Programs are looked up without a change of the supervisor's status.
-                let changed = tokio::time::timeout(HEALTH_EVERY, status.changed()).await;
-                if matches!(changed, Ok(Err(_))) {
-                    std::future::pending::<()>().await;
-                }
-            }
-        };
-        if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
-            return Ok(());
-        }
-        let BackendHealth { details, .. } = backend.health();
-        tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
-        if self.deps.supervisor.outage().is_none() && backend.id() == acpx::ID {
-            let text = format!("{} {details}", Code::BackendUnavailable.text());
-            let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_INSTALLED");
-            return Err(policy.explain_missing_backend(failure.origin("gateway")));
-        }
-        Err(policy.explain_missing_backend(no_supervisor("starts agents")))
-    }
-
     /// Returns the root of the tree of the spawning session, which is that session itself if its own is unknown. Fails
     /// unless the session is open.
     async fn root_of_spawner(&self, spawner: Option<&SessionKey>) -> Result<Option<SessionKey>, Failure> {
@@ -254,8 +232,10 @@ impl Manager {
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "the results of all checks of a spawn")]
     fn spawn_tx(
         &self,
+        host: &Host,
         agent: AgentName,
         request: SpawnRequest,
         windows: BindingTimeouts,
@@ -263,10 +243,10 @@ impl Manager {
         policy: &EffectivePolicy,
         found: &LookupResults,
     ) -> Result<SpawnTx, Failure> {
-        let profile = agent_profile(&self.deps, &agent, &request.command, Some(found))?;
-        let cwd = self.deps.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
+        let profile = agent_profile(host.profiles.as_ref(), &agent, &request.command, Some(found))?;
+        let cwd = host.profiles.cwd(&agent, request.cwd.as_deref(), found)?;
         let now_ms = self.deps.clock.now_ms();
-        let directory = |asked: &String| self.deps.profiles.directory(&agent, asked, found);
+        let directory = |asked: &String| host.profiles.directory(&agent, asked, found);
         let directories: Vec<String> =
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
@@ -277,6 +257,7 @@ impl Manager {
             auth_method: request.auth_method.clone(),
             command: request.command.clone(),
             listing: request.listing,
+            host: (*host.name != *LOCAL).then(|| host.name.to_string()),
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
             ..SessionOptions::new(
                 request.permission.unwrap_or(profile.permission),
@@ -366,6 +347,34 @@ impl Manager {
             last_activity_at_ms: now_ms,
         }
     }
+}
+
+/// Waits for a backend whose supervisor is being restarted.
+///
+/// # Errors
+/// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
+async fn await_health(host: &Host, backend: &dyn Runtime, policy: &EffectivePolicy) -> Result<(), Failure> {
+    let mut status = host.supervisor.status();
+    let is_well = async {
+        while !backend.health().ok {
+            // Programs are looked up without a change of the supervisor's status.
+            let changed = tokio::time::timeout(HEALTH_EVERY, status.changed()).await;
+            if matches!(changed, Ok(Err(_))) {
+                std::future::pending::<()>().await;
+            }
+        }
+    };
+    if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
+        return Ok(());
+    }
+    let BackendHealth { details, .. } = backend.health();
+    tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
+    if host.supervisor.outage().is_none() && backend.id() == acpx::ID {
+        let text = format!("{} {details}", Code::BackendUnavailable.text());
+        let failure = Failure::new(Code::BackendUnavailable, text).detail("NOT_INSTALLED");
+        return Err(policy.explain_missing_backend(failure.origin("gateway")));
+    }
+    Err(policy.explain_missing_backend(no_supervisor("starts agents")))
 }
 
 /// Checks a request about conversations that the agent has stored.

@@ -3,11 +3,9 @@
 use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
-use crate::runtime::profiles::Profiles;
-use crate::supervisor::SupervisorClient;
+use crate::runtime::hosts::{Host, Hosts};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
-use acp_core::runtime::Registry;
 use acp_shared::clock::Clock;
 use acp_store::Store;
 use std::sync::Arc;
@@ -18,16 +16,23 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub(crate) struct Deps {
     pub(crate) store: Store,
-    pub(crate) supervisor: SupervisorClient,
+    /// Host of the session; of the manager, the host for requests without one.
+    pub(crate) host: Host,
+    pub(crate) hosts: Arc<Hosts>,
     /// Served channels, for the conversations of spawned sessions.
     pub(crate) channels: Channels,
-    pub(crate) registry: Arc<Registry>,
     pub(crate) clock: Clock,
-    pub(crate) profiles: Arc<dyn Profiles>,
     /// Notifies of configuration reloads.
     pub(crate) live: LiveConfig,
     pub(crate) metrics: Metrics,
     pub(crate) stop: CancellationToken,
+}
+
+impl Deps {
+    /// Returns the dependencies of a session on this host.
+    pub(crate) fn on(&self, host: &str) -> Self {
+        Self { host: self.hosts.get(host), ..self.clone() }
+    }
 }
 
 /// Command to the actor.

@@ -39,7 +39,7 @@ pub(crate) const fn is_stop_command(command: &ActorCommand) -> bool {
 /// Requests the end of a process, regardless of the database.
 pub(super) async fn close_lease_now(deps: &super::Deps, lease_id: LeaseId) {
     let reason = "stopped while the control plane cannot be written".to_owned();
-    drop(deps.supervisor.send(Request::CloseLease { lease_id, reason }).await);
+    drop(deps.host.supervisor.send(Request::CloseLease { lease_id, reason }).await);
 }
 
 impl SessionTask {
@@ -103,7 +103,11 @@ impl SessionTask {
         self.log_transitions(&transitions, thread_id).await;
         self.follow_lease();
         self.perform_effects(effects).await;
-        TaskEnded::No
+        if self.actor.session().options.is_on(&self.deps.host.name) {
+            TaskEnded::No
+        } else {
+            self.rebuild().await
+        }
     }
 
     /// Logs and counts committed transitions. `thread_id` is the conversation of the prompt that this step accepted.
@@ -208,6 +212,7 @@ impl SessionTask {
             let made = match self.deps.store.reclaim(self.fence.clone()).await {
                 Ok((snapshot, fence)) => {
                     self.fence = fence;
+                    self.deps = self.deps.on(snapshot.session.options.host_name());
                     make(&self.deps, snapshot)
                 }
                 Err(StoreError::Superseded { .. }) => return self.superseded(),
@@ -217,9 +222,10 @@ impl SessionTask {
                 Ok(actor) => {
                     self.deps.metrics.blocked_items().clear(&trouble(&self.key));
                     self.actor = actor;
+                    self.link = self.deps.host.supervisor.status();
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;
-                    self.executor = AgentRequestExecutor::new(self.deps.supervisor.clone());
+                    self.executor = AgentRequestExecutor::new(self.deps.host.supervisor.clone());
                     self.feed = None;
                     self.fresh = true;
                     return TaskEnded::No;
@@ -244,7 +250,7 @@ impl SessionTask {
     pub(super) fn follow_lease(&mut self) {
         let wanted = self.actor.session().lease_id;
         if self.feed.as_ref().map(|(lease_id, _)| *lease_id) != wanted {
-            self.feed = wanted.map(|lease_id| (lease_id, self.deps.supervisor.feed(lease_id)));
+            self.feed = wanted.map(|lease_id| (lease_id, self.deps.host.supervisor.feed(lease_id)));
         }
     }
 
@@ -327,7 +333,7 @@ impl SessionTask {
         request: Request,
         read: impl FnOnce(Result<Reply, CallError>) -> Option<LeaseEvent> + Send + 'static,
     ) {
-        let answer = self.deps.supervisor.send(request).await;
+        let answer = self.deps.host.supervisor.send(request).await;
         self.calls.push(Box::pin(async move {
             let answer = answer.await.unwrap_or(Err(CallError::Disconnected));
             read(answer).map(|news| (lease_id, news))

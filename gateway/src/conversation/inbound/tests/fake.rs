@@ -298,11 +298,12 @@ impl Service for FakeService {
         vec![session.cwd.clone()]
     }
 
-    fn read_files(
-        &self,
+    fn read_files<'a>(
+        &'a self,
+        _: &'a str,
         _: Vec<String>,
         _: acp_shared::files::FilesOp,
-    ) -> ServiceFuture<'_, Result<acp_shared::files::FilesReply, acp_shared::files::FilesError>> {
+    ) -> ServiceFuture<'a, Result<acp_shared::files::FilesReply, acp_shared::files::FilesError>> {
         unused()
     }
 

@@ -1,0 +1,132 @@
+//! Choice of the host for a new session.
+
+use crate::config::remote::LOCAL;
+use crate::failure::Failure;
+use acp_shared::codes::Code;
+
+/// A host at the time of a spawn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Name of the host; [`LOCAL`] for the gateway's machine.
+    pub name: String,
+    /// Its labels.
+    pub labels: Vec<String>,
+    /// Reason why it cannot start agents now; `None` if it can.
+    pub outage: Option<String>,
+    /// Number of living agents of all gateways there.
+    pub agents: u64,
+    /// Memory of the machine, in bytes; 0 if it is unknown.
+    pub memory_bytes: u64,
+}
+
+impl Candidate {
+    fn has(&self, labels: &[String]) -> bool {
+        labels.iter().all(|label| self.labels.contains(label))
+    }
+
+    /// Memory for each agent after one more has started, in bytes.
+    const fn room(&self) -> u64 {
+        self.memory_bytes / self.agents.saturating_add(1)
+    }
+}
+
+/// Returns the name of the host for a new session: the requested one; else the gateway's machine, if it is one of
+/// `hosts` and the agent has no labels; else the connected host with all labels of the agent that has the most memory for
+/// each agent.
+///
+/// # Errors
+/// `USAGE` for an unknown host, or one without the labels; `ACP_BACKEND_UNAVAILABLE` if no such host is connected.
+pub fn place<'a>(
+    hosts: &'a [Candidate],
+    requested: Option<&str>,
+    labels: &[String],
+) -> Result<&'a Candidate, Failure> {
+    if let Some(name) = requested {
+        let Some(host) = hosts.iter().find(|host| host.name == name) else {
+            let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+            let text = format!("There is no host {name:?}. Hosts: {}.", names.join(", "));
+            return Err(Failure::new(Code::Usage, text).detail("UNKNOWN_HOST").origin("client"));
+        };
+        if !host.has(labels) {
+            let text = format!(
+                "The host {name} does not have all labels of the agent (agents.NAME.host_labels): {}.",
+                labels.join(", ")
+            );
+            return Err(Failure::new(Code::Usage, text).detail("HOST_LABELS").origin("client"));
+        }
+        return Ok(host);
+    }
+    if let Some(local) = hosts.iter().find(|host| host.name == LOCAL && labels.is_empty()) {
+        return Ok(local);
+    }
+    let fitting = || hosts.iter().filter(|host| host.has(labels));
+    // The first one in the order of names, if several have the same room.
+    let best = fitting().filter(|host| host.outage.is_none()).rev().max_by_key(|host| host.room());
+    best.ok_or_else(|| {
+        let outages = fitting().filter_map(|host| Some(format!("{} ({})", host.name, host.outage.as_ref()?)));
+        let text = format!("No host can start the agent now: {}.", outages.collect::<Vec<_>>().join("; "));
+        let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_HOST");
+        failure.for_conversations("No host can start the agent now.").origin("gateway").retryable()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(name: &str, labels: &[&str], agents: u64, gigabytes: u64) -> Candidate {
+        Candidate {
+            name: name.to_owned(),
+            labels: labels.iter().map(|&label| label.to_owned()).collect(),
+            outage: None,
+            agents,
+            memory_bytes: gigabytes << 30,
+        }
+    }
+
+    #[test]
+    fn session_is_placed_by_request_labels_and_room() {
+        let away = Candidate { outage: Some("cut off".to_owned()), ..host("away", &["gpu"], 0, 512) };
+        let all = [
+            away.clone(),
+            host("big", &["gpu", "ssd"], 9, 64),
+            host("even", &["ssd"], 0, 8),
+            host("small", &["ssd"], 0, 8),
+            host(LOCAL, &[], 99, 4),
+        ];
+        let without_local = &all[..4];
+        let unknown = [Candidate { memory_bytes: 0, ..host("a", &[], 3, 0) }, host("b", &[], 3, 0)];
+        for (name, hosts, requested, labels, want) in [
+            ("default", &all[..], None, &[][..], Ok(LOCAL)),
+            ("requested", &all[..], Some("big"), &[], Ok("big")),
+            ("requested although it is away", &all[..], Some("away"), &[], Ok("away")),
+            (
+                "unknown",
+                &all[..],
+                Some("bigg"),
+                &[],
+                Err("There is no host \"bigg\". Hosts: away, big, even, small, local."),
+            ),
+            (
+                "requested without the labels",
+                &all[..],
+                Some("small"),
+                &["gpu"],
+                Err("does not have all labels"),
+            ),
+            ("local without the labels", &all[..], Some(LOCAL), &["gpu"], Err("does not have all labels")),
+            ("most memory for an agent, the first by name", &all[..], None, &["ssd"], Ok("even")),
+            ("connected hosts only", &all[..], None, &["gpu"], Ok("big")),
+            ("any host without local", without_local, None, &[], Ok("even")),
+            ("all away", &[away][..], None, &[], Err("away (cut off)")),
+            ("unknown memory", &unknown[..], None, &[], Ok("a")),
+        ] {
+            let labels: Vec<String> = labels.iter().map(|&label| label.to_owned()).collect();
+            match (place(hosts, requested, &labels), want) {
+                (Ok(host), Ok(want)) => assert_eq!(host.name, want, "{name}"),
+                (Err(failure), Err(want)) => assert!(failure.message.contains(want), "{name}: {failure:?}"),
+                (found, want) => panic!("{name}: {found:?}, not {want:?}"),
+            }
+        }
+    }
+}

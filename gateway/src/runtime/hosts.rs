@@ -1,0 +1,206 @@
+//! Hosts: the machines whose supervisors start agents, this one among them.
+
+use crate::config::LiveConfig;
+use crate::runtime::profiles::Profiles;
+use crate::supervisor::{SupervisorClient, SupervisorStatus};
+use acp_core::config::remote::LOCAL;
+use acp_core::failure::Failure;
+use acp_core::placement::{self, Candidate};
+use acp_core::runtime::Registry;
+use acp_core::runtime::direct::DirectRuntime;
+use acp_shared::figures::{self, Figure};
+use acp_shared::ids::AgentName;
+use acp_shared::protocol::{Reply, Request};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Figure of a supervisor: living leases of all gateways.
+const AGENTS: &str = "supervisor_agents";
+/// Figure of a supervisor: memory of the machine, in bytes.
+const MEMORY: &str = "supervisor_memory_bytes";
+/// Interval between two readings of a host's figures.
+const FIGURES_EVERY: Duration = Duration::from_secs(5);
+
+/// A host, with everything that depends on it. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Host {
+    /// Name; [`LOCAL`] for this machine.
+    pub(crate) name: Arc<str>,
+    /// Address of its supervisor, for people.
+    pub(crate) address: Arc<str>,
+    /// Client of its supervisor.
+    pub(crate) supervisor: SupervisorClient,
+    /// Agents, as they are started there.
+    pub(crate) profiles: Arc<dyn Profiles>,
+    /// Runtime backends that can be used there.
+    pub(crate) registry: Arc<Registry>,
+}
+
+impl Host {
+    /// Creates a host whose agents speak ACP with the gateway directly.
+    pub(crate) fn new(
+        name: &str,
+        address: String,
+        supervisor: SupervisorClient,
+        profiles: Arc<dyn Profiles>,
+    ) -> Self {
+        let registry = Arc::new(Registry::default());
+        let starter = supervisor.clone();
+        registry.register(Arc::new(DirectRuntime::new(move || starter.outage())));
+        Self { name: name.into(), address: address.into(), supervisor, profiles, registry }
+    }
+}
+
+/// Figures of a host at its last answer.
+#[derive(Debug, Clone, Copy, Default)]
+struct HostFigures {
+    agents: u64,
+    memory_bytes: u64,
+}
+
+impl HostFigures {
+    fn of(all: &[Figure]) -> Self {
+        let sum = |name: &str| all.iter().filter(|it| it.name == name).map(|it| it.value).sum();
+        Self { agents: sum(AGENTS), memory_bytes: sum(MEMORY) }
+    }
+}
+
+struct Entry {
+    host: Host,
+    figures: Mutex<HostFigures>,
+}
+
+/// All hosts of the configuration.
+pub(crate) struct Hosts {
+    live: LiveConfig,
+    /// Host for requests without one.
+    first: Entry,
+    others: Vec<Entry>,
+}
+
+impl std::fmt::Debug for Hosts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(|host| &host.name)).finish()
+    }
+}
+
+impl Hosts {
+    /// Creates the list of hosts. `first` is the host for requests without one: this machine, if its supervisor is used.
+    pub(crate) fn new(live: LiveConfig, first: Host, others: Vec<Host>) -> Self {
+        let entry = |host| Entry { host, figures: Mutex::default() };
+        Self { live, first: entry(first), others: others.into_iter().map(entry).collect() }
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// Returns all hosts.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Host> {
+        self.entries().map(|entry| &entry.host)
+    }
+
+    /// Returns the host for requests without one: this machine, or without its supervisor the first host that is connected.
+    pub(crate) fn default_host(&self) -> &Host {
+        let is_local = *self.first.host.name == *LOCAL;
+        let connected = || self.iter().find(|host| host.supervisor.outage().is_none());
+        if is_local { None } else { connected() }.unwrap_or(&self.first.host)
+    }
+
+    /// Waits until agents can be started: on this machine, or without its supervisor on any host.
+    pub(crate) async fn wait_until_up(&self) {
+        let is_up = |host: &Host| {
+            let mut status = host.supervisor.status();
+            // The sender lives as long as the client.
+            async move { drop(status.wait_for(SupervisorStatus::is_up).await) }
+        };
+        if *self.first.host.name == *LOCAL {
+            return is_up(&self.first.host).await;
+        }
+        let mut waits: FuturesUnordered<_> = self.iter().map(is_up).collect();
+        waits.next().await;
+    }
+
+    /// Returns the host with this name. Sessions on a host that is no longer configured wait for it, and can be closed.
+    pub(crate) fn get(&self, name: &str) -> Host {
+        if let Some(host) = self.iter().find(|host| &*host.name == name) {
+            return host.clone();
+        }
+        let why = match name {
+            LOCAL => "supervisor.enabled = false, and the session is on this machine".to_owned(),
+            name => format!("the configuration has no [remote.hosts.{name}]"),
+        };
+        let profiles = Arc::clone(&self.first.host.profiles);
+        Host::new(name, String::new(), SupervisorClient::unreachable(why), profiles)
+    }
+
+    /// Chooses the host for a new session.
+    ///
+    /// # Errors
+    /// As [`placement::place`].
+    pub(crate) fn place(&self, requested: Option<&str>, agent: &AgentName) -> Result<Host, Failure> {
+        let candidates = self.candidates();
+        let chosen = placement::place(&candidates, requested, &self.labels_of(agent))?;
+        // Counted until the next reading, so that spawns at the same time do not all choose the same host.
+        if let Some(entry) = self.entries().find(|entry| *entry.host.name == *chosen.name) {
+            entry.figures.lock().agents += 1;
+        }
+        Ok(self.get(&chosen.name))
+    }
+
+    fn labels_of(&self, agent: &AgentName) -> Vec<String> {
+        self.live.now().config.agents.get(agent).map(|agent| agent.host_labels.clone()).unwrap_or_default()
+    }
+
+    /// Checks that a session of this agent may be moved to a host.
+    ///
+    /// # Errors
+    /// `USAGE`.
+    pub(crate) fn check(&self, name: &str, agent: &AgentName) -> Result<(), Failure> {
+        placement::place(&self.candidates(), Some(name), &self.labels_of(agent)).map(drop)
+    }
+
+    fn candidate(&self, entry: &Entry) -> Candidate {
+        let config = &self.live.at_start().remote.hosts;
+        let HostFigures { agents, memory_bytes } = *entry.figures.lock();
+        Candidate {
+            name: entry.host.name.to_string(),
+            labels: config.get(&*entry.host.name).map(|host| host.labels.clone()).unwrap_or_default(),
+            outage: entry.host.supervisor.outage(),
+            agents,
+            memory_bytes,
+        }
+    }
+
+    /// Returns all hosts as candidates.
+    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+        self.entries().map(|entry| self.candidate(entry)).collect()
+    }
+
+    /// Reads the figures of all hosts again and again, until `stop`. With one host there is nothing to choose.
+    pub(crate) async fn read_figures(self: Arc<Self>, stop: CancellationToken) {
+        if self.others.is_empty() {
+            return;
+        }
+        loop {
+            for entry in self.entries() {
+                let supervisor = entry.host.supervisor.clone();
+                if !supervisor.has_feature(figures::FEATURE) {
+                    continue;
+                }
+                let asked = tokio::time::timeout(FIGURES_EVERY, supervisor.call(Request::Figures));
+                if let Ok(Ok(Reply::Figures(found))) = asked.await {
+                    *entry.figures.lock() = HostFigures::of(&found);
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(FIGURES_EVERY) => {}
+            }
+        }
+    }
+}
