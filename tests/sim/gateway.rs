@@ -258,7 +258,7 @@ pub(super) fn start(
     dir: &Path,
 ) -> SimGateway {
     let (deps, agents) = deps(store, supervisor, config, dir);
-    let Deps { registry, live, metrics, stop, clock, .. } = deps.clone();
+    let Deps { hosts, live, metrics, stop, clock, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
     let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());
     let channels = Channels::new([room]);
@@ -267,9 +267,7 @@ pub(super) fn start(
         metrics: metrics.clone(),
         store: store.clone(),
         agents,
-        supervisor: supervisor.clone(),
-        registry,
-        supervisor_socket: dir.to_owned(),
+        hosts,
         channels: channels.clone(),
         durability: "full",
         live,

@@ -330,7 +330,7 @@ const AT_REST: [(&str, &str); 7] = [
 /// closed, or the supervisor that held the output died.
 fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<String>) -> Result<(), Violation> {
     let Some(agent) = &lease.agent else { return Ok(()) };
-    let said = agent.words.iter().filter(|(end, _)| *end <= lease.said_up_to()).count();
+    let said = agent.words.iter().filter(|(end, _)| *end <= lease.output_end).count();
     let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
     let excused = lease.lost || agent.broke || closed.contains(lease.spawn.session_key.as_str());
     if has > said || (has < said && !excused) {

@@ -328,8 +328,10 @@ impl<'a> SimScheduler<'a> {
             add(25, NextEvent::Answer);
         }
         for (id, lease) in &self.host.leases {
+            // The bug is in an end with unsent words alone.
+            let kills_unsent = self.plant == Some(SeededBug::DeadLeaseNotDrained) && !self.calm;
             if self.host.has_news(*id) {
-                add(30, NextEvent::Tell(*id));
+                add(if kills_unsent && lease.has_unsent_words() { 1 } else { 30 }, NextEvent::Tell(*id));
             }
             if !lease.lives() {
                 continue;
@@ -341,8 +343,7 @@ impl<'a> SimScheduler<'a> {
             let deaths = if self.calm { 0 } else { self.trouble.deaths };
             // An end with output that is not sent yet is the rarer case.
             let deaths = match self.host.has_news(*id) {
-                // The bug is in such an end alone.
-                true if self.plant == Some(SeededBug::DeadLeaseNotDrained) => deaths * 4,
+                _ if kills_unsent => 100 * usize::from(lease.has_unsent_words()),
                 true => deaths,
                 false => deaths / 2,
             };

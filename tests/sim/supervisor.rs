@@ -30,8 +30,10 @@ pub(super) struct SimLease {
     pub(super) state: LeaseState,
     /// `None` for a terminal.
     pub(super) agent: Option<SimAgent>,
-    /// All output so far.
+    /// All output that the supervisor has.
     pub(super) said: Vec<u8>,
+    /// End of the output that the process wrote.
+    pub(super) output_end: u64,
     pub(super) acked: u64,
     /// End of the output sent on the attached connection.
     sent: Option<u64>,
@@ -54,6 +56,13 @@ pub(super) struct SimLease {
 impl SimLease {
     pub(super) fn lives(&self) -> bool {
         self.exit.is_none()
+    }
+
+    /// True if words of the process are not sent on the attached connection.
+    pub(super) fn has_unsent_words(&self) -> bool {
+        let sent = self.sent.unwrap_or(self.acked);
+        let is_unsent = |(end, _): &(u64, _)| (sent + 1..=self.said_up_to()).contains(end);
+        self.agent.as_ref().is_some_and(|agent| agent.words.iter().any(is_unsent))
     }
 
     pub(super) fn said_up_to(&self) -> u64 {
@@ -210,6 +219,7 @@ impl SimSupervisor {
             state: LeaseState::Open,
             agent,
             said: Vec::new(),
+            output_end: 0,
             acked: 0,
             sent: None,
             stdin: Vec::new(),
@@ -437,6 +447,7 @@ impl SimSupervisor {
         let all = agent.unsaid.len();
         let count = if chance.one_in(3) { 1 + chance.below(all) } else { all };
         lease.said.extend(agent.unsaid.drain(..count.min(all)));
+        lease.output_end = lease.said_up_to();
     }
 
     /// Lists agents in a turn, with details.

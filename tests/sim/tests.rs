@@ -300,7 +300,7 @@ plants! {
     found_a_lost_row_of_the_outbox = OutboxRowLost breaks "I6: a finished turn of a bound session has its final",
     found_a_run_that_ends_twice = CompletedTwice breaks "I6: an ended run has one end in the journal",
     found_a_superseded_actor_that_writes = SupersededWrites breaks "the number of an event in its session",
-    found_a_dead_lease_that_is_not_drained = DeadLeaseNotDrained breaks "nothing is lost",
+    found_a_dead_lease_that_is_not_drained = DeadLeaseNotDrained breaks "H1: process",
     found_a_process_that_is_not_ended = LeaseNotClosed breaks "I8: the process of a closed session ends",
     found_a_message_that_is_forgotten = InboxRowLost breaks "accepted messages are stored",
     found_files_that_are_lost = FilesLost breaks "I7: the files of",

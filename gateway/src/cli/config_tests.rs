@@ -52,6 +52,7 @@ const PROJECTION: &str = "gateway/core/src/render/tests/projection.rs";
 const FILES: &str = "gateway/core/src/render/tests/files.rs";
 const SETTINGS: &str = "gateway/src/channel/discord/settings.rs";
 const LIFECYCLE: &str = "tests/tests/lives.rs";
+const HOSTS: &str = "tests/tests/hosts/gateway.rs";
 const PROJECTS: &str = "tests/tests/discord/projects.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
 const GROUPS: &str = "gateway/store/src/tests/groups.rs";

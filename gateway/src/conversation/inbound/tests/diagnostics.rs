@@ -26,6 +26,7 @@ fn status() -> StatusView {
         config: None,
         backends: vec![BackendView { id: "direct".to_owned(), ok: true, details: secret }],
         accounts: Vec::new(),
+        hosts: Vec::new(),
         listeners: Vec::new(),
         store: Some(StoreView {
             health: "well".to_owned(),
