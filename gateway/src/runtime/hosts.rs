@@ -18,12 +18,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Figure of a supervisor: living leases of all gateways.
-const AGENTS: &str = "supervisor_agents";
-/// Figure of a supervisor: memory of the machine, in bytes.
-const MEMORY: &str = "supervisor_memory_bytes";
 /// Interval between two readings of a host's figures.
 const FIGURES_EVERY: Duration = Duration::from_secs(5);
+/// Maximum time after which a host notices that the connection of a gateway is gone, with the end of its agents' process
+/// trees and a reserve.
+const CUT_NOTICED: Duration = Duration::from_secs(60);
 
 /// A host, with everything that depends on it. Cheap to clone.
 #[derive(Clone)]
@@ -60,12 +59,19 @@ impl Host {
 struct HostFigures {
     agents: u64,
     memory_bytes: u64,
+    /// Time for which the host keeps agents whose gateway is gone; `None` if it never answered.
+    detached_grace: Option<Duration>,
 }
 
 impl HostFigures {
     fn of(all: &[Figure]) -> Self {
         let sum = |name: &str| all.iter().filter(|it| it.name == name).map(|it| it.value).sum();
-        Self { agents: sum(AGENTS), memory_bytes: sum(MEMORY) }
+        let grace = all.iter().find(|it| it.name == figures::DETACHED_GRACE);
+        Self {
+            agents: sum(figures::LIVING),
+            memory_bytes: sum(figures::MEMORY),
+            detached_grace: grace.map(|it| Duration::from_secs(it.value)),
+        }
     }
 }
 
@@ -166,7 +172,7 @@ impl Hosts {
 
     fn candidate(&self, entry: &Entry) -> Candidate {
         let config = &self.live.at_start().remote.hosts;
-        let HostFigures { agents, memory_bytes } = *entry.figures.lock();
+        let HostFigures { agents, memory_bytes, .. } = *entry.figures.lock();
         Candidate {
             name: entry.host.name.to_string(),
             labels: config.get(&*entry.host.name).map(|host| host.labels.clone()).unwrap_or_default(),
@@ -174,6 +180,16 @@ impl Hosts {
             agents,
             memory_bytes,
         }
+    }
+
+    /// Returns the time after which a host that is away has ended all agents of this gateway: it promises to do so when it
+    /// hears of no gateway for the grace that it reported. Zero once that time is over; `None` for a host that is connected,
+    /// and for one that did not answer since this gateway started.
+    pub(crate) fn agents_end_in(&self, name: &str) -> Option<Duration> {
+        let entry = self.entries().find(|entry| *entry.host.name == *name)?;
+        let away = entry.host.supervisor.away_for()?;
+        let grace = entry.figures.lock().detached_grace?;
+        Some((grace + grace / 10 + CUT_NOTICED).saturating_sub(away))
     }
 
     /// Returns all hosts as candidates.

@@ -24,7 +24,7 @@ pub(crate) use acp_core::request::{
 use acp_core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions, SessionRow};
 use acp_core::session::Ending;
 use acp_core::static_binding::StaticSessionSpec;
-use acp_core::timeouts::Expiry;
+use acp_core::timeouts::{Expiry, format_duration};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -332,10 +332,18 @@ impl Manager {
         }
         let from = self.deps.hosts.get(row.options.host_name());
         if let Some(outage) = from.supervisor.outage() {
-            let text = format!(
-                "The agent's process on {} cannot be ended: {outage}. Move the session when that host is back, or close it.",
-                from.name
-            );
+            let when = match self.deps.hosts.agents_end_in(&from.name) {
+                // The session's task takes the agent for gone.
+                Some(Duration::ZERO) => return Ok(()),
+                Some(left) => format!(
+                    "It ends its agents by itself, in {} at the latest: move the session then",
+                    format_duration(
+                        u64::try_from(left.as_millis()).unwrap_or(u64::MAX).next_multiple_of(60_000)
+                    )
+                ),
+                None => "Move the session when that host is back, or close it".to_owned(),
+            };
+            let text = format!("The agent's process on {} cannot be ended: {outage}. {when}.", from.name);
             let failure = Failure::new(Code::BackendUnavailable, text).detail("HOST_AWAY");
             return Err(failure.origin("gateway").retryable());
         }

@@ -15,6 +15,7 @@ use acp_shared::redact::Secret;
 use acp_store::GatewayIdentity;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -155,6 +156,21 @@ struct ClientState {
 struct ClientShared {
     state: Mutex<ClientState>,
     status: watch::Sender<SupervisorStatus>,
+    /// Time of the loss of the last connection, see [`boot_time`].
+    lost_at: Mutex<Option<Duration>>,
+}
+
+impl ClientShared {
+    fn new(status: SupervisorStatus) -> Arc<Self> {
+        let status = watch::Sender::new(status);
+        Arc::new(Self { state: Mutex::default(), status, lost_at: Mutex::default() })
+    }
+}
+
+/// Time since the boot of this machine, with the time in which it was suspended.
+fn boot_time() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Handle of the connection. Cheap to clone.
@@ -187,8 +203,7 @@ impl SupervisorClient {
         ping_times: PingTimes,
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let status = watch::Sender::new(SupervisorStatus::Connecting);
-        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
+        let shared = ClientShared::new(SupervisorStatus::Connecting);
         let driver = ConnectionDriver {
             endpoint,
             secret,
@@ -209,14 +224,19 @@ impl SupervisorClient {
 
     /// Creates a client of a supervisor that cannot be reached, for this reason.
     pub(crate) fn unreachable(why: String) -> Self {
-        let status = watch::Sender::new(SupervisorStatus::Down(why));
-        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
-        Self { shared, requests: mpsc::channel(1).0 }
+        Self { shared: ClientShared::new(SupervisorStatus::Down(why)), requests: mpsc::channel(1).0 }
     }
 
     /// Returns a receiver of the connection status.
     pub(crate) fn status(&self) -> watch::Receiver<SupervisorStatus> {
         self.shared.status.subscribe()
+    }
+
+    /// Returns the time since the loss of the last connection; `None` while connected, and before the first connection.
+    pub(crate) fn away_for(&self) -> Option<Duration> {
+        let lost_at = (*self.shared.lost_at.lock())?;
+        let is_up = self.shared.status.borrow().is_up();
+        (!is_up).then(|| boot_time().saturating_sub(lost_at))
     }
 
     /// Returns the reason why the supervisor cannot be used; `None` if it can.
@@ -444,6 +464,7 @@ impl ConnectionDriver {
         let changed = *self.shared.status.borrow() != status;
         let why = status.reason();
         if was_up {
+            *self.shared.lost_at.lock() = Some(boot_time());
             tracing::warn!(why, endpoint = %self.endpoint, "supervisor connection lost");
         } else if changed {
             tracing::info!(why, endpoint = %self.endpoint, "waiting for the supervisor");

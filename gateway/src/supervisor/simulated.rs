@@ -10,10 +10,9 @@ use acp_shared::protocol::{
     Home, Marks, Notice, Refusal, Reply, Request, Role, ToClient, VERSION_MAX, Welcome,
 };
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 /// Progress of a gateway without a store.
 struct NoProgress(StartId);
@@ -77,8 +76,7 @@ impl SimSupervisorConnection {
     /// Creates both ends of a connection that is down.
     pub(crate) fn new() -> (SupervisorClient, Self) {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let status = watch::Sender::new(SupervisorStatus::Down("not connected yet".to_owned()));
-        let shared = Arc::new(ClientShared { state: Mutex::default(), status });
+        let shared = ClientShared::new(SupervisorStatus::Down("not connected yet".to_owned()));
         let driver = ConnectionDriver {
             endpoint: Endpoint::Socket(PathBuf::new()),
             secret: None,

@@ -116,11 +116,8 @@ impl Actor {
             non_interactive: self.profile.non_interactive,
         };
         self.session.options.apply(setting, defaults);
-        match setting {
-            Setting::Cwd(cwd) => self.session.cwd.clone_from(cwd),
-            // Its program is looked up again, on that host.
-            Setting::Host(_) => self.profile.is_looked_up = false,
-            _ => {}
+        if let Setting::Cwd(cwd) = setting {
+            self.session.cwd.clone_from(cwd);
         }
         if matches!(setting, Setting::TimeoutS(_) | Setting::Defaults) {
             // A running turn gets the new time limit, counted from its start, as after a restart.

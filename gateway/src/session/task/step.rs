@@ -14,6 +14,7 @@ use acp_core::actor::{
 };
 use acp_core::bearer::BearerToken;
 use acp_core::failure::Failure;
+use acp_core::options::Setting;
 use acp_core::rows::LeaseStatus;
 use acp_core::transition::Transition;
 use acp_core::writes::Write;
@@ -68,11 +69,23 @@ impl SessionTask {
         if matches!(command, ActorCommand::Prompt { .. }) {
             self.look_up_before_prompt().await;
         }
+        if matches!(command, ActorCommand::Set(Setting::Host(_))) && self.is_agent_gone() {
+            let ended = self.step(ActorInput::Lease(LeaseEvent::Unknown)).await;
+            if ended == TaskEnded::Yes {
+                return ended;
+            }
+        }
         self.next_ticket += 1;
         let ticket = self.next_ticket;
         self.waiting.insert(ticket, reply);
         let stop = is_stop_command(&command);
         self.step_stopping(ActorInput::Command { ticket, command, keyed }, stop).await
+    }
+
+    /// True if the host of the agent is away for so long that the agent has ended.
+    fn is_agent_gone(&self) -> bool {
+        let left = self.deps.hosts.agents_end_in(&self.deps.host.name);
+        self.feed.is_some() && left == Some(Duration::ZERO)
     }
 
     /// Runs one step that needs no action if the commit fails.
