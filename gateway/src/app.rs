@@ -44,7 +44,6 @@ use acp_core::api::SOCKET;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{Config, ControlPlane, StoreKind};
 use acp_core::failure::Failure;
-use acp_core::runtime::direct;
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
 use acp_store::{Durability, GroupBounds, Store, StoreHealth};
@@ -113,9 +112,7 @@ pub(crate) async fn serve(
     let bots = DiscordAccounts::new(&live, all.clone(), clock, stop.clone());
     let metrics = service.metrics.clone();
     let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
-    let hosts = Arc::clone(&service.hosts);
-    let scrape =
-        MetricsEndpoint { metrics: metrics.clone(), store: store.clone(), hosts, channels: all.clone() };
+    let scrape = metrics_of(&service, &all);
     let console = ConsoleApi { inlet: inlet.clone(), store: store.clone() };
     let registry = TokenRegistry::open(store.clone()).await?;
     let (consoles, asked) = mpsc::channel(CONSOLES_WAITING_MAX);
@@ -148,9 +145,8 @@ pub(crate) async fn serve(
     service.manager.stopped().await;
     join_all(tasks).await;
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
-    for host in service.hosts.iter() {
-        host.registry.unregister(direct::ID);
-        host.registry.unregister(acp_core::runtime::acpx::ID);
+    for registry in service.hosts.iter().map(|host| &host.registry) {
+        registry.ids().iter().for_each(|id| registry.unregister(id));
     }
     for channel in &channels {
         all.unregister(channel);
@@ -158,6 +154,12 @@ pub(crate) async fn serve(
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
     ended
+}
+
+fn metrics_of(service: &GatewayService, channels: &Channels) -> MetricsEndpoint {
+    let GatewayService { metrics, store, hosts, .. } = service;
+    let (metrics, store, hosts) = (metrics.clone(), store.clone(), Arc::clone(hosts));
+    MetricsEndpoint { metrics, store, hosts, channels: channels.clone() }
 }
 
 /// Returns the routes of all listeners, with the check of scopes around them.

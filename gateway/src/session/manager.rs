@@ -336,7 +336,7 @@ impl Manager {
                 // The session's task takes the agent for gone.
                 Some(Duration::ZERO) => return Ok(()),
                 Some(left) => format!(
-                    "It ends its agents by itself, in {} at the latest: move the session then",
+                    "Its agents end within {}: move the session then",
                     format_duration(
                         u64::try_from(left.as_millis()).unwrap_or(u64::MAX).next_multiple_of(60_000)
                     )

@@ -7,7 +7,7 @@ use crate::runtime::hosts::Host;
 use crate::runtime::lookup::{LookupResults, RecentLookup, look_up_with_timeout, no_supervisor};
 use crate::session::restore::agent_profile;
 use crate::session::task::LoadRetry;
-use acp_core::actor::IdempotencyRecord;
+use acp_core::actor::{AgentProfile, IdempotencyRecord};
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
 use acp_core::config::remote::LOCAL;
@@ -23,6 +23,7 @@ use acp_core::{mcp, options};
 use acp_shared::codes::Code;
 use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
 use acp_store::{SpawnTx, StoreError, bindings};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum wait of a spawn for an unavailable backend.
@@ -75,12 +76,8 @@ impl Manager {
         policy.may_spawn(request.prompt.is_some())?;
         check_stored(&request, &policy.backend.value)?;
         let windows = self.binding_timeouts(&request, policy)?;
-        if let Some(label) = &request.label {
-            options::check_label(label)?;
-        }
-        if let Some(model) = &request.model {
-            options::check_model(model)?;
-        }
+        request.label.as_deref().map_or(Ok(()), options::check_label)?;
+        request.model.as_deref().map_or(Ok(()), options::check_model)?;
         let agent = match &request.agent {
             Some(agent) => agent.clone(),
             None => self.deps.host.profiles.default_agent()?,
@@ -92,9 +89,7 @@ impl Manager {
             request.host = Some(parent.host().to_owned());
         }
         let host = self.deps.hosts.place(request.host.as_deref(), &agent)?;
-        let backend = host.registry.require(&policy.backend.value);
-        let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
-        await_health(&host, backend.as_ref(), policy).await?;
+        let backend = backend_of(&host, policy).await?;
         let profile = agent_profile(host.profiles.as_ref(), &agent, &request.command, None)?;
         backend.check(&request, &profile)?;
         mcp::check_directories(&request.additional_directories)?;
@@ -250,19 +245,9 @@ impl Manager {
         let directories: Vec<String> =
             request.additional_directories.iter().map(directory).collect::<Result<_, _>>()?;
         let options = SessionOptions {
-            voting: request.voting.unwrap_or_default(),
-            model: request.model.clone(),
-            is_model_required: request.model.is_some(),
-            mcp_servers: request.mcp_servers.clone(),
-            auth_method: request.auth_method.clone(),
-            command: request.command.clone(),
-            listing: request.listing,
             host: (*host.name != *LOCAL).then(|| host.name.to_string()),
             additional_directories: mcp::merge_directories(&cwd, [directories.as_slice()]),
-            ..SessionOptions::new(
-                request.permission.unwrap_or(profile.permission),
-                request.non_interactive.unwrap_or(profile.non_interactive),
-            )
+            ..requested_options(&request, &profile)
         };
         let backend = policy.backend.value.clone();
         let session = self.new_session(agent, backend, cwd, &request, options, now_ms);
@@ -349,11 +334,30 @@ impl Manager {
     }
 }
 
-/// Waits for a backend whose supervisor is being restarted.
+/// Returns the options that a request sets, without host and directories.
+fn requested_options(request: &SpawnRequest, profile: &AgentProfile) -> SessionOptions {
+    SessionOptions {
+        voting: request.voting.unwrap_or_default(),
+        model: request.model.clone(),
+        is_model_required: request.model.is_some(),
+        mcp_servers: request.mcp_servers.clone(),
+        auth_method: request.auth_method.clone(),
+        command: request.command.clone(),
+        listing: request.listing,
+        ..SessionOptions::new(
+            request.permission.unwrap_or(profile.permission),
+            request.non_interactive.unwrap_or(profile.non_interactive),
+        )
+    }
+}
+
+/// Returns the backend of a new session on this host; waits for a supervisor that is being restarted.
 ///
 /// # Errors
-/// `ACP_BACKEND_UNAVAILABLE` when that takes too long.
-async fn await_health(host: &Host, backend: &dyn Runtime, policy: &EffectivePolicy) -> Result<(), Failure> {
+/// `ACP_BACKEND_MISSING`; `ACP_BACKEND_UNAVAILABLE` when the wait takes too long.
+async fn backend_of(host: &Host, policy: &EffectivePolicy) -> Result<Arc<dyn Runtime>, Failure> {
+    let backend = host.registry.require(&policy.backend.value);
+    let backend = backend.map_err(|failure| policy.explain_missing_backend(failure))?;
     let mut status = host.supervisor.status();
     let is_well = async {
         while !backend.health().ok {
@@ -365,7 +369,7 @@ async fn await_health(host: &Host, backend: &dyn Runtime, policy: &EffectivePoli
         }
     };
     if tokio::time::timeout(BACKEND_WAIT, is_well).await.is_ok() {
-        return Ok(());
+        return Ok(backend);
     }
     let BackendHealth { details, .. } = backend.health();
     tracing::warn!(backend = policy.backend.value, details, "session refused: backend unavailable");
