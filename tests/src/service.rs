@@ -81,6 +81,11 @@ impl Service {
         PathBuf::from(socket.unwrap_or_else(|| panic!("no socket in the ready line {}", self.ready)))
     }
 
+    /// True if the process has exited.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// Its standard error output so far.
     #[must_use]
     pub fn log(&self) -> String {

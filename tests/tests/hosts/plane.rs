@@ -20,10 +20,10 @@ pub(crate) struct Plane {
 
 /// A machine with a supervisor: a process of this one, on a loopback address.
 pub(crate) struct RemoteHost {
-    name: String,
+    pub(crate) name: String,
     pub(crate) supervisor: Option<Service>,
     /// Address of its supervisor.
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Cable between gateway and host.
     pub(crate) cable: Cable,
 }
@@ -64,6 +64,12 @@ impl Plane {
 
     /// Returns the configuration of a gateway with these hosts; each has these further settings.
     pub(crate) fn configuration(&self, hosts: &[(&RemoteHost, &str)]) -> String {
+        let over: Vec<_> = hosts.iter().map(|(host, settings)| (*host, &host.cable, *settings)).collect();
+        self.configuration_over(&over)
+    }
+
+    /// Returns the configuration of a gateway that reaches hosts over these cables.
+    pub(crate) fn configuration_over(&self, hosts: &[(&RemoteHost, &Cable, &str)]) -> String {
         let CertificateFiles { cert, key, ca } = &self.cell;
         let mut text = format!(
             "[remote]\ncert = \"{}\"\nkey = \"{}\"\nca = \"{}\"\n",
@@ -71,8 +77,8 @@ impl Plane {
             key.display(),
             ca.display()
         );
-        for (host, settings) in hosts {
-            let address = host.cable.address;
+        for (host, cable, settings) in hosts {
+            let address = cable.address;
             text.push_str(&format!("[remote.hosts.{}]\naddress = \"{address}\"\n{settings}\n", host.name));
         }
         text
@@ -125,7 +131,7 @@ fn lock(state: &Mutex<CableState>) -> std::sync::MutexGuard<'_, CableState> {
 }
 
 impl Cable {
-    fn to(host: SocketAddr) -> Self {
+    pub(crate) fn to(host: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::<Mutex<CableState>>::default();

@@ -5,6 +5,10 @@
 mod engine;
 mod foreign;
 mod gateway;
+mod hosts;
+#[expect(dead_code, reason = "the tests of hosts use the rest")]
+#[path = "../hosts/plane.rs"]
+mod plane;
 mod schema_text;
 #[expect(dead_code, reason = "the tests of Discord use the rest")]
 #[path = "../discord/stage.rs"]

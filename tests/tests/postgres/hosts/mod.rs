@@ -1,0 +1,3 @@
+//! Two gateways with one cell, and three hosts.
+
+mod foreign;
