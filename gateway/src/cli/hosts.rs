@@ -59,7 +59,7 @@ mod tests {
         };
         let away = HostView {
             name: "big1".to_owned(),
-            address: "10.0.0.5:7431".to_owned(),
+            address: "10.0.0.5:7420".to_owned(),
             connected: false,
             detail: "the supervisor does not answer (timed out)".to_owned(),
             labels: vec!["gpu".to_owned(), "ssd".to_owned()],

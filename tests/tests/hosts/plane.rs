@@ -116,7 +116,7 @@ impl RemoteHost {
 /// TCP connection that can be cut: a relay in this process.
 pub(crate) struct Cable {
     /// Address of the gateway's end.
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     state: Arc<Mutex<CableState>>,
 }
 

@@ -6,6 +6,7 @@ mod engine;
 mod foreign;
 mod gateway;
 mod hosts;
+mod manual;
 #[expect(dead_code, reason = "the tests of hosts use the rest")]
 #[path = "../hosts/plane.rs"]
 mod plane;

@@ -59,7 +59,7 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain)
 }
 
-/// True for a host and a port, such as `host1.example:7431` or `[::1]:7431`.
+/// True for a host and a port, such as `host1.example:7420` or `[::1]:7420`.
 fn is_address(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()
@@ -107,7 +107,7 @@ fn check_host(found: &mut KeyProblems, name: &str, host: &HostConfig) {
         found.push((owned(&["remote", "hosts", name], &[]), text));
     }
     if !is_address(&host.address) {
-        let text = format!("{:?} is not a host with a port, such as host1.example:7431", host.address);
+        let text = format!("{:?} is not a host with a port, such as host1.example:7420", host.address);
         found.push((at("address"), text));
     }
     if host.identity.as_ref().is_some_and(|identity| !identity.starts_with("acp://")) {
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn hosts_need_names_addresses_and_certificates() {
         for (text, want) in [
-            ("hosts.big1.address = \"10.0.0.1:7431\"", None),
-            ("hosts.big1.address = \"[::1]:7431\"", None),
-            ("hosts.big1.address = \"host1.example:7431\"\n[agents.codex]\nhost_labels = []", None),
+            ("hosts.big1.address = \"10.0.0.1:7420\"", None),
+            ("hosts.big1.address = \"[::1]:7420\"", None),
+            ("hosts.big1.address = \"host1.example:7420\"\n[agents.codex]\nhost_labels = []", None),
             (
                 "hosts.big1 = { address = \"h:1\", labels = [\"gpu\"] }\n[agents.codex]\nhost_labels = [\"gpu\"]",
                 None,
@@ -149,7 +149,7 @@ mod tests {
             ("hosts.big1 = { address = \"h:1\" }\n[supervisor]\nenabled = false", None),
             ("hosts.big1 = {}", Some("remote.hosts.big1.address")),
             ("hosts.big1.address = \"h\"", Some("not a host with a port")),
-            ("hosts.big1.address = \"::1:7431\"", Some("not a host with a port")),
+            ("hosts.big1.address = \"::1:7420\"", Some("not a host with a port")),
             ("hosts.big1.address = \"h:0\"", Some("not a host with a port")),
             ("hosts.Big.address = \"h:1\"", Some("not the name of a host")),
             ("hosts.local.address = \"h:1\"", Some("own machine")),

@@ -1,0 +1,3 @@
+//! The page of the manual about more than one machine.
+
+mod foreign;
