@@ -192,7 +192,7 @@ impl Credentials {
             }
             Err(fault) => fault,
         };
-        tracing::warn!(%fault, "changed certificate not used; the earlier one stays");
+        tracing::warn!(%fault, "changed certificate not used");
         held
     }
 

@@ -163,6 +163,9 @@ config! {
         connections_per_user_max = 128, in 1..=10_000;
         /// Maximum time until the first message of a client. Default 5 s.
         handshake_ms = 5_000, in 10..=60_000;
+        /// Maximum silence of a gateway on another machine, after which its connection is closed. Gateways send
+        /// something every few seconds. Default 30 s.
+        remote_silence_ms = 30_000, in 100..=10 * 60_000;
         /// Maximum number of unanswered requests of one connection; one more ends it. Default 1024.
         requests_in_flight_max = 1024, in 1..=65_536;
         /// Maximum output of one agent kept in memory; when it is full the agent blocks. Default 8 MiB.

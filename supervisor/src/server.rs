@@ -30,8 +30,6 @@ const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent refusals of processes in supervised trees; further ones are closed without a
 /// message.
 const REFUSALS_MAX: usize = 16;
-/// Maximum silence of a gateway on another machine: it sends something at least every few seconds while it is there.
-const REMOTE_SILENCE: Duration = Duration::from_secs(30);
 /// Pause after a failed accept, for example without free descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -167,7 +165,8 @@ async fn connection(
         Ok(Ok(())) => {}
     }
     client.receiver.limit(FRAME_BYTES_MAX);
-    let silence = matches!(client.peer, Peer::Remote { .. }).then_some(REMOTE_SILENCE);
+    let silence = Duration::from_millis(context.config.remote_silence_ms);
+    let silence = matches!(client.peer, Peer::Remote { .. }).then_some(silence);
     let writer = tokio::spawn(write(client.sender, outgoing));
     let result = tokio::select! {
         () = end.cancelled() => Ok(()),
@@ -295,7 +294,7 @@ async fn next_message(
             Ok(received) => return received,
             Err(_) if receiver.buffered_bytes() > before => {}
             Err(_) => {
-                tracing::warn!(?silence, "a gateway on another machine sent nothing; connection closed");
+                tracing::warn!(?silence, "a gateway on another machine sent nothing");
                 return Err(ConnError::Timeout(silence));
             }
         }

@@ -131,20 +131,20 @@ impl TlsListener {
     ///
     /// # Errors
     /// As `accept(2)`; the listener remains usable.
-    pub async fn accept(&self) -> io::Result<Incoming> {
+    pub async fn accept(&self) -> io::Result<AcceptedStream> {
         let (stream, address) = self.0.accept().await?;
-        Ok(Incoming { stream, address })
+        Ok(AcceptedStream { stream, address })
     }
 }
 
 /// Accepted TCP connection of an unknown peer.
 #[derive(Debug)]
-pub struct Incoming {
+pub struct AcceptedStream {
     stream: TcpStream,
     address: SocketAddr,
 }
 
-impl Incoming {
+impl AcceptedStream {
     /// Returns the address of the peer.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {

@@ -460,3 +460,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "remote_admission_tests.rs"]
+mod remote_tests;

@@ -179,3 +179,57 @@ fn most_specific_tenant_applies() {
         assert_eq!(got, CgroupLimits { pids_max: Some(want), ..defaults }, "{uid} {want}");
     }
 }
+
+#[test]
+fn cells_are_covered_by_their_tenants_only() {
+    let gateway = GatewayInstanceId::mint();
+    let caps = |pids| CgroupLimits { pids_max: Some(pids), ..CgroupLimits::default() };
+    let cell = Some("acp://plane/cell/main".to_owned());
+    let tenants = [
+        Tenant { caps: caps(1), ..tenant_of(5) },
+        Tenant { instance_id: Some(gateway), caps: caps(2), ..Tenant::default() },
+        Tenant { cell: cell.clone(), caps: caps(3), ..Tenant::default() },
+        Tenant { cell, instance_id: Some(gateway), caps: caps(4), ..Tenant::default() },
+    ];
+    let other = GatewayInstanceId::mint();
+    for (cell, instance, want) in [
+        (Some("acp://plane/cell/main"), other, Some(3)),
+        (Some("acp://plane/cell/main"), gateway, Some(4)),
+        (Some("acp://plane/cell/b"), gateway, None),
+        (None, other, Some(1)),
+        (None, gateway, Some(2)),
+    ] {
+        let found = super::tenant_of(&tenants, &user(5, cell), instance);
+        assert_eq!(found.and_then(|tenant| tenant.caps.pids_max), want, "{cell:?}");
+    }
+}
+
+#[test]
+fn agents_of_remote_cells_get_the_login_of_their_user() {
+    let sent = env(&["HOME", "USER", "LOGNAME", "SHELL", "LANG", "LD_PRELOAD", "SSH_AUTH_SOCK"]);
+    let cell: Option<Arc<str>> = Some("acp://plane/cell/main".into());
+    let tenant = |run_as: Option<Account>| Tenant {
+        cell: Some("acp://plane/cell/main".to_owned()),
+        run_as,
+        ..Tenant::default()
+    };
+    let nameless = Account { entry: None, ..account(900) };
+    for (own_uid, tenant, of, want) in [
+        (0, tenant(Some(account(900))), account(900), Some("/home/900")),
+        (0, tenant(Some(nameless.clone())), nameless, None),
+        (7, tenant(None), account(7), Some("/home/7")),
+    ] {
+        let run_as = tenant.run_as.as_ref().map(|account| account.uid);
+        let origin =
+            SpawnOrigin { own_uid, account: of, gateway: GatewayInstanceId::mint(), cell: cell.clone() };
+        let got = confine(&[tenant], &origin, &sent, &directories("/w", &[])).unwrap();
+        assert_eq!(got.confine.run_as.map(|run_as| run_as.uid), run_as);
+        let value = |name: &str| got.env.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        assert_eq!((value("HOME"), value("LANG"), value("SHELL")), (want, Some("v"), Some("/bin/sh")));
+        assert_eq!(value("USER"), value("LOGNAME"));
+        assert_eq!((value("LD_PRELOAD"), value("SSH_AUTH_SOCK")), (None, None));
+    }
+    let origin = SpawnOrigin { own_uid: 0, account: account(5), gateway: GatewayInstanceId::mint(), cell };
+    let refusal = confine(&[tenant(None)], &origin, &sent, &directories("/w", &[])).unwrap_err();
+    assert!(refusal.message.contains("run_as_user"), "{}", refusal.message);
+}

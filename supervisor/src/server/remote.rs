@@ -5,7 +5,7 @@ use super::{ACCEPT_PAUSE, HandshakeSlot, HandshakeTable, connection};
 use crate::config::{Config, ConfigError};
 use crate::context::Context;
 use crate::relay::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
-use acp_shared::conn::{ConnError, Incoming, TlsListener};
+use acp_shared::conn::{AcceptedStream, ConnError, TlsListener};
 use acp_shared::identity::{Holder, Identity};
 use acp_shared::protocol::{HELLO_BYTES_MAX, ToClient, ToSupervisor};
 use acp_shared::report::with_causes;
@@ -79,7 +79,9 @@ impl RemoteAddress {
         loop {
             match self.bind().await {
                 Ok(listener) => return listener,
-                Err(error) => tracing::error!(error = with_causes(&error), "retrying"),
+                Err(error) => {
+                    tracing::error!(error = with_causes(&error), "cannot listen after the upgrade; retrying")
+                }
             }
             tokio::time::sleep(BIND_PAUSE).await;
         }
@@ -144,7 +146,7 @@ pub(crate) async fn serve(
 /// Does the TLS handshake, then serves the connection. One deadline is for both handshakes.
 async fn encrypted(
     context: &Arc<Context>,
-    incoming: Incoming,
+    incoming: AcceptedStream,
     tls: &Arc<ServerTls>,
     link: ConnectionHandle,
     outgoing: OutgoingQueues,

@@ -200,6 +200,14 @@ impl Host {
         command
     }
 
+    /// Starts the supervisor with a log that [`Host::log`] reads.
+    pub(crate) fn start_logged(&mut self) {
+        let mut command = self.command();
+        let log = std::fs::File::options().create(true).append(true).open(self.dir.path().join("log"));
+        command.env("RUST_LOG", "info").stderr(log.unwrap());
+        self.start_as(command);
+    }
+
     /// Starts the supervisor and waits until it is ready.
     pub(crate) fn start(&mut self) {
         self.start_as(self.command());

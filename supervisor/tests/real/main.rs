@@ -26,6 +26,8 @@ mod limits;
 mod probe;
 mod pty;
 mod relay;
+mod remote;
+mod remote_refusals;
 mod retention;
 mod rollback;
 mod scenarios;

@@ -1,8 +1,16 @@
 //! Certificates for tests: a CA that signs the certificates of cells and hosts, as files.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
+use std::io::Read as _;
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+pub use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream, SupportedProtocolVersion};
 
 /// CA in a directory.
 pub struct Authority {
@@ -76,4 +84,30 @@ pub fn expired(params: &mut CertificateParams) {
 pub fn not_yet_valid(params: &mut CertificateParams) {
     params.not_before = rcgen::date_time_ymd(2200, 1, 1);
     params.not_after = rcgen::date_time_ymd(2201, 1, 1);
+}
+
+/// Adds the name `localhost`, for clients that verify names of the domain name system.
+pub fn localhost(params: &mut CertificateParams) {
+    params.subject_alt_names.push(SanType::DnsName("localhost".try_into().unwrap()));
+}
+
+/// Connects with TLS of this version, without a certificate, and reads until the server ends the connection. Returns what
+/// the client learns.
+pub fn without_certificate(address: &str, ca: &Path, version: &'static SupportedProtocolVersion) -> String {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(ca).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let mut tls = ClientConnection::new(Arc::new(config), "localhost".try_into().unwrap()).unwrap();
+    let mut socket = TcpStream::connect(address).unwrap();
+    let mut all = Vec::new();
+    match Stream::new(&mut tls, &mut socket).read_to_end(&mut all) {
+        Ok(_) => format!("{} bytes, then the end", all.len()),
+        Err(error) => error.to_string(),
+    }
 }

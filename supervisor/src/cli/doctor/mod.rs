@@ -4,6 +4,7 @@
 mod files;
 mod live;
 mod machine;
+mod remote;
 mod rungs;
 
 use super::output::Output;
@@ -83,6 +84,7 @@ pub(super) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Output
     let (service, seen) = live::service(&address).await;
     checks.push(service);
     checks.extend(files::files(&state_dir, seen.is_some()));
+    checks.extend(remote::checks(&config, seen.is_some()));
     let wrapper = args.wrapper.clone().unwrap_or_else(crate::app::default_wrapper);
     checks.extend(files::wrapper(&wrapper, &config, &state_dir));
     let ladder = match &seen {
