@@ -145,7 +145,19 @@ pub(crate) async fn serve(
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ended = serve_until_signal(&service, signals, || on_ready(&socket)).await;
+    stop_all(&service, &channels, tasks, &stop).await;
+    ended
+}
+
+/// Stops all parts in order, and closes the store.
+async fn stop_all(
+    service: &GatewayService,
+    channels: &[Arc<dyn ChannelAdapter>],
+    tasks: Vec<(&'static str, JoinHandle<()>)>,
+    stop: &CancellationToken,
+) {
     tracing::info!("gateway stopping");
+    let store = &service.store;
     // A server that is hung may never answer what the orderly end waits for.
     let watched = store.clone();
     drop(tokio::spawn(async move { wait_for_lost_server(&watched).await }));
@@ -156,12 +168,11 @@ pub(crate) async fn serve(
     for registry in service.hosts.iter().map(|host| &host.registry) {
         registry.ids().iter().for_each(|id| registry.unregister(id));
     }
-    for channel in &channels {
-        all.unregister(channel);
+    for channel in channels {
+        service.channels.unregister(channel);
     }
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
-    ended
 }
 
 fn metrics_of(service: &GatewayService, channels: &Channels) -> MetricsEndpoint {
