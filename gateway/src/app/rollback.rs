@@ -189,11 +189,9 @@ impl DurableProgress for StoreProgress {
     fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
         let why = |error: StoreError| format!("the control plane cannot be written: {}", error.whole());
         Box::pin(async move {
-            // An accepted loss holds for every host.
-            if !self.admissions.record(&self.host) {
-                return Ok(());
-            }
-            self.store.settle_admission().await.map_err(why)
+            // The events of this start count from its first admission; an accepted loss holds for every host.
+            let is_by_all = self.admissions.record(&self.host);
+            self.store.settle_admission(is_by_all).await.map_err(why)
         })
     }
 }

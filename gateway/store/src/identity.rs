@@ -225,13 +225,13 @@ pub fn has_accepted_loss(db: &Db) -> Result<bool, StoreError> {
     Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
 }
 
-/// Records that the supervisor has admitted this start, and knows an accepted loss.
+/// Records that a supervisor has admitted this start, or all of them, which then know an accepted loss.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle_admission(db: &Db) -> Result<(), StoreError> {
+pub fn settle_admission(db: &Db, is_by_all: bool) -> Result<(), StoreError> {
     meta::remove(db, UNADMITTED)?;
-    meta::remove(db, ACCEPTED_LOSS)
+    if is_by_all { meta::remove(db, ACCEPTED_LOSS) } else { Ok(()) }
 }
 
 fn epoch(db: &Db) -> Result<u64, StoreError> {

@@ -334,12 +334,13 @@ impl Store {
         .await
     }
 
-    /// Records that the supervisor has admitted this start, and removes the note about a refusal.
+    /// Records that a supervisor has admitted this start, and removes the note about a refusal. An accepted loss ends when
+    /// it is admitted by all.
     ///
     /// # Errors
     /// As [`Store::write`]; [`StoreError::File`].
-    pub async fn settle_admission(&self) -> Result<(), StoreError> {
-        self.write("settle_admission", |tx| identity::settle_admission(tx)).await?;
+    pub async fn settle_admission(&self, is_by_all: bool) -> Result<(), StoreError> {
+        self.write("settle_admission", move |tx| identity::settle_admission(tx, is_by_all)).await?;
         rollback::remove_record(self.dir())
     }
 

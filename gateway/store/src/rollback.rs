@@ -121,7 +121,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let note = refused(store.identity());
-        store.settle_admission().await.unwrap();
+        store.settle_admission(true).await.unwrap();
         store.close().await;
         write(dir.path(), &note).unwrap();
         assert_eq!(epoch(dir.path()).await, (2, false));
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((epoch(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(epoch(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();
-        store.settle_admission().await.unwrap();
+        store.settle_admission(true).await.unwrap();
         assert!(!store.marks().await.unwrap().accepts_loss);
         store.close().await;
     }

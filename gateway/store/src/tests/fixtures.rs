@@ -102,6 +102,7 @@ pub(crate) fn session(name: &str) -> SessionRow {
             additional_directories: vec!["/more".into()],
             auth_method: Some("key".to_owned()),
             listing: None,
+            host: Some("big1".to_owned()),
             asking: None,
         },
         last_session_seq: 0,

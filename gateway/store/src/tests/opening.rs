@@ -140,6 +140,30 @@ async fn durability_sets_synchronous_pragma() {
     }
 }
 
+/// With several supervisors the first admission settles the start, and an accepted loss holds until the last one.
+#[tokio::test]
+async fn accepted_loss_holds_until_all_supervisors_admit() {
+    let (dir, store) = open();
+    insert_session(&store, "s").await;
+    store.close().await;
+    let db = crate::open::open_writer(dir.path(), Durability::Full).unwrap();
+    crate::identity::accept_loss(&db, 1).unwrap();
+    db.close().unwrap();
+    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let (_, fence) = store.claim(session("s").session_key).await.unwrap();
+    store.commit(fence, vec![event(1, None)]).await.unwrap();
+    let mut shown = Vec::new();
+    for is_by_all in [None, Some(false), Some(true)] {
+        if let Some(is_by_all) = is_by_all {
+            store.settle_admission(is_by_all).await.unwrap();
+        }
+        let marks = store.marks().await.unwrap();
+        shown.push((marks.event_id, marks.accepts_loss));
+    }
+    assert_eq!(shown, [(0, true), (1, true), (1, false)]);
+    store.close().await;
+}
+
 /// A database that is served without a supervisor shows the event of the first such start, whatever is written since.
 #[tokio::test]
 async fn shown_event_id_is_from_before_unadmitted_starts() {
@@ -148,7 +172,7 @@ async fn shown_event_id_is_from_before_unadmitted_starts() {
     let (mut last, mut shown) = (0, Vec::new());
     for is_admitted in [true, false, false, true, false] {
         if is_admitted {
-            store.settle_admission().await.unwrap();
+            store.settle_admission(true).await.unwrap();
         }
         let (_, fence) = store.claim(session("s").session_key).await.unwrap();
         last += 1;
