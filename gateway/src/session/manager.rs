@@ -7,7 +7,7 @@ mod handle;
 mod spawn;
 
 use crate::runtime::lookup::look_up_with_timeout;
-use crate::session::task::{Deps, LoadRetry, replay};
+use crate::session::task::{Deps, FreshSession, LoadRetry, replay};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::options::{self, Setting};
@@ -72,7 +72,7 @@ impl Manager {
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, LoadRetry::Once, None);
+            self.actor_with(session_key, LoadRetry::Once, FreshSession::default());
         }
         tracing::info!(
             now = plan.now.len(),
