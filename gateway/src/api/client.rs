@@ -4,6 +4,7 @@
 
 mod agent;
 mod connections;
+mod named_prompt;
 #[cfg(test)]
 pub(super) use connections::connect;
 
@@ -206,11 +207,7 @@ impl GatewayClient {
 
     /// Reads the failure that a response reports.
     async fn failure_of(&self, response: Response<Incoming>) -> Failure {
-        let status = response.status();
-        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Ok(body) => read_failure(status, &body.to_bytes()),
-            Err(error) => self.unavailable(&AttemptError::Broken(error.to_string())),
-        }
+        refusal(response).await.unwrap_or_else(|lost| self.unavailable(&lost))
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -480,12 +477,19 @@ impl EventStream {
             self.body = Some(response.into_body());
             return Ok(Ok(()));
         }
-        let status = response.status();
-        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
-            Ok(body) => Err(read_failure(status, &body.to_bytes())),
+        match refusal(response).await {
+            Err(lost) => Ok(Err(lost)),
+            Ok(refused) => Err(refused),
         }
     }
+}
+
+/// Reads the failure that a response reports.
+async fn refusal(response: Response<Incoming>) -> Result<Failure, AttemptError> {
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
+    Ok(read_failure(status, &body.to_bytes()))
 }
 
 fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {

@@ -38,6 +38,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio_util::task::TaskTracker;
 
+/// Scope of the idempotency keys of prompts for sessions found by name. No session has this key.
+const NAMED_PROMPTS: &str = "prompt:by-name";
+
 /// Executes operations on sessions.
 pub(crate) struct Manager {
     deps: Deps,
@@ -108,7 +111,10 @@ impl Manager {
         mut request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        let keyed = keyed("prompt", session, &key, &request);
+        let mut keyed = keyed("prompt", session, &key, &request);
+        if let Some(keyed) = keyed.as_mut().filter(|_| request.is_by_name) {
+            NAMED_PROMPTS.clone_into(&mut keyed.scope);
+        }
         let allowed = self.complete_agent_prompt(session, &mut request).await?;
         let allowed = allowed.and(self.deps.live.policy(&PolicyScope::default()).may_prompt());
         let (policy, room) = self.wake_limits(session).await?;
@@ -116,10 +122,19 @@ impl Manager {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
+        // Limits are read of a session that exists.
+        let exists = caps.is_some();
         let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
             Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
-            None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
+            None => {
+                let asked = if exists {
+                    self.ask_existing(session, command, keyed).await
+                } else {
+                    self.ask(session, command, keyed).await
+                };
+                asked.map_err(|failure| at_cap(failure, &policy))
+            }
         };
         let CommandReply::Prompt(accepted) = answered? else {
             return Err(Failure::of(Code::Runtime));

@@ -35,6 +35,16 @@ impl Manager {
         if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
             return Err(Failure::of(Code::NoSession));
         }
+        self.ask_existing(session, command, keyed).await
+    }
+
+    /// As `ask`, for a session that exists.
+    pub(super) async fn ask_existing(
+        &self,
+        session: &SessionKey,
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+    ) -> Result<CommandReply, Failure> {
         // An actor that just stopped when idle drops the command unread: retry with a new actor.
         for _ in 0..3 {
             let actor = self.actor(session);
