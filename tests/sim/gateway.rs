@@ -11,7 +11,7 @@ use crate::runtime::agents::Agents;
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
 use crate::session::manager::Manager;
-use crate::session::task::{ActorRequest, CommandQueues, Deps, LoadRetry, run};
+use crate::session::task::{ActorRequest, CommandQueues, Deps, FreshSession, LoadRetry, run};
 use crate::sim::chat::SimChannel;
 use crate::sim::store::SimWriter;
 use crate::sim::users::{PendingResponses, UserPort};
@@ -229,7 +229,7 @@ pub(super) async fn leave_behind(
         let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let deps = deps.clone();
         tokio::spawn(async move {
-            run(deps, key, queues, LoadRetry::Once, None).await;
+            run(deps, key, queues, LoadRetry::Once, FreshSession::default()).await;
             drop(urgent);
         });
         mailbox

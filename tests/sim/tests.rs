@@ -230,7 +230,7 @@ fn is_asked_for_once(breaks: bool) {
     assert!(spawns.iter().all(|asked| asked.len() <= 1), "{spawns:?}");
 }
 
-/// A session is committed, and the database fails while its actor is created: the work is done once the
+/// A session is committed, and the database fails at the first commit of its actor: the work is done once the
 /// database is writable again, without a new request.
 #[test]
 fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
@@ -244,7 +244,7 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
             ports.answers.lock().clear();
             let first = ports.pump.lock().waiting().next();
             match first {
-                Some("claim") if !failed => {
+                Some("commit") if !failed => {
                     failed = true;
                     let mut pump = ports.pump.lock();
                     pump.fail(1);
@@ -256,7 +256,11 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
         }
         (failed, false)
     });
-    assert_eq!(asked, (true, true), "the claim failed, and an agent was started afterwards");
+    assert_eq!(
+        asked,
+        (true, true),
+        "the first commit of its actor failed, and an agent was started afterwards"
+    );
 }
 
 /// Checks that the bug breaks this invariant in one of the first seeds; it may break others before.

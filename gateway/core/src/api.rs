@@ -14,12 +14,13 @@ pub use gateway::{
 };
 pub use host::{AuditView, CheckView, EvidenceView, FactView, HostView, LeaseView, ProcessView};
 pub use requests::{
-    AnswerBody, CancelBody, CloseBody, ConfigChoice, FileBody, NewBody, OptionBody, PromptBody, ReleaseBody,
-    SessionPatch, SpawnBody, UnbindBody,
+    AnswerBody, CancelBody, CloseBody, ConfigChoice, FileBody, NamedPromptBody, NewBody, OptionBody,
+    PromptBody, ReleaseBody, SessionPatch, SpawnBody, UnbindBody,
 };
 pub use session::{
     AcpxSessionView, BoundView, DiffView, DirectoriesView, EntriesView, EntryView, FileView, FilesView,
-    Opening, OptionView, PendingPermissionView, PermissionView, RunView, SessionView, SpawnedView,
+    NamedPromptView, Opening, OptionView, PendingPermissionView, PermissionView, RunView, SessionView,
+    SpawnedView,
 };
 pub use tokens::{
     ConsoleBody, ConsoleOpenedView, IdentityView, LoginBody, LoginView, TokenBody, TokenCreatedView,
@@ -45,7 +46,8 @@ pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
 pub const PRUNED_SEQ_HEADER: &str = "pruned-seq";
 /// Header with the cursor of the next page of sessions; absent after the last page.
 pub const NEXT_CURSOR_HEADER: &str = "next-cursor";
-/// Name of the first SSE event of `GET /v1/stream`: its id is the position at which the stream begins.
+/// Name of the first SSE event of `GET /v1/stream`, whose id is the position at which the stream begins, and of
+/// `POST /v1/acpx/prompt`, whose data is a [`NamedPromptView`].
 pub const STREAM_START: &str = "start";
 /// Name of the last SSE event: marks the end of the stream, as opposed to a lost connection.
 pub const STREAM_END: &str = "end";

@@ -89,6 +89,7 @@ const ACCESS: &[Access] = &[
     access("GET", "/v1/audit", Scope::Read, Selected),
     access("GET", "/v1/sessions", Scope::Read, Selected),
     access("GET", "/v1/acpx/sessions", Scope::Read, Selected),
+    access("POST", "/v1/acpx/prompt", Scope::Prompt, Selected),
     access("POST", "/v1/sessions", Scope::Prompt, Selected),
     access("GET", "/v1/sessions/{key}", Scope::Read, Session(Status)),
     access("PATCH", "/v1/sessions/{key}", Scope::Prompt, Session(History)),

@@ -4,6 +4,7 @@
 
 mod agent;
 mod connections;
+mod named_prompt;
 #[cfg(test)]
 pub(super) use connections::connect;
 
@@ -206,11 +207,7 @@ impl GatewayClient {
 
     /// Reads the failure that a response reports.
     async fn failure_of(&self, response: Response<Incoming>) -> Failure {
-        let status = response.status();
-        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Ok(body) => read_failure(status, &body.to_bytes()),
-            Err(error) => self.unavailable(&AttemptError::Broken(error.to_string())),
-        }
+        refusal(response).await.unwrap_or_else(|lost| self.unavailable(&lost))
     }
 
     async fn ask<T: DeserializeOwned>(
@@ -480,20 +477,23 @@ impl EventStream {
             self.body = Some(response.into_body());
             return Ok(Ok(()));
         }
-        let status = response.status();
-        match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
-            Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
-            Ok(body) => {
-                let failure = read_failure(status, &body.to_bytes());
-                // The gateway that answered before was restarted: the server may still keep the cell for its former process.
-                let stands_by = failure.detail_code.as_deref() == Some(STANDING_BY);
-                if stands_by && self.retry.has_answered {
-                    return Ok(Err(AttemptError::Broken(failure.message)));
-                }
-                Err(failure)
+        match refusal(response).await {
+            Err(lost) => Ok(Err(lost)),
+            // The gateway that answered before was restarted: the server may still keep the cell for its former process.
+            Ok(refused) if refused.detail_code.as_deref() == Some(STANDING_BY) && self.retry.has_answered => {
+                Ok(Err(AttemptError::Broken(refused.message)))
             }
+            Ok(refused) => Err(refused),
         }
     }
+}
+
+/// Reads the failure that a response reports.
+async fn refusal(response: Response<Incoming>) -> Result<Failure, AttemptError> {
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+    let body = body.map_err(|error| AttemptError::Broken(error.to_string()))?;
+    Ok(read_failure(status, &body.to_bytes()))
 }
 
 fn read_answer<T: DeserializeOwned>((status, body): (StatusCode, Bytes)) -> Result<T, Failure> {

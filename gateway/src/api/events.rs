@@ -5,18 +5,20 @@ use crate::api::Api;
 use crate::api::access::{VisibleSessions, visible_session};
 use crate::api::cursor::{self, Cursor};
 use crate::api::extract::{ApiError, Caller, Json, SessionKeyPath};
-use acp_core::api::{EventsPage, STREAM_END, STREAM_START};
+use acp_core::api::{EventsPage, NamedPromptView, STREAM_END, STREAM_START};
 use acp_core::event::{EventKind, EventRow};
 use acp_core::event_json::{wire_type, write_event, write_journal_row};
 use acp_core::failure::Failure;
 use acp_core::session::SessionState;
 use acp_core::visibility::Action;
+use acp_shared::codes::Code;
 use acp_shared::ids::{RunId, SessionKey};
 use acp_store::events::{self, EventBounds, JournalRows};
 use axum::body::Bytes;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Deserialize;
@@ -89,6 +91,44 @@ pub(crate) async fn events(
     let mut response = cursor::event_stream(reader.pieces());
     cursor::tell_pruned(&mut response, pruned);
     Ok(response)
+}
+
+/// Returns the stream of a run from its acceptance to its end, as journal rows. The first event tells of the acceptance; so
+/// does the response if there is no place for a stream.
+///
+/// # Errors
+/// `RUNTIME` if the view cannot be written.
+pub(super) fn turn(api: Api, key: SessionKey, view: &NamedPromptView) -> Result<Response, ApiError> {
+    let data = serde_json::to_string(view).map_err(|error| {
+        tracing::error!(%error, session_key = %key, "accepted prompt cannot be written as JSON");
+        Failure::of(Code::Runtime).origin("gateway")
+    })?;
+    let reader = JournalReader {
+        wake: api.service.watch(&key),
+        filter: EventFilter { run: Some(view.accepted.run_id), ..EventFilter::default() },
+        write: write_journal_row,
+        until_done: true,
+        follow: true,
+        cursor: view.accepted.after_seq,
+        keep_alive: Duration::from_millis(api.limits.keep_alive_ms),
+        state: StreamPhase::Reading,
+        api,
+        source: JournalSource::Session(key),
+    };
+    let first = Bytes::from(format!("event: {STREAM_START}\ndata: {data}\n\n"));
+    let mut response = cursor::event_stream(stream::once(ready(Ok(first))).chain(reader.pieces()));
+    response.extensions_mut().insert(WithoutStream(data));
+    Ok(response)
+}
+
+/// JSON of the response in place of a stream for which there is no place: its request had an effect.
+#[derive(Debug, Clone)]
+pub(super) struct WithoutStream(String);
+
+impl IntoResponse for WithoutStream {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, "application/json")], self.0).into_response()
+    }
 }
 
 /// Query of `GET /v1/stream`.
@@ -213,7 +253,7 @@ async fn page(api: &Api, key: &SessionKey, query: &EventsQuery) -> Result<Events
                         session_seq = row.session_seq,
                         "journal event is not valid JSON"
                     );
-                    Failure::of(acp_shared::codes::Code::Runtime).origin("gateway")
+                    Failure::of(Code::Runtime).origin("gateway")
                 })?;
                 page.events.push(line);
             }

@@ -4,6 +4,7 @@
 use crate::api::ApiLimits;
 use crate::api::connection_io::ConnectionIo;
 use crate::api::connection_slots::{ActiveRequest, ConnectionSlot};
+use crate::api::events::WithoutStream;
 use crate::api::extract::{ApiError, TakenRoom};
 use crate::api::sign_in::SignedOut;
 use crate::api::tokens::TokenLease;
@@ -178,7 +179,8 @@ impl Exchange {
         }
         let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         if (is_upgrade || is_stream(&response)) && !active.become_stream() {
-            return Ok(too_many_streams());
+            let other = response.extensions_mut().remove::<WithoutStream>();
+            return Ok(other.map_or_else(too_many_streams, WithoutStream::into_response));
         }
         if is_upgrade {
             active.keep();

@@ -116,6 +116,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/audit", get(host::audit))
         .route("/v1/sessions", get(sessions::list).post(sessions::spawn))
         .route("/v1/acpx/sessions", get(acpx::list))
+        .route("/v1/acpx/prompt", post(acpx::prompt))
         .route("/v1/sessions/{key}", get(sessions::show).patch(sessions::patch))
         .route("/v1/sessions/{key}/release", post(sessions::release))
         .route("/v1/sessions/{key}/export", get(export::export))

@@ -383,15 +383,29 @@ pub(crate) async fn prompt(
     Caller(caller): Caller,
     JsonBody(body): JsonBody<PromptBody>,
 ) -> Result<Json<PromptAccepted>, ApiError> {
+    let request = prompt_request(&api, &key, caller, body).await?;
+    Ok(Json(api.service.prompt(&key, request, once).await?))
+}
+
+/// Checks a prompt for a session, and returns the request.
+///
+/// # Errors
+/// `USAGE`, `PERMISSION_DENIED`; those of the service.
+pub(super) async fn prompt_request(
+    api: &Api,
+    key: &SessionKey,
+    caller: Principal,
+    body: PromptBody,
+) -> Result<PromptRequest, ApiError> {
     if body.text.is_empty() {
         return Err(ApiError::usage("the text is empty"));
     }
     let permissions =
         RunPermissions { mode: body.permission, non_interactive: body.non_interactive_permissions };
     if !permissions.is_empty() && !caller.may(Scope::Admin) {
-        authorize_run(&caller, permissions, &api.service.session(&key).await?.options)?;
+        authorize_run(&caller, permissions, &api.service.session(key).await?.options)?;
     }
-    let request = PromptRequest {
+    Ok(PromptRequest {
         permissions,
         files: files::from_request(body.files).map_err(ApiError::usage)?,
         text: body.text,
@@ -401,8 +415,7 @@ pub(crate) async fn prompt(
         interactive: body.interactive,
         new_conversation: body.new_conversation,
         ..PromptRequest::default()
-    };
-    Ok(Json(api.service.prompt(&key, request, once).await?))
+    })
 }
 
 /// `POST /v1/sessions/{key}/cancel`.

@@ -6,6 +6,7 @@ mod console;
 mod encrypted;
 mod hostile;
 mod limited;
+mod named_prompts;
 mod network;
 mod rest;
 mod sign_in;

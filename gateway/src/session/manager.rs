@@ -8,7 +8,7 @@ mod spawn;
 
 use crate::runtime::hosts::Host;
 use crate::runtime::lookup::look_up_with_timeout;
-use crate::session::task::{Deps, LoadRetry, replay};
+use crate::session::task::{Deps, FreshSession, LoadRetry, replay};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord, QuestionAnswer};
 use acp_core::failure::Failure;
 use acp_core::options::{self, Setting};
@@ -42,6 +42,8 @@ use tokio_util::task::TaskTracker;
 
 /// Maximum time for the end of an agent's process before its session is moved.
 const MOVE_WAIT: Duration = Duration::from_secs(30);
+/// Scope of the idempotency keys of prompts for sessions found by name. No session has this key.
+const NAMED_PROMPTS: &str = "prompt:by-name";
 
 /// Executes operations on sessions.
 pub(crate) struct Manager {
@@ -77,7 +79,7 @@ impl Manager {
             self.actor(session_key);
         }
         for session_key in &plan.eager {
-            self.actor_with(session_key, LoadRetry::Once, None);
+            self.actor_with(session_key, LoadRetry::Once, FreshSession::default());
         }
         tracing::info!(
             now = plan.now.len(),
@@ -113,7 +115,10 @@ impl Manager {
         mut request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        let keyed = keyed("prompt", session, &key, &request);
+        let mut keyed = keyed("prompt", session, &key, &request);
+        if let Some(keyed) = keyed.as_mut().filter(|_| request.is_by_name) {
+            NAMED_PROMPTS.clone_into(&mut keyed.scope);
+        }
         let allowed = self.complete_agent_prompt(session, &mut request).await?;
         let allowed = allowed.and(self.deps.live.policy(&PolicyScope::default()).may_prompt());
         let (policy, room) = self.wake_limits(session).await?;
@@ -121,10 +126,19 @@ impl Manager {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
+        // Limits are read of a session that exists.
+        let exists = caps.is_some();
         let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {
             Some(refusal) => self.stored_response(&command, keyed.as_ref(), refusal).await,
-            None => self.ask(session, command, keyed).await.map_err(|failure| at_cap(failure, &policy)),
+            None => {
+                let asked = if exists {
+                    self.ask_existing(session, command, keyed).await
+                } else {
+                    self.ask(session, command, keyed).await
+                };
+                asked.map_err(|failure| at_cap(failure, &policy))
+            }
         };
         let CommandReply::Prompt(accepted) = answered? else {
             return Err(Failure::of(Code::Runtime));

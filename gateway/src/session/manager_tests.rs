@@ -390,6 +390,24 @@ async fn repeated_command_gets_first_response_despite_changes() {
 }
 
 /// B7: concurrent requests with one key make one session and one run.
+/// A name may belong to another session when a client repeats its prompt.
+#[tokio::test]
+async fn repeated_prompt_by_name_has_no_effect_in_another_session() {
+    let world = world("");
+    let first = world.spawn(None).await.unwrap().session_key;
+    let other = world.spawn(None).await.unwrap().session_key;
+    let once = IdempotencyKey::mint();
+    let by_name = PromptRequest { is_by_name: true, ..prompt_request("hello") };
+    let accepted = world.manager.prompt(&first, by_name.clone(), once.clone()).await.unwrap();
+    let repeated = world.manager.prompt(&other, by_name, once).await.unwrap();
+    assert_eq!(repeated.run_id, accepted.run_id);
+    let runs = async |key: SessionKey| {
+        world.store.read("runs", move |db| acp_store::runs::unfinished(db, &key)).await.unwrap().len()
+    };
+    assert_eq!((runs(first).await, runs(other).await), (1, 0));
+    drop(world.end().await);
+}
+
 #[tokio::test]
 async fn concurrent_requests_with_one_key_have_one_effect() {
     let world = world("");

@@ -19,6 +19,18 @@ use acp_shared::ids::{AgentName, SessionKey};
 /// `ACP_STORE_UNAVAILABLE`, `NO_SESSION`, `RUNTIME`.
 pub(crate) async fn load(deps: &Deps, key: &SessionKey) -> Result<(Deps, Actor, ActorFence), Failure> {
     let (snapshot, fence) = deps.store.claim(key.clone()).await.map_err(Failure::from)?;
+    restore(deps, snapshot, fence)
+}
+
+/// Restores the actor from a claimed snapshot, and returns it with the dependencies of the session's host.
+///
+/// # Errors
+/// `RUNTIME`.
+pub(crate) fn restore(
+    deps: &Deps,
+    snapshot: ActorSnapshot,
+    fence: ActorFence,
+) -> Result<(Deps, Actor, ActorFence), Failure> {
     let deps = deps.on(snapshot.session.options.host_name());
     let actor = make(&deps, snapshot)?;
     Ok((deps, actor, fence))

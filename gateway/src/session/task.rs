@@ -7,7 +7,7 @@ mod deps;
 mod output_pace;
 mod step;
 
-pub(crate) use deps::{ActorRequest, CommandQueues, Deps, LoadRetry};
+pub(crate) use deps::{ActorRequest, CommandQueues, Deps, FreshSession, LoadRetry};
 
 use crate::metrics::ActorHeartbeat;
 use crate::metrics::transitions;
@@ -16,7 +16,7 @@ use crate::runtime::lookup::{
     LookupError, LookupRequest, LookupResults, RecentLookup, look_up, look_up_with_timeout,
 };
 use crate::session::lease_events::merge;
-use crate::session::restore::{configured, load, lookup, profile};
+use crate::session::restore::{configured, load, lookup, profile, restore};
 use crate::supervisor::{LeaseFeed, SupervisorStatus};
 use acp_core::actor::{Actor, ActorInput, AgentProfile, CommandReply, LeaseEvent, Ticket};
 use acp_core::config::load::LoadedConfig;
@@ -107,13 +107,13 @@ impl TaskEnded {
     }
 }
 
-/// Serves one session until it is idle or superseded, or the gateway stops. `recent` is the lookup of the spawn.
+/// Serves one session until it is idle or superseded, or the gateway stops.
 pub(crate) async fn run(
     deps: Deps,
     key: SessionKey,
     mut queues: CommandQueues,
     load_retry: LoadRetry,
-    recent: Option<RecentLookup>,
+    mut fresh: FreshSession,
 ) {
     // Subscribed before the configuration is first read, so that no change is missed.
     let reloads = deps.live.changes();
@@ -121,7 +121,11 @@ pub(crate) async fn run(
     heartbeat.begin();
     let mut backoff = LOAD_BACKOFF;
     let (deps, actor, fence) = loop {
-        match load(&deps, &key).await {
+        let loaded = match fresh.claimed.take() {
+            Some((snapshot, fence)) => restore(&deps, snapshot, fence),
+            None => load(&deps, &key).await,
+        };
+        match loaded {
             Ok(loaded) => {
                 deps.metrics.blocked_items().clear(&trouble(&key));
                 break loaded;
@@ -155,7 +159,7 @@ pub(crate) async fn run(
         pace: OutputPace::default(),
         calls: FuturesUnordered::new(),
         lookup: None,
-        recent,
+        recent: fresh.lookup,
         waiting: HashMap::new(),
         next_ticket: 0,
         fresh: true,

@@ -61,6 +61,7 @@ pub mod timeouts;
 pub mod tokens;
 pub mod tx;
 pub mod value;
+pub mod wal;
 pub mod webhook_cursors;
 pub mod writer;
 

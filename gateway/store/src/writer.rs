@@ -12,6 +12,7 @@ use crate::marks::{self, MarksCache};
 use crate::notify::CommitNotifier;
 use crate::open::DatabaseFiles;
 use crate::sessions;
+use crate::wal::{self, CheckpointTrigger};
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use parking_lot::{Mutex, MutexGuard};
@@ -32,8 +33,6 @@ const GROUP_JOBS_MAX: usize = 256;
 const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Idle time of the writer after which it makes a checkpoint, in milliseconds.
 const IDLE_MS: u64 = 250;
-/// Growth of the WAL at which a checkpoint is made without an idle phase, in bytes.
-const LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Test write, of [`PROBE_BYTES`].
 const PROBE: &str = "INSERT INTO acp_meta (key, value) VALUES ('probe', ?1) \
                      ON CONFLICT (key) DO UPDATE SET value = excluded.value";
@@ -255,23 +254,6 @@ pub struct Writer {
     pub lock: StateLock,
 }
 
-/// Decides when a WAL that is written without idle phases is due for a checkpoint, by the length of its file.
-/// After a complete checkpoint SQLite restarts the file from its beginning and truncates it. While a reader
-/// holds an older snapshot, SQLite appends instead.
-#[derive(Debug, Default)]
-struct CheckpointTrigger {
-    /// Length at the last checkpoint, in bytes.
-    moved_bytes: u64,
-}
-
-impl CheckpointTrigger {
-    /// True if a checkpoint is due at this length of the file.
-    fn is_due(&mut self, bytes: u64) -> bool {
-        self.moved_bytes = self.moved_bytes.min(bytes);
-        bytes - self.moved_bytes >= LOG_BYTES_MAX
-    }
-}
-
 struct Group {
     open: Vec<(JobReply, OwnedSemaphorePermit)>,
     failed: Vec<(JobReply, OwnedSemaphorePermit)>,
@@ -312,7 +294,9 @@ impl Writer {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    self.checkpoint();
+                    if self.checkpoint() && self.health.is_well() {
+                        wal::begin_log(&self.db);
+                    }
                     log.moved_bytes = self.place.log_bytes();
                     has_news = false;
                     if !settled {
@@ -541,56 +525,18 @@ impl Writer {
         self.health.set(health);
     }
 
-    /// Moves SQLite's log into the database file. A server has no such log for us.
-    fn checkpoint(&self) {
+    /// Moves SQLite's log into the database file. A server has no such log for us. Returns true if the next transaction begins
+    /// a new log.
+    fn checkpoint(&self) -> bool {
         if !self.db.is_sqlite() {
-            return;
+            return false;
         }
-        let begun = Instant::now();
-        let done = self.db.first("PRAGMA wal_checkpoint(PASSIVE)", &[], |row| {
-            Ok((row.get::<u64>("log")?, row.get::<u64>("checkpointed")?))
-        });
+        let is_new = wal::checkpoint(&self.db);
         self.counters.lock().checkpoints += 1;
-        match done {
-            Ok(pages) => {
-                let (pages, moved) = pages.unwrap_or_default();
-                tracing::debug!(pages, moved, took_us = micros(begun.elapsed()), "checkpoint")
-            }
-            Err(error) => tracing::warn!(%error, "checkpoint failed"),
-        }
+        is_new
     }
 }
 
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checkpoint_is_due_after_wal_growth_by_limit() {
-        const MAX: u64 = LOG_BYTES_MAX;
-        const CUT: u64 = 16 * 1024 * 1024;
-        // Length at the last checkpoint, length now, due.
-        for (moved_bytes, bytes, due) in [
-            (0, 0, false),
-            (0, MAX - 1, false),
-            (0, MAX, true),
-            // A reader is active: the log grows at its end.
-            (MAX, MAX + 1, false),
-            (MAX, 2 * MAX, true),
-            // The log was restarted and truncated.
-            (MAX, CUT, false),
-            (CUT, CUT + MAX, true),
-        ] {
-            let mut log = CheckpointTrigger { moved_bytes };
-            assert_eq!(log.is_due(bytes), due, "{moved_bytes} {bytes}");
-        }
-        // Growth counts from the truncated length.
-        let mut log = CheckpointTrigger { moved_bytes: 3 * MAX };
-        let seen = [CUT, CUT + MAX - 1, CUT + MAX].map(|bytes| log.is_due(bytes));
-        assert_eq!(seen, [false, false, true]);
-    }
 }

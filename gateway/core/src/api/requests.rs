@@ -124,6 +124,19 @@ impl PromptBody {
     }
 }
 
+/// `POST /v1/acpx/prompt`: a prompt for the open session with a name in the contract of acpx.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NamedPromptBody {
+    /// Agent of the session; absent takes the configured default.
+    #[schema(value_type = Option<String>)]
+    pub agent: Option<AgentName>,
+    /// Name of the session, and the directories in which it is looked for.
+    pub acpx: AcpxNaming,
+    /// The prompt.
+    pub prompt: PromptBody,
+}
+
 /// File of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

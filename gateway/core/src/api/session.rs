@@ -9,7 +9,7 @@ use crate::failure::Failure;
 use crate::mcp::McpServerView;
 use crate::permission::Voting;
 use crate::render::subject;
-use crate::request::SpawnResult;
+use crate::request::{PromptAccepted, SpawnResult};
 use crate::rows::SessionActivity;
 use crate::rows::{
     BindingRow, BindingStatus, NonInteractive, PermissionMode, PermissionRow, RunMode, RunRow, SessionMode,
@@ -49,6 +49,15 @@ pub struct AcpxSessionView {
     pub cwd: String,
     /// The session.
     pub session: SessionView,
+}
+
+/// Response to `POST /v1/acpx/prompt`; of a stream, the first event.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct NamedPromptView {
+    /// The session.
+    pub session: AcpxSessionView,
+    /// The accepted prompt.
+    pub accepted: PromptAccepted,
 }
 
 /// State of an agent's start.

@@ -14,9 +14,10 @@ use crate::api::sessions::ListQuery;
 use acp_core::api::{
     AcpxSessionView, AgentView, AnswerBody, AuditView, BoundView, CancelBody, CapabilitiesView, CheckView,
     CloseBody, ConsoleBody, DiffView, DirectoriesView, Done, EntriesView, EventsPage, EvidenceView,
-    FilesView, HealthView, HostView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NewBody,
-    OptionBody, OwnerView, PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch,
-    SessionView, SpawnBody, SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
+    FilesView, HealthView, HostView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NamedPromptBody,
+    NamedPromptView, NewBody, OptionBody, OwnerView, PendingPermissionView, PermissionView, PromptBody,
+    ReleaseBody, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView, TokenBody, TokenCreatedView,
+    TokenView, UnbindBody,
 };
 use acp_core::request::{CancelResult, PromptAccepted, SessionStatus};
 use utoipa::IntoParams;
@@ -125,6 +126,16 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Answer::Json(list::<AcpxSessionView>),
     )
     .with(query::<NameListQuery>),
+    Operation {
+        answer: Answer::JsonOrEvents(named::<NamedPromptView>),
+        ..post(
+            "/v1/acpx/prompt",
+            "promptAcpxSession",
+            "Send a prompt to the open session with a name; a stream begins with the response, and has the journal rows of the turn",
+            named::<NamedPromptBody>,
+            object,
+        )
+    },
     post("/v1/sessions", "spawn", "Start a session", named::<SpawnBody>, named::<SpawnedView>)
         .failing(&[404]),
     get("/v1/sessions/{key}", "show", "Show a session", Answer::Json(named::<SessionView>)),

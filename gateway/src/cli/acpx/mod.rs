@@ -297,9 +297,11 @@ impl Command {
 
     /// Returns the open session with a name, or fails with `NO_SESSION`.
     async fn require(&self, name: Option<String>) -> Result<AcpxSessionView, AcpxEnd> {
-        if let Some(found) = self.find(name.clone()).await? {
-            return Ok(found);
-        }
+        self.find(name.clone()).await?.ok_or_else(|| self.no_session(name))
+    }
+
+    /// Returns the error about a name without an open session.
+    fn no_session(&self, name: Option<String>) -> AcpxEnd {
         let agent = match &self.agent {
             Some(_) if !self.agent_command.is_empty() => "--agent COMMAND ".to_owned(),
             Some(agent) => format!("{agent} "),
@@ -311,7 +313,7 @@ impl Command {
             "No acpx session found (searched up to {}).\nCreate one: acpx {agent}sessions new{flag}",
             repository_root(&self.cwd)
         );
-        Err(ContractError::new(AcpxCode::NoSession, text).into())
+        ContractError::new(AcpxCode::NoSession, text).into()
     }
 
     /// Prints the result of a command: an object with the envelope, or the text for people.

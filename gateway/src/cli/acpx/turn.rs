@@ -6,9 +6,12 @@ use crate::api::client::{EventSelection, EventStream, GatewayClient, encode};
 use crate::cli::inside;
 use crate::cli::output::{now_ms, print_message};
 use acp_core::acpx_contract::{AcpxCode, ContractError, JournalLine, TurnLines, TurnText};
-use acp_core::api::{CancelBody, PromptBody, SessionView, SpawnBody, SpawnedView};
+use acp_core::api::{
+    AcpxSessionView, CancelBody, NamedPromptBody, NamedPromptView, PromptBody, SessionView, SpawnBody,
+    SpawnedView,
+};
 use acp_core::failure::Failure;
-use acp_core::request::{CancelResult, PromptAccepted};
+use acp_core::request::CancelResult;
 use acp_core::rows::{NonInteractive, PermissionMode, SessionMode};
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, RunId, SessionKey};
@@ -24,40 +27,52 @@ impl Command {
     pub(super) async fn prompt(&mut self, args: PromptArgs) -> AcpxResult {
         let deadline = self.deadline()?;
         let text = self.text(args.text)?;
-        let found = self.require(args.name.session).await?;
-        let session = found.session;
-        let key = session.session_key.as_str();
         let mut interrupt = interrupts()?;
-        let model = self.options.model.clone().filter(|model| session.model.as_ref() != Some(model));
-        let accepted = self.accept(key, model, text).await.map_err(|end| end.of(key))?;
+        let (view, events) = self.accept(args.name.session, text).await?;
+        let NamedPromptView { session: AcpxSessionView { session, cwd, .. }, accepted } = view;
         if args.no_wait {
             let request = accepted.run_id.to_string();
             let mut members = ids(&session);
             members.insert("requestId".to_owned(), request.as_str().into());
             return self.answer("prompt_queued", members.into(), Some(&format!("[queued] {request}")), None);
         }
-        self.announce(&session, &found.cwd)?;
-        self.follow(&session, accepted.run_id, accepted.after_seq, deadline, &mut interrupt).await
+        self.announce(&session, &cwd)?;
+        self.follow(&session, accepted.run_id, events, deadline, &mut interrupt).await
     }
 
-    /// Sets the model, if one is given, and sends a prompt.
+    /// Sets the model, if one is given, and sends a prompt to the session with a name.
     async fn accept(
         &self,
-        key: &str,
-        model: Option<String>,
+        name: Option<String>,
         text: String,
-    ) -> Result<PromptAccepted, AcpxEnd> {
-        if let Some(model) = model {
-            self.set_model(key, &model).await?;
+    ) -> Result<(NamedPromptView, EventStream), AcpxEnd> {
+        if let Some(model) = &self.options.model {
+            let session = self.require(name.clone()).await?.session;
+            if session.model.as_ref() != Some(model) {
+                let key = session.session_key.as_str();
+                self.set_model(key, model).await.map_err(|end| end.of(key))?;
+            }
         }
         let (permission, non_interactive) = self.permissions();
-        let body = PromptBody {
+        let prompt = PromptBody {
             permission: Some(permission),
             non_interactive_permissions: Some(non_interactive),
             ..PromptBody::of_text(text)
         };
-        let path = format!("/v1/sessions/{}/prompt", encode(key));
-        Ok(self.client.post(&path, &body, &IdempotencyKey::mint()).await?)
+        let body = NamedPromptBody { agent: self.agent.clone(), acpx: self.naming(name.clone()), prompt };
+        match self.client.prompt_named(&body, &IdempotencyKey::mint()).await {
+            Ok(accepted) => Ok(accepted),
+            Err(failure) if failure.code == Code::NoSession => Err(self.no_session(name)),
+            Err(failure) => {
+                // The error names its session.
+                let found = self.find(name).await.ok().flatten();
+                let end = AcpxEnd::from(failure);
+                Err(match found {
+                    Some(found) => end.of(found.session.session_key.as_str()),
+                    None => end,
+                })
+            }
+        }
     }
 
     fn announce(&mut self, session: &SessionView, directory: &str) -> AcpxResult {
@@ -85,7 +100,15 @@ impl Command {
             Failure::new(Code::ProtocolError, "the gateway accepted no prompt").origin("client")
         })?;
         let session = self.view(&key).await.map_err(|end| end.of(&key))?;
-        self.follow(&session, run, 0, deadline, &mut interrupt).await
+        let selection = EventSelection {
+            session: spawned.spawned.session_key,
+            after: 0,
+            run: Some(run),
+            replay: false,
+            follow: true,
+        };
+        let events = self.client.journal(selection);
+        self.follow(&session, run, events, deadline, &mut interrupt).await
     }
 
     /// Returns the permission settings: flags, then the user's configuration, then acpx's own defaults.
@@ -138,7 +161,7 @@ impl Command {
         &mut self,
         session: &SessionView,
         run: RunId,
-        after: u64,
+        events: EventStream,
         deadline: Option<Instant>,
         interrupt: &mut Signal,
     ) -> AcpxResult {
@@ -146,10 +169,8 @@ impl Command {
         let request = run.to_string();
         let lines = TurnLines::new(key.as_str(), session.agent_session_id.as_deref(), &request);
         let is_denying = self.permissions().0 == PermissionMode::DenyAll;
-        let selection =
-            EventSelection { session: key.clone(), after, run: Some(run), replay: false, follow: true };
         let mut turn = FollowedTurn {
-            events: self.client.journal(selection),
+            events,
             client: self.client.clone(),
             session: key,
             run,

@@ -1,8 +1,7 @@
 //! Access to a session's actor: creation, and the two bounded queues.
 
 use super::Manager;
-use crate::runtime::lookup::RecentLookup;
-use crate::session::task::{ActorRequest, CommandQueues, LoadRetry, is_stop_command, run};
+use crate::session::task::{ActorRequest, CommandQueues, FreshSession, LoadRetry, is_stop_command, run};
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
@@ -36,6 +35,16 @@ impl Manager {
         if self.deps.store.session(session.clone()).await.map_err(Failure::from)?.is_none() {
             return Err(Failure::of(Code::NoSession));
         }
+        self.ask_existing(session, command, keyed).await
+    }
+
+    /// As `ask`, for a session that exists.
+    pub(super) async fn ask_existing(
+        &self,
+        session: &SessionKey,
+        command: ActorCommand,
+        keyed: Option<IdempotencyRecord>,
+    ) -> Result<CommandReply, Failure> {
         // An actor that just stopped when idle drops the command unread: retry with a new actor.
         for _ in 0..3 {
             let actor = self.actor(session);
@@ -68,15 +77,15 @@ impl Manager {
     /// Returns the session's actor; creates it if needed. If the database prevents the creation, the actor's
     /// task keeps retrying: a session that was just committed may have a run that no client requests again.
     pub(super) fn actor(&self, key: &SessionKey) -> ActorHandle {
-        self.actor_with(key, LoadRetry::UntilStop, None)
+        self.actor_with(key, LoadRetry::UntilStop, FreshSession::default())
     }
 
-    /// Like `actor`, with the retry policy of the creation and the lookup of the spawn for the first start.
+    /// Like `actor`, with the retry policy of the creation and the results of a spawn.
     pub(super) fn actor_with(
         &self,
         key: &SessionKey,
         load_retry: LoadRetry,
-        recent: Option<RecentLookup>,
+        fresh: FreshSession,
     ) -> ActorHandle {
         let mut actors = self.actors.lock();
         if let Some(actor) = actors.get(key).filter(|actor| !actor.mailbox.is_closed()) {
@@ -88,7 +97,7 @@ impl Manager {
         let queues = CommandQueues { mailbox: mailbox_receiver, urgent: urgent_receiver };
         let actor = ActorHandle { mailbox, urgent };
         actors.insert(key.clone(), actor.clone());
-        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, load_retry, recent));
+        self.tasks.spawn(run(self.deps.clone(), key.clone(), queues, load_retry, fresh));
         actor
     }
 

@@ -6,7 +6,7 @@ use crate::metrics::transitions;
 use crate::runtime::hosts::Host;
 use crate::runtime::lookup::{LookupResults, RecentLookup, look_up_with_timeout, no_supervisor};
 use crate::session::restore::agent_profile;
-use crate::session::task::LoadRetry;
+use crate::session::task::{FreshSession, LoadRetry};
 use acp_core::actor::{AgentProfile, IdempotencyRecord};
 use acp_core::binding::Placement;
 use acp_core::config::load::nearest_source;
@@ -19,9 +19,10 @@ use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest, SpawnResult};
 use acp_core::rows::{BindingRow, SessionOptions, SessionRow, TargetKind};
 use acp_core::runtime::{BackendHealth, Runtime, acpx, direct};
 use acp_core::session::SessionState;
+use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_core::{mcp, options};
 use acp_shared::codes::Code;
-use acp_shared::ids::{AgentName, IdempotencyKey, RunId, SessionKey};
+use acp_shared::ids::{AgentName, BindingId, IdempotencyKey, RunId, SessionKey};
 use acp_store::{SpawnTx, StoreError, bindings};
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,8 +113,8 @@ impl Manager {
         let (session, run) = (tx.session.clone(), tx.run.clone());
         let thread_id = tx.binding.as_ref().map(|binding| binding.conversation.conversation_id.clone());
         let own_binding = tx.binding.as_ref().filter(|_| is_by_agent).map(|binding| binding.binding_id);
-        match self.insert_spawn(tx, &mut spawned).await {
-            Ok(()) => transitions::spawned(&session, run.as_ref(), thread_id.as_deref()),
+        let claimed = match self.insert_spawn(tx, &mut spawned).await {
+            Ok(claimed) => claimed,
             // Another connection used the same key just now: return its response.
             Err(StoreError::KeyTaken { .. }) => {
                 let before = self.stored_spawn(&keyed).await?;
@@ -124,13 +125,21 @@ impl Manager {
                 return Ok(SpawnResult { existing: true, ..SpawnResult::created(session_key, None) });
             }
             Err(error) => return Err(at_cap(error.into(), policy)),
-        }
-        let recent = RecentLookup::new(lookup, found);
-        if let Some(binding_id) = own_binding {
-            self.await_conversation(binding_id).await;
-        }
-        self.actor_with(&spawned.session_key, LoadRetry::UntilStop, Some(recent));
+        };
+        transitions::spawned(&session, run.as_ref(), thread_id.as_deref());
+        let fresh = FreshSession { claimed: Some(claimed), lookup: Some(RecentLookup::new(lookup, found)) };
+        self.start_actor(&spawned.session_key, fresh, own_binding).await;
         Ok(spawned)
+    }
+
+    /// Creates the actor of a new session, once the conversation of its own binding exists.
+    async fn start_actor(&self, key: &SessionKey, mut fresh: FreshSession, binding: Option<BindingId>) {
+        if let Some(binding_id) = binding {
+            self.await_conversation(binding_id).await;
+            // The rows may have changed meanwhile.
+            fresh.claimed = None;
+        }
+        self.actor_with(key, LoadRetry::UntilStop, fresh);
     }
 
     /// Returns the timeouts of the binding that the request asks for.
@@ -173,7 +182,11 @@ impl Manager {
     ///
     /// # Errors
     /// As [`acp_store::Store::spawn_session`].
-    async fn insert_spawn(&self, mut tx: SpawnTx, spawned: &mut SpawnResult) -> Result<(), StoreError> {
+    async fn insert_spawn(
+        &self,
+        mut tx: SpawnTx,
+        spawned: &mut SpawnResult,
+    ) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         loop {
             if let Some((_, _, _, result)) = &mut tx.idempotency {
                 *result = serde_json::to_string(spawned)

@@ -4,8 +4,10 @@ use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
 use crate::runtime::hosts::{Host, Hosts};
+use crate::runtime::lookup::RecentLookup;
 use acp_core::actor::{ActorCommand, CommandReply, IdempotencyRecord};
 use acp_core::failure::Failure;
+use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_shared::clock::Clock;
 use acp_store::Store;
 use std::sync::Arc;
@@ -43,6 +45,15 @@ pub(crate) struct ActorRequest {
     pub(crate) keyed: Option<IdempotencyRecord>,
     /// Channel for the response.
     pub(crate) reply: oneshot::Sender<Result<CommandReply, Failure>>,
+}
+
+/// Results of a spawn for the actor of its session.
+#[derive(Debug, Default)]
+pub(crate) struct FreshSession {
+    /// Claim of the session, in the transaction that created it.
+    pub(crate) claimed: Option<(ActorSnapshot, ActorFence)>,
+    /// Lookup for the first start.
+    pub(crate) lookup: Option<RecentLookup>,
 }
 
 /// Retry policy if the database prevents the creation of an actor.

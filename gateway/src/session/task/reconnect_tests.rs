@@ -67,7 +67,7 @@ impl Fixture {
         let (mailbox, mailbox_commands) = mpsc::channel(4);
         let (urgent, urgent_commands) = mpsc::channel(4);
         let queues = CommandQueues { mailbox: mailbox_commands, urgent: urgent_commands };
-        tokio::spawn(run(deps, key, queues, LoadRetry::Once, None));
+        tokio::spawn(run(deps, key, queues, LoadRetry::Once, FreshSession::default()));
         let mut fixture = Self { store, writer, wire, lease_id, mailbox, _urgent: urgent, stop };
         fixture.settle().await;
         fixture

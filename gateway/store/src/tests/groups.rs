@@ -323,3 +323,22 @@ async fn idle_store_makes_a_checkpoint() {
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }
+
+/// The header of a log is synced before its first transaction: the next caller does not wait for that.
+#[tokio::test]
+async fn idle_store_makes_a_new_log() {
+    let (dir, store) = open();
+    // Number of the checkpoints before this log.
+    let number = || std::fs::read(dir.path().join("gateway.db-wal")).unwrap()[12..16].to_vec();
+    put(&store, "k".into()).await.unwrap();
+    let first = number();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while number() == first {
+        assert!(std::time::Instant::now() < deadline, "no new log was begun");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    let second = number();
+    put(&store, "l".into()).await.unwrap();
+    assert_eq!(number(), second, "the transaction is in the new log");
+    assert_eq!(count(&store, "acp_meta WHERE key = 'new_log'").await, 0);
+}

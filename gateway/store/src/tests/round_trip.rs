@@ -32,8 +32,10 @@ async fn claim_returns_exactly_what_was_committed() {
         idempotency: Some(("spawn".into(), idempotency_key.clone(), answer.0.clone(), answer.1.clone())),
         caps: acp_core::writes::SessionLimits { sessions_max: SESSIONS_MAX, account: None },
     };
-    store.spawn_session(spawn).await.unwrap();
-    let (_, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    let (spawned, first_fence) = store.spawn_session(spawn).await.unwrap();
+    let (claimed, fence) = store.claim(row.session_key.clone()).await.unwrap();
+    assert_eq!(spawned, claimed, "a spawn claims its session");
+    assert_eq!(fence.epoch, first_fence.epoch + 1);
 
     let mut held = lease(&row.session_key);
     row.state = SessionState::Running;
@@ -105,7 +107,7 @@ async fn claim_returns_exactly_what_was_committed() {
     let store = reopen(dir.path());
     let (got, fence) = store.claim(row.session_key.clone()).await.unwrap();
     assert_eq!(got, want);
-    assert_eq!(fence.epoch, 2);
+    assert_eq!(fence.epoch, first_fence.epoch + 2);
 
     assert_eq!(store.session(row.session_key.clone()).await.unwrap(), Some(row.clone()));
     assert_eq!(store.runs(row.session_key.clone(), 2).await.unwrap(), [done.clone(), waiting]);

@@ -2,7 +2,7 @@
 
 use crate::error::StoreError;
 use crate::stdin_outbox;
-use crate::{Store, leases, permissions, requests, runs, sessions};
+use crate::{Store, Tx, leases, permissions, requests, runs, sessions};
 use acp_core::writes::{ActorFence, ActorSnapshot};
 use acp_shared::ids::SessionKey;
 
@@ -35,27 +35,35 @@ impl Store {
             {
                 return Err(StoreError::Superseded { session_key: key });
             }
-            let epoch = sessions::next_epoch(tx, &key)?;
-            let session =
-                sessions::get(tx, &key)?.ok_or_else(|| StoreError::NoSession { session_key: key.clone() })?;
-            let mut snapshot = ActorSnapshot {
-                lease: None,
-                tail: Vec::new(),
-                runs: runs::unfinished(tx, &key)?,
-                outbox: Vec::new(),
-                requests: Vec::new(),
-                permissions: Vec::new(),
-                session,
-            };
-            if let Some(lease_id) = snapshot.session.lease_id {
-                snapshot.lease = leases::get(tx, lease_id, &key)?;
-                snapshot.tail = leases::tail(tx, lease_id)?;
-                snapshot.outbox = stdin_outbox::unwritten(tx, lease_id)?;
-                snapshot.requests = requests::unanswered(tx, lease_id)?;
-                snapshot.permissions = permissions::pending_of_lease(tx, lease_id)?;
-            }
-            Ok((snapshot, ActorFence { session_key: key, epoch }))
+            claim(tx, key)
         })
         .await
     }
+}
+
+/// Starts a new epoch of a session, and reads its unfinished work.
+///
+/// # Errors
+/// [`StoreError::NoSession`]; SQLite errors.
+pub(super) fn claim(tx: &Tx<'_>, key: SessionKey) -> Result<(ActorSnapshot, ActorFence), StoreError> {
+    let epoch = sessions::next_epoch(tx, &key)?;
+    let session =
+        sessions::get(tx, &key)?.ok_or_else(|| StoreError::NoSession { session_key: key.clone() })?;
+    let mut snapshot = ActorSnapshot {
+        lease: None,
+        tail: Vec::new(),
+        runs: runs::unfinished(tx, &key)?,
+        outbox: Vec::new(),
+        requests: Vec::new(),
+        permissions: Vec::new(),
+        session,
+    };
+    if let Some(lease_id) = snapshot.session.lease_id {
+        snapshot.lease = leases::get(tx, lease_id, &key)?;
+        snapshot.tail = leases::tail(tx, lease_id)?;
+        snapshot.outbox = stdin_outbox::unwritten(tx, lease_id)?;
+        snapshot.requests = requests::unanswered(tx, lease_id)?;
+        snapshot.permissions = permissions::pending_of_lease(tx, lease_id)?;
+    }
+    Ok((snapshot, ActorFence { session_key: key, epoch }))
 }

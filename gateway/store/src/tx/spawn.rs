@@ -1,12 +1,13 @@
 //! Creation of a session together with its binding, first run and first events.
 
 use crate::error::StoreError;
+use crate::tx::claim::claim;
 use crate::tx::commit::{apply, check_session};
 use crate::{Store, acpx_names, bindings, completions, idempotency, runs, sessions};
 use acp_core::acpx_contract::AcpxNaming;
 use acp_core::event::EventKind;
 use acp_core::rows::{BindingRow, RunRow, SessionRow};
-use acp_core::writes::{SessionLimits, Write};
+use acp_core::writes::{ActorFence, ActorSnapshot, SessionLimits, Write};
 use acp_shared::ids::IdempotencyKey;
 
 /// Rows of a new session.
@@ -31,13 +32,14 @@ pub struct SpawnTx {
 }
 
 impl Store {
-    /// Inserts a session and its first rows, within the limits on sessions in use.
+    /// Inserts a session and its first rows, within the limits on sessions in use, and claims the session as [`Store::claim`]
+    /// does.
     ///
     /// # Errors
     /// [`StoreError::KeyTaken`] (checked first), [`StoreError::NameTaken`], [`StoreError::LimitReached`], [`StoreError::TooManyChildren`],
     /// [`StoreError::LabelTaken`], [`StoreError::Continued`], [`StoreError::ConversationBound`], as [`Store::commit`]. After an
     /// error nothing was created.
-    pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(), StoreError> {
+    pub async fn spawn_session(&self, spawn: SpawnTx) -> Result<(ActorSnapshot, ActorFence), StoreError> {
         self.write("spawn_session", move |tx| {
             let SpawnTx { session, naming, binding, run, events, idempotency, caps, children_max } = spawn;
             if let Some((scope, key, fingerprint, result)) = &idempotency {
@@ -82,7 +84,8 @@ impl Store {
                 })
                 .collect();
             apply(tx, &session.session_key, 0, &events)?;
-            check_session(tx, &session)
+            check_session(tx, &session)?;
+            claim(tx, session.session_key)
         })
         .await
     }
