@@ -4,13 +4,14 @@ pub(crate) mod reload;
 pub(crate) mod rollback;
 pub(crate) mod service;
 pub(crate) mod signals;
+pub(crate) mod standby;
 pub(crate) mod store;
 
 use crate::api::access;
 use crate::api::acp::{self, AcpLimits};
 use crate::api::console::{self, ConsoleApi};
 use crate::api::http::HttpServer;
-use crate::api::listeners::{ConsoleListener, ListenerStates, Listeners};
+use crate::api::listeners::{BoundSockets, ConsoleListener, ListenerStates, Listeners};
 use crate::api::session_tools::{self, socket::AgentsListener};
 use crate::api::sign_in::{self, ConsoleDesk};
 use crate::api::socket::ApiListener;
@@ -19,7 +20,8 @@ use crate::api::{Api, ApiLimits, router};
 use crate::app::reload::{Reload, reload_on_signal};
 use crate::app::service::GatewayService;
 use crate::app::signals::ServiceSignals;
-use crate::app::store::wait_for_store;
+use crate::app::standby::Standby;
+use crate::app::store::{OpenedStore, wait_for_store};
 use crate::channel::accounts::DiscordAccounts;
 use crate::channel::console::Console;
 use crate::channel::{ChannelAdapter, Channels, InboundPort};
@@ -96,11 +98,13 @@ pub(crate) async fn serve(
     let stop = CancellationToken::new();
     let live = LiveConfig::new(settings.loaded.clone());
     let config = live.at_start();
-    let Some(store) = wait_for_store(&settings.state_dir, config, &mut signals).await? else { return Ok(()) };
+    let opened = wait_for_store(&settings.state_dir, &live, &mut signals).await?;
+    let Some(OpenedStore { store, mut standby }) = opened else { return Ok(()) };
     let clock = store.clock();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
     let socket = settings.state_dir.join(SOCKET);
+    standby.iter_mut().for_each(Standby::release_local);
     let api = Api::new(Arc::clone(&service) as _, api_limits(config), stop.clone());
     if let Some(end) = refuse_to_serve(&service, &api, &socket, settings.stays_refused, &mut signals).await {
         stop.cancel();
@@ -123,7 +127,8 @@ pub(crate) async fn serve(
     let routes = all_routes(&service, api.clone(), console, &scrape, desk);
     let listener = open_metrics_listener(config).await?;
     let resumed = resume_work(&service.manager, &inlet).await?;
-    let listeners = open_listeners(&service, routes.clone(), registry, asked).await?;
+    let sockets = standby.map(Standby::into_sockets).unwrap_or_default();
+    let listeners = open_listeners(&service, routes.clone(), registry, sockets, asked).await?;
     let agents = serve_session_tools(&service, &api, clock, &stop)?;
     let serving = tokio::spawn(bound.with_metrics(metrics).serve(routes, api_limits(config), stop.clone()));
     let listeners = tokio::spawn(listeners.run(stop.clone()));
@@ -180,11 +185,13 @@ async fn open_listeners(
     service: &GatewayService,
     router: Router,
     tokens: TokenRegistry,
+    sockets: BoundSockets,
     asked: mpsc::Receiver<ConsoleListener>,
 ) -> Result<Listeners, Failure> {
     let GatewayService { live, metrics, listeners, .. } = service;
     let server = HttpServer { router, limits: api_limits(live.at_start()) };
-    Listeners::open(server, live.clone(), tokens, metrics.clone(), listeners.clone(), asked).await
+    let shown = (metrics.clone(), listeners.clone());
+    Listeners::open(server, live.clone(), tokens, shown, sockets, asked).await
 }
 
 /// Opens the socket of the session tools, and serves it.

@@ -87,6 +87,13 @@ impl Service {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// True if its standard output has this text.
+    #[must_use]
+    pub fn has_printed(&self, text: &str) -> bool {
+        let out = fs::read_to_string(self.log.with_extension("stdout"));
+        out.unwrap_or_default().contains(text)
+    }
+
     /// Kills it with SIGKILL and reaps it.
     pub fn kill9(mut self) {
         self.end_now();

@@ -194,6 +194,25 @@ impl World {
         )
     }
 
+    /// Starts the gateway `name` under a supervisor, as [`World::gateway`], while another one serves its cell.
+    ///
+    /// # Panics
+    /// When it ends, or does not answer that it stands by.
+    #[must_use]
+    pub fn standby(&self, name: &str, supervisor_socket: &Path) -> Service {
+        let (dir, local) = (self.path(name), self.path(name).join("gateway.sock"));
+        let mut command = self.command("acp-gateway");
+        command.arg("serve").arg("--json").arg("--state-dir").arg(dir).arg("--supervisor-socket");
+        command.arg(supervisor_socket).arg("--config").arg(self.path(&format!("{name}.toml")));
+        let _ = fs::remove_file(&local);
+        Service::start_until(command, &self.next_log(), |_| local.exists())
+    }
+
+    fn next_log(&self) -> PathBuf {
+        let n = self.started.fetch_add(1, Ordering::Relaxed);
+        self.path(&format!("log/{n:02}"))
+    }
+
     /// Starts `acp-gateway up` on the state directory `name`. Its supervisor outlives it unless it is stopped
     /// in order.
     ///
@@ -234,8 +253,7 @@ impl World {
     /// When it ends or stays silent instead.
     #[must_use]
     pub fn start_command(&self, command: Command) -> Service {
-        let n = self.started.fetch_add(1, Ordering::Relaxed);
-        Service::start(command, &self.path(&format!("log/{n:02}")))
+        Service::start(command, &self.next_log())
     }
 
     /// Starts a command that listens on this address when it accepts work.
@@ -244,9 +262,7 @@ impl World {
     /// When it ends or does not listen instead.
     #[must_use]
     pub fn start_listener(&self, command: Command, address: SocketAddr) -> Service {
-        let n = self.started.fetch_add(1, Ordering::Relaxed);
-        let log = self.path(&format!("log/{n:02}"));
-        Service::start_until(command, &log, |_| TcpStream::connect(address).is_ok())
+        Service::start_until(command, &self.next_log(), |_| TcpStream::connect(address).is_ok())
     }
 
     /// Command line of a verb of the gateway `name`, with `--json`.

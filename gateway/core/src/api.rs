@@ -9,8 +9,8 @@ mod session;
 mod tokens;
 
 pub use gateway::{
-    AccountView, AgentView, BackendView, CapabilitiesView, ConfigView, HealthView, LimitsView, ListenerView,
-    StatusView, StoreView, SupervisorView,
+    AccountView, AgentView, BackendView, CapabilitiesView, CellOwnerView, ConfigView, HealthView, LimitsView,
+    ListenerView, OwnerView, StatusView, StoreView, SupervisorView,
 };
 pub use host::{AuditView, CheckView, EvidenceView, FactView, LeaseView, ProcessView};
 pub use requests::{
@@ -34,6 +34,8 @@ use utoipa::ToSchema;
 
 /// Name of the local API's socket in the state directory.
 pub const SOCKET: &str = "gateway.sock";
+/// Detail code of the answers of a gateway that stands by: another one serves its cell, or its database server is out of reach.
+pub const STANDING_BY: &str = "STANDING_BY";
 /// Header with the session or agent for which a client asks: the response is what that agent may see and do.
 pub const ACTS_FOR_HEADER: &str = "acp-as";
 /// Header with the idempotency key of a modifying request.

@@ -65,6 +65,8 @@ const fn access(method: &'static str, path: &'static str, scope: Scope, reach: R
 /// All routes. Some handlers need more for some requests: see [`acp_core::widening`].
 const ACCESS: &[Access] = &[
     Access { method: "GET", path: "/health", scope: None, reach: Nothing },
+    // For balancers.
+    Access { method: "GET", path: "/v1/owner", scope: None, reach: Nothing },
     // The code is the credential.
     Access { method: "POST", path: "/v1/login", scope: None, reach: Nothing },
     access("POST", "/v1/logout", Scope::Read, Nothing),

@@ -8,7 +8,7 @@ mod connections;
 pub(super) use connections::connect;
 
 use crate::api::sse_parser::{SseEvent, SseParser};
-use acp_core::api::{ACTS_FOR_HEADER, ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STREAM_END};
+use acp_core::api::{ACTS_FOR_HEADER, ErrorBody, IDEMPOTENCY_HEADER, SOCKET, STANDING_BY, STREAM_END};
 use acp_core::failure::Failure;
 use acp_shared::backoff::Backoff;
 use acp_shared::codes::Code;
@@ -483,7 +483,15 @@ impl EventStream {
         let status = response.status();
         match Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await {
             Err(error) => Ok(Err(AttemptError::Broken(error.to_string()))),
-            Ok(body) => Err(read_failure(status, &body.to_bytes())),
+            Ok(body) => {
+                let failure = read_failure(status, &body.to_bytes());
+                // The gateway that answered before was restarted: the server may still keep the cell for its former process.
+                let stands_by = failure.detail_code.as_deref() == Some(STANDING_BY);
+                if stands_by && self.retry.has_answered {
+                    return Ok(Err(AttemptError::Broken(failure.message)));
+                }
+                Err(failure)
+            }
         }
     }
 }

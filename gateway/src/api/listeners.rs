@@ -1,6 +1,6 @@
 //! Listeners besides the socket in the state directory: TCP, and the socket of a trusted proxy. They follow the live
 //! configuration: a reload opens new ones, closes removed ones, and reads the TLS files again. `acp-gateway console` has one
-//! on loopback while it runs.
+//! on loopback while it runs. A gateway that stands by has those of TCP, and hands their sockets over when it serves.
 
 use crate::api::connection_slots::{ConnectionSlot, ConnectionSlots};
 use crate::api::http::HttpServer;
@@ -18,7 +18,8 @@ use acp_shared::codes::Code;
 use acp_shared::log_limit::RefusalLog;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,10 +77,15 @@ pub(crate) struct ConsoleListener {
     pub(crate) reply: oneshot::Sender<Result<SocketAddr, String>>,
 }
 
+/// TCP sockets that a gateway opened before it served, by the address in the configuration.
+pub(crate) type BoundSockets = BTreeMap<SocketAddr, StdTcpListener>;
+
 struct ActiveListener {
     wanted: Wanted,
     /// Address of TCP, with the port that was taken.
     bound: Option<SocketAddr>,
+    /// Socket to hand over; `None` of a gateway that serves.
+    socket: Option<StdTcpListener>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -89,7 +95,8 @@ struct ActiveListener {
 struct Shared {
     server: HttpServer,
     live: LiveConfig,
-    tokens: TokenRegistry,
+    /// `None` while the gateway does not serve: then nobody is identified.
+    tokens: Option<TokenRegistry>,
     metrics: Metrics,
     slots: ConnectionSlots,
     log: RefusalLog,
@@ -105,12 +112,14 @@ pub(crate) struct Listeners {
     changes: watch::Receiver<Arc<LoadedConfig>>,
     states: ListenerStates,
     active: BTreeMap<String, ActiveListener>,
+    /// Sockets that were opened before.
+    sockets: BoundSockets,
     asked: mpsc::Receiver<ConsoleListener>,
     consoles: TaskTracker,
 }
 
 impl Listeners {
-    /// Opens the listeners of the configuration.
+    /// Opens the listeners of the configuration, with the sockets of TCP that are open already.
     ///
     /// # Errors
     /// `CONFIG_INVALID` if a TLS file cannot be used, or the proxy is the gateway's own user; `RUNTIME` if an address
@@ -119,25 +128,73 @@ impl Listeners {
         server: HttpServer,
         live: LiveConfig,
         tokens: TokenRegistry,
-        metrics: Metrics,
-        states: ListenerStates,
+        (metrics, states): (Metrics, ListenerStates),
+        sockets: BoundSockets,
         asked: mpsc::Receiver<ConsoleListener>,
     ) -> Result<Self, Failure> {
-        let slots = ConnectionSlots::new(server.limits.connections_max);
-        let (log, tls) = (RefusalLog::default(), Arc::default());
-        let end = CancellationToken::new();
-        let shared = Shared { server, live, tokens, metrics, slots, log, tls, end };
-        // Subscribed first: a reload while the listeners are opened is followed afterwards.
-        let changes = shared.live.changes();
-        let (active, consoles) = (BTreeMap::new(), TaskTracker::new());
-        let mut listeners = Self { shared, changes, states, active, asked, consoles };
-        match listeners.follow().await.into_iter().next() {
+        let mut listeners = Self::new(server, live, Some(tokens), (metrics, states), asked);
+        listeners.sockets = sockets;
+        let failed = listeners.follow().await.into_iter().next();
+        listeners.sockets.clear();
+        match failed {
             None => Ok(listeners),
             Some(failure) => {
                 listeners.close().await;
                 Err(failure)
             }
         }
+    }
+
+    /// Opens the TCP listeners of a gateway that does not serve: `server` answers every sender. An address that another process
+    /// uses stays closed; the socket of the proxy, too, because the gateway that serves may be on this machine.
+    ///
+    /// # Errors
+    /// `CONFIG_INVALID` if a TLS file cannot be used.
+    pub(crate) async fn open_standby(server: HttpServer, live: LiveConfig) -> Result<Self, Failure> {
+        let (_, asked) = mpsc::channel(1);
+        let mut listeners = Self::new(server, live, None, Default::default(), asked);
+        for failure in listeners.follow().await {
+            if failure.code == Code::ConfigInvalid {
+                listeners.close().await;
+                return Err(failure);
+            }
+            tracing::warn!(%failure, "listener not opened while the gateway stands by");
+        }
+        Ok(listeners)
+    }
+
+    fn new(
+        server: HttpServer,
+        live: LiveConfig,
+        tokens: Option<TokenRegistry>,
+        (metrics, states): (Metrics, ListenerStates),
+        asked: mpsc::Receiver<ConsoleListener>,
+    ) -> Self {
+        let slots = ConnectionSlots::new(server.limits.connections_max);
+        let (log, tls) = (RefusalLog::default(), Arc::default());
+        let end = CancellationToken::new();
+        let shared = Shared { server, live, tokens, metrics, slots, log, tls, end };
+        // Subscribed first: a reload while the listeners are opened is followed afterwards.
+        let changes = shared.live.changes();
+        let (active, sockets, consoles) = (BTreeMap::new(), BoundSockets::new(), TaskTracker::new());
+        Self { shared, changes, states, active, sockets, asked, consoles }
+    }
+
+    /// Returns the TCP addresses, with the ports that were taken.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.active.values().filter_map(|active| Some(active.bound?.to_string())).collect()
+    }
+
+    /// Ends the answers of a gateway that stood by, and returns the sockets: connections wait there for the next listener.
+    pub(crate) fn into_sockets(mut self) -> BoundSockets {
+        let active = std::mem::take(&mut self.active).into_values();
+        active
+            .filter_map(|active| {
+                active.stop.cancel();
+                let Wanted::Tcp(at, _) = active.wanted else { return None };
+                Some((at, active.socket?))
+            })
+            .collect()
     }
 
     /// Follows the configuration until `ending` is cancelled, then closes all listeners.
@@ -172,7 +229,9 @@ impl Listeners {
         let is_usable = config.tls.cert.is_some() == has_tls;
         let mut wanted: BTreeMap<String, Wanted> =
             config.addresses().into_iter().map(|at| (at.to_string(), Wanted::Tcp(at, has_tls))).collect();
-        if let Some(socket) = &config.proxy.socket {
+        if let Some(socket) = &config.proxy.socket
+            && self.shared.tokens.is_some()
+        {
             wanted.insert(socket.display().to_string(), Wanted::Proxy(socket.clone(), config.proxy.clone()));
         }
         self.states.keep_only(&wanted);
@@ -217,10 +276,17 @@ impl Listeners {
         let stop = CancellationToken::new();
         let end = CancellationToken::new();
         let shared = Shared { slots: self.shared.slots.under(&end), end, ..self.shared.clone() };
-        let (mut plaintext, mut bound) = (false, None);
+        let (mut plaintext, mut bound, mut kept) = (false, None, None);
         let (task, details) = match &wanted {
             Wanted::Tcp(at, has_tls) => {
-                let listener = TcpListener::bind(at).await.map_err(|error| error.to_string())?;
+                let listener = match self.sockets.remove(at) {
+                    Some(socket) => TcpListener::from_std(socket),
+                    None => TcpListener::bind(at).await,
+                };
+                let listener = listener.map_err(|error| error.to_string())?;
+                if self.shared.tokens.is_none() {
+                    kept = Some(duplicate(&listener).map_err(|error| error.to_string())?);
+                }
                 let port = listener.local_addr().map_err(|error| error.to_string())?;
                 bound = Some(port);
                 plaintext = !has_tls && !at.ip().to_canonical().is_loopback();
@@ -245,7 +311,7 @@ impl Listeners {
         };
         tracing::info!(address, details, "listener opened");
         self.states.set(address, true, plaintext, details);
-        self.active.insert(address.to_owned(), ActiveListener { wanted, bound, stop, task });
+        self.active.insert(address.to_owned(), ActiveListener { wanted, bound, socket: kept, stop, task });
         Ok(())
     }
 
@@ -297,6 +363,11 @@ impl Listeners {
     }
 }
 
+/// Duplicates a listening socket: it stays open when the original is closed.
+fn duplicate(listener: &TcpListener) -> std::io::Result<StdTcpListener> {
+    Ok(listener.as_fd().try_clone_to_owned()?.into())
+}
+
 impl ActiveListener {
     /// Returns the address if a browser on this machine can use it without a certificate.
     fn console_address(&self) -> Option<SocketAddr> {
@@ -328,7 +399,11 @@ impl Shared {
         // Small frames of a stream go out at once. A socket that refuses the option works without it.
         let _ = stream.set_nodelay(true);
         let is_local = peer.ip().to_canonical().is_loopback();
-        let gate = self.gate(TCP, Identification::Token(self.tokens.clone(), is_local), &peer.to_string());
+        let identification = match &self.tokens {
+            Some(tokens) => Identification::Token(tokens.clone(), is_local),
+            None => Identification::Nobody,
+        };
+        let gate = self.gate(TCP, identification, &peer.to_string());
         let gate = Arc::new(WebGate { bound: stream.local_addr().ok(), ..gate });
         let never = std::future::pending();
         if !has_tls {

@@ -105,6 +105,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/stream", get(events::stream_all))
         .route("/v1/permissions", get(sessions::all_permissions))
         .route("/v1/health", get(sessions::health))
+        .route("/v1/owner", get(sessions::owner))
         .route("/v1/status", get(sessions::status))
         .route("/v1/agents", get(sessions::agents))
         .route("/v1/directories", get(files::directories))

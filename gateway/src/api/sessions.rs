@@ -8,10 +8,10 @@ use crate::api::openapi::OPENAPI_PATH;
 use crate::session::service::Service;
 use acp_core::acpx_contract::command_agent;
 use acp_core::api::{
-    AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, HealthView, LimitsView,
-    NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, PageCursor, PendingPermissionView, PermissionView,
-    PromptBody, ReleaseBody, RunView, SessionPatch, SessionView, SpawnBody, SpawnedView, StatusView,
-    UnbindBody,
+    AgentView, AnswerBody, BoundView, CancelBody, CapabilitiesView, CloseBody, Done, ErrorBody, HealthView,
+    LimitsView, NEXT_CURSOR_HEADER, NewBody, Opening, OptionBody, OwnerView, PageCursor,
+    PendingPermissionView, PermissionView, PromptBody, ReleaseBody, RunView, SessionPatch, SessionView,
+    SpawnBody, SpawnedView, StatusView, UnbindBody,
 };
 use acp_core::event::EventKind;
 use acp_core::event_json::{EVENT_VERSION, wire_type};
@@ -32,10 +32,10 @@ use acp_shared::files::READ_BYTES_MAX;
 use acp_shared::ids::{AgentName, SessionKey};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use axum::http::HeaderName;
+use axum::http::{HeaderName, StatusCode};
 use axum::response::{AppendHeaders, IntoResponse, Response};
 use axum::routing::{MethodRouter, post};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 use utoipa::IntoParams;
@@ -77,6 +77,31 @@ pub(crate) async fn agents(
 /// `GET /health`: liveness of the gateway, for probes without a token.
 pub(crate) async fn liveness() -> Json<Done> {
     Json(Done { ok: true })
+}
+
+/// `GET /v1/owner`, for probes without a token.
+pub(crate) async fn owner(State(api): State<Api>) -> Response {
+    let view = api.service.owner();
+    if view.serves {
+        return Json(view).into_response();
+    }
+    let text = "The gateway has lost its database server, and ends.";
+    not_the_owner(view, Failure::new(Code::StoreUnavailable, text).detail("STORE_LOST").origin("gateway"))
+}
+
+/// Response of a gateway that does not serve its control plane.
+pub(crate) fn not_the_owner(view: OwnerView, failure: Failure) -> Response {
+    let body = NotTheOwner { error: ErrorBody::from(failure), view };
+    (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()
+}
+
+/// Error with the members of an [`OwnerView`].
+#[derive(Serialize)]
+struct NotTheOwner {
+    #[serde(flatten)]
+    error: ErrorBody,
+    #[serde(flatten)]
+    view: OwnerView,
 }
 
 /// `GET /v1/capabilities`.

@@ -90,17 +90,23 @@ impl ApiListener {
     /// Serves until `ending` is cancelled; then lets open requests finish for a short time, and removes the
     /// socket's file.
     pub(crate) async fn serve(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
-        let Self { listener, path, metrics } = self;
+        let path = self.path.clone();
+        self.answer(router, limits, ending).await;
+        remove_socket(&path);
+    }
+
+    /// As [`ApiListener::serve`], but leaves the socket's file to the caller.
+    pub(crate) async fn answer(self, router: Router, limits: ApiLimits, ending: CancellationToken) {
+        let Self { listener, metrics, .. } = self;
         let server = Arc::new(PeerServer::new(HttpServer { router, limits }, metrics, ending.clone()));
         let accept = move |cx: &mut Context<'_>| listener.poll_accept(cx);
         accept_until(accept, &server.log, &ending, |(stream, _), tasks| server.accept(stream, tasks)).await;
         server.log.flush();
-        remove_socket(&path);
     }
 }
 
 /// Removes the file of a socket that is no longer served.
-pub(super) fn remove_socket(path: &Path) {
+pub(crate) fn remove_socket(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
         tracing::warn!(%error, path = %path.display(), "cannot remove the socket");
     }

@@ -39,6 +39,8 @@ pub(super) enum Identification {
     Token(TokenRegistry, bool),
     /// By a header of the trusted proxy at the other end.
     Proxy,
+    /// Not at all: the gateway stands by, and tells every sender the same.
+    Nobody,
 }
 
 /// Gate of one connection.
@@ -108,6 +110,7 @@ impl Gate for WebGate {
         let identified = match &self.identification {
             Identification::Token(tokens, is_local) => identify(request.headers_mut(), tokens, *is_local),
             Identification::Proxy => named(request.headers_mut(), config),
+            Identification::Nobody => return Admission { outcome: Ok(None), origin },
         };
         match identified {
             Ok((principal, lease)) => {

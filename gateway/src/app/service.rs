@@ -17,7 +17,9 @@ use crate::session::service::{Service, ServiceFuture};
 use crate::supervisor::{CallError, SupervisorClient, SupervisorStatus};
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
-use acp_core::api::{AccountView, AgentView, BackendView, ConfigView, StatusView, StoreView, SupervisorView};
+use acp_core::api::{
+    AccountView, AgentView, BackendView, ConfigView, OwnerView, StatusView, StoreView, SupervisorView,
+};
 use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -37,10 +39,10 @@ use acp_shared::ids::{BindingId, GatewayInstanceId, IdempotencyKey, LeaseId, Run
 use acp_shared::protocol::{
     self, EvidenceReport, LeaseInfo, LogFrom, LogPiece, OUTPUT_BYTES_MAX, RefusalCode, Request,
 };
-use acp_store::Store;
 use acp_store::acpx_names::NamedSession;
 use acp_store::events::{EventBounds, JournalRows};
 use acp_store::gauges;
+use acp_store::{Store, StoreHealth};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
@@ -428,6 +430,11 @@ impl Service for GatewayService {
     fn is_ready(&self) -> bool {
         let backends = self.backends();
         !backends.is_empty() && backends.iter().all(|backend| backend.ok)
+    }
+
+    fn owner(&self) -> OwnerView {
+        let serves = *self.store.health().borrow() != StoreHealth::Lost;
+        OwnerView { serves, ..self.store.owner() }
     }
 
     fn status(&self) -> ServiceFuture<'_, StatusView> {

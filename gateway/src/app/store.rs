@@ -2,15 +2,22 @@
 
 use crate::app::group_bounds;
 use crate::app::signals::ServiceSignals;
+use crate::app::standby::Standby;
+use crate::config::LiveConfig;
 use crate::util::private_file::read_private;
+use acp_core::api::SOCKET;
 use acp_core::config::{Config, PostgresStore, StoreKind};
 use acp_core::failure::Failure;
 use acp_shared::clock::Clock;
 use acp_shared::codes::Code;
+use acp_store::lock::StateLock;
 use acp_store::{PgAddress, Store, StoreError};
+use parking_lot::Mutex;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// Retry interval of a start that waits for disk space, for the server or for its cell, in milliseconds.
 const RETRY_MS: u64 = 500;
@@ -26,6 +33,17 @@ pub(crate) struct Cell {
     pub(crate) address: PgAddress,
     /// Accepts a server without a synchronous standby.
     pub(crate) allow_loss: bool,
+}
+
+/// Lock of the state directory, from the first attempt to open a cell until the store has it.
+type HeldLock = Arc<Mutex<Option<StateLock>>>;
+
+/// Store of a gateway that begins to serve.
+pub(super) struct OpenedStore {
+    /// The store.
+    pub(super) store: Store,
+    /// Answers of a gateway with a cell, until it serves.
+    pub(super) standby: Option<Standby>,
 }
 
 /// Reads the files of the configured cell. Blocks for a moment.
@@ -61,22 +79,38 @@ pub(crate) fn read_cell(settings: &PostgresStore) -> Result<Cell, Failure> {
 /// serves the cell, to take its place. `None` if a signal arrives first.
 pub(super) async fn wait_for_store(
     state_dir: &Path,
-    config: &Config,
+    live: &LiveConfig,
     signals: &mut ServiceSignals,
-) -> Result<Option<Store>, Failure> {
+) -> Result<Option<OpenedStore>, Failure> {
+    let config = live.at_start();
     let plane = &config.acp.control_plane;
-    let cell = match plane.store {
-        StoreKind::Sqlite => None,
-        StoreKind::Postgres => Some(read_cell(&plane.postgres)?),
-    };
+    // Held while the gateway stands by, and released after the local socket is removed: that is in the directory.
+    let lock = HeldLock::default();
+    let (mut cell, mut standby) = (None, None);
+    if plane.store == StoreKind::Postgres {
+        let Cell { address, allow_loss } = read_cell(&plane.postgres)?;
+        let opened = Standby::open(live, address.cell(), state_dir.join(SOCKET)).await?;
+        cell = Some(Cell { address: address.served_at(opened.addresses()), allow_loss });
+        standby = Some(opened);
+    }
     let mut told = None;
     loop {
-        let error = match open_store(state_dir.to_owned(), cell.clone(), config).await {
-            Ok(store) => return Ok(Some(store)),
+        let opening = open_store(state_dir.to_owned(), cell.clone(), Arc::clone(&lock), config);
+        let opened = tokio::select! {
+            biased;
+            // The thread that waits for the server ends with the process.
+            () = signals.next(), if cell.is_some() => return Ok(None),
+            opened = opening => opened,
+        };
+        let error = match opened {
+            Ok(store) => return Ok(Some(OpenedStore { store, standby })),
             Err(error) => error,
         };
         if !error.is_passing_at_start() {
             return Err(open_failure(error, state_dir, cell.is_none()));
+        }
+        if let Some(standby) = &mut standby {
+            standby.note(&error);
         }
         let kind = std::mem::discriminant(&error);
         if told.replace(kind) != Some(kind) {
@@ -97,25 +131,42 @@ fn log_wait(error: &StoreError, state_dir: &Path) {
             hint = "free disk space; the gateway then starts automatically",
             "disk full; startup waits for space"
         ),
-        StoreError::CellTaken { cell, holder } => {
+        StoreError::CellTaken { cell, holder, .. } => {
             tracing::info!(cell, holder, "another gateway serves the cell; this one stands by");
         }
         error => tracing::warn!(%error, "database server out of reach; startup waits for it"),
     }
 }
 
-async fn open_store(dir: PathBuf, cell: Option<Cell>, config: &Config) -> Result<Store, StoreError> {
+/// Opens the store on a thread that nothing waits for when the process ends.
+async fn open_store(
+    dir: PathBuf,
+    cell: Option<Cell>,
+    lock: HeldLock,
+    config: &Config,
+) -> Result<Store, StoreError> {
     let (durability, bounds) = (config.acp.control_plane.durability, group_bounds(config));
+    let state_dir = dir.clone();
     let open = move || {
         #[expect(clippy::disallowed_methods, reason = "the clock of this process starts here")]
         let clock = Clock::start();
         match cell {
             None => Store::open_with(&dir, durability, bounds, clock),
-            Some(cell) => Store::open_cell(&dir, &cell.address, cell.allow_loss, bounds, clock),
+            Some(cell) => {
+                let mut held = lock.lock();
+                if held.is_none() {
+                    *held = Some(StateLock::take(&dir)?);
+                }
+                Store::open_locked_cell(&mut held, &dir, &cell.address, cell.allow_loss, bounds, clock)
+            }
         }
     };
-    let opened = tokio::task::spawn_blocking(open).await;
-    opened.unwrap_or(Err(StoreError::Panicked { name: "open" }))
+    let (sender, opened) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("store-open".to_owned());
+    // Nobody listens after a signal.
+    let spawned = thread.spawn(move || drop(sender.send(open())));
+    spawned.map_err(|error| StoreError::file("start the thread that opens", state_dir, error))?;
+    opened.await.unwrap_or(Err(StoreError::Panicked { name: "open" }))
 }
 
 /// Error for a state directory that cannot be opened. Shown to the person who starts the gateway, not only

@@ -6,7 +6,7 @@ use crate::cli::serve::{LOG_FILE, supervisor_dir};
 use crate::cli::service::unit_of;
 use crate::cli::up::lock::{RunningUp, recorded_socket};
 use crate::cli::up::running_supervisor_pid;
-use acp_core::api::{AccountView, ListenerView, SessionView, StatusView};
+use acp_core::api::{AccountView, ListenerView, STANDING_BY, SessionView, StatusView};
 use acp_core::session::SessionState;
 use acp_shared::codes::Code;
 use serde::Serialize;
@@ -29,8 +29,10 @@ struct StatusOutput {
     state_dir: PathBuf,
     /// Absent if the gateway does not answer.
     gateway: Option<GatewayOutput>,
-    /// Reason why there is no gateway.
+    /// Reason why there is no gateway, or none that serves.
     detail: Option<String>,
+    /// True if a gateway runs that does not serve because another one serves its cell.
+    standing_by: bool,
     supervisor: SupervisorOutput,
     /// Number of sessions by state; closed ones are not counted.
     sessions: BTreeMap<&'static str, usize>,
@@ -76,6 +78,7 @@ pub(crate) async fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
             running(status, &sessions, up, state_dir)
         }
         Some(Err(failure)) => {
+            let stands_by = failure.detail_code.as_deref() == Some(STANDING_BY);
             let detail = match (up, failure.code) {
                 (Some(pid), _) => {
                     format!("`up` runs, pid {pid}, but does not answer: it is starting or ending")
@@ -83,7 +86,7 @@ pub(crate) async fn run(global: &GlobalArgs, out: &mut Out) -> CliResult {
                 (None, Code::GatewayUnavailable) => "not running".to_owned(),
                 (None, _) => failure.message,
             };
-            stopped(detail, state_dir).await
+            StatusOutput { standing_by: stands_by, ..stopped(detail, state_dir).await }
         }
     };
     out.show(&shown, |shown| text(shown, global))?;
@@ -126,6 +129,7 @@ fn running(
             started_by,
         }),
         detail: None,
+        standing_by: false,
         supervisor: SupervisorOutput {
             connected: status.supervisor.connected,
             pid: status.supervisor.pid,
@@ -156,6 +160,7 @@ async fn stopped(detail: String, state_dir: PathBuf) -> StatusOutput {
         state_dir,
         gateway: None,
         detail: Some(detail),
+        standing_by: false,
         supervisor: SupervisorOutput {
             connected: false,
             pid,
@@ -221,7 +226,7 @@ fn text(shown: &StatusOutput, global: &GlobalArgs) -> String {
     lines.push(("state", shown.state_dir.display().to_string()));
     lines.extend(shown.logs.iter().map(|log| ("log", log.clone())));
     let mut text: String = lines.iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect();
-    if shown.gateway.is_none() {
+    if shown.gateway.is_none() && !shown.standing_by {
         text.push_str(&format!("\nStart: {}", global.advise("up -d", None)));
         if shown.supervisor.pid.is_some() {
             text.push_str(&format!("\nEnd the supervisor and its agents: {}", global.advise("down", None)));

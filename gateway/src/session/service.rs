@@ -3,7 +3,7 @@
 
 use acp_core::acpx_contract::NameQuery;
 use acp_core::actor::QuestionAnswer;
-use acp_core::api::{AgentView, StatusView};
+use acp_core::api::{AgentView, OwnerView, StatusView};
 use acp_core::bearer::TokenDigest;
 use acp_core::config::load::LoadedConfig;
 use acp_core::event::EventRow;
@@ -260,6 +260,10 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Returns the state directory; `None` without one.
     fn state_dir(&self) -> Option<&Path> {
         None
+    }
+    /// Returns the gateway that serves the control plane: this one, unless it has lost its database server.
+    fn owner(&self) -> OwnerView {
+        OwnerView { serves: true, ..OwnerView::default() }
     }
     /// Returns the status of the gateway.
     fn status(&self) -> ServiceFuture<'_, StatusView>;

@@ -1,5 +1,6 @@
 //! Errors of the control plane's database.
 
+use acp_core::api::CellOwnerView;
 use acp_core::failure::Failure;
 use acp_core::policy::{ACCOUNT_SESSIONS_MAX, SESSIONS_MAX};
 use acp_core::request::CloseRequest;
@@ -253,6 +254,8 @@ pub enum StoreError {
         cell: String,
         /// Process of the database server, with its client's address, that holds the lock.
         holder: String,
+        /// Owner as it describes itself; `None` until it has, and for a command that uses the cell.
+        owner: Option<Box<CellOwnerView>>,
     },
     /// The state directory has a database file, but the configured store is PostgreSQL.
     #[error(

@@ -116,6 +116,12 @@ impl StateDirLocation {
     }
 }
 
+/// Name of this machine; empty if it is unknown.
+pub(crate) fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
+}
+
 /// Reads this gateway's identity, or creates it on the first start, and increments the epoch.
 ///
 /// # Errors

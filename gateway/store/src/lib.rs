@@ -72,6 +72,7 @@ pub use postgres::PgAddress;
 pub use tx::spawn::SpawnTx;
 pub use writer::{Counts, GroupBounds, Tx};
 
+use acp_core::api::{CellOwnerView, OwnerView};
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
@@ -85,8 +86,8 @@ use parking_lot::Mutex;
 use readers::{ReadPool, ReadSource, Readers};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use writer::{WriteJob, Writer, WriterCounters, WriterMessage};
@@ -116,6 +117,8 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Renews the ownership of a cell.
     owner: Mutex<Option<Owner>>,
+    /// Cell of this gateway, and what its row says about the owner.
+    owner_view: OnceLock<(String, CellOwnerView)>,
 }
 
 /// Times when the store was opened.
@@ -187,6 +190,7 @@ impl StoreParts {
             health,
             thread,
             owner,
+            owner_view: OnceLock::new(),
         };
         (Store { inner: Arc::new(inner) }, writer)
     }
@@ -253,7 +257,23 @@ impl Store {
         bounds: GroupBounds,
         clock: Clock,
     ) -> Result<Self, StoreError> {
-        let mut lock = StateLock::take(dir)?;
+        Self::open_locked_cell(&mut Some(StateLock::take(dir)?), dir, address, allow_loss, bounds, clock)
+    }
+
+    /// Opens the store like [`Store::open_cell`], in a state directory that the caller has locked. The store takes the lock; after
+    /// most errors the caller keeps it.
+    ///
+    /// # Errors
+    /// As [`Store::open_cell`]; [`StoreError::Closed`] without a lock.
+    pub fn open_locked_cell(
+        held: &mut Option<StateLock>,
+        dir: &Path,
+        address: &PgAddress,
+        allow_loss: bool,
+        bounds: GroupBounds,
+        clock: Clock,
+    ) -> Result<Self, StoreError> {
+        let lock = held.as_mut().ok_or(StoreError::Closed)?;
         if move_marks::of_file(dir)?.is_none() {
             open::refuse_file(dir)?;
         }
@@ -265,11 +285,22 @@ impl Store {
         let owner = OwnerId::of(&db, address, allow_loss)?;
         let identity = identity::establish_in_cell(&db, dir, &timeline)?;
         lock.record_cell()?;
+        let view = CellOwnerView {
+            epoch: identity.epoch,
+            since_ms: clock.wall_ms(),
+            host: identity::host_name(),
+            pid: std::process::id(),
+            addresses: address.served_at.to_vec(),
+        };
+        cell::ownership::record(&db, owner, view.clone())?;
         let readers = Readers::new(ReadSource::Cell(address.clone()), ReadPool::Blocking, Arc::default());
         let files = DatabaseFiles::default();
+        let lock = held.take().ok_or(StoreError::Closed)?;
         let parts = StoreParts { dir: dir.to_owned(), identity, db, readers, files, lock, bounds, clock };
         let store = parts.start()?;
         *store.inner.owner.lock() = Some(Owner::start(address, owner, store.inner.health.clone())?);
+        // The store is new: nothing was set before.
+        let _ = store.inner.owner_view.set((address.cell().to_owned(), view));
         Ok(store)
     }
 
@@ -281,6 +312,12 @@ impl Store {
     /// Identity of this gateway: instance id, epoch and start id.
     pub fn identity(&self) -> &GatewayIdentity {
         &self.inner.identity
+    }
+
+    /// Gateway that serves the control plane: this one.
+    pub fn owner(&self) -> OwnerView {
+        let (cell, owner) = self.inner.owner_view.get().cloned().unzip();
+        OwnerView { serves: true, cell, owner }
     }
 
     /// Durable progress of this gateway. The supervisor compares it with its own record.

@@ -46,6 +46,35 @@ pub struct LimitsView {
     pub file_bytes_max: u64,
 }
 
+/// `GET /v1/owner`: the gateway that serves the control plane. At a gateway that does not serve it, status 503 and the members
+/// of an error come with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OwnerView {
+    /// True at the gateway that serves.
+    pub serves: bool,
+    /// Cell of the control plane; absent if it is a file of this gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cell: Option<String>,
+    /// Gateway that serves the cell, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<CellOwnerView>,
+}
+
+/// Gateway that serves a cell, as it describes itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CellOwnerView {
+    /// Number of starts on the cell: each owner has a higher one.
+    pub epoch: u64,
+    /// Time when it took the cell, milliseconds since the Unix epoch.
+    pub since_ms: u64,
+    /// Name of its machine.
+    pub host: String,
+    /// Process id on that machine.
+    pub pid: u32,
+    /// TCP addresses of its API.
+    pub addresses: Vec<String>,
+}
+
 /// `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StatusView {

@@ -15,8 +15,8 @@ use acp_core::api::{
     AcpxSessionView, AgentView, AnswerBody, AuditView, BoundView, CancelBody, CapabilitiesView, CheckView,
     CloseBody, ConsoleBody, DiffView, DirectoriesView, Done, EntriesView, EventsPage, EvidenceView,
     FilesView, HealthView, IdentityView, LeaseView, LogPage, LoginBody, LoginView, NewBody, OptionBody,
-    PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView, SpawnBody,
-    SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
+    OwnerView, PendingPermissionView, PermissionView, PromptBody, ReleaseBody, SessionPatch, SessionView,
+    SpawnBody, SpawnedView, StatusView, TokenBody, TokenCreatedView, TokenView, UnbindBody,
 };
 use acp_core::request::{CancelResult, PromptAccepted, SessionStatus};
 use utoipa::IntoParams;
@@ -68,6 +68,12 @@ pub(super) const OPERATIONS: &[Operation] = &[
         Answer::Json(named::<CapabilitiesView>),
     ),
     get("/v1/health", "health", "Read the health of the gateway", Answer::Json(named::<HealthView>)),
+    get(
+        "/v1/owner",
+        "owner",
+        "Tell that this gateway serves the control plane, and since when; 503 at one that stands by; needs no token",
+        Answer::Json(named::<OwnerView>),
+    ),
     get(
         "/v1/status",
         "status",

@@ -5,7 +5,7 @@ use crate::api::access::{self, tests::listed};
 use crate::api::acp;
 use crate::api::console::{ConsoleApi, router as console_router};
 use crate::api::http::HttpServer;
-use crate::api::listeners::{ListenerStates, Listeners};
+use crate::api::listeners::{BoundSockets, ListenerStates, Listeners};
 use crate::api::sign_in::{self, ConsoleDesk};
 use crate::api::tokens::{self, TokenRegistry};
 use crate::channel::Channels;
@@ -69,9 +69,9 @@ impl Network {
         let serving = tokio::spawn(bound.serve(router.clone(), limits, ending.clone()));
         let (live, states) = (LiveConfig::new(config(text)), ListenerStates::default());
         let http = HttpServer { router, limits };
-        let listeners = Listeners::open(http, live.clone(), registry, metrics.clone(), states.clone(), asked)
-            .await
-            .unwrap();
+        let shown = (metrics.clone(), states.clone());
+        let listeners =
+            Listeners::open(http, live.clone(), registry, shown, BoundSockets::new(), asked).await.unwrap();
         let listening = tokio::spawn(listeners.run(ending.clone()));
         Self { dir, fake, live, metrics, states, store, server: Server { ending, serving }, listening }
     }

@@ -13,9 +13,9 @@ const SCHEMA: &str = include_str!("control_plane.sql");
 const SCHEMA_VERSION: u64 = 11;
 /// Statements that lead from [`SCHEMA_VERSION`] on, one for each version.
 const MIGRATIONS: &[&str] = &[];
-/// Table with one row about the cell: the version of its schema, and until when its owner serves it.
-const CELL_TABLE: &str =
-    "CREATE TABLE IF NOT EXISTS acp_cell (version BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL DEFAULT now())";
+/// Table with one row about the cell: the version of its schema, until when its owner serves it, and who that is.
+const CELL_TABLE: &str = "CREATE TABLE IF NOT EXISTS acp_cell (version BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL DEFAULT now()); \
+    ALTER TABLE acp_cell ADD COLUMN IF NOT EXISTS owner TEXT";
 
 /// Connection of the cell's only writer, and the timeline of its server.
 #[derive(Debug)]

@@ -6,7 +6,9 @@ use crate::db::{Db, ToValue, Value, params};
 use crate::error::StoreError;
 use crate::health::{HealthSender, StoreHealth};
 use crate::postgres::{PgAddress, PgConnection};
+use acp_core::api::CellOwnerView;
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -54,7 +56,43 @@ pub(super) fn take_lock(db: &Db, address: &PgAddress) -> Result<(), StoreError> 
         }
     }
     let holder = holder(db, address)?.unwrap_or_else(|| "another process".to_owned());
-    Err(StoreError::CellTaken { cell: address.cell().to_owned(), holder })
+    let owner = known_owner(db, address)?.map(Box::new);
+    Err(StoreError::CellTaken { cell: address.cell().to_owned(), holder, owner })
+}
+
+/// Owner in the row of the cell.
+#[derive(Debug, Serialize, Deserialize)]
+struct OwnerRecord {
+    /// Process of the server that serves its writer. Another one with the lock is another owner.
+    server_pid: u32,
+    #[serde(flatten)]
+    view: CellOwnerView,
+}
+
+/// Records the owner for gateways that stand by.
+///
+/// # Errors
+/// [`StoreError::Unwritable`]; errors of the server.
+pub(crate) fn record(db: &Db, owner: OwnerId, view: CellOwnerView) -> Result<(), StoreError> {
+    let record = serde_json::to_string(&OwnerRecord { server_pid: owner.pid, view })?;
+    db.run("UPDATE acp_cell SET owner = ?1", params![record]).map(drop)
+}
+
+/// Returns the owner if the present holder of the lock has recorded itself.
+fn known_owner(db: &Db, address: &PgAddress) -> Result<Option<CellOwnerView>, StoreError> {
+    const HOLDER: &str = concat!("SELECT pid FROM pg_catalog.pg_locks WHERE ", is_lock!(), " LIMIT 1");
+    if !is_used(db, address)? {
+        return Ok(None);
+    }
+    // The table of an older version has no such column.
+    let sql =
+        format!("SELECT coalesce(to_jsonb(cell) ->> 'owner', '') FROM {}.acp_cell AS cell", address.schema());
+    let record: Option<String> = db.first(&sql, &[], |row| row.only())?;
+    let record: Option<OwnerRecord> = record.and_then(|text| serde_json::from_str(&text).ok());
+    // Read after the record: a new owner takes the lock first.
+    let holder: Option<u32> =
+        db.first(HOLDER, params![LockNumber::of(&address.schema())], |row| row.only())?;
+    Ok(record.filter(|record| Some(record.server_pid) == holder).map(|record| record.view))
 }
 
 /// Process of the server that holds the lock of the cell.

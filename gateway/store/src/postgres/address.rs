@@ -19,6 +19,8 @@ pub struct PgAddress {
     pub(super) cell: String,
     /// Authorities of the server's certificate.
     pub(super) roots: Arc<RootCertStore>,
+    /// Addresses of the gateway's API.
+    pub(crate) served_at: Arc<[String]>,
 }
 
 impl PgAddress {
@@ -41,7 +43,18 @@ impl PgAddress {
             config.ssl_mode(SslMode::Require);
         }
         let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-        Ok(Self { config: Arc::new(config), cell: cell.to_owned(), roots: Arc::new(roots) })
+        Ok(Self {
+            config: Arc::new(config),
+            cell: cell.to_owned(),
+            roots: Arc::new(roots),
+            served_at: Arc::default(),
+        })
+    }
+
+    /// Sets the TCP addresses of the gateway's API, which gateways that stand by show.
+    #[must_use]
+    pub fn served_at(self, addresses: Vec<String>) -> Self {
+        Self { served_at: addresses.into(), ..self }
     }
 
     /// Requires a certificate of one of these authorities instead of a public one's.

@@ -78,7 +78,7 @@ async fn cell_has_one_owner_until_its_store_is_closed() {
     let key = insert_session(&first, "s").await;
     append(&first, &fence(&first, &key).await.unwrap(), 1).await.unwrap();
     match open(&address, second_dir.path(), true).await {
-        Err(StoreError::CellTaken { cell, holder }) => {
+        Err(StoreError::CellTaken { cell, holder, .. }) => {
             assert_eq!(cell, CELL);
             assert!(holder.starts_with("process "), "{holder}");
         }

@@ -1,15 +1,14 @@
 //! Gateways whose control plane is in a cell: kills of the gateway and of the server, a second gateway that takes over, moves.
 
+use super::{configuration, configure, house, verb};
 use acp_testkit::postgres::Postgres;
 use acp_testkit::processes::is_alive;
 use acp_tests::cli::{RunningCommand, run};
-use acp_tests::house::{AGENT, GATEWAY, House, Plan, scripted};
+use acp_tests::house::{GATEWAY, House};
 use acp_tests::story::{check_answer, check_chunks, check_history, chunks};
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{GATEWAY_DB, World};
-use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Chunks of a long turn, and the bytes of each.
@@ -17,35 +16,6 @@ const CHUNKS: u64 = 300;
 const SIZE: usize = 16;
 /// Longest time from the kill of an owner to the answer of its successor.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
-
-/// Configuration of a gateway with its store in a cell; writes the file with the address.
-fn configuration(world: &World, address: &str, allow_loss: bool) -> String {
-    let file = world.write("address", &format!("{address}\n"));
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    format!(
-        "[acp.control_plane]\nstore = \"postgres\"\n[acp.control_plane.postgres]\naddress_file = \"{}\"\nallow_loss = {allow_loss}",
-        file.display()
-    )
-}
-
-fn configure(world: &World, name: &str, toml: &str) {
-    let _ = world.configure(name, toml, &BTreeMap::from([(AGENT, scripted(world, &[], "ask"))]));
-}
-
-/// Services whose gateway's store is in a database of its own.
-fn house(server: &Postgres, database: &str) -> House {
-    let world = World::new();
-    let toml = configuration(&world, &server.create_database(database), true);
-    let agents = BTreeMap::from([(AGENT, scripted(&world, &[], "ask"))]);
-    Plan::default().gateway(&toml).build_in(world, &agents)
-}
-
-/// Command line of a gateway's verb with its configuration.
-fn verb(house: &House, name: &str, args: &[&str]) -> Command {
-    let mut command = house.world.gateway_verb(name, args);
-    command.arg("--config").arg(house.world.path(&format!("{name}.toml")));
-    command
-}
 
 fn long_prompt() -> String {
     format!("chunks {CHUNKS} size={SIZE} pace_ms=10")
@@ -100,9 +70,10 @@ fn second_gateway_takes_the_cell_over_after_a_kill() {
     let socket = house.socket().to_string_lossy().into_owned();
     let start = ["serve", "--supervisor-socket", &socket];
     let mut second = RunningCommand::start(&mut verb(&house, "second", &start));
-    let lock = house.world.path("second/gateway.lock");
-    until(SOON, "the second gateway stands by", || lock.exists());
-    assert!(!house.world.path("second/gateway.sock").exists(), "it serves nobody");
+    let local = house.world.path("second/gateway.sock");
+    until(SOON, "the second gateway stands by", || local.exists());
+    let refused = house.world.cli("second", &["prompt", &key, "not here"]).error();
+    assert_eq!(refused["detail_code"], "STANDING_BY", "it serves nobody: {refused}");
     check_answer(&house.prompt(&key, "still the first"), ["echo: still the first"]);
 
     let killed = Instant::now();

@@ -1,0 +1,3 @@
+//! Gateways that stand by for a cell.
+
+mod foreign;
