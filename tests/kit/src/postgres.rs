@@ -7,7 +7,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, WaitId, WaitIdOptions, geteuid, pidfd_send_signal, waitid};
 use std::fmt::Display;
 use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -99,6 +101,8 @@ pub struct Postgres {
     programs: Programs,
     dir: TempDir,
     server: Option<Server>,
+    /// Address at which it listens with TLS, too.
+    tls: Option<SocketAddr>,
 }
 
 impl Postgres {
@@ -110,7 +114,7 @@ impl Postgres {
     pub fn start() -> Option<Self> {
         match Programs::find() {
             Ok(programs) => {
-                let mut made = Self { programs, dir: own_dir(), server: None };
+                let mut made = Self { programs, dir: own_dir(), server: None, tls: None };
                 let mut init = made.command("initdb");
                 init.args(["--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync", "--username", USER]);
                 run(init.arg(made.data()));
@@ -128,7 +132,8 @@ impl Postgres {
     /// Address of a database as a URL.
     #[must_use]
     pub fn address_of(&self, database: &str) -> String {
-        format!("postgresql:///{database}?host={}&user={USER}", self.dir.path().display())
+        let port = self.tls.map(|at| format!("&port={}", at.port())).unwrap_or_default();
+        format!("postgresql:///{database}?host={}&user={USER}{port}", self.dir.path().display())
     }
 
     /// Address of the database that each server has.
@@ -169,6 +174,54 @@ impl Postgres {
         must("reload", self.query(&self.address(), "SELECT pg_reload_conf()"));
     }
 
+    /// Restarts the server so that it listens on loopback with TLS, too. Returns the address.
+    ///
+    /// # Panics
+    /// When it cannot.
+    pub fn listen_with_tls(&mut self, certificate: &str, key: &str) -> SocketAddr {
+        // An address of this process alone, so that its free port stays free.
+        let [_, high, middle, low] = std::process::id().to_be_bytes();
+        let own = Ipv4Addr::new(127, high | 64, middle, low | 1);
+        let free = must("find a free port", TcpListener::bind((own, 0)).and_then(|free| free.local_addr()));
+        let access = self.data().join("pg_hba.conf");
+        let text = must("read the server's rules", fs::read_to_string(&access));
+        must("write the server's rules", fs::write(&access, format!("{text}host all all {own}/32 trust\n")));
+        self.write_private("server.key", key);
+        self.tls = Some(free);
+        self.set_certificate(certificate);
+        free
+    }
+
+    /// Replaces the certificate of a server that listens with TLS, and restarts it.
+    ///
+    /// # Panics
+    /// When it does not start.
+    pub fn set_certificate(&mut self, certificate: &str) {
+        self.write_private("server.crt", certificate);
+        self.restart();
+    }
+
+    fn write_private(&self, name: &str, text: &str) {
+        let path = self.data().join(name);
+        must("write a file of the server", fs::write(&path, text));
+        must("make a file private", fs::set_permissions(&path, fs::Permissions::from_mode(0o600)));
+        if geteuid().is_root() {
+            let owned = std::os::unix::fs::chown(&path, Some(FOREIGN_UID), Some(FOREIGN_UID));
+            must("give a file away", owned);
+        }
+    }
+
+    /// Stops all processes of the server with SIGSTOP: it takes connections and answers nothing. They go on when the value is
+    /// dropped, or killed.
+    ///
+    /// # Panics
+    /// When the server does not run.
+    #[must_use]
+    pub fn freeze(&self) -> Frozen {
+        let server = self.server.as_ref().unwrap_or_else(|| panic!("the server does not run"));
+        Frozen { processes: server.stop() }
+    }
+
     /// Kills all processes of the server with SIGKILL.
     ///
     /// # Panics
@@ -196,7 +249,7 @@ impl Postgres {
     /// When the standby does not start or does not follow.
     #[must_use]
     pub fn standby(&self) -> Self {
-        let mut made = Self { programs: self.programs.clone(), dir: own_dir(), server: None };
+        let mut made = Self { programs: self.programs.clone(), dir: own_dir(), server: None, tls: None };
         let name = "standby";
         let mut backup = made.command("pg_basebackup");
         backup.args(["--checkpoint=fast", "--write-recovery-conf", "--no-sync", "--pgdata"]).arg(made.data());
@@ -261,6 +314,10 @@ impl Postgres {
         command.args(["--pdeathsig", "QUIT", "--"]).arg(self.programs.bin.join("postgres"));
         command.arg("-D").arg(self.data()).arg("-k").arg(self.dir.path());
         command.args(SETTINGS.iter().flat_map(|setting| ["-c", setting]));
+        if let Some(at) = self.tls {
+            let (address, port) = (format!("listen_addresses={}", at.ip()), format!("port={}", at.port()));
+            command.args(["-c", &address, "-c", &port, "-c", "ssl=on"]);
+        }
         command.stdout(log).stderr(again);
         let server = self.server.insert(Server::spawn(command));
         let status = self.dir.path().join(DATA).join("postmaster.pid");
@@ -288,6 +345,21 @@ impl Drop for Postgres {
             eprintln!("log of the server:\n{}", self.log());
         } else {
             assert!(has_ended, "the server had to be killed: {}", self.log());
+        }
+    }
+}
+
+/// Server whose processes are stopped. Dropping the value lets them go on.
+#[derive(Debug)]
+pub struct Frozen {
+    processes: Vec<OwnedFd>,
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for process in &self.processes {
+            // One that was killed is no fault.
+            let _ = pidfd_send_signal(process, Signal::CONT);
         }
     }
 }
@@ -341,10 +413,8 @@ impl Server {
         must("wait for the server", self.child.try_wait()).is_some()
     }
 
-    fn kill(mut self) {
-        if self.has_ended() {
-            return;
-        }
+    /// Stops all processes, the first one before the others. Returns them, the first one at last.
+    fn stop(&self) -> Vec<OwnedFd> {
         let pid = self.pid();
         let own = must("open the server's process", sys::open(pid));
         // Stopped, it starts no more processes.
@@ -352,20 +422,30 @@ impl Server {
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         must("wait for the server's stop", waitid(WaitId::PidFd(own.as_fd()), stopped));
         let parent = Some(pid.to_string());
-        let others: Vec<OwnedFd> = processes::children(pid)
-            .into_iter()
-            .filter_map(|child| {
-                let opened = sys::open(child).ok()?;
-                // Opened before: not another process with the same number.
-                (processes::status_field(child, "PPid") == parent).then_some(opened)
-            })
-            .collect();
-        for process in others.iter().chain([&own]) {
+        let others = processes::children(pid).into_iter().filter_map(|child| {
+            let opened = sys::open(child).ok()?;
+            // Opened before: not another process with the same number.
+            (processes::status_field(child, "PPid") == parent).then_some(opened)
+        });
+        let all: Vec<OwnedFd> = others.chain([own]).collect();
+        for process in &all {
+            // One that has ended is no fault.
+            let _ = pidfd_send_signal(process, Signal::STOP);
+        }
+        all
+    }
+
+    fn kill(mut self) {
+        if self.has_ended() {
+            return;
+        }
+        let all = self.stop();
+        for process in &all {
             // One that has ended is no fault.
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
         must("reap the server", self.child.wait());
-        for process in &others {
+        for process in &all[..all.len() - 1] {
             let timeout = must("convert a deadline", DEADLINE.try_into());
             let ended = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&timeout));
             assert_eq!(must("wait for a process of the server", ended), 1, "a process of the server is left");

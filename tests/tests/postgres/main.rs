@@ -7,3 +7,4 @@ mod foreign;
 mod gateway;
 mod schema_text;
 mod statements;
+mod tls;

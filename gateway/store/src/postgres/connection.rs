@@ -127,6 +127,9 @@ impl PgConnection {
         let connected = connected
             .map_err(|_| refused("it does not answer. Is the server overloaded?".to_owned(), true))?;
         let client = connected.map_err(|error: tokio_postgres::Error| {
+            if let Some(fault) = tls::certificate_fault(&error) {
+                return refused(format!("the certificate of the server is refused: {fault}"), false);
+            }
             let cause =
                 std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let why =

@@ -1,0 +1,3 @@
+//! Connections with TLS to a server on loopback.
+
+mod foreign;
