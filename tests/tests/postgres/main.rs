@@ -6,5 +6,8 @@ mod engine;
 mod foreign;
 mod gateway;
 mod schema_text;
+#[expect(dead_code, reason = "the tests of Discord use the rest")]
+#[path = "../discord/stage.rs"]
+mod stage;
 mod statements;
 mod tls;

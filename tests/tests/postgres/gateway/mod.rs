@@ -1,5 +1,6 @@
 //! Gateways whose control plane is in a cell.
 
+mod discord;
 mod foreign;
 mod standby;
 

@@ -1,0 +1,3 @@
+//! Discord at gateways with one cell.
+
+mod foreign;
