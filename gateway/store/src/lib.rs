@@ -279,7 +279,7 @@ impl Store {
         }
         let cell::open::OpenedCell { db, timeline } =
             cell::open::open_writer(address, allow_loss, lock.is_in_cell())?;
-        move_rows::finish_at_start(&db, dir, address)?;
+        move_rows::finish_at_start(&db, dir, lock, address)?;
         // The file of a finished move has another name by now: one that is left was moved elsewhere.
         open::refuse_file(dir)?;
         let owner = OwnerId::of(&db, address, allow_loss)?;

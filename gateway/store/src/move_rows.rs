@@ -110,8 +110,7 @@ pub fn to_cell(dir: &Path, to: MoveCell<'_>, progress: BackupProgress<'_>) -> Re
     let mut owner = None;
     if cell::has_schema(&target, address)? {
         target.transaction(|| cell::create(&target, address))?;
-        if let Some(kept) = finish_to_cell(&target, dir)? {
-            lock.record_cell()?;
+        if let Some(kept) = finish_to_cell(&target, dir, &mut lock)? {
             return Ok(MoveReport {
                 to: shown,
                 dry_run: false,
@@ -148,8 +147,7 @@ pub fn to_cell(dir: &Path, to: MoveCell<'_>, progress: BackupProgress<'_>) -> Re
     }
     move_marks::set(&source, &id, &shown)?;
     source.close()?;
-    let kept = finish_to_cell(&target, dir)?;
-    lock.record_cell()?;
+    let kept = finish_to_cell(&target, dir, &mut lock)?;
     Ok(MoveReport { to: shown, dry_run: false, finished_earlier: false, tables, kept })
 }
 
@@ -248,11 +246,16 @@ pub fn preview(dir: &Path, with: MoveCell<'_>, to_cell: bool) -> Result<MoveRepo
 ///
 /// # Errors
 /// [`StoreError::MoveUnfinished`]; [`StoreError::Moved`]; errors of the server; [`StoreError::File`].
-pub(crate) fn finish_at_start(db: &Db, dir: &Path, address: &PgAddress) -> Result<(), StoreError> {
+pub(crate) fn finish_at_start(
+    db: &Db,
+    dir: &Path,
+    lock: &mut StateLock,
+    address: &PgAddress,
+) -> Result<(), StoreError> {
     if let Some(mark) = move_marks::of(db)? {
         return Err(moved_cell(address, mark.to));
     }
-    if meta::get(db, INCOMING)?.is_some() && finish_to_cell(db, dir)?.is_none() {
+    if meta::get(db, INCOMING)?.is_some() && finish_to_cell(db, dir, lock)?.is_none() {
         return Err(StoreError::MoveUnfinished);
     }
     Ok(())
@@ -265,17 +268,21 @@ fn moved_cell(address: &PgAddress, to: String) -> StoreError {
 
 /// Finishes a move into a cell if the original in `dir` is marked: renames the file, and frees the cell for use. Returns the
 /// path of the file; `None` if the original is not marked with the id in the cell.
-fn finish_to_cell(target: &Db, dir: &Path) -> Result<Option<PathBuf>, StoreError> {
+fn finish_to_cell(target: &Db, dir: &Path, lock: &mut StateLock) -> Result<Option<PathBuf>, StoreError> {
     let Some(id) = meta::get(target, INCOMING)? else { return Ok(None) };
     let (path, aside) = (dir.join(DB_FILE), move_marks::aside(dir, &id));
-    if move_marks::of_file(dir)?.is_some_and(|mark| mark.id == id) {
+    let is_marked = move_marks::of_file(dir)?.is_some_and(|mark| mark.id == id);
+    if !is_marked && !aside.exists() {
+        return Ok(None);
+    }
+    // First: a file that was put aside is not missing.
+    lock.record_cell()?;
+    if is_marked {
         // Empties the log, whose file goes with the last connection.
         open_file_again(&path)?.close()?;
         let renamed = std::fs::rename(&path, &aside);
         renamed.map_err(|error| StoreError::file("rename the original to", &aside, error))?;
         backup::sync_dir(&aside)?;
-    } else if !aside.exists() {
-        return Ok(None);
     }
     target.transaction(|| meta::remove(target, INCOMING))?;
     Ok(Some(aside))

@@ -21,7 +21,7 @@ const SESSION: &str = "INSERT INTO acp_sessions (session_key, backend, agent, mo
 const LOSSES_ENV: &str = "ACP_POSTGRES_LOSSES";
 
 /// Opens the cell at an address with a state directory, as a gateway does.
-pub(super) async fn open(address: &str, dir: &Path, allow_loss: bool) -> Result<Store, StoreError> {
+pub(crate) async fn open(address: &str, dir: &Path, allow_loss: bool) -> Result<Store, StoreError> {
     let address = PgAddress::parse(address, CELL)?;
     let dir = dir.to_owned();
     #[expect(clippy::disallowed_methods, reason = "a test is a process of its own")]

@@ -2,3 +2,5 @@
 
 mod fight;
 mod foreign;
+
+pub(crate) use foreign::open;

@@ -2,6 +2,7 @@
 
 mod discord;
 mod foreign;
+mod moves;
 mod standby;
 
 use acp_testkit::postgres::Postgres;

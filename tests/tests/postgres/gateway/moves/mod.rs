@@ -1,0 +1,3 @@
+//! Moves of a control plane between a file and a cell.
+
+mod foreign;
