@@ -149,6 +149,9 @@ pub(crate) async fn serve(
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ended = serve_until_signal(&service, signals, || on_ready(&socket)).await;
     tracing::info!("gateway stopping");
+    // A server that is hung may never answer what the orderly end waits for.
+    let watched = store.clone();
+    drop(tokio::spawn(async move { wait_for_lost_server(&watched).await }));
     stop.cancel();
     service.manager.stopped().await;
     join_all(tasks).await;

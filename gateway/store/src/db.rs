@@ -242,6 +242,12 @@ impl Db {
         self.postgres().is_none_or(|postgres| !postgres.is_closed())
     }
 
+    /// True if a connection that was idle can run statements: a server may have ended it meanwhile. Blocks for a moment; not for
+    /// an async context.
+    pub fn is_alive(&self) -> bool {
+        self.postgres().is_none_or(PgConnection::is_alive)
+    }
+
     /// True between the beginning and the end of a transaction. An error may have ended it.
     pub fn is_in_transaction(&self) -> bool {
         match &self.engine {

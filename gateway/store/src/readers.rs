@@ -100,7 +100,7 @@ impl Readers {
         let idle = Arc::clone(&self.idle);
         let source = self.source.clone();
         let task = self.run(name, move || {
-            let pooled = idle.lock().pop();
+            let pooled = std::iter::from_fn(|| idle.lock().pop()).find(Db::is_alive);
             let db = pooled.map_or_else(|| source.open(), Ok)?;
             let result = snapshot(&db, name, work);
             if db.is_usable()

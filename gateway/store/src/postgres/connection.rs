@@ -32,6 +32,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(3);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEPALIVES: u32 = 3;
+/// Number of looks at the socket of an idle connection: for its events, and for the tasks that follow from them.
+const LOOKS: u32 = 4;
 /// Settings of each session: no timeout of a role ends a statement that is waited for.
 const SETTINGS: &str = "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; \
     SET idle_session_timeout = 0";
@@ -172,6 +174,18 @@ impl PgConnection {
     /// True after the connection has ended.
     pub(crate) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// True if the connection stands after all that the server has sent was read: its runtime runs only while a call waits.
+    pub(crate) fn is_alive(&self) -> bool {
+        if let Some(runtime) = &self.runtime {
+            runtime.block_on(async {
+                for _ in 0..LOOKS {
+                    tokio::task::yield_now().await;
+                }
+            });
+        }
+        !self.client.is_closed()
     }
 
     /// True between the begin and the end of a transaction, while the connection stands.

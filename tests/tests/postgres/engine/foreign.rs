@@ -6,6 +6,7 @@ use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use acp_store::{GroupBounds, PgAddress, Store, StoreError, StoreHealth, params, sessions};
 use acp_testkit::postgres::Postgres;
+use acp_tests::wait::{SOON, until};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -146,6 +147,56 @@ async fn idle_owner_that_lost_its_lock_gives_up_without_a_write() {
     store.close().await;
     let is_past = format!("SELECT until < now() FROM acp_{CELL}.acp_cell");
     assert_eq!(server.query(&address, &is_past).unwrap(), "t", "a former owner renews nothing");
+}
+
+#[tokio::test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+async fn reader_whose_connection_was_ended_is_replaced() {
+    const READERS: &str = "FROM pg_stat_activity WHERE application_name = 'acp-host main reader'";
+    let Some(server) = Postgres::start() else { return };
+    let (address, state) = (server.create_database("plane"), dir());
+    let store = open(&address, state.path(), true).await.unwrap();
+    let key = insert_session(&store, "s").await;
+    assert_eq!(numbers(&store, &key).await, [0; 0]);
+    let ended = server.query(&address, &format!("SELECT count(pg_terminate_backend(pid)) {READERS}"));
+    assert_ne!(ended.unwrap(), "0");
+    let left = format!("SELECT count(*) {READERS}");
+    until(SOON, "the readers are gone", || server.query(&address, &left).unwrap() == "0");
+    assert_eq!(numbers(&store, &key).await, [0; 0]);
+    assert_eq!(*store.health().borrow(), StoreHealth::Well);
+    store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+async fn commit_that_the_server_ends_while_it_waits_for_a_standby_is_unknown() {
+    const WAITING: &str =
+        "FROM pg_stat_activity WHERE application_name = 'acp-host main' AND wait_event = 'SyncRep'";
+    let Some(server) = Postgres::start() else { return };
+    let (address, state) = (server.create_database("plane"), dir());
+    let standby = server.standby();
+    let store = open(&address, state.path(), false).await.unwrap();
+    let key = insert_session(&store, "s").await;
+    let of_key = fence(&store, &key).await.unwrap();
+    append(&store, &of_key, 1).await.unwrap();
+    let frozen = standby.freeze();
+    let (writing, fence) = (store.clone(), of_key.clone());
+    let commit = tokio::spawn(async move { append(&writing, &fence, 2).await });
+    let waits = format!("SELECT count(*) {WAITING}");
+    until(SOON, "the commit waits", || server.query(&address, &waits).unwrap() == "1");
+    let ended = format!("SELECT count(pg_terminate_backend(pid)) {WAITING}");
+    assert_eq!(server.query(&address, &ended).unwrap(), "1");
+    let commit = commit.await.unwrap();
+    assert!(matches!(commit, Err(StoreError::OutcomeUnknown)), "{commit:?}");
+    assert_eq!(*store.health().borrow(), StoreHealth::Lost);
+    let later = append(&store, &of_key, 2).await;
+    assert!(matches!(later, Err(StoreError::ConnectionLost)), "nothing is tried again: {later:?}");
+    drop(frozen);
+    store.close().await;
+    let next = open(&address, state.path(), false).await.unwrap();
+    let found = numbers(&next, &key).await;
+    assert!(found == [1] || found == [1, 2], "{found:?}");
+    next.close().await;
 }
 
 #[tokio::test]

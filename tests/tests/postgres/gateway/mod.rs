@@ -2,6 +2,7 @@
 
 mod discord;
 mod foreign;
+mod hung;
 mod moves;
 mod standby;
 

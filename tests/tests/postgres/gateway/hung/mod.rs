@@ -1,0 +1,3 @@
+//! Gateways whose server takes connections and answers nothing.
+
+mod foreign;
