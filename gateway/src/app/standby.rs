@@ -35,6 +35,8 @@ pub(crate) struct Standby {
     socket: PathBuf,
     /// Answers at the local socket.
     local: Option<LocalAnswers>,
+    /// True once the local socket was opened, or cannot be.
+    has_tried_local: bool,
 }
 
 /// Answers at the local socket, whose file ends with them.
@@ -71,7 +73,15 @@ impl Standby {
             .with_state(situation.clone());
         let server = HttpServer { router, limits: api_limits(live.at_start()) };
         let listeners = Listeners::open_standby(server.clone(), live.clone()).await?;
-        Ok(Self { cell: cell.to_owned(), situation, server, listeners, socket, local: None })
+        Ok(Self {
+            cell: cell.to_owned(),
+            situation,
+            server,
+            listeners,
+            socket,
+            local: None,
+            has_tried_local: false,
+        })
     }
 
     /// Returns the TCP addresses.
@@ -100,7 +110,9 @@ impl Standby {
             ),
         };
         self.tell(owner, text);
-        if matches!(error, StoreError::CellTaken { .. }) && self.local.is_none() {
+        if matches!(error, StoreError::CellTaken { .. })
+            && !std::mem::replace(&mut self.has_tried_local, true)
+        {
             self.answer_locally();
         }
     }

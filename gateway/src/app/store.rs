@@ -84,6 +84,8 @@ pub(super) async fn wait_for_store(
 ) -> Result<Option<OpenedStore>, Failure> {
     let config = live.at_start();
     let plane = &config.acp.control_plane;
+    // Held while the gateway stands by, and released after the local socket is removed: that is in the directory.
+    let lock = HeldLock::default();
     let (mut cell, mut standby) = (None, None);
     if plane.store == StoreKind::Postgres {
         let Cell { address, allow_loss } = read_cell(&plane.postgres)?;
@@ -91,8 +93,6 @@ pub(super) async fn wait_for_store(
         cell = Some(Cell { address: address.served_at(opened.addresses()), allow_loss });
         standby = Some(opened);
     }
-    // Held while the gateway stands by: the local socket is in the directory.
-    let lock = HeldLock::default();
     let mut told = None;
     loop {
         let opening = open_store(state_dir.to_owned(), cell.clone(), Arc::clone(&lock), config);

@@ -13,7 +13,7 @@ use crate::cli::serve::sibling;
 use crate::cli::up::lock::recorded_socket;
 use crate::runtime::agents::Agents;
 use crate::supervisor::hello_at;
-use acp_core::api::{ConfigView, HealthView, SOCKET, StatusView, StoreView};
+use acp_core::api::{ConfigView, HealthView, SOCKET, STANDING_BY, StatusView, StoreView};
 use acp_core::config::load::LoadedFile;
 use acp_core::config::{ControlPlane, PostgresStore, StoreKind};
 use acp_core::failure::Failure;
@@ -219,6 +219,9 @@ async fn gateway(global: &GlobalArgs, state_dir: &Path) -> (GatewayProbe, Vec<Ch
         Err(_) if !state_dir.join(SOCKET).exists() => {
             let text = "not running: start it with `acp-gateway up`";
             return (GatewayProbe::Nothing, vec![noted(name, text)]);
+        }
+        Err(failure) if failure.detail_code.as_deref() == Some(STANDING_BY) => {
+            return (GatewayProbe::Nothing, vec![noted(name, failure.message)]);
         }
         Err(failure) => return (GatewayProbe::Nothing, refused(failure)),
     };

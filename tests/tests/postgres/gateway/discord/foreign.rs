@@ -13,14 +13,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 const SECOND: &str = "second";
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 2;
 /// Messages of a round in the thread without a long turn: before the kill, and after it.
 const BEFORE: usize = 4;
 const AFTER: usize = 3;
 
 /// Script of a turn that lasts longer than the owner.
 fn long(round: usize) -> String {
-    format!("say begun {round}\nsleep 1500\nsay -ended")
+    format!("say begun {round}\nsleep 1000\nsay -ended")
 }
 
 /// Posts messages of short turns in a thread, and returns their texts.
@@ -63,7 +63,7 @@ fn messages_are_answered_once_across_take_overs() {
         prompts.extend(say_quick(&stage, quick, round, 0..BEFORE));
         // Another moment in each round: none, some or most are answered.
         let before = of_quick.len();
-        until(SOON, "some are answered", || stage.finals(quick).len() >= before + round);
+        until(SOON, "some are answered", || stage.finals(quick).len() >= before + 2 * round);
         match owner.replace(standby) {
             None => stage.house.kill_gateway(),
             Some(owner) => owner.kill9(),

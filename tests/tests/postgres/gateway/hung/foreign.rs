@@ -45,6 +45,7 @@ fn signal_ends_a_gateway_whose_server_is_hung() {
     until(LONG, "the gateway ends", || !acp_testkit::processes::is_alive(pid));
     println!("from SIGTERM to the end of a gateway whose server is hung: {:?}", began.elapsed());
     assert!(began.elapsed() < GATEWAY_ENDS, "{:?}", began.elapsed());
+    assert!(house.gateway_log().contains("ownership of the cell given up"), "one deadline for all renewals");
     house.kill_gateway();
     client.kill9();
     drop(frozen);

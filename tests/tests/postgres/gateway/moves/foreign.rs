@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Killed moves of one run in each direction.
-const KILLS: u64 = 5;
+const KILLS: u64 = 3;
 const KILLS_ENV: &str = "ACP_MOVE_KILLS";
 /// Tables whose rows are counted in both.
 const TABLES: [&str; 4] = ["acp_sessions", "acp_runs", "acp_events", "acp_idempotency"];

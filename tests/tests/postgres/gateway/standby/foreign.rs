@@ -86,6 +86,10 @@ fn balancer_sees_one_owner_before_during_and_after_a_take_over() {
     assert_eq!(shown["standing_by"], true, "{shown}");
     assert!(text.contains("stands by for the cell main") && text.contains(&first_at.to_string()), "{text}");
 
+    let checks = run(&mut verb(&house, SECOND, &["doctor"]), LONG).lines().swap_remove(0);
+    let found = checks.as_array().unwrap().iter().find(|check| check["name"] == "gateway").unwrap();
+    assert_eq!(found["verdict"], "note", "standing by is no fault: {found}");
+
     // No moment in which the second refuses a connection: its sockets are handed over.
     house.kill_gateway();
     let mut refused = 0;
