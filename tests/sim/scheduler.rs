@@ -329,7 +329,7 @@ impl<'a> SimScheduler<'a> {
         }
         for (id, lease) in &self.host.leases {
             // The bug is in an end with unsent words alone.
-            let kills_unsent = self.plant == Some(SeededBug::DeadLeaseNotDrained) && !self.calm;
+            let kills_unsent = self.plant == Some(SeededBug::DeadLeaseNotDrained);
             if self.host.has_news(*id) {
                 add(if kills_unsent && lease.has_unsent_words() { 1 } else { 30 }, NextEvent::Tell(*id));
             }
