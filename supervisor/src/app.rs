@@ -269,7 +269,7 @@ impl SupervisorParts {
         let socket = file(&socket, Socket::open(socket.clone(), &context.config, &self.policy))?;
         let listener = file(&socket.path, socket.listener.descriptor())?;
         let remote_listener = match &self.remote {
-            Some(remote) => Some(remote.bind().await?),
+            Some(remote) => remote.bind_at_start().await?,
             None => None,
         };
         let inheritable = InheritableResources { lock: lock.into(), listener, to_remove: socket.to_remove() };

@@ -32,7 +32,7 @@ const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
 const ADMIN: &str = "supervisor/tests/real/admin.rs";
 const CRASH: &str = "supervisor/tests/real/crash.rs";
 const RETENTION: &str = "gateway/src/ops/retention.rs";
-const METRICS: [(&str, &str); 72] = [
+const METRICS: [(&str, &str); 75] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_journal_pruned_rows", RETENTION),
     ("acp_journal_last_prune_timestamp_seconds", RETENTION),

@@ -3,6 +3,7 @@
 use super::text;
 use crate::app::AppError;
 use crate::app::environment::StartupError;
+use crate::server::remote::RemoteError;
 use crate::store::StoreError;
 use acp_shared::conn::ConnError;
 use acp_shared::ids::LeaseId;
@@ -132,7 +133,10 @@ impl CliError {
             Self::NotClosed(..) | Self::NoAnswer => ("TIMEOUT", FAILED),
             Self::FellBack(_) | Self::Handover(_) => ("UPGRADE_FAILED", FAILED),
             Self::Ended(code) => ("ENDED", *code),
-            Self::Config(_) | Self::App(AppError::Config(_)) => ("CONFIG_INVALID", USAGE),
+            Self::Config(_)
+            | Self::App(AppError::Config(_) | AppError::Remote(RemoteError::Config(_) | RemoteError::Tls(_))) => {
+                ("CONFIG_INVALID", USAGE)
+            }
             Self::App(AppError::Locked { .. }) => ("STATE_DIR_LOCKED", FAILED),
             Self::App(AppError::Startup(StartupError::Containment(_))) => ("RUNG_UNAVAILABLE", USAGE),
             Self::App(AppError::Store(StoreError::Damaged { .. })) => ("STORE_DAMAGED", DAMAGED),

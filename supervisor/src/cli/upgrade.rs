@@ -5,6 +5,7 @@ use crate::app::tenants::tenants;
 use crate::config::Config;
 use crate::owner::handover::dry_run::TrialAnswer;
 use crate::owner::handover::image;
+use crate::server::remote::RemoteAddress;
 use crate::store::Store;
 use acp_shared::conn::ConnError;
 use acp_shared::protocol::{LastUpgrade, Reply, Request};
@@ -98,7 +99,9 @@ pub(super) fn check(args: Vec<OsString>, out: &mut Output) -> Result<(), CliErro
         return Err(CliError::Handover("the arguments do not start `serve`".to_owned()));
     };
     let own_uid = rustix::process::geteuid().as_raw();
-    tenants(&Config::load(config.as_deref())?, own_uid).map_err(crate::app::AppError::from)?;
+    let config = Config::load(config.as_deref())?;
+    tenants(&config, own_uid).map_err(crate::app::AppError::from)?;
+    RemoteAddress::load(&config).map_err(crate::app::AppError::from)?;
     Store::check(&cli.global.state_dir()?).map_err(crate::app::AppError::from)?;
     let proof = serde_json::to_value(TrialAnswer::of(summary)).map_err(std::io::Error::from)?;
     Ok(out.json_line(&proof)?)

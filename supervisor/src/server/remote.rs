@@ -5,12 +5,13 @@ use super::{ACCEPT_PAUSE, HandshakeSlot, HandshakeTable, connection};
 use crate::config::{Config, ConfigError};
 use crate::context::Context;
 use crate::relay::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
+use acp_shared::backoff::Backoff;
 use acp_shared::conn::{AcceptedStream, ConnError, TlsListener};
 use acp_shared::identity::{Holder, Identity};
 use acp_shared::protocol::{HELLO_BYTES_MAX, ToClient, ToSupervisor};
 use acp_shared::report::with_causes;
 use acp_shared::tls::ServerTls;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,8 +20,8 @@ use tokio::time::Instant;
 
 /// User id in the log limit of peers that are not known yet.
 pub(super) const UNKNOWN_UID: u32 = u32::MAX;
-/// Pause between two attempts to listen again after an upgrade.
-const BIND_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses between attempts to listen.
+const BIND_BACKOFF: Backoff = Backoff::new(1_000, 30_000);
 
 /// Reason why gateways on other machines cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -74,16 +75,26 @@ impl RemoteAddress {
         Ok(listener)
     }
 
-    /// Listens as soon as the address is free: an upgraded supervisor must not end because of it.
-    async fn bind_again(&self) -> TlsListener {
+    /// Listens, unless this machine does not have the address yet: at boot, the network may come later than the gateways
+    /// of this machine.
+    pub(crate) async fn bind_at_start(&self) -> Result<Option<TlsListener>, RemoteError> {
+        match self.bind().await {
+            Err(RemoteError::Listen { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => Ok(None),
+            bound => bound.map(Some),
+        }
+    }
+
+    /// Listens as soon as the address can be used: a supervisor that has agents must not end because of it.
+    async fn bind_when_possible(&self) -> TlsListener {
+        let mut backoff = BIND_BACKOFF;
         loop {
             match self.bind().await {
                 Ok(listener) => return listener,
                 Err(error) => {
-                    tracing::error!(error = with_causes(&error), "cannot listen after the upgrade; retrying")
+                    tracing::error!(error = with_causes(&error), "cannot listen yet; retrying")
                 }
             }
-            tokio::time::sleep(BIND_PAUSE).await;
+            tokio::time::sleep(backoff.next_pause()).await;
         }
     }
 }
@@ -101,7 +112,7 @@ fn network_of(address: IpAddr) -> u32 {
 }
 
 /// Accepts connections until the task is aborted. Handshakes have a table of their own: they cannot displace those of
-/// the local socket. `listener` is missing after an upgrade.
+/// the local socket. `listener` is missing after an upgrade, and if the address could not be used at the start.
 pub(crate) async fn serve(
     context: Arc<Context>,
     remote: RemoteAddress,
@@ -110,7 +121,7 @@ pub(crate) async fn serve(
 ) {
     let listener = match listener {
         Some(listener) => listener,
-        None => remote.bind_again().await,
+        None => remote.bind_when_possible().await,
     };
     let waiting = HandshakeTable::default();
     loop {

@@ -163,16 +163,24 @@ fn unusable_settings_refuse_the_start() {
         ("needs tls_cert, tls_key and tls_ca", |r| r.host.config = r.host.config.replace("tls_ca = ", "# ")),
         ("tls_key = ", |r| remove_file(r, "host.key")),
         ("a host is acp://PLANE/host/NAME", |r| r.host.config = r.host.config.replace("/host.", "/cell.")),
-        ("listen = 127.0.0.1:1: ", |r| r.host.config = r.host.config.replace("127.0.0.1:0", "192.0.2.1:1")),
+        ("Address already in use", |r| r.host.config = r.host.config.replace("127.0.0.1:0", &taken())),
         ("invalid socket address", |r| r.host.config = r.host.config.replace("127.0.0.1:0", "here")),
     ];
     for (part, change) in table {
         let mut remote = RemoteHost::prepare("");
         change(&mut remote);
         let output = remote.host.command().output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap().replace("192.0.2.1", "127.0.0.1");
+        let text = String::from_utf8(output.stdout).unwrap();
         assert!(!output.status.success() && text.contains(part), "{part}: {text}");
     }
+}
+
+/// Address of a listener that stays open until the test ends.
+fn taken() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::mem::forget(listener);
+    address
 }
 
 fn remove_file(remote: &mut RemoteHost, name: &str) {
@@ -260,4 +268,19 @@ async fn certificates_of_the_manual_are_served() {
         conn::Endpoint::Tls(TlsEndpoint { address, identity, config: credentials(&files("cell")) });
     let mut client = Start { endpoint, ..remote.gateway() }.connect().await.unwrap();
     assert_eq!(client.leases().await, []);
+}
+
+/// 192.0.2.1 is an address for documentation, which no machine has.
+#[tokio::test]
+async fn missing_address_stops_no_local_gateway() {
+    let mut remote = RemoteHost::prepare("");
+    remote.host.config = remote.host.config.replace("127.0.0.1:0", "192.0.2.1:1");
+    remote.host.start_logged();
+    drop(remote.host.gateway().connect().await);
+    eventually("it tries again", || remote.host.log().matches("cannot listen yet").count() >= 2);
+    // A program that could not start with this configuration does not take over.
+    remove_file(&mut remote, "host.key");
+    let refused = remote.host.cli(&["upgrade", "--json"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    drop(remote.host.gateway().connect().await);
 }
