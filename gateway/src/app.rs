@@ -99,6 +99,7 @@ pub(crate) async fn serve(
     let config = live.at_start();
     let opened = wait_for_store(&settings.state_dir, &live, &mut signals).await?;
     let Some(OpenedStore { store, mut standby }) = opened else { return Ok(()) };
+    store.begin_admissions(hosts::names(config)).await?;
     let clock = store.clock();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
@@ -299,13 +300,13 @@ async fn refuse_to_serve(
     stays_refused: bool,
     signals: &mut ServiceSignals,
 ) -> Option<Result<(), Failure>> {
-    let (store, supervisor) = (&service.store, &service.hosts.default_host().supervisor);
+    let (store, hosts) = (&service.store, &service.hosts);
     let refusing = async {
-        let failure = rollback::startup_refusal(store, supervisor).await?;
+        let failure = rollback::startup_refusal(store, hosts).await?;
         if !stays_refused {
             return Some(Err(failure));
         }
-        let answered = rollback::answer(api.clone(), supervisor, failure, socket).await;
+        let answered = rollback::answer(api.clone(), hosts, failure, socket).await;
         answered.err().map(|error| Err(io_failure("listen at", socket, &error)))
     };
     tokio::select! {

@@ -89,7 +89,7 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed reaches, with reasons.
-const BEYOND: [(&str, &str); 20] = [
+const BEYOND: [(&str, &str); 21] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is removed while a binding refers to it"),
@@ -105,6 +105,7 @@ const BEYOND: [(&str, &str); 20] = [
     ("inbox_keep", "no simulated user sends a slash command or a click"),
     ("inbox_told", "as before"),
     ("inbox_withdraw", "as before"),
+    ("begin_admissions", "the simulated supervisor refuses no database"),
     ("settle_admission", "the simulated supervisor refuses no database"),
     ("token_add", "the API over the network is not simulated"),
     ("token_revoke", "as before"),

@@ -183,10 +183,10 @@ pub struct PromptRequest {
     pub asked_in: Option<Box<ConversationRef>>,
     /// True to start a new agent conversation first, if the old one cannot be continued.
     pub new_conversation: bool,
-    /// True if the session was found by its name. The key of a repetition then counts in all sessions: the name may
-    /// belong to another one by then.
+    /// Name by which the session was found. The key of a repetition then counts for the name: it may belong to another
+    /// session by then.
     #[serde(skip)]
-    pub is_by_name: bool,
+    pub found_by: Option<String>,
     /// Run of another session whose completion the prompt tells.
     #[serde(skip)]
     pub completion_of: Option<RunId>,

@@ -47,7 +47,8 @@ pub fn scope_of_setting(setting: &Setting, now: &SessionOptions) -> Scope {
 fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
     match setting {
         Setting::Permission(mode) => scope_of_permission(now.permission, *mode),
-        Setting::Mode(_) | Setting::Defaults | Setting::Voting(_) => Scope::Approve,
+        // Another host may confine agents less.
+        Setting::Mode(_) | Setting::Defaults | Setting::Voting(_) | Setting::Host(_) => Scope::Approve,
         Setting::Config { id, .. } if is_harmless(id, &now.agent) => Scope::Prompt,
         Setting::Model(_)
             if now.agent.model_option().is_none_or(|option| is_harmless(&option.id, &now.agent)) =>
@@ -55,9 +56,7 @@ fn scope_of_change(setting: &Setting, now: &SessionOptions) -> Scope {
             Scope::Prompt
         }
         Setting::Config { .. } | Setting::Model(_) => Scope::Approve,
-        Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) | Setting::Host(_) => {
-            Scope::Prompt
-        }
+        Setting::Cwd(_) | Setting::NonInteractive(_) | Setting::TimeoutS(_) => Scope::Prompt,
     }
 }
 

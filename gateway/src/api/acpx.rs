@@ -72,6 +72,8 @@ pub(crate) async fn prompt(
     headers: HeaderMap,
     JsonBody(body): JsonBody<NamedPromptBody>,
 ) -> Result<Response, ApiError> {
+    let found_by =
+        serde_json::to_string(&(&body.agent, &body.acpx)).map_err(|_| Failure::of(Code::Runtime))?;
     let query = query_of(&api, body.agent, body.acpx, false)?;
     let found = find(&api, caller.clone(), Action::Send, query).await?;
     let session = found.into_iter().next().ok_or_else(|| Failure::of(Code::NoSession).origin("gateway"))?;
@@ -80,7 +82,7 @@ pub(crate) async fn prompt(
         visible_session(api.service.as_ref(), &caller, &key, Action::History).await?;
     }
     let request = sessions::prompt_request(&api, &key, caller, body.prompt).await?;
-    let request = PromptRequest { is_by_name: true, ..request };
+    let request = PromptRequest { found_by: Some(found_by), ..request };
     let accepted = api.service.prompt(&key, request, once).await?;
     let view = NamedPromptView { session, accepted };
     if cursor::accepts_stream(&headers) {

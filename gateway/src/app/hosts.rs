@@ -1,13 +1,13 @@
 //! Connects to the supervisors of all hosts.
 
 use super::StartOptions;
-use super::rollback::{self, Admissions};
+use super::rollback;
 use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::runtime::hosts::{Host, Hosts};
 use crate::supervisor::{SupervisorClient, gateway_role, hello};
 use acp_core::config::remote::LOCAL;
-use acp_core::config::{HostConfig, RemoteConfig};
+use acp_core::config::{Config, HostConfig, RemoteConfig};
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Endpoint, TlsEndpoint};
@@ -16,6 +16,12 @@ use acp_shared::tls::ClientTls;
 use acp_store::Store;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
+
+/// Returns the names of all hosts.
+pub(super) fn names(config: &Config) -> Vec<String> {
+    let local = config.supervisor.enabled.then(|| LOCAL.to_owned());
+    local.into_iter().chain(config.remote.hosts.keys().cloned()).collect()
+}
 
 /// Connects to the supervisor of this machine, unless it is disabled, and to those of `remote.hosts`. `agents` are the agents
 /// of this machine.
@@ -30,10 +36,8 @@ pub(super) fn connect(
     stop: &CancellationToken,
 ) -> Result<Hosts, Failure> {
     let config = live.at_start();
-    let names = config.supervisor.enabled.then_some(LOCAL).into_iter();
-    let admissions = Admissions::of(names.chain(config.remote.hosts.keys().map(String::as_str)));
     let start = |name: &str, endpoint: Endpoint| {
-        let progress = rollback::progress(store, name, Arc::clone(&admissions));
+        let progress = rollback::progress(store, name);
         let secret = match endpoint {
             Endpoint::Socket(_) => Some(settings.supervisor_secret.clone()),
             Endpoint::Tls(_) => None,

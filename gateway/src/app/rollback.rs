@@ -5,8 +5,8 @@
 use crate::api::extract::ApiError;
 use crate::api::socket::ApiListener;
 use crate::api::{Api, sessions};
-use crate::runtime::hosts::Hosts;
-use crate::supervisor::{DurableProgress, SupervisorClient, SupervisorStatus};
+use crate::runtime::hosts::{Host, Hosts};
+use crate::supervisor::{DurableProgress, SupervisorStatus};
 use acp_core::failure::Failure;
 use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
@@ -17,11 +17,8 @@ use acp_store::{Store, StoreError};
 use axum::Router;
 use axum::routing::get;
 use futures_util::future::BoxFuture;
-use futures_util::future::select_all;
-use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use futures_util::future::{join_all, select_all};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum wait of a start for the supervisor's first response; then the gateway serves without it.
@@ -29,17 +26,23 @@ const FIRST_ANSWER: Duration = Duration::from_secs(2);
 /// Detail code of the failure.
 pub(crate) const ROLLED_BACK: &str = "ROLLED_BACK";
 
+/// Refusal of this gateway as rolled back by the supervisor of a host.
+pub(crate) struct HostRefusal {
+    host: String,
+    rollback: Rollback,
+}
+
 /// Waits until the supervisor of a host refuses this gateway as rolled back, and returns the refusal.
-pub(crate) async fn wait_for_refusal(hosts: &Hosts) -> Rollback {
-    let waits = hosts.iter().map(|host| Box::pin(refusal_of(&host.supervisor)));
+pub(crate) async fn wait_for_refusal(hosts: &Hosts) -> HostRefusal {
+    let waits = hosts.iter().map(|host| Box::pin(refusal_of(host)));
     select_all(waits).await.0
 }
 
-async fn refusal_of(supervisor: &SupervisorClient) -> Rollback {
-    let mut status = supervisor.status();
+async fn refusal_of(host: &Host) -> HostRefusal {
+    let mut status = host.supervisor.status();
     loop {
         if let SupervisorStatus::RolledBack(rollback) = &*status.borrow_and_update() {
-            return (**rollback).clone();
+            return HostRefusal { host: host.name.to_string(), rollback: (**rollback).clone() };
         }
         if status.changed().await.is_err() {
             std::future::pending::<()>().await;
@@ -48,12 +51,13 @@ async fn refusal_of(supervisor: &SupervisorClient) -> Rollback {
 }
 
 /// Returns the error for users if the start of a gateway is refused because its database was rolled back.
-/// While the supervisor does not answer, an earlier refusal of this database still applies.
-pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient) -> Option<Failure> {
-    if let Some(rollback) = first_refusal(supervisor).await {
-        return Some(note(store, &rollback).await);
+/// While a supervisor does not answer, an earlier refusal of this database still applies.
+pub(crate) async fn startup_refusal(store: &Store, hosts: &Hosts) -> Option<Failure> {
+    let answers = join_all(hosts.iter().map(first_refusal)).await;
+    if let Some(refusal) = answers.into_iter().flatten().next() {
+        return Some(note(store, &refusal).await);
     }
-    if supervisor.status().borrow().is_up() {
+    if hosts.iter().all(|host| host.supervisor.outage().is_none()) {
         return None;
     }
     let dir = store.dir().to_owned();
@@ -63,13 +67,15 @@ pub(crate) async fn startup_refusal(store: &Store, supervisor: &SupervisorClient
 }
 
 /// Waits for the supervisor's first answer, bounded, and returns it if it is a refusal as rolled back.
-async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
-    let mut status = supervisor.status();
+async fn first_refusal(host: &Host) -> Option<HostRefusal> {
+    let mut status = host.supervisor.status();
     let answered =
         status.wait_for(|status| !matches!(status, SupervisorStatus::Connecting | SupervisorStatus::Busy(_)));
     match tokio::time::timeout(FIRST_ANSWER, answered).await {
         Ok(Ok(status)) => match &*status {
-            SupervisorStatus::RolledBack(rollback) => Some((**rollback).clone()),
+            SupervisorStatus::RolledBack(rollback) => {
+                Some(HostRefusal { host: host.name.to_string(), rollback: (**rollback).clone() })
+            }
             _ => None,
         },
         Ok(Err(_)) | Err(_) => None,
@@ -77,9 +83,10 @@ async fn first_refusal(supervisor: &SupervisorClient) -> Option<Rollback> {
 }
 
 /// Writes the refusal to the state directory and the log, and returns it as an error for people.
-pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
+pub(crate) async fn note(store: &Store, refusal: &HostRefusal) -> Failure {
+    let HostRefusal { host, rollback } = refusal;
     let GatewayIdentity { epoch, start_id, .. } = *store.identity();
-    let event_id = store.marks().await.map_or(0, |marks| marks.event_id);
+    let event_id = store.marks(host).await.map_or(0, |marks| marks.event_id);
     let note = RollbackRecord {
         epoch,
         start_id: Some(start_id),
@@ -88,6 +95,7 @@ pub(crate) async fn note(store: &Store, rollback: &Rollback) -> Failure {
         known_event_id: rollback.event_id,
         agents: rollback.agents,
         kept_until_ms: rollback.kept_until_ms,
+        host: Some(host.clone()),
     };
     let dir = store.dir().to_owned();
     let (kept, text) =
@@ -124,25 +132,23 @@ fn refusal_message(note: &RollbackRecord, reason: &str) -> String {
     )
 }
 
-/// Answers each API request with `failure` until the supervisor admits this gateway or the gateway stops.
+/// Answers each API request with `failure` until all supervisors admit this gateway or the gateway stops.
 ///
 /// # Errors
 /// The socket cannot be bound.
-pub(crate) async fn answer(
-    api: Api,
-    supervisor: &SupervisorClient,
-    failure: Failure,
-    socket: &Path,
-) -> std::io::Result<()> {
+pub(crate) async fn answer(api: Api, hosts: &Hosts, failure: Failure, socket: &Path) -> std::io::Result<()> {
     let (ending, limits) = (api.ending.child_token(), api.limits);
     let routes = Router::new()
         .route("/v1/status", get(sessions::status))
         .fallback(move || std::future::ready(ApiError::from(failure.clone())))
         .with_state(api);
     let serving = tokio::spawn(ApiListener::bind(socket)?.serve(routes, limits, ending.clone()));
-    let mut status = supervisor.status();
+    let admitted = join_all(hosts.iter().map(|host| {
+        let mut status = host.supervisor.status();
+        async move { drop(status.wait_for(SupervisorStatus::is_up).await) }
+    }));
     tokio::select! {
-        _ = status.wait_for(SupervisorStatus::is_up) => {}
+        _ = admitted => {}
         () = ending.cancelled() => {}
     }
     ending.cancel();
@@ -150,48 +156,25 @@ pub(crate) async fn answer(
     Ok(())
 }
 
-/// Hosts that have not admitted this start of the gateway yet.
-#[derive(Debug)]
-pub(crate) struct Admissions(Mutex<BTreeSet<String>>);
-
-impl Admissions {
-    /// Creates the set of these hosts.
-    pub(crate) fn of<'a>(names: impl Iterator<Item = &'a str>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(names.map(str::to_owned).collect())))
-    }
-
-    /// Records the admission by a host. Returns true if no other one is missing.
-    fn record(&self, host: &str) -> bool {
-        let mut missing = self.0.lock();
-        missing.remove(host);
-        missing.is_empty()
-    }
-}
-
 /// Progress of the gateway with this store, for the handshakes with one host.
 struct StoreProgress {
     store: Store,
     host: String,
-    admissions: Arc<Admissions>,
 }
 
 /// Returns the progress of a gateway's store for its handshakes with a host.
-pub(crate) fn progress(store: &Store, host: &str, admissions: Arc<Admissions>) -> Box<dyn DurableProgress> {
-    Box::new(StoreProgress { store: store.clone(), host: host.to_owned(), admissions })
+pub(crate) fn progress(store: &Store, host: &str) -> Box<dyn DurableProgress> {
+    Box::new(StoreProgress { store: store.clone(), host: host.to_owned() })
 }
 
 impl DurableProgress for StoreProgress {
     fn marks(&self) -> BoxFuture<'_, Result<Marks, String>> {
         let why = |error: StoreError| format!("the control plane cannot be read: {}", error.whole());
-        Box::pin(async move { self.store.marks().await.map_err(why) })
+        Box::pin(async move { self.store.marks(&self.host).await.map_err(why) })
     }
 
     fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
         let why = |error: StoreError| format!("the control plane cannot be written: {}", error.whole());
-        Box::pin(async move {
-            // The events of this start count from its first admission; an accepted loss holds for every host.
-            let is_by_all = self.admissions.record(&self.host);
-            self.store.settle_admission(is_by_all).await.map_err(why)
-        })
+        Box::pin(async move { self.store.settle_admission(&self.host).await.map_err(why) })
     }
 }

@@ -18,6 +18,7 @@ use crate::cli::service::unit_of;
 use crate::cli::{GlobalArgs, inside, shell_word};
 use crate::runtime::agents::Agents;
 use crate::supervisor::{gateway_role, hello_at};
+use acp_core::config::remote::LOCAL;
 use acp_core::failure::Failure;
 use acp_shared::codes::Code;
 use acp_shared::conn::{Client, ConnError};
@@ -286,7 +287,11 @@ async fn own_hello(socket: &Path, state_dir: &Path) -> Result<(Hello, Marks), Fa
     let opened = tokio::task::spawn_blocking(move || Store::open(&dir, Durability::Full));
     let opened = opened.await.map_err(|error| inside("cannot open the state directory", &error))?;
     let store = opened.map_err(Failure::from)?;
-    let marks = store.marks().await;
+    let marks = async {
+        store.begin_admissions(vec![LOCAL.to_owned()]).await?;
+        store.marks(LOCAL).await
+    };
+    let marks = marks.await;
     store.close().await;
     let marks = marks.map_err(Failure::from)?;
     Ok((hello_at(socket, gateway_role(store.identity())), marks))

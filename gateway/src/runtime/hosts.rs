@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+/// Maximum of the reported grace, in seconds.
+const GRACE_SECONDS_MAX: u64 = 60 * 24 * 3_600;
 /// Interval between two readings of a host's figures.
 const FIGURES_EVERY: Duration = Duration::from_secs(5);
 /// Maximum time after which a host notices that the connection of a gateway is gone, with the end of its agents' process
@@ -65,12 +67,13 @@ struct HostFigures {
 
 impl HostFigures {
     fn of(all: &[Figure]) -> Self {
-        let sum = |name: &str| all.iter().filter(|it| it.name == name).map(|it| it.value).sum();
-        let grace = all.iter().find(|it| it.name == figures::DETACHED_GRACE);
+        let value = |name: &str| all.iter().find(|it| it.name == name).map(|it| it.value);
+        let grace = value(figures::DETACHED_GRACE);
         Self {
-            agents: sum(figures::LIVING),
-            memory_bytes: sum(figures::MEMORY),
-            detached_grace: grace.map(|it| Duration::from_secs(it.value)),
+            agents: value(figures::LIVING).unwrap_or(0),
+            memory_bytes: value(figures::MEMORY).unwrap_or(0),
+            // What another machine reports is not trusted to be small.
+            detached_grace: grace.map(|seconds| Duration::from_secs(seconds.min(GRACE_SECONDS_MAX))),
         }
     }
 }
@@ -140,8 +143,13 @@ impl Hosts {
             LOCAL => "supervisor.enabled = false, and the session is on this machine".to_owned(),
             name => format!("the configuration has no [remote.hosts.{name}]"),
         };
-        let profiles = Arc::clone(&self.first.host.profiles);
-        Host::new(name, String::new(), SupervisorClient::unreachable(why), profiles)
+        // Its backends are needed to read the saved state of an agent.
+        Host {
+            name: name.into(),
+            address: "".into(),
+            supervisor: SupervisorClient::unreachable(why),
+            ..self.first.host.clone()
+        }
     }
 
     /// Chooses the host for a new session.
@@ -153,7 +161,8 @@ impl Hosts {
         let chosen = placement::place(&candidates, requested, &self.labels_of(agent))?;
         // Counted until the next reading, so that spawns at the same time do not all choose the same host.
         if let Some(entry) = self.entries().find(|entry| *entry.host.name == *chosen.name) {
-            entry.figures.lock().agents += 1;
+            let mut figures = entry.figures.lock();
+            figures.agents = figures.agents.saturating_add(1);
         }
         Ok(self.get(&chosen.name))
     }
@@ -182,14 +191,17 @@ impl Hosts {
         }
     }
 
-    /// Returns the time after which a host that is away has ended all agents of this gateway: it promises to do so when it
-    /// hears of no gateway for the grace that it reported. Zero once that time is over; `None` for a host that is connected,
-    /// and for one that did not answer since this gateway started.
+    /// Returns the time after which a host that is away has ended all agents of this gateway: it ends them when it has had no
+    /// connection of the gateway for the time that it reported. Zero once that time is over, and for a host that is no longer
+    /// configured, which the operator has ended; `None` for a host that is connected, and for one that did not answer since
+    /// this gateway started.
     pub(crate) fn agents_end_in(&self, name: &str) -> Option<Duration> {
-        let entry = self.entries().find(|entry| *entry.host.name == *name)?;
+        let Some(entry) = self.entries().find(|entry| *entry.host.name == *name) else {
+            return Some(Duration::ZERO);
+        };
         let away = entry.host.supervisor.away_for()?;
         let grace = entry.figures.lock().detached_grace?;
-        Some((grace + grace / 10 + CUT_NOTICED).saturating_sub(away))
+        Some(grace.saturating_add(grace / 10).saturating_add(CUT_NOTICED).saturating_sub(away))
     }
 
     /// Returns all hosts as candidates.
@@ -199,7 +211,7 @@ impl Hosts {
 
     /// Reads the figures of all hosts again and again, until `stop`. With one host there is nothing to choose.
     pub(crate) async fn read_figures(self: Arc<Self>, stop: CancellationToken) {
-        if self.others.is_empty() {
+        if self.others.is_empty() && *self.first.host.name == *LOCAL {
             return;
         }
         loop {

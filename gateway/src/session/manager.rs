@@ -4,6 +4,7 @@
 
 mod agent_requests;
 mod handle;
+mod host_change;
 mod spawn;
 
 use crate::runtime::hosts::Host;
@@ -24,7 +25,7 @@ pub(crate) use acp_core::request::{
 use acp_core::rows::{ConversationRef, NonInteractive, PermissionMode, SessionOptions, SessionRow};
 use acp_core::session::Ending;
 use acp_core::static_binding::StaticSessionSpec;
-use acp_core::timeouts::{Expiry, format_duration};
+use acp_core::timeouts::Expiry;
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::codes::Code;
 use acp_shared::ids::{GatewayInstanceId, IdempotencyKey, RunId, SessionKey};
@@ -37,11 +38,8 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio_util::task::TaskTracker;
 
-/// Maximum time for the end of an agent's process before its session is moved.
-const MOVE_WAIT: Duration = Duration::from_secs(30);
 /// Scope of the idempotency keys of prompts for sessions found by name. No session has this key.
 const NAMED_PROMPTS: &str = "prompt:by-name";
 
@@ -115,10 +113,15 @@ impl Manager {
         mut request: PromptRequest,
         key: IdempotencyKey,
     ) -> Result<PromptAccepted, Failure> {
-        let mut keyed = keyed("prompt", session, &key, &request);
-        if let Some(keyed) = keyed.as_mut().filter(|_| request.is_by_name) {
-            NAMED_PROMPTS.clone_into(&mut keyed.scope);
-        }
+        let keyed = match &request.found_by {
+            // The name may belong to another session when the prompt is repeated: that is a conflict.
+            Some(name) => Some(IdempotencyRecord {
+                scope: format!("{NAMED_PROMPTS}:{}", fingerprint(name)),
+                key: key.clone(),
+                fingerprint: fingerprint(&(session, &request)),
+            }),
+            None => keyed("prompt", session, &key, &request),
+        };
         let allowed = self.complete_agent_prompt(session, &mut request).await?;
         let allowed = allowed.and(self.deps.live.policy(&PolicyScope::default()).may_prompt());
         let (policy, room) = self.wake_limits(session).await?;
@@ -302,7 +305,14 @@ impl Manager {
         key: IdempotencyKey,
     ) -> Result<SessionStatus, Failure> {
         let keyed = keyed("option", session, &key, &setting);
-        let answered = match self.validate_setting(session, setting.clone()).await {
+        let validated = match &keyed {
+            // A repetition must not end another agent; its stored response needs no check.
+            Some(keyed) if matches!(setting, Setting::Host(_)) && self.is_stored(keyed).await? => {
+                Ok(setting.clone())
+            }
+            _ => self.validate_setting(session, setting.clone()).await,
+        };
+        let answered = match validated {
             Ok(setting) => self.ask(session, ActorCommand::Set(setting), keyed).await,
             Err(refusal) => self.stored_response(&ActorCommand::Set(setting), keyed.as_ref(), refusal).await,
         };
@@ -314,7 +324,7 @@ impl Manager {
         let asked = match setting {
             Setting::Cwd(asked) => asked,
             Setting::Host(host) => {
-                self.release_for_move(session, &host).await?;
+                self.prepare_move(session, &host).await?;
                 return Ok(Setting::Host(host));
             }
             other => return Ok(other),
@@ -332,53 +342,10 @@ impl Manager {
         row.ok_or_else(|| Failure::of(Code::NoSession))
     }
 
-    /// Ends the process of a session's agent before the session is moved to another host, and waits until its supervisor has
-    /// proved that the whole tree is gone.
-    ///
-    /// # Errors
-    /// As [`Manager::release`]; `USAGE` for an unknown host, or one without the agent's labels; `ACP_BACKEND_UNAVAILABLE`
-    /// if the host of the process does not answer.
-    async fn release_for_move(&self, session: &SessionKey, to: &str) -> Result<(), Failure> {
-        let row = self.row(session).await?;
-        self.deps.hosts.check(to, &row.agent)?;
-        if row.options.is_on(to) || row.lease_id.is_none() {
-            return Ok(());
-        }
-        let from = self.deps.hosts.get(row.options.host_name());
-        if let Some(outage) = from.supervisor.outage() {
-            let when = match self.deps.hosts.agents_end_in(&from.name) {
-                // The session's task takes the agent for gone.
-                Some(Duration::ZERO) => return Ok(()),
-                Some(left) => format!(
-                    "Its agents end within {}: move the session then",
-                    format_duration(
-                        u64::try_from(left.as_millis()).unwrap_or(u64::MAX).next_multiple_of(60_000)
-                    )
-                ),
-                None => "Move the session when that host is back, or close it".to_owned(),
-            };
-            let text = format!("The agent's process on {} cannot be ended: {outage}. {when}.", from.name);
-            let failure = Failure::new(Code::BackendUnavailable, text).detail("HOST_AWAY");
-            return Err(failure.origin("gateway").retryable());
-        }
-        let mut changed = self.deps.store.committed();
-        self.release(session, "a move to another host".to_owned(), IdempotencyKey::mint()).await?;
-        let gone = async {
-            while self.row(session).await?.lease_id.is_some() {
-                if changed.changed().await.is_err() {
-                    break;
-                }
-            }
-            Ok(())
-        };
-        tokio::time::timeout(MOVE_WAIT, gone).await.unwrap_or_else(|_| {
-            let text = format!(
-                "The agent's process on {} has not ended within {} s; the session stays there. Try again.",
-                from.name,
-                MOVE_WAIT.as_secs()
-            );
-            Err(Failure::new(Code::Timeout, text).detail("AGENT_RUNS").origin("gateway").retryable())
-        })
+    /// True if a command with this key was executed.
+    async fn is_stored(&self, keyed: &IdempotencyRecord) -> Result<bool, Failure> {
+        let found = self.deps.store.remembered(keyed.scope.clone(), keyed.key.clone()).await;
+        Ok(found.map_err(Failure::from)?.is_some())
     }
 
     /// Returns the stored response of a command that would be refused now but was executed under the same

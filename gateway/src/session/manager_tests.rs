@@ -389,7 +389,6 @@ async fn repeated_command_gets_first_response_despite_changes() {
     drop(world.end().await);
 }
 
-/// B7: concurrent requests with one key make one session and one run.
 /// A name may belong to another session when a client repeats its prompt.
 #[tokio::test]
 async fn repeated_prompt_by_name_has_no_effect_in_another_session() {
@@ -397,17 +396,23 @@ async fn repeated_prompt_by_name_has_no_effect_in_another_session() {
     let first = world.spawn(None).await.unwrap().session_key;
     let other = world.spawn(None).await.unwrap().session_key;
     let once = IdempotencyKey::mint();
-    let by_name = PromptRequest { is_by_name: true, ..prompt_request("hello") };
-    let accepted = world.manager.prompt(&first, by_name.clone(), once.clone()).await.unwrap();
-    let repeated = world.manager.prompt(&other, by_name, once).await.unwrap();
+    let named = |name: &str| PromptRequest { found_by: Some(name.to_owned()), ..prompt_request("hello") };
+    let accepted = world.manager.prompt(&first, named("a"), once.clone()).await.unwrap();
+    let repeated = world.manager.prompt(&first, named("a"), once.clone()).await.unwrap();
     assert_eq!(repeated.run_id, accepted.run_id);
+    let moved = world.manager.prompt(&other, named("a"), once.clone()).await;
+    assert_refused(moved, Code::IdempotencyConflict, &[]);
     let runs = async |key: SessionKey| {
         world.store.read("runs", move |db| acp_store::runs::unfinished(db, &key)).await.unwrap().len()
     };
-    assert_eq!((runs(first).await, runs(other).await), (1, 0));
+    assert_eq!((runs(first.clone()).await, runs(other.clone()).await), (1, 0));
+    // The same key for another name is another prompt.
+    world.manager.prompt(&other, named("b"), once).await.unwrap();
+    assert_eq!((runs(first).await, runs(other).await), (1, 1));
     drop(world.end().await);
 }
 
+/// B7: concurrent requests with one key make one session and one run.
 #[tokio::test]
 async fn concurrent_requests_with_one_key_have_one_effect() {
     let world = world("");

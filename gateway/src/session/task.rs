@@ -48,7 +48,7 @@ const PANICS_MAX: u32 = 5;
 const QUIET_MS: u64 = 60_000;
 
 enum TaskEvent {
-    Command(ActorRequest),
+    Command(Box<ActorRequest>),
     Call(Option<(LeaseId, LeaseEvent)>),
     LookedUp(Result<LookupResults, LookupError>),
     Feed(VecDeque<Notice>),
@@ -269,7 +269,7 @@ impl SessionTask {
             let woken = self.wait().await;
             self.heartbeat.begin();
             let ended = match woken {
-                TaskEvent::Command(request) => self.on_command(request).await.or_else(|| self.end_refused()),
+                TaskEvent::Command(request) => self.on_command(*request).await.or_else(|| self.end_refused()),
                 TaskEvent::LookedUp(found) => self.on_looked_up(found).await.or_else(|| self.end_refused()),
                 TaskEvent::Call(Some((lease_id, news))) => self.on_news(lease_id, news).await,
                 TaskEvent::Call(None) => TaskEnded::No,
@@ -314,7 +314,7 @@ impl SessionTask {
         tokio::select! {
             biased;
             () = self.deps.stop.cancelled() => TaskEvent::Stop,
-            Some(request) = self.queues.urgent.recv() => TaskEvent::Command(request),
+            Some(request) = self.queues.urgent.recv() => TaskEvent::Command(Box::new(request)),
             // An agent with endless output must not delay the deadline for stopping it.
             () = tick => TaskEvent::Tick,
             Ok(()) = self.link.changed() => TaskEvent::Link,
@@ -322,7 +322,7 @@ impl SessionTask {
             Some(done) = self.calls.next(), if !self.calls.is_empty() => TaskEvent::Call(done),
             found = looked_up => TaskEvent::LookedUp(found),
             done = self.executor.next() => TaskEvent::Performed(done),
-            Some(request) = self.queues.mailbox.recv() => TaskEvent::Command(request),
+            Some(request) = self.queues.mailbox.recv() => TaskEvent::Command(Box::new(request)),
             items = news => TaskEvent::Feed(items),
             () = tokio::time::sleep(Duration::from_millis(QUIET_MS)), if quiet => TaskEvent::Quiet,
         }

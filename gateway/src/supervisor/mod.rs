@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 const REQUESTS_MAX: usize = 1024;
 /// Deadline for the response to Hello, in milliseconds.
 const HELLO_MS: u64 = 10_000;
-/// Silence after which the supervisor is pinged, in milliseconds …
+/// Silence in one of both directions after which the supervisor is pinged, in milliseconds …
 const PING_AFTER_MS: u64 = 5_000;
 /// … and further silence after which the connection is given up as hanging, in milliseconds.
 const PONG_TIMEOUT_MS: u64 = 15_000;
@@ -379,7 +379,7 @@ impl ConnectionDriver {
         while self.queue.try_recv().is_ok() {}
         self.set_up(welcome);
         let shared = Arc::clone(&self.shared);
-        let heard = AtomicU64::new(0);
+        let (heard, sent) = (AtomicU64::new(0), AtomicU64::new(0));
         let count = || heard.load(Ordering::Relaxed);
         let ping = Notify::new();
         let PingTimes { ping_after_ms, pong_timeout_ms } = self.ping_times;
@@ -405,6 +405,7 @@ impl ConnectionDriver {
                     () = ping.notified() => Some((PING_ID, Request::Status)),
                 };
                 let Some((id, body)) = next else { return "the gateway is shutting down".to_owned() };
+                sent.fetch_add(1, Ordering::Relaxed);
                 if let Err(error) = sender.feed(&message(epoch, id, body)).await {
                     return describe(&error);
                 }
@@ -419,11 +420,13 @@ impl ConnectionDriver {
             }
         };
         let watch = async {
-            let mut last = count();
+            let (mut last, mut last_sent) = (count(), 0);
             loop {
                 tokio::time::sleep(Duration::from_millis(ping_after_ms)).await;
                 let before = std::mem::replace(&mut last, count());
-                if before != last {
+                let before_sent = std::mem::replace(&mut last_sent, sent.load(Ordering::Relaxed));
+                // A supervisor of another machine closes a connection on which nothing arrives.
+                if before != last && before_sent != last_sent {
                     continue;
                 }
                 ping.notify_one();

@@ -15,7 +15,10 @@ const EPOCH: &str = "gateway_epoch";
 const HOME: &str = "home";
 /// [`CursorEpoch`]; absent after a restore.
 const CURSOR_EPOCH: &str = "cursor_epoch";
+/// Present from an accepted loss to the next start, see [`begin_admissions`].
 const ACCEPTED_LOSS: &str = "accepted_loss";
+/// [`PendingAdmission`], with the name of a host.
+const PENDING_ADMISSION: &str = "pending_admission";
 /// [`UnadmittedStart`]; absent once a supervisor has admitted the start.
 const UNADMITTED: &str = "unadmitted_start";
 
@@ -60,7 +63,7 @@ fn cursor_epoch(db: &Db, boot_id: &str) -> Result<StartId, StoreError> {
 struct UnadmittedStart {
     epoch: u64,
     start_id: StartId,
-    /// Event id that it shows, see [`shown_event_id`].
+    /// Event id of the database at the first start that no supervisor has admitted.
     event_id: u64,
 }
 
@@ -207,31 +210,60 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     })
 }
 
-/// Event id to show in a Hello: that of the database when a start opened it first after the last admission by a
-/// supervisor, or the present one. A database that went back in time may be served without a supervisor for some
-/// starts, and its new rows must not hide the loss.
-///
-/// # Errors
-/// [`StoreError::Unreadable`]; SQLite errors.
-pub fn shown_event_id(db: &Db) -> Result<u64, StoreError> {
+/// What a Hello to a host shows until that host has admitted a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PendingAdmission {
+    /// Event id of the database when a start opened it first after the last admission by the host. A database that went
+    /// back in time may be served without the host for some starts, and its new rows must not hide the loss.
+    pub(crate) event_id: u64,
+    /// True for an accepted loss of which the host does not know.
+    pub(crate) accepts_loss: bool,
+}
+
+fn admission_key(host: &str) -> String {
+    format!("{PENDING_ADMISSION}:{host}")
+}
+
+/// Returns the event id of the database when the first start opened it that no supervisor has admitted, or the present one.
+fn first_unadmitted_event(db: &Db) -> Result<u64, StoreError> {
     unadmitted_start(db)?.map_or_else(|| events::last_id(db), |start| Ok(start.event_id))
 }
 
-/// True while an accepted loss is not yet known to the supervisor.
+/// Begins the admissions of a start by these hosts.
 ///
 /// # Errors
-/// SQLite errors.
-pub fn has_accepted_loss(db: &Db) -> Result<bool, StoreError> {
-    Ok(meta::get(db, ACCEPTED_LOSS)?.is_some())
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub fn begin_admissions(db: &Db, hosts: &[String]) -> Result<(), StoreError> {
+    let shown = first_unadmitted_event(db)?;
+    let accepts_loss = meta::get(db, ACCEPTED_LOSS)?.is_some();
+    for host in hosts {
+        let event_id = match pending_admission(db, host)? {
+            Some(pending) if !accepts_loss => pending.event_id,
+            _ => shown,
+        };
+        let accepts_loss = accepts_loss || pending_admission(db, host)?.is_some_and(|it| it.accepts_loss);
+        let pending = PendingAdmission { event_id, accepts_loss };
+        meta::set(db, &admission_key(host), &serde_json::to_string(&pending)?)?;
+    }
+    meta::remove(db, ACCEPTED_LOSS)
 }
 
-/// Records that a supervisor has admitted this start, or all of them, which then know an accepted loss.
+/// Returns what a Hello to a host shows; `None` once the host has admitted this start.
+///
+/// # Errors
+/// [`StoreError::Unreadable`]; SQLite errors.
+pub(crate) fn pending_admission(db: &Db, host: &str) -> Result<Option<PendingAdmission>, StoreError> {
+    let Some(text) = meta::get(db, &admission_key(host))? else { return Ok(None) };
+    parse(PENDING_ADMISSION, &text, |text| serde_json::from_str(text)).map(Some)
+}
+
+/// Records that a host has admitted this start, and knows an accepted loss.
 ///
 /// # Errors
 /// SQLite errors.
-pub fn settle_admission(db: &Db, is_by_all: bool) -> Result<(), StoreError> {
+pub fn settle_admission(db: &Db, host: &str) -> Result<(), StoreError> {
     meta::remove(db, UNADMITTED)?;
-    if is_by_all { meta::remove(db, ACCEPTED_LOSS) } else { Ok(()) }
+    meta::remove(db, &admission_key(host))
 }
 
 fn epoch(db: &Db) -> Result<u64, StoreError> {
@@ -255,7 +287,7 @@ fn settle(
         None => UnadmittedStart {
             epoch: epoch(db)? + 1,
             start_id: StartId::mint(),
-            event_id: shown_event_id(db)?,
+            event_id: first_unadmitted_event(db)?,
         },
     };
     meta::set(db, INSTANCE_ID, &instance_id.to_string())?;

@@ -325,24 +325,33 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn marks(&self) -> Result<Marks, StoreError> {
-        let start_id = self.inner.identity.start_id;
+    pub async fn marks(&self, host: &str) -> Result<Marks, StoreError> {
+        let (start_id, host) = (self.inner.identity.start_id, host.to_owned());
         self.read("marks", move |db| {
-            let (event_id, offsets) = (identity::shown_event_id(db)?, leases::offsets(db)?);
-            let accepts_loss = identity::has_accepted_loss(db)?;
-            Ok(Marks { start_id, event_id, offsets, accepts_loss })
+            let pending = identity::pending_admission(db, &host)?;
+            let event_id = pending.map_or_else(|| events::last_id(db), |pending| Ok(pending.event_id))?;
+            let accepts_loss = pending.is_some_and(|pending| pending.accepts_loss);
+            Ok(Marks { start_id, event_id, offsets: leases::offsets(db)?, accepts_loss })
         })
         .await
     }
 
-    /// Records that a supervisor has admitted this start, and removes the note about a refusal. An accepted loss ends when
-    /// it is admitted by all.
+    /// Begins the admissions of this start by the supervisors of these hosts. Called before anything is written.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn begin_admissions(&self, hosts: Vec<String>) -> Result<(), StoreError> {
+        self.write("begin_admissions", move |tx| identity::begin_admissions(tx, &hosts)).await
+    }
+
+    /// Records that the supervisor of a host has admitted this start, and removes the note about a refusal.
     ///
     /// # Errors
     /// As [`Store::write`]; [`StoreError::File`].
-    pub async fn settle_admission(&self, is_by_all: bool) -> Result<(), StoreError> {
-        self.write("settle_admission", move |tx| identity::settle_admission(tx, is_by_all)).await?;
-        rollback::remove_record(self.dir())
+    pub async fn settle_admission(&self, host: &str) -> Result<(), StoreError> {
+        let (host, of) = (host.to_owned(), host.to_owned());
+        self.write("settle_admission", move |tx| identity::settle_admission(tx, &of)).await?;
+        rollback::remove_record_of(self.dir(), &host)
     }
 
     /// True if the database is a file of the state directory.

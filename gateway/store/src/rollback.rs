@@ -29,6 +29,9 @@ pub struct RollbackRecord {
     pub agents: u64,
     /// Time until which the supervisor keeps the agents, milliseconds since the Unix epoch.
     pub kept_until_ms: u64,
+    /// Host whose supervisor refused the database. `None` in notes of older versions.
+    #[serde(default)]
+    pub host: Option<String>,
 }
 
 fn path(dir: &Path) -> PathBuf {
@@ -65,6 +68,15 @@ pub fn remove_record(dir: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// Removes the note about a refusal by the supervisor of this host.
+///
+/// # Errors
+/// As [`remove_record`].
+pub(crate) fn remove_record_of(dir: &Path, host: &str) -> Result<(), StoreError> {
+    let is_of_other = read(dir).and_then(|note| note.host).is_some_and(|other| other != host);
+    if is_of_other { Ok(()) } else { remove_record(dir) }
+}
+
 #[cfg(test)]
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -72,6 +84,8 @@ mod tests {
     use crate::identity::GatewayIdentity;
     use crate::offline::accept_loss;
     use crate::{Durability, Store};
+
+    const HOST: &str = "local";
 
     fn refused(start: &GatewayIdentity) -> RollbackRecord {
         let (epoch, start_id) = (start.epoch, Some(start.start_id));
@@ -83,12 +97,14 @@ mod tests {
             known_event_id: 40,
             agents: 1,
             kept_until_ms: 5,
+            host: Some(HOST.to_owned()),
         }
     }
 
     async fn start(dir: &Path) -> (GatewayIdentity, bool) {
         let store = Store::open(dir, Durability::Full).unwrap();
-        let (identity, marks) = (store.identity().clone(), store.marks().await.unwrap());
+        store.begin_admissions(vec![HOST.to_owned()]).await.unwrap();
+        let (identity, marks) = (store.identity().clone(), store.marks(HOST).await.unwrap());
         store.close().await;
         (identity, marks.accepts_loss)
     }
@@ -121,7 +137,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(dir.path(), Durability::Full).unwrap();
         let note = refused(store.identity());
-        store.settle_admission(true).await.unwrap();
+        store.settle_admission(HOST).await.unwrap();
         store.close().await;
         write(dir.path(), &note).unwrap();
         assert_eq!(epoch(dir.path()).await, (2, false));
@@ -152,8 +168,10 @@ mod tests {
         assert_eq!((epoch(dir.path()).await, read(dir.path())), ((10, true), None));
         assert_eq!(epoch(dir.path()).await, (11, true));
         let store = Store::open(dir.path(), Durability::Full).unwrap();
-        store.settle_admission(true).await.unwrap();
-        assert!(!store.marks().await.unwrap().accepts_loss);
+        write(dir.path(), &RollbackRecord { host: Some("other".to_owned()), ..refused(&first) }).unwrap();
+        store.settle_admission(HOST).await.unwrap();
+        assert!(!store.marks(HOST).await.unwrap().accepts_loss);
+        assert!(read(dir.path()).is_some(), "the note is about another host");
         store.close().await;
     }
 }

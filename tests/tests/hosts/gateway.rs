@@ -189,9 +189,12 @@ fn session_moves_to_another_host_and_back() {
     check_turn(&house.prompt(&key, "here"), "end_turn");
     let lease = house.lease(&key);
 
+    // A process that outlives its agent and ignores SIGTERM.
+    check_turn(&house.prompt(&key, "spawn_setsid"), "end_turn");
     let moved = house.verb(&["sessions", "set", &key, "--host", "big1"]);
     assert_eq!(moved["state"], "idle", "{moved}");
-    house.wait_for_lease_end(&lease);
+    assert_eq!(lease.processes(), [], "everything has ended before the session is elsewhere");
+    assert_eq!(house.lease_by_id(lease.id()).state(), "closed");
     assert_eq!(shown(&house, &key)["host"], "big1");
     check_answer(&house.prompt(&key, "say there"), ["there"]);
     let _ = adapter(&house, &host, &key);

@@ -79,6 +79,13 @@ pub(super) fn check(found: &mut KeyProblems, config: &Config) {
     }
     for (name, host) in hosts {
         check_host(found, name, host);
+        let is_same = |other: &HostConfig| {
+            other.address == host.address || (other.identity.is_some() && other.identity == host.identity)
+        };
+        if let Some((other, _)) = hosts.range(..name.clone()).find(|(_, other)| is_same(other)) {
+            let text = format!("is the same machine as remote.hosts.{other}: remove one of them");
+            found.push((owned(&["remote", "hosts", name], &["address"]), text));
+        }
     }
     if !config.supervisor.enabled && hosts.is_empty() {
         let text = "without the supervisor of this machine, agents need a host: add remote.hosts.NAME";
@@ -160,6 +167,10 @@ mod tests {
             (
                 "hosts.a = { address = \"h:1\" }\n[agents.codex]\nhost_labels = [\"gpu\"]",
                 Some("no host in remote.hosts"),
+            ),
+            (
+                "hosts.a = { address = \"h:1\" }\nhosts.b = { address = \"h:1\" }",
+                Some("same machine as remote.hosts.a"),
             ),
             ("[supervisor]\nenabled = false", Some("agents need a host")),
         ] {

@@ -235,6 +235,7 @@ impl SessionTask {
                 Ok(actor) => {
                     self.deps.metrics.blocked_items().clear(&trouble(&self.key));
                     self.actor = actor;
+                    self.recent = None;
                     self.link = self.deps.host.supervisor.status();
                     self.calls = FuturesUnordered::new();
                     self.lookup = None;

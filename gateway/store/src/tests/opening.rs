@@ -140,28 +140,33 @@ async fn durability_sets_synchronous_pragma() {
     }
 }
 
-/// With several supervisors the first admission settles the start, and an accepted loss holds until the last one.
+/// Each host learns of an accepted loss, and sees the event id from before the starts that it did not admit.
 #[tokio::test]
-async fn accepted_loss_holds_until_all_supervisors_admit() {
+async fn hosts_admit_a_start_one_by_one() {
     let (dir, store) = open();
     insert_session(&store, "s").await;
     store.close().await;
     let db = crate::open::open_writer(dir.path(), Durability::Full).unwrap();
     crate::identity::accept_loss(&db, 1).unwrap();
     db.close().unwrap();
-    let store = Store::open(dir.path(), Durability::Full).unwrap();
-    let (_, fence) = store.claim(session("s").session_key).await.unwrap();
-    store.commit(fence, vec![event(1, None)]).await.unwrap();
+    let hosts = ["local", "big1"].map(str::to_owned).to_vec();
     let mut shown = Vec::new();
-    for is_by_all in [None, Some(false), Some(true)] {
-        if let Some(is_by_all) = is_by_all {
-            store.settle_admission(is_by_all).await.unwrap();
+    for (seq, admitted) in [(1, "local"), (2, "local"), (3, "big1"), (4, "")] {
+        let store = Store::open(dir.path(), Durability::Full).unwrap();
+        store.begin_admissions(hosts.clone()).await.unwrap();
+        let (_, fence) = store.claim(session("s").session_key).await.unwrap();
+        store.commit(fence, vec![event(seq, None)]).await.unwrap();
+        if !admitted.is_empty() {
+            store.settle_admission(admitted).await.unwrap();
         }
-        let marks = store.marks().await.unwrap();
-        shown.push((marks.event_id, marks.accepts_loss));
+        for host in &hosts {
+            let marks = store.marks(host).await.unwrap();
+            shown.push((marks.event_id, marks.accepts_loss));
+        }
+        store.close().await;
     }
-    assert_eq!(shown, [(0, true), (1, true), (1, false)]);
-    store.close().await;
+    let want = [(1, false), (0, true), (2, false), (0, true), (2, false), (3, false), (2, false), (3, false)];
+    assert_eq!(shown, want);
 }
 
 /// A database that is served without a supervisor shows the event of the first such start, whatever is written since.
@@ -172,14 +177,15 @@ async fn shown_event_id_is_from_before_unadmitted_starts() {
     let (mut last, mut shown) = (0, Vec::new());
     for is_admitted in [true, false, false, true, false] {
         if is_admitted {
-            store.settle_admission(true).await.unwrap();
+            store.settle_admission("local").await.unwrap();
         }
         let (_, fence) = store.claim(session("s").session_key).await.unwrap();
         last += 1;
         store.commit(fence, vec![event(last, None)]).await.unwrap();
-        shown.push(store.marks().await.unwrap().event_id);
+        shown.push(store.marks("local").await.unwrap().event_id);
         store.close().await;
         store = Store::open(dir.path(), Durability::Full).unwrap();
+        store.begin_admissions(vec!["local".to_owned()]).await.unwrap();
     }
     assert_eq!(shown, [1, 1, 1, 4, 4]);
     store.close().await;
