@@ -166,6 +166,7 @@ impl Owner {
     /// Exports the supervisor; `None` if that is impossible, and the supervisor continues.
     pub(crate) async fn export(&mut self, events: &mut mpsc::Receiver<Event>) -> Option<ExportedState> {
         self.save_progress(None);
+        self.count_suspension();
         let paused = match self.pause(events).await {
             Ok(paused) if !self.stopping => paused,
             Ok(_) => {
