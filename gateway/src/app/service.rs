@@ -268,14 +268,18 @@ impl Service for GatewayService {
 
     fn leases(&self) -> ServiceFuture<'_, Vec<(String, LeaseInfo)>> {
         Box::pin(async move {
-            let mut all = Vec::new();
+            let (mut all, mut unanswered) = (Vec::new(), None);
             for host in self.connected() {
                 match host.supervisor.call(Request::ListLeases { detail: true }).await {
                     Ok(protocol::Reply::Leases(leases)) => {
                         all.extend(leases.into_iter().map(|lease| (host.name.to_string(), lease)));
                     }
-                    other => return Err(no_answer("The list of leases", other)),
+                    other => unanswered = Some(no_answer("The list of leases", other)),
                 }
+            }
+            // The list has the hosts that answer, unless that is none.
+            if let Some(failure) = unanswered.filter(|_| all.is_empty()) {
+                return Err(failure);
             }
             Ok(all)
         })
@@ -291,6 +295,11 @@ impl Service for GatewayService {
                     Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::LeaseUnknown => {}
                     other => return Err(no_answer("The evidence of a lease", other)),
                 }
+            }
+            if let Some(away) = self.hosts.iter().find(|host| host.supervisor.outage().is_some()) {
+                let text = format!("The lease may be on the host {}, which does not answer.", away.name);
+                let failure = Failure::new(Code::BackendUnavailable, text).detail("HOST_AWAY");
+                return Err(failure.origin("gateway").retryable());
             }
             Ok(None)
         })

@@ -76,7 +76,7 @@ impl MetricsEndpoint {
                 .get_or_create_owned(&vec![("host", host.name.to_string())])
                 .set(i64::from(host.supervisor.outage().is_none()));
         }
-        let connection = self.hosts.default_host().supervisor.status().borrow().generation();
+        let connection = self.hosts.first().supervisor.status().borrow().generation();
         set_total(&now.connections, connection.unwrap_or(0));
         now.connected.set(i64::from(connection.is_some()));
         self.read_supervisor().await;
@@ -93,7 +93,7 @@ impl MetricsEndpoint {
     }
 
     async fn read_supervisor(&self) {
-        let supervisor = &self.hosts.default_host().supervisor;
+        let supervisor = &self.hosts.first().supervisor;
         if !supervisor.has_feature(figures::FEATURE) {
             return;
         }

@@ -113,6 +113,11 @@ impl Hosts {
         self.entries().map(|entry| &entry.host)
     }
 
+    /// Returns the first host: this machine, if its supervisor is used.
+    pub(crate) const fn first(&self) -> &Host {
+        &self.first.host
+    }
+
     /// Returns the host for requests without one: this machine, or without its supervisor the first host that is connected.
     pub(crate) fn default_host(&self) -> &Host {
         let is_local = *self.first.host.name == *LOCAL;

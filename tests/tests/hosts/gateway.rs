@@ -93,7 +93,7 @@ fn session_runs_on_a_host_and_survives_the_gateway() {
     check_turn(&house.prompt(&key, "last"), "end_turn");
     drop(house.verb(&["sessions", "close", &key]));
     until(LONG, "the agent has ended", || house.world.living_lease(&host.socket(), &key).is_none());
-    drop(host);
+    host.end();
     house.end();
 }
 
@@ -132,7 +132,7 @@ fn prompts_wait_while_a_host_is_cut_off() {
     drop((running, waiting));
     drop(house.verb(&["sessions", "close", &key]));
     until(LONG, "the agent has ended", || house.world.living_lease(&host.socket(), &key).is_none());
-    drop(host);
+    host.end();
     house.end();
 }
 
@@ -174,7 +174,8 @@ fn labels_choose_the_host() {
     check_turn(&house.prompt(&key, "after"), "end_turn");
     drop(house.verb(&["sessions", "close", &key]));
     until(LONG, "the agent has ended", || house.world.living_lease(&fast.socket(), &key).is_none());
-    drop((fast, plain));
+    fast.end();
+    plain.end();
     house.end();
 }
 
@@ -207,7 +208,7 @@ fn session_moves_to_another_host_and_back() {
     let (code, text) = refused(&house, &["sessions", "set", &key, "--host", "nowhere"]);
     assert!(code == "USAGE" && text.contains("There is no host \"nowhere\""), "{code} {text}");
     assert_eq!(house.received("session/resume").len(), 2, "the conversation went along");
-    drop(host);
+    host.end();
     house.end();
 }
 
@@ -230,6 +231,6 @@ fn gateway_without_own_supervisor_uses_hosts() {
     drop(verb(&["sessions", "close", key]));
     until(LONG, "the agent has ended", || world.living_lease(&host.socket(), key).is_none());
     assert_eq!(gateway.terminate(LONG), Some(0));
-    drop(host);
+    host.end();
     assert_eq!(world.processes(), [], "no process is left");
 }

@@ -2,7 +2,7 @@
 
 use acp_testkit::certificates::{Authority, CertificateFiles};
 use acp_tests::service::Service;
-use acp_tests::wait::{SOON, eventually};
+use acp_tests::wait::{LONG, SOON, eventually};
 use acp_tests::world::World;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -95,6 +95,12 @@ impl RemoteHost {
     /// Socket of the supervisor, for administrators of the host.
     pub(crate) fn socket(&self) -> PathBuf {
         self.supervisor.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)).socket()
+    }
+
+    /// Ends the supervisor in order, with everything that it runs.
+    pub(crate) fn end(mut self) {
+        let supervisor = self.supervisor.take().unwrap_or_else(|| panic!("{} does not run", self.name));
+        assert_eq!(supervisor.terminate(LONG), Some(0));
     }
 
     /// Kills the supervisor with SIGKILL: its wrappers end all agents.
