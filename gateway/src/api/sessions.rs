@@ -85,7 +85,7 @@ pub(crate) async fn owner(State(api): State<Api>) -> Response {
     if view.serves {
         return Json(view).into_response();
     }
-    let text = "The gateway has lost its database server, and ends.";
+    let text = "The gateway lost its database connection and is shutting down.";
     not_the_owner(view, Failure::new(Code::StoreUnavailable, text).detail("STORE_LOST").origin("gateway"))
 }
 

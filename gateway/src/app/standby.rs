@@ -97,7 +97,7 @@ impl Standby {
                 let owner = owner.as_deref().cloned();
                 let shown = owner.as_ref().map_or_else(|| "another process".to_owned(), describe);
                 let text = format!(
-                    "This gateway stands by for the cell {cell}: {shown} serves it. Use that one; this one serves once it has ended."
+                    "This gateway stands by for the cell {cell}: {shown} serves it. Use that gateway; this one takes over when it ends."
                 );
                 (owner, text)
             }

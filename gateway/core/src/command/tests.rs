@@ -121,6 +121,7 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
         ("/acp set effort high", set("", config("effort", "high"))),
         ("/acp set effort 'very high' x", set("x", config("effort", "very high"))),
         ("/acp set cwd /tmp", set("", Setting::Cwd("/tmp".to_owned()))),
+        ("/acp move big1 x", set("x", Setting::Host("big1".to_owned()))),
         ("/acp set model big", set("", Setting::Model("big".to_owned()))),
         ("/acp cwd '/tmp/a b' x", set("x", Setting::Cwd("/tmp/a b".to_owned()))),
         ("/acp permissions", on("", SessionAction::Permissions)),
@@ -170,7 +171,7 @@ fn valid_inputs() -> Vec<(&'static str, ChatCommand)> {
 
 const BOTH_PLACEMENTS: &str = "--thread and --bind set the same option: use only one of them.";
 
-const INVALID_INPUTS: [(&str, &str); 57] = [
+const INVALID_INPUTS: [(&str, &str); 58] = [
     ("/acp verbosity loud", "\"loud\" is not a verbosity; use full, compact, none or default."),
     ("/acp verbosity full x", "Unexpected argument \"x\": the command takes one value."),
     ("/acp login a b c", "Unexpected argument \"c\": give an agent and a method."),
@@ -211,6 +212,7 @@ const INVALID_INPUTS: [(&str, &str); 57] = [
     ("/acp set-mode", "Missing argument: a mode."),
     ("/acp set a", "Missing argument: an option and a value are required."),
     ("/acp cwd", "Missing argument: a directory."),
+    ("/acp move", "Missing argument: a host."),
     (
         "/acp permissions perhaps",
         "\"perhaps\" is not a permission mode; use ask, approve-reads, approve-all or deny-all.",

@@ -182,6 +182,6 @@ mod tests {
         }
         let text = "[remote.hosts.a]\naddress = \"h:1\"\n";
         let loaded = load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() });
-        assert!(loaded.is_err_and(|error| error.to_string().contains("remote.cert is required")));
+        assert!(loaded.is_err_and(|error| error.to_string().contains("is required by remote.hosts")));
     }
 }

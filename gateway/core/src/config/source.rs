@@ -1,5 +1,6 @@
 //! Schema of the configuration keys, and the origin of each value.
 
+use super::HostConfig;
 use super::channels::{Account, DiscordAccount, Project};
 use crate::config::{AgentConfig, Binding, Config, McpServer, NotifyTarget, mcp};
 use crate::failure::Failure;
@@ -102,6 +103,8 @@ pub fn schema() -> Result<Shape, serde_json::Error> {
     let project = shape(serde_json::to_value(Project::default())?);
     root.replace(&["channels", "discord", "projects"], Shape::List(Box::new(project)));
     root.replace(&["agents"], Shape::Named(Box::new(agent)));
+    let host = shape(serde_json::to_value(HostConfig::default())?);
+    root.replace(&["remote", "hosts"], Shape::Named(Box::new(host)));
     let bot = shape(serde_json::to_value(DiscordAccount::default())?);
     for (channel, account) in [("console", account), ("discord", bot)] {
         root.replace(&["channels", channel, "accounts"], Shape::Named(Box::new(account)));

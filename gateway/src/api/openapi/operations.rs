@@ -72,7 +72,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
     get(
         "/v1/owner",
         "owner",
-        "Tell that this gateway serves the control plane, and since when; 503 at one that stands by; needs no token",
+        "Report which gateway serves the control plane; 503 on one that stands by; needs no token",
         Answer::Json(named::<OwnerView>),
     ),
     get(
