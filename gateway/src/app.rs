@@ -148,22 +148,32 @@ pub(crate) async fn serve(
     }
     tracing::info!(sessions = resumed, state_dir = %settings.state_dir.display(), "gateway started");
     let ended = serve_until_signal(&service, signals, || on_ready(&socket)).await;
+    stop.cancel();
+    end_in_order(&service, &channels, tasks).await;
+    ended
+}
+
+/// Waits for the ends of all parts after their cancellation, and closes the store.
+async fn end_in_order(
+    service: &GatewayService,
+    channels: &[Arc<dyn ChannelAdapter>],
+    tasks: Vec<(&'static str, JoinHandle<()>)>,
+) {
     tracing::info!("gateway stopping");
-    // A server that is hung may never answer what the orderly end waits for.
+    let store = service.store.clone();
+    // A server that is hung may never answer what is waited for here.
     let watched = store.clone();
     drop(tokio::spawn(async move { wait_for_lost_server(&watched).await }));
-    stop.cancel();
     service.manager.stopped().await;
     join_all(tasks).await;
     // Unregistered last: until then a conversation must not look as if its channel were no longer served.
     service.registry.unregister(direct::ID);
     service.registry.unregister(acp_core::runtime::acpx::ID);
-    for channel in &channels {
-        all.unregister(channel);
+    for channel in channels {
+        service.channels.unregister(channel);
     }
     tracing::info!(counts = ?store.counts(), "control plane closed");
     store.close().await;
-    ended
 }
 
 /// Returns the routes of all listeners, with the check of scopes around them.

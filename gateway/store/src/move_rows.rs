@@ -275,7 +275,7 @@ fn finish_to_cell(target: &Db, dir: &Path, lock: &mut StateLock) -> Result<Optio
     if !is_marked && !aside.exists() {
         return Ok(None);
     }
-    // First: a file that was put aside is not missing.
+    // First: a file that was renamed is not missing.
     lock.record_cell()?;
     if is_marked {
         // Empties the log, whose file goes with the last connection.
