@@ -183,7 +183,7 @@ picture: ## Run the demo agent in a thread of the fake Discord, and draw that th
 	ACP_PICTURE="$(CURDIR)/tests/pictures/thread.json" $(CARGO) test --locked -p acp-tests --test discord -- --exact demo::demo_agent_works_in_a_thread
 	tests/pictures/draw.py tests/pictures/thread.json > docs/manual/discord-thread.svg
 
-nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10 losses of a PostgreSQL primary, 80 killed moves to it and back, 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
+nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightly ## Fuzz, build twice and compare, follow the install page in a fresh root and on a booted machine, run Gemini CLI and Mistral Vibe, and run much longer what `make test` runs: soak (ACP_SOAK_SEED=N), 1,000 kills, 50 kills below 20 ACP clients and 500 turns on Discord (ACP_TEST_SEED=N), 10 losses of a PostgreSQL primary, 80 killed moves to it and back, 10 take-overs with Discord, 10,000 seeds of the simulation and 10,000 fresh ones (SIM_FRESH=N)
 	$(CARGO) build --locked --workspace --bins
 	ACP_CHAOS_KILLS=1000 $(CARGO) test --locked -p acp-tests --test chaos -- --nocapture
 	ACP_NORTHBOUND_KILLS=50 $(CARGO) test --locked -p acp-tests --test northbound -- --exact --nocapture chaos::heavy_resumed_clients_hold_exactly_the_journal
@@ -194,6 +194,7 @@ nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightl
 	tests/postgres/install.sh "$(TARGET_DIR)/foreign"
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_POSTGRES_LOSSES=10 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture engine::foreign::loss_of_the_primary_loses_no_acknowledged_row
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_MOVE_KILLS=40 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture gateway::moves::foreign::killed_move_leaves_one_side_and_is_completed_by_a_repetition
+	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_TAKE_OVERS=10 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture gateway::discord::foreign::messages_are_answered_once_across_take_overs
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
 	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked --workspace --test real heavy_soak -- --nocapture
