@@ -5,7 +5,7 @@
 //! are reported, and change the exit code with `--check` only. Nothing here is a test: no figure decides a
 //! suite.
 //!
-//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`; `plane` for
+//! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`, `hosts`; `plane` for
 //! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale` and
 //! `engines` run only if they are named), `--check`.
 
@@ -14,6 +14,7 @@ mod api;
 mod cli;
 mod cost;
 mod discord;
+mod hosts;
 mod house;
 mod latency;
 mod leases;
@@ -35,8 +36,8 @@ use report::Report;
 use std::process::ExitCode;
 
 /// The parts other than those of the control plane ([`plane::PARTS`]).
-const PARTS: [&str; 8] =
-    ["latency", "throughput", "cost", "supervisor", "wrapper", "discord", "northbound", "acpx"];
+const PARTS: [&str; 9] =
+    ["latency", "throughput", "cost", "supervisor", "wrapper", "discord", "northbound", "acpx", "hosts"];
 /// The parts that need a gateway.
 const OF_GATEWAY: [&str; 3] = ["latency", "throughput", "cost"];
 
@@ -94,6 +95,9 @@ fn main() -> ExitCode {
     }
     if wanted.contains(&"acpx") {
         acpx::measure(&mut report);
+    }
+    if wanted.contains(&"hosts") {
+        hosts::measure(&mut report);
     }
     let missed = report.finish();
     if check && missed > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }

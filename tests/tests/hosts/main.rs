@@ -1,4 +1,5 @@
 //! Hosts: agents on other machines, here processes of this one on loopback addresses.
 
 mod gateway;
+#[expect(dead_code, reason = "benchmarks use the rest")]
 mod plane;

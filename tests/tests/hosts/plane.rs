@@ -35,6 +35,12 @@ impl Plane {
         Self { authority, cell }
     }
 
+    /// Certificate and key of the cell, and the CA.
+    pub(crate) fn cell_files(&self) -> [PathBuf; 3] {
+        let CertificateFiles { cert, key, ca } = self.cell.clone();
+        [cert, key, ca]
+    }
+
     /// Starts a host, with this TOML in its supervisor's configuration.
     pub(crate) fn host(&self, world: &World, name: &str, extra: &str) -> RemoteHost {
         let files = self.authority.issue(name, &[&format!("acp://test/host/{name}")]);
