@@ -134,9 +134,9 @@ impl CliError {
             Self::FellBack(_) | Self::Handover(_) => ("UPGRADE_FAILED", FAILED),
             Self::Ended(code) => ("ENDED", *code),
             Self::Config(_)
-            | Self::App(AppError::Config(_) | AppError::Remote(RemoteError::Config(_) | RemoteError::Tls(_))) => {
-                ("CONFIG_INVALID", USAGE)
-            }
+            | Self::App(
+                AppError::Config(_) | AppError::Remote(RemoteError::Config(_) | RemoteError::Tls(_)),
+            ) => ("CONFIG_INVALID", USAGE),
             Self::App(AppError::Locked { .. }) => ("STATE_DIR_LOCKED", FAILED),
             Self::App(AppError::Startup(StartupError::Containment(_))) => ("RUNG_UNAVAILABLE", USAGE),
             Self::App(AppError::Store(StoreError::Damaged { .. })) => ("STORE_DAMAGED", DAMAGED),

@@ -79,7 +79,9 @@ impl RemoteAddress {
     /// of this machine.
     pub(crate) async fn bind_at_start(&self) -> Result<Option<TlsListener>, RemoteError> {
         match self.bind().await {
-            Err(RemoteError::Listen { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => Ok(None),
+            Err(RemoteError::Listen { source, .. }) if source.kind() == ErrorKind::AddrNotAvailable => {
+                Ok(None)
+            }
             bound => bound.map(Some),
         }
     }
