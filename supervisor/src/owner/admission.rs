@@ -5,7 +5,7 @@ use crate::config::size;
 use crate::context::event::Denial;
 use crate::context::wall_ms;
 use crate::core::admission::{
-    Admitted, ClaimedProgress, ClientUser, LiveConnection, admit, home_of, other_user,
+    Admitted, ClaimedProgress, ClientUser, Installation, LiveConnection, admit, home_of, other_user,
 };
 use crate::core::tenant::tenant_of;
 use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
@@ -186,9 +186,21 @@ impl Owner {
             self.make_room_for_gateway(user)?;
         }
         // Also written for a known gateway: the last write may have failed.
-        let (recorded, is_remote) =
-            (self.context.store.record_installation(&installation), user.cell.is_some());
-        let on_record: RecordedFuture = Box::pin(async move {
+        let on_record = self.record(&installation);
+        self.installations.insert(gateway, installation);
+        if user.cell.is_none() {
+            self.absences.remove(&gateway);
+        }
+        self.pending.kept_until_ms.remove(&gateway);
+        self.disconnect_older(client, supersedes);
+        Ok(on_record)
+    }
+
+    /// Writes the record of a gateway.
+    fn record(&self, installation: &Installation) -> RecordedFuture {
+        let (gateway, is_remote) = (installation.gateway, installation.cell().is_some());
+        let recorded = self.context.store.record_installation(installation);
+        Box::pin(async move {
             match recorded.await {
                 Err(why) if is_remote => {
                     let why = format!("the epoch of gateway {gateway} cannot be recorded: {why}");
@@ -196,14 +208,7 @@ impl Owner {
                 }
                 Ok(()) | Err(_) => Ok(()),
             }
-        });
-        self.installations.insert(gateway, installation);
-        if !is_remote {
-            self.absences.remove(&gateway);
-        }
-        self.pending.kept_until_ms.remove(&gateway);
-        self.disconnect_older(client, supersedes);
-        Ok(on_record)
+        })
     }
 
     /// Ends the older connections of a gateway. Superseded ones get a refusal first.
