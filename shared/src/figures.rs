@@ -52,7 +52,8 @@ pub const DISK_FREE: &str = "supervisor_disk_free_bytes";
 /// Size of the disk of the state directory.
 pub const DISK_SIZE: &str = "supervisor_disk_size_bytes";
 
-/// Grace of agents whose gateway is gone: its end is the promise of this host.
+/// Time after which all agents of a gateway have ended that this host hears of no more, from the last message: the promise of
+/// this host. A gateway gets the figure of its own agents.
 pub const DETACHED_GRACE: &str = "supervisor_detached_grace_seconds";
 /// Memory of the machine.
 pub const MEMORY: &str = "supervisor_memory_bytes";
@@ -72,7 +73,7 @@ pub const FIGURES: [(&str, &str); 14] = [
     (UPTIME, "Time since the start of the supervisor"),
     (DISK_FREE, "Free space on the disk of the supervisor's state directory"),
     (DISK_SIZE, "Size of the disk of the supervisor's state directory"),
-    (DETACHED_GRACE, "Time for which agents are kept after their gateway disconnected"),
+    (DETACHED_GRACE, "Time after which the agents of a gateway that is gone have ended"),
     (MEMORY, "Memory of the machine"),
     (LIVING, "Living leases of all gateways"),
 ];

@@ -387,6 +387,14 @@ pub struct Graces {
     pub kill_ms: u64,
 }
 
+impl Graces {
+    /// Returns the time of a whole close, in milliseconds.
+    #[must_use]
+    pub const fn total_ms(&self) -> u64 {
+        self.eof_ms.saturating_add(self.term_ms).saturating_add(self.kill_ms)
+    }
+}
+
 impl Default for Graces {
     fn default() -> Self {
         Self { eof_ms: 2_000, term_ms: 3_000, kill_ms: 5_000 }

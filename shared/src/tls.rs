@@ -1,7 +1,7 @@
 //! Mutual TLS 1.3 between gateways and supervisors: certificates from PEM files, names by their URI
 //! ([`crate::identity`]).
 //!
-//! A name of the domain name system plays no part: a peer is who its certificate says, and the own CA signed it. Sessions
+//! DNS names are ignored; a peer is identified by the URI name of a certificate that the configured CA signed. Sessions
 //! are not resumed, since a resumed one would not look at the certificate again.
 
 use crate::identity::{Identity, SCHEME};
@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use tokio_rustls::rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -26,6 +26,8 @@ use tokio_rustls::rustls::{
 
 /// Maximum size of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
+/// Time after which unchanged files that could not be used are read again: the cause may not have been in them.
+const FAULT_RETRY: Duration = Duration::from_secs(60);
 /// Time far from now, for which no certificate of an installation is valid.
 const FAR: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 
@@ -42,32 +44,47 @@ pub struct TlsError {
     pub fault: String,
 }
 
-/// Identity and time of a file: another one means that the file was replaced or written.
+/// Identity and time of change of a file: another one means that the file was replaced or written, or that its owner or
+/// mode changed.
 type Stamp = (u64, u64, i64, i64, u64);
+/// Stamps of certificate, key and CA.
+type Stamps = [Option<Stamp>; 3];
 
-/// Content of the three files.
+/// Content of the three files, and the configuration of connections that is made of it.
 #[derive(Debug)]
-struct Loaded {
-    stamps: [Option<Stamp>; 3],
+struct Loaded<C> {
+    stamps: Stamps,
     identity: Identity,
     key: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
+    config: Arc<C>,
 }
+
+/// Newest usable content, and the newest unusable files.
+#[derive(Debug)]
+struct Held<C> {
+    loaded: Arc<Loaded<C>>,
+    faulty: Option<(Stamps, Instant)>,
+}
+
+/// Builder of one side's configuration.
+type Build<C> = fn(Arc<CryptoProvider>, Arc<CertifiedKey>, Arc<RootCertStore>) -> Result<C, Error>;
 
 /// Certificate chain, private key and CA of one side, read again when a file changes.
 #[derive(Debug)]
-struct Credentials {
+struct Credentials<C> {
     cert: PathBuf,
     key: PathBuf,
     ca: PathBuf,
     identity: String,
     provider: Arc<CryptoProvider>,
-    loaded: Mutex<Arc<Loaded>>,
+    build: Build<C>,
+    held: Mutex<Held<C>>,
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let meta = std::fs::metadata(path).ok()?;
-    Some((meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.size()))
+    Some((meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec(), meta.size()))
 }
 
 fn wrong(part: &'static str, path: &Path, fault: &dyn Display) -> TlsError {
@@ -132,56 +149,69 @@ pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, 
     }
 }
 
-impl Credentials {
-    fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
+/// Reads the three files: certificate, key and CA.
+fn read_all<C>(
+    provider: &Arc<CryptoProvider>,
+    [cert, key, ca]: [&Path; 3],
+    build: Build<C>,
+) -> Result<Loaded<C>, TlsError> {
+    // Taken before the files are read: a change in between is found at the next connection.
+    let stamps = [cert, key, ca].map(stamp);
+    let chain = certificates("cert", cert)?;
+    let Some(own) = chain.first() else {
+        return Err(wrong("cert", cert, &"the file has no certificate"));
+    };
+    let identity = identity_of(own).map_err(|fault| wrong("cert", cert, &fault))?;
+    let secret = private_key(key)?;
+    let certified = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
+        Error::InconsistentKeys(_) => {
+            wrong("key", key, &format!("is not the key of the certificate {}", cert.display()))
+        }
+        other => wrong("key", key, &other),
+    })?;
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("ca", ca)? {
+        roots.add(certificate).map_err(|error| wrong("ca", ca, &error))?;
+    }
+    let (certified, roots) = (Arc::new(certified), Arc::new(roots));
+    let config = build(Arc::clone(provider), Arc::clone(&certified), Arc::clone(&roots))
+        .map_err(|error| wrong("ca", ca, &error))?;
+    Ok(Loaded { stamps, identity, key: certified, roots, config: Arc::new(config) })
+}
+
+impl<C> Credentials<C> {
+    fn load(cert: &Path, key: &Path, ca: &Path, build: Build<C>) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
-        let loaded = Self::read(&provider, cert, key, ca)?;
+        let loaded = Arc::new(read_all(&provider, [cert, key, ca], build)?);
         Ok(Self {
             cert: cert.to_owned(),
             key: key.to_owned(),
             ca: ca.to_owned(),
             identity: loaded.identity.to_string(),
             provider,
-            loaded: Mutex::new(Arc::new(loaded)),
+            build,
+            held: Mutex::new(Held { loaded, faulty: None }),
         })
     }
 
-    fn read(provider: &CryptoProvider, cert: &Path, key: &Path, ca: &Path) -> Result<Loaded, TlsError> {
-        // Taken before the files are read: a change in between is found at the next connection.
-        let stamps = [cert, key, ca].map(stamp);
-        let chain = certificates("cert", cert)?;
-        let Some(own) = chain.first() else {
-            return Err(wrong("cert", cert, &"the file has no certificate"));
-        };
-        let identity = identity_of(own).map_err(|fault| wrong("cert", cert, &fault))?;
-        let secret = private_key(key)?;
-        let certified = CertifiedKey::from_der(chain, secret, provider).map_err(|error| match error {
-            Error::InconsistentKeys(_) => {
-                wrong("key", key, &format!("is not the key of the certificate {}", cert.display()))
-            }
-            other => wrong("key", key, &other),
-        })?;
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates("ca", ca)? {
-            roots.add(certificate).map_err(|error| wrong("ca", ca, &error))?;
-        }
-        Ok(Loaded { stamps, identity, key: Arc::new(certified), roots: Arc::new(roots) })
-    }
-
     /// Returns the content of the files as they are now. Files that are wrong, or that name somebody else, do not take
-    /// the place of the earlier content: a certificate and its key may be written one after the other.
-    fn current(&self) -> Arc<Loaded> {
-        let stamps = [&self.cert, &self.key, &self.ca].map(|path| stamp(path));
-        let held = Arc::clone(&self.loaded.lock());
-        if held.stamps == stamps {
-            return held;
+    /// the place of the earlier content: a certificate and its key may be written one after the other. They are read
+    /// again, and their fault is logged again, when one of them changes, and at most every [`FAULT_RETRY`] otherwise.
+    fn current(&self) -> Arc<Loaded<C>> {
+        let files = [&*self.cert, &*self.key, &*self.ca];
+        let stamps = files.map(stamp);
+        // Held while the files are read, so that concurrent handshakes read and log once.
+        let mut held = self.held.lock();
+        let is_known_fault =
+            held.faulty.is_some_and(|(faulty, at)| faulty == stamps && at.elapsed() < FAULT_RETRY);
+        if held.loaded.stamps == stamps || is_known_fault {
+            return Arc::clone(&held.loaded);
         }
-        let fault = match Self::read(&self.provider, &self.cert, &self.key, &self.ca) {
-            Ok(new) if new.identity == held.identity => {
-                let new = Arc::new(new);
-                *self.loaded.lock() = Arc::clone(&new);
-                tracing::info!(cert = %self.cert.display(), identity = self.identity, "certificate read again");
-                return new;
+        let fault = match read_all(&self.provider, files, self.build) {
+            Ok(new) if new.identity == held.loaded.identity => {
+                *held = Held { loaded: Arc::new(new), faulty: None };
+                tracing::info!(cert = %self.cert.display(), identity = self.identity, "certificate reloaded");
+                return Arc::clone(&held.loaded);
             }
             Ok(new) => {
                 let fault = format!(
@@ -192,8 +222,9 @@ impl Credentials {
             }
             Err(fault) => fault,
         };
+        held.faulty = Some((stamps, Instant::now()));
         tracing::warn!(%fault, "changed certificate not used");
-        held
+        Arc::clone(&held.loaded)
     }
 
     /// Checks that the own certificate is signed by the CA and valid for this time.
@@ -230,9 +261,42 @@ fn verify(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, at, algorithms)
 }
 
+fn client_config(
+    provider: Arc<CryptoProvider>,
+    key: Arc<CertifiedKey>,
+    roots: Arc<RootCertStore>,
+) -> Result<ClientConfig, Error> {
+    let verifier = HostVerifier { roots, provider: Arc::clone(&provider) };
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    Ok(config)
+}
+
+fn server_config(
+    provider: Arc<CryptoProvider>,
+    key: Arc<CertifiedKey>,
+    roots: Arc<RootCertStore>,
+) -> Result<ServerConfig, Error> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
+        .build()
+        .map_err(|error| Error::General(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
 /// Credentials of a gateway, for connections to supervisors.
 #[derive(Debug)]
-pub struct ClientTls(Credentials);
+pub struct ClientTls(Credentials<ClientConfig>);
 
 impl ClientTls {
     /// Reads certificate chain, private key and CA from PEM files.
@@ -240,7 +304,7 @@ impl ClientTls {
     /// # Errors
     /// A file cannot be used; see [`TlsError`].
     pub fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
-        Credentials::load(cert, key, ca).map(Self)
+        Credentials::load(cert, key, ca, client_config).map(Self)
     }
 
     /// Returns the URI name of the own certificate.
@@ -250,24 +314,14 @@ impl ClientTls {
     }
 
     /// Returns the configuration of the next connection. Reads files that changed.
-    pub(crate) fn config(&self) -> Result<Arc<ClientConfig>, Error> {
-        let loaded = self.0.current();
-        let provider = Arc::clone(&self.0.provider);
-        let verifier = HostVerifier { roots: Arc::clone(&loaded.roots), provider: Arc::clone(&provider) };
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(verifier))
-            .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&loaded.key))));
-        config.resumption = Resumption::disabled();
-        config.enable_sni = false;
-        Ok(Arc::new(config))
+    pub(crate) fn config(&self) -> Arc<ClientConfig> {
+        Arc::clone(&self.0.current().config)
     }
 }
 
 /// Credentials of a supervisor, for connections of gateways.
 #[derive(Debug)]
-pub struct ServerTls(Credentials);
+pub struct ServerTls(Credentials<ServerConfig>);
 
 impl ServerTls {
     /// Reads certificate chain, private key and CA from PEM files.
@@ -275,7 +329,7 @@ impl ServerTls {
     /// # Errors
     /// A file cannot be used; see [`TlsError`].
     pub fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
-        Credentials::load(cert, key, ca).map(Self)
+        Credentials::load(cert, key, ca, server_config).map(Self)
     }
 
     /// Returns the URI name of the own certificate.
@@ -296,20 +350,8 @@ impl ServerTls {
     }
 
     /// Returns the configuration of the next connection. Reads files that changed.
-    pub(crate) fn config(&self) -> Result<Arc<ServerConfig>, Error> {
-        let loaded = self.0.current();
-        let provider = Arc::clone(&self.0.provider);
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&loaded.roots), Arc::clone(&provider))
-                .build()
-                .map_err(|error| Error::General(error.to_string()))?;
-        let mut config = ServerConfig::builder_with_provider(provider)
-            .with_protocol_versions(&[&TLS13])?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(&loaded.key))));
-        config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
-        Ok(Arc::new(config))
+    pub(crate) fn config(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.current().config)
     }
 }
 

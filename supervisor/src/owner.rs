@@ -9,7 +9,7 @@ pub(crate) mod maintenance;
 pub(crate) mod requests;
 
 use crate::context::Context;
-use crate::context::event::Event;
+use crate::context::event::{Denial, Event};
 use crate::core::admission::{AccessPolicy, ClientUser, Installation};
 use crate::core::backoff::{self, AgentKey, CrashBackoff, RunOutcome};
 use crate::core::deadlines::Absence;
@@ -70,7 +70,7 @@ pub(crate) const LAST_MESSAGES_WAIT: Duration = Duration::from_secs(1);
 /// Sentinel deadline: the lease task has taken over closing, and the owner does nothing more.
 pub(crate) const CLOSE_SENT: u64 = u64::MAX;
 /// Time that an agent's end waits for its terminals beyond their own graces, in milliseconds.
-const TERMINALS_SLACK_MS: u64 = 1_000;
+pub(crate) const TERMINALS_SLACK_MS: u64 = 1_000;
 
 /// Owner of the lease table and of the connections.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub(crate) struct Owner {
     pub(crate) leases: BTreeMap<LeaseId, LeaseEntry>,
     pub(crate) links: HashMap<ConnectionId, ConnectedClient>,
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
-    /// Gateways that have leases and no connection.
+    /// Gateways that have leases and no connection, and remote cells that have sent no request on theirs.
     pub(crate) absences: HashMap<GatewayInstanceId, Absence>,
     /// Time that the machine was suspended since its boot, as far as it is counted in `absences`.
     pub(crate) suspended_ms: u64,
@@ -204,8 +204,8 @@ impl Owner {
                 match self.hello(&hello, version, marks, peer, link) {
                     Ok((welcome, Some(on_record))) => {
                         tokio::spawn(async move {
-                            on_record.await;
-                            let _ = answer.send(Ok(welcome));
+                            let recorded = on_record.await;
+                            let _ = answer.send(recorded.map(|()| welcome).map_err(Denial::from));
                         });
                     }
                     Ok((welcome, None)) => drop(answer.send(Ok(welcome))),
@@ -232,6 +232,10 @@ impl Owner {
         if let Err(refusal) = self.check_epoch(connected, &body, epoch) {
             to.answer(Err(refusal));
             return;
+        }
+        if let Some(gateway) = who.gateway() {
+            // The absence of a remote cell ends here: this gateway has got its welcome.
+            self.absences.remove(&gateway);
         }
         requests::dispatch(self, who, user, body, to);
     }
@@ -266,15 +270,22 @@ impl Owner {
         tracing::info!(client = ?connected.who, "client disconnected");
         if let ClientKind::Gateway(gateway) = connected.who {
             self.save_progress(Some(gateway));
-            self.detach(gateway);
+            self.detach(gateway, &connected);
         }
     }
 
-    /// Starts the detached grace of a gateway. A gateway without living leases has none.
-    pub(crate) fn detach(&mut self, gateway: GatewayInstanceId) {
+    /// Starts the detached grace of a gateway whose connection ended. A gateway without living leases has none, and an
+    /// absence that a remote cell has not ended with a request goes on.
+    ///
+    /// The absence of a remote cell begins with its last message: it counts its own from there, while this machine may
+    /// notice the cut much later, for example after a suspension.
+    pub(crate) fn detach(&mut self, gateway: GatewayInstanceId, connected: &ConnectedClient) {
         if self.leases.values().any(|e| e.lease.gateway == gateway && !e.lease.state.is_ended()) {
             self.count_suspension();
-            self.absences.insert(gateway, Absence { since_ms: self.context.now_ms(), suspended_ms: 0 });
+            let ago_ms = connected.user.cell.as_ref().map_or(0, |_| connected.link.silent_ms());
+            let grace_ms = self.context.config.detached_grace_ms;
+            let absence = Absence::begun(self.context.now_ms(), ago_ms, grace_ms);
+            self.absences.entry(gateway).or_insert(absence);
             self.rearm_timer();
         }
     }
@@ -378,9 +389,8 @@ impl Owner {
     /// Ends a lease, its terminals first.
     pub(crate) fn close(&mut self, id: LeaseId, reason: &str) {
         let now = self.context.now_ms();
-        let wait = self.terminals(id).map(|(_, e)| e.lease.graces).map(|g| {
-            g.eof_ms.saturating_add(g.term_ms).saturating_add(g.kill_ms).saturating_add(TERMINALS_SLACK_MS)
-        });
+        let wait =
+            self.terminals(id).map(|(_, e)| e.lease.graces.total_ms().saturating_add(TERMINALS_SLACK_MS));
         let until = now.saturating_add(wait.max().unwrap_or(0));
         let Some(entry) = self.leases.get_mut(&id) else { return };
         if entry.is_ending() || entry.commands.is_none() {

@@ -12,6 +12,7 @@ use crate::context::event::Event;
 use crate::core::admission::AccessPolicy;
 use crate::core::handshakes::{HandshakeUser, Handshakes};
 use crate::relay::connection::{ConnectionHandle, ConnectionId, OutgoingQueues};
+use crate::sys;
 use acp_shared::conn::{self, Conn, ConnError, Listener, Peer, Receiver, Sender};
 use acp_shared::protocol::{
     FRAME_BYTES_MAX, HELLO_BYTES_MAX, Hello, MARKS_BYTES_MAX, Marks, Refusal, RefusalCode, Role, ToClient,
@@ -264,6 +265,7 @@ async fn read(
 ) -> Result<(), ConnError> {
     let in_flight_max = crate::config::size(context.config.requests_in_flight_max);
     while let Some(message) = next_message(&mut receiver, silence).await? {
+        link.record_received();
         let (id, epoch, body) = match message {
             ToSupervisor::Request { id, body } => (id, None, body),
             ToSupervisor::Act { id, epoch, body } => (id, Some(epoch), body),
@@ -282,19 +284,23 @@ async fn read(
 }
 
 /// Receives the next message. A peer that sends nothing for longer than `silence`, not even a part of a message, is given
-/// up: its machine may be cut off without the kernel's notice.
+/// up: its machine may be cut off without the kernel's notice. So is one whose messages waited while this process was
+/// stopped or its machine suspended: they may have been sent long ago.
 async fn next_message(
     receiver: &mut Receiver<ToSupervisor>,
     silence: Option<Duration>,
 ) -> Result<Option<ToSupervisor>, ConnError> {
     let Some(silence) = silence else { return receiver.recv().await };
     loop {
-        let before = receiver.buffered_bytes();
-        match tokio::time::timeout(silence, receiver.recv()).await {
-            Ok(received) => return received,
-            Err(_) if receiver.buffered_bytes() > before => {}
-            Err(_) => {
-                tracing::warn!(?silence, "a gateway on another machine sent nothing");
+        let (before, began_ms) = (receiver.buffered_bytes(), sys::since_boot_ms());
+        let received = tokio::time::timeout(silence, receiver.recv()).await;
+        let waited = Duration::from_millis(sys::since_boot_ms().saturating_sub(began_ms));
+        let was_stopped = waited > 2 * silence;
+        match received {
+            Ok(received) if !was_stopped => return received,
+            Err(_) if !was_stopped && receiver.buffered_bytes() > before => {}
+            Ok(_) | Err(_) => {
+                tracing::warn!(?silence, ?waited, "remote gateway timed out");
                 return Err(ConnError::Timeout(silence));
             }
         }

@@ -234,7 +234,8 @@ fn scrape_counts_match_scripted_actions() {
             (r#"acp_supervisor_leases{state="open"}"#, 2.0),
             ("acp_supervisor_gateways", 1.0),
             ("acp_supervisor_read_only", 0.0),
-            ("acp_supervisor_detached_grace_seconds", 900.0),
+            // 900 s, twice the silence of 30 s, 5 s, and 10 s for an agent.
+            ("acp_supervisor_detached_grace_seconds", 975.0),
             ("acp_supervisor_living_leases", 2.0),
             ("acp_store_writable", 1.0),
             ("acp_store_sound", 1.0),

@@ -67,7 +67,6 @@ pub(super) async fn connect<In, Out>(endpoint: &TlsEndpoint) -> Result<Conn<In, 
     let failed = |kind: ErrorKind, why: String| io::Error::new(kind, format!("TLS with {address}: {why}"));
     let config = Arc::clone(config);
     let config = off_thread(move || config.config()).await?;
-    let config = config.map_err(|error| failed(ErrorKind::InvalidInput, error.to_string()))?;
     let stream = TcpStream::connect(address)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}")))?;
@@ -159,7 +158,7 @@ impl AcceptedStream {
     pub async fn handshake<In, Out>(self, tls: &Arc<ServerTls>) -> Result<Conn<In, Out>, ConnError> {
         tune(&self.stream)?;
         let tls = Arc::clone(tls);
-        let config = off_thread(move || tls.config()).await?.map_err(io::Error::other)?;
+        let config = off_thread(move || tls.config()).await?;
         let stream = TlsAcceptor::from(config).accept(self.stream).await?;
         let found =
             peer_identity(stream.get_ref().1).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))?;

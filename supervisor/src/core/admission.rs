@@ -174,6 +174,14 @@ pub struct ClientUser {
     pub cell: Option<Arc<str>>,
 }
 
+impl ClientUser {
+    /// Returns the name for messages: the cell, or the user.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.cell.as_ref().map_or_else(|| format!("user {}", self.uid), |cell| format!("cell {cell}"))
+    }
+}
+
 /// Record of one gateway installation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

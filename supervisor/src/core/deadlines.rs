@@ -18,13 +18,26 @@ pub struct Absence {
     pub since_ms: u64,
     /// Time since then that the machine was suspended, which the owner's clock does not count.
     pub suspended_ms: u64,
+    /// Grace at the begin. A later configuration may shorten it, and never prolongs it.
+    pub grace_ms: u64,
 }
 
 impl Absence {
-    /// Returns the end of a grace, on the owner's clock.
+    /// Returns an absence that began `ago_ms` before `now_ms`, suspension included.
     #[must_use]
-    pub const fn end_ms(&self, grace_ms: u64) -> u64 {
-        self.since_ms.saturating_add(grace_ms).saturating_sub(self.suspended_ms)
+    pub const fn begun(now_ms: u64, ago_ms: u64, grace_ms: u64) -> Self {
+        // What the owner's clock has not counted was suspension.
+        Self {
+            since_ms: now_ms.saturating_sub(ago_ms),
+            suspended_ms: ago_ms.saturating_sub(now_ms),
+            grace_ms,
+        }
+    }
+
+    /// Returns the end of the grace, on the owner's clock.
+    #[must_use]
+    pub const fn end_ms(&self) -> u64 {
+        self.since_ms.saturating_add(self.grace_ms).saturating_sub(self.suspended_ms)
     }
 }
 
@@ -66,9 +79,22 @@ mod tests {
         for (since_ms, suspended_ms, want) in
             [(1_000, 0, 61_000), (1_000, 20_000, 41_000), (1_000, 61_000, 0), (1_000, u64::MAX, 0)]
         {
-            assert_eq!(Absence { since_ms, suspended_ms }.end_ms(60_000), want);
+            assert_eq!(Absence { since_ms, suspended_ms, grace_ms: 60_000 }.end_ms(), want);
         }
-        assert_eq!(Absence { since_ms: 1, suspended_ms: 0 }.end_ms(u64::MAX), u64::MAX);
+        assert_eq!(Absence { since_ms: 1, suspended_ms: 0, grace_ms: u64::MAX }.end_ms(), u64::MAX);
+    }
+
+    #[test]
+    fn absence_begins_before_it_is_noticed() {
+        for (name, now_ms, ago_ms, want) in [
+            ("noticed at once", 100_000, 0, 160_000),
+            ("noticed after silence", 100_000, 30_000, 130_000),
+            ("longer ago than the grace", 100_000, 90_000, 70_000),
+            ("suspended for longer than the owner runs", 100_000, 130_000, 30_000),
+            ("suspended for days", 100_000, 1_000_000_000, 0),
+        ] {
+            assert_eq!(Absence::begun(now_ms, ago_ms, 60_000).end_ms(), want, "{name}");
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::config::size;
 use crate::context::event::Denial;
 use crate::context::wall_ms;
 use crate::core::admission::{
-    Admitted, ClaimedProgress, ClientUser, LiveConnection, admit, home_of, other_user,
+    Admitted, ClaimedProgress, ClientUser, Installation, LiveConnection, admit, home_of, other_user,
 };
 use crate::core::tenant::tenant_of;
 use crate::owner::{ClientKind, ConnectedClient, LAST_MESSAGES_WAIT, Owner};
@@ -21,9 +21,12 @@ use std::pin::Pin;
 const ADMINS_MAX: usize = 64;
 /// Retry delay for a client that found the connection limit reached, in milliseconds.
 const CONNECTION_RETRY_MS: u64 = 1_000;
+/// Retry delay for a remote cell whose record could not be written, in milliseconds.
+const RECORD_RETRY_MS: u64 = 1_000;
 
-/// Future that completes when the gateway's record is on disk, or when waiting for the disk times out.
-pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// Future that completes when the gateway's record is on disk, or when waiting for the disk times out. A remote cell is
+/// refused then: a lower epoch could be admitted after a crash of the supervisor.
+pub(crate) type RecordedFuture = Pin<Box<dyn Future<Output = Result<(), Refusal>> + Send>>;
 
 fn too_many(why: String) -> Refusal {
     Refusal::new(RefusalCode::QuotaExceeded, why).retry_after(CONNECTION_RETRY_MS)
@@ -109,13 +112,14 @@ impl Owner {
 
     /// Refuses a gateway without a record if too many are connected. Gateways with a record need no check:
     /// each has one connection, and `gateways_per_user_max` bounds the records.
-    fn has_room_for_new(&self, uid: u32) -> Result<(), Refusal> {
+    fn has_room_for_new(&self, user: &ClientUser) -> Result<(), Refusal> {
         let gateways = || self.links.values().filter(|c| c.who != ClientKind::Admin);
         let config = &self.context.config;
-        let of_user = gateways().filter(|c| c.user.uid == uid).count();
+        let of_user = gateways().filter(|c| c.user.uid == user.uid && c.user.cell == user.cell).count();
         if of_user >= size(config.connections_per_user_max) {
             return Err(too_many(format!(
-                "{of_user} gateways of user {uid} are connected, which is the limit (connections_per_user_max)"
+                "{of_user} gateways of {} are connected, which is the limit (connections_per_user_max)",
+                user.name()
             )));
         }
         let all = gateways().count();
@@ -169,23 +173,42 @@ impl Owner {
             tracing::warn!(%gateway, epoch, event_id = installation.progress.event_id, "loss accepted");
         }
         if known.is_none() {
-            // The record of the gateway may not have been written although its leases were.
-            if self.leases.values().any(|e| e.lease.gateway == gateway && e.lease.owner_uid != uid) {
+            // The record of a gateway of this machine may not have been written although its leases were. That of a
+            // remote cell is written first, so such leases are not its own.
+            let is_foreign = |uid_of_lease| user.cell.is_some() || uid_of_lease != uid;
+            if self.leases.values().any(|e| e.lease.gateway == gateway && is_foreign(e.lease.owner_uid)) {
                 if self.context.may_log(uid, "leases of another user") {
                     tracing::warn!(%gateway, uid, "gateway refused; its id has leases of another user");
                 }
                 return Err(other_user(gateway).into());
             }
-            self.has_room_for_new(uid)?;
-            self.make_room_for_gateway(uid)?;
+            self.has_room_for_new(user)?;
+            self.make_room_for_gateway(user)?;
         }
         // Also written for a known gateway: the last write may have failed.
-        let on_record: RecordedFuture = Box::pin(self.context.store.record_installation(&installation));
+        let on_record = self.record(&installation);
         self.installations.insert(gateway, installation);
-        self.absences.remove(&gateway);
+        if user.cell.is_none() {
+            self.absences.remove(&gateway);
+        }
         self.pending.kept_until_ms.remove(&gateway);
         self.disconnect_older(client, supersedes);
         Ok(on_record)
+    }
+
+    /// Writes the record of a gateway.
+    fn record(&self, installation: &Installation) -> RecordedFuture {
+        let (gateway, is_remote) = (installation.gateway, installation.cell().is_some());
+        let recorded = self.context.store.record_installation(installation);
+        Box::pin(async move {
+            match recorded.await {
+                Err(why) if is_remote => {
+                    let why = format!("the epoch of gateway {gateway} cannot be recorded: {why}");
+                    Err(Refusal::new(RefusalCode::StoreUnavailable, why).retry_after(RECORD_RETRY_MS))
+                }
+                Ok(()) | Err(_) => Ok(()),
+            }
+        })
     }
 
     /// Ends the older connections of a gateway. Superseded ones get a refusal first.
@@ -193,9 +216,11 @@ impl Owner {
         let old: Vec<_> = self.links.iter().filter(|(_, c)| c.who == client).map(|(id, _)| *id).collect();
         for id in old {
             // Frames still unread on the old connection are ignored: the link is no longer known (H5).
-            if let Some(connected) = self.links.remove(&id)
-                && supersedes
-            {
+            let Some(connected) = self.links.remove(&id) else { continue };
+            if let Some(gateway) = client.gateway().filter(|_| connected.user.cell.is_some()) {
+                self.detach(gateway, &connected);
+            }
+            if supersedes {
                 connected.link.refuse(Refusal::new(
                     RefusalCode::EpochStale,
                     "a newer connection of this gateway replaced this one",

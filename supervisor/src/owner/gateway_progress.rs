@@ -6,6 +6,7 @@
 //! that much, but never ahead.
 
 use crate::context::wall_ms;
+use crate::core::deadlines::Absence;
 use crate::core::marks::AckedOutput;
 use crate::owner::Owner;
 use acp_shared::ids::GatewayInstanceId;
@@ -104,8 +105,7 @@ impl Owner {
     /// their grace: its sessions may go on elsewhere then.
     pub(crate) fn describe_rollback(&self, gateway: GatewayInstanceId, refusal: Refusal) -> Rollback {
         let now = self.context.now_ms();
-        let grace = self.context.config.detached_grace_ms;
-        let absence = self.absences.get(&gateway).map_or(now, |absence| absence.end_ms(grace));
+        let absence = self.absences.get(&gateway).map_or(now, Absence::end_ms);
         let until = self.pending.kept_until_ms.get(&gateway).copied().unwrap_or(absence);
         let (epoch, event_id) = self
             .installations

@@ -1,5 +1,6 @@
 //! Periodic work of the owner: sweep over leftover leases, timeouts, and retention of ended leases.
 
+use crate::core::admission::{ClientUser, Installation};
 use crate::core::deadlines::{Deadlines, next_wake};
 use crate::core::lease::Lease;
 use crate::core::retention::{LostFinding, NOT_PROVED};
@@ -22,11 +23,10 @@ impl Owner {
     pub(crate) fn tick(&mut self) {
         self.count_suspension();
         let now = self.context.now_ms();
-        let grace = self.context.config.detached_grace_ms;
         let away: Vec<GatewayInstanceId> = self
             .absences
             .iter()
-            .filter(|(_, absence)| absence.end_ms(grace) <= now)
+            .filter(|(_, absence)| absence.end_ms() <= now)
             .filter(|(gateway, _)| !self.holds_agents(**gateway, now))
             .map(|(g, _)| *g)
             .collect();
@@ -102,7 +102,7 @@ impl Owner {
                 .iter()
                 .map(|(gateway, absence)| {
                     let kept_until = self.pending.kept_until_ms.get(gateway).copied().unwrap_or(0);
-                    absence.end_ms(config.detached_grace_ms).max(kept_until)
+                    absence.end_ms().max(kept_until)
                 })
                 .min(),
             progress: self.pending.save_at_ms(),
@@ -114,15 +114,16 @@ impl Owner {
         }
     }
 
-    /// Removes the oldest gateway of a user that has no connection and no lease, if the user has the maximum
-    /// number of gateways.
+    /// Removes the oldest gateway of a user or cell that has no connection and no lease, if it has the maximum number of
+    /// gateways. Cells whose agents run as one user do not count together.
     ///
     /// # Errors
     /// [`RefusalCode::QuotaExceeded`] if all of them are in use.
-    pub(crate) fn make_room_for_gateway(&mut self, uid: u32) -> Result<(), Refusal> {
+    pub(crate) fn make_room_for_gateway(&mut self, user: &ClientUser) -> Result<(), Refusal> {
         let max = self.context.config.gateways_per_user_max;
-        let of_user =
-            || self.installations.values().filter(|known| known.uid == uid).map(|known| known.gateway);
+        let is_of_user =
+            |known: &&Installation| known.uid == user.uid && known.cell() == user.cell.as_deref();
+        let of_user = || self.installations.values().filter(is_of_user).map(|known| known.gateway);
         if (of_user().count() as u64) < max {
             return Ok(());
         }
@@ -135,8 +136,9 @@ impl Owner {
         // Ids grow with their creation time.
         let Some(oldest) = of_user().filter(|gateway| !in_use.contains(gateway)).min() else {
             let why = format!(
-                "{max} gateways of user {uid} are in use, which is the limit (gateways_per_user_max); end some, or raise \
-                 it in the supervisor's configuration"
+                "{max} gateways of {} are in use, which is the limit (gateways_per_user_max); end some, or raise it in the \
+                 supervisor's configuration",
+                user.name()
             );
             return Err(Refusal::new(RefusalCode::QuotaExceeded, why));
         };

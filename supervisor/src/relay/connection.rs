@@ -1,9 +1,10 @@
 //! Sending side of a connection. Replies and notices go into a bounded queue that never blocks the sender;
 //! output has a short queue of its own, so that a flood of output cannot delay a reply (H18).
 
+use crate::sys;
 use acp_shared::protocol::{Notice, Refusal, RefusalCode, Reply, ToClient};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -28,6 +29,8 @@ pub struct ConnectionHandle {
     output: mpsc::Sender<Notice>,
     in_flight: Arc<AtomicUsize>,
     queued_bytes: Arc<AtomicUsize>,
+    /// Time of the last received message, milliseconds since the boot of this machine.
+    received_ms: Arc<AtomicU64>,
     end: CancellationToken,
 }
 
@@ -87,6 +90,7 @@ impl ConnectionHandle {
             output,
             in_flight: Arc::clone(&in_flight),
             queued_bytes: Arc::clone(&queued_bytes),
+            received_ms: Arc::new(AtomicU64::new(sys::since_boot_ms())),
             end: end.clone(),
         };
         (link, OutgoingQueues { control: control_out, output: output_out, in_flight, queued_bytes, end })
@@ -108,6 +112,17 @@ impl ConnectionHandle {
     #[must_use]
     pub const fn end(&self) -> &CancellationToken {
         &self.end
+    }
+
+    /// Records that a message was received.
+    pub fn record_received(&self) {
+        self.received_ms.store(sys::since_boot_ms(), Ordering::Relaxed);
+    }
+
+    /// Returns the time since the last received message, suspension of this machine included, in milliseconds.
+    #[must_use]
+    pub fn silent_ms(&self) -> u64 {
+        sys::since_boot_ms().saturating_sub(self.received_ms.load(Ordering::Relaxed))
     }
 
     /// Registers a request. Returns `None` if too many requests are unanswered.

@@ -265,18 +265,25 @@ impl Store {
     }
 
     /// Queues the record of a gateway immediately, and thus before any later lease of the gateway. The
-    /// returned future waits until the record is durable. A disk error is only logged, and the wait for an
-    /// unresponsive disk is limited, because a gateway that is not admitted cannot end its leases.
-    pub fn record_installation(&self, known: &Installation) -> impl Future<Output = ()> + Send + use<> {
+    /// returned future waits until the record is durable, for a limited time.
+    ///
+    /// # Errors
+    /// The reason why the record may not be on disk, which is logged too. A gateway of this machine is admitted
+    /// nevertheless: otherwise it could not end its leases.
+    pub fn record_installation(
+        &self,
+        known: &Installation,
+    ) -> impl Future<Output = Result<(), String>> + Send + use<> {
         let gateway = known.gateway;
         let asked = self.enqueue(WriteOp::SaveInstallation(Box::new(known.clone())));
         async move {
             let error = match tokio::time::timeout(PROCESSES_WAIT, await_receipt(asked)).await {
-                Ok(Ok(())) => return,
+                Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("the disk has not answered within {PROCESSES_WAIT:?}"),
             };
             tracing::error!(%gateway, error, "gateway record not written");
+            Err(error)
         }
     }
 

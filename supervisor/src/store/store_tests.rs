@@ -80,7 +80,7 @@ async fn saved_rows_are_loaded() {
     plain.state_reason = "changed".into();
     plain.exit = Some(ExitStatus::Unknown);
     store.save_lease(&plain).await.unwrap();
-    store.record_installation(&known).await;
+    store.record_installation(&known).await.unwrap();
     close(store, writer);
 
     let (store, writer, loaded) = Store::open(dir.path()).unwrap();
@@ -236,7 +236,7 @@ async fn damaged_installation_is_reported_and_others_load() {
     let (dir, store, writer) = created();
     let (sound, damaged) = (installation(5), installation(6));
     for known in [&sound, &damaged] {
-        store.record_installation(known).await;
+        store.record_installation(known).await.unwrap();
     }
     store.finish().await.unwrap();
     writer.finish();

@@ -32,12 +32,25 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+fn time_of(clock: ClockId) -> Duration {
+    Duration::try_from(clock_gettime(clock)).unwrap_or_default()
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns the time since this machine was booted, with its suspension, in milliseconds.
+#[must_use]
+pub fn since_boot_ms() -> u64 {
+    millis(time_of(ClockId::Boottime))
+}
+
 /// Returns the time that this machine was suspended since its boot, in milliseconds.
 #[must_use]
 pub fn suspended_ms() -> u64 {
-    let now = |clock| Duration::try_from(clock_gettime(clock)).unwrap_or_default();
-    let (awake, all) = (now(ClockId::Monotonic), now(ClockId::Boottime));
-    u64::try_from(all.saturating_sub(awake).as_millis()).unwrap_or(u64::MAX)
+    let awake = time_of(ClockId::Monotonic);
+    millis(time_of(ClockId::Boottime).saturating_sub(awake))
 }
 
 /// Signals sent by this program.

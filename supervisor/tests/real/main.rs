@@ -27,6 +27,7 @@ mod probe;
 mod pty;
 mod relay;
 mod remote;
+mod remote_absence;
 mod remote_refusals;
 mod retention;
 mod rollback;

@@ -177,7 +177,10 @@ async fn remote_cell_runs_agents_over_tls() {
     let Ok(Reply::Figures(all)) = client.call(Request::Figures).await else { panic!("no figures") };
     let value =
         |name: &str| all.iter().find(|figure: &&Figure| figure.name == name).map(|figure| figure.value);
-    assert_eq!((value(figures::DETACHED_GRACE), value(figures::LIVING)), (Some(900), Some(1)));
+    // 900 s, twice the silence of 30 s, 5 s until the owner looks, and the graces of the agent.
+    let graces_s = spec.graces.total_ms().div_ceil(1_000);
+    let want = (Some(900 + 60 + 5 + graces_s), Some(1));
+    assert_eq!((value(figures::DETACHED_GRACE), value(figures::LIVING)), want);
     assert!(value(figures::MEMORY).unwrap() > 100_000_000);
     client.close(spec.lease_id).await;
     client.state(spec.lease_id, LeaseState::Closed).await;
@@ -291,7 +294,7 @@ async fn silent_gateway_is_given_up_and_agents_end_after_the_grace() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(is_alive(kept.adapter_pid.unwrap()));
-    assert!(remote.host.log().contains("a gateway on another machine sent nothing"), "{}", remote.host.log());
+    assert!(remote.host.log().contains("remote gateway timed out"), "{}", remote.host.log());
     let mut cut = silent.next().connect().await.unwrap();
     let ended = cut.leases().await.remove(0);
     assert_eq!(

@@ -232,6 +232,24 @@ fn doctor_checks_certificate_cells_and_address() {
     }
 }
 
+#[tokio::test]
+async fn changed_files_that_do_not_fit_are_read_and_logged_once() {
+    let remote = RemoteHost::new("");
+    let dir = remote.host.dir.path();
+    let count = |text: &str| remote.host.log().matches(text).count();
+    let renewed = remote.ca.issue_with("renewed", &[HOST], acp_testkit::certificates::localhost);
+    std::fs::rename(&renewed.cert, dir.join("host.crt")).unwrap();
+    for _ in 0..3 {
+        drop(remote.gateway().connect().await.unwrap());
+    }
+    assert_eq!(count("changed certificate not used"), 1);
+    std::fs::rename(&renewed.key, dir.join("host.key")).unwrap();
+    for _ in 0..2 {
+        drop(remote.gateway().connect().await.unwrap());
+    }
+    assert_eq!((count("changed certificate not used"), count("certificate reloaded")), (1, 1));
+}
+
 /// The commands of the manual, as they stand there.
 #[tokio::test]
 async fn certificates_of_the_manual_are_served() {

@@ -260,7 +260,7 @@ impl Owner {
         let mut ends = Vec::new();
         for (id, connected) in std::mem::take(&mut self.links) {
             if let ClientKind::Gateway(gateway) = connected.who {
-                self.detach(gateway);
+                self.detach(gateway, &connected);
             }
             if id != requester.id() {
                 connected.link.refuse(leave.clone());
@@ -322,6 +322,12 @@ impl Owner {
                 .iter()
                 .filter(|(_, absence)| absence.suspended_ms > 0)
                 .map(|(gateway, absence)| (*gateway, absence.suspended_ms))
+                .collect(),
+            grace_ms: self
+                .absences
+                .iter()
+                .filter(|(gateway, _)| self.installations.get(gateway).is_some_and(|it| it.cell().is_some()))
+                .map(|(gateway, absence)| (*gateway, absence.grace_ms))
                 .collect(),
             kept_until_ms: self.pending.kept_until_ms.iter().map(|(gateway, at)| (*gateway, *at)).collect(),
             crashes: self.backoff.crashes(),

@@ -98,9 +98,12 @@ impl Owner {
         let mut owner = Self::new(Arc::clone(context), policy, ended, head.installations, head.warnings);
         owner.supervisor_id = head.supervisor_id;
         let suspended: HashMap<GatewayInstanceId, u64> = head.suspended_ms.into_iter().collect();
+        let promised: HashMap<GatewayInstanceId, u64> = head.grace_ms.into_iter().collect();
+        let configured = context.config.detached_grace_ms;
         let absence = |(gateway, since_ms)| {
             let suspended_ms = suspended.get(&gateway).copied().unwrap_or(0);
-            (gateway, Absence { since_ms, suspended_ms })
+            let grace_ms = promised.get(&gateway).map_or(configured, |grace| configured.min(*grace));
+            (gateway, Absence { since_ms, suspended_ms, grace_ms })
         };
         owner.absences = head.detached_at_ms.into_iter().map(absence).collect();
         owner.pending.kept_until_ms = head.kept_until_ms.into_iter().collect();

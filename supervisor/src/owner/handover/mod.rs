@@ -82,6 +82,9 @@ pub(crate) struct SupervisorState {
     /// Time since then that the machine was suspended. Omitted if empty, for older images.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) suspended_ms: Vec<(GatewayInstanceId, u64)>,
+    /// Grace of the absences of remote cells, as promised to them. Omitted if empty, for older images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) grace_ms: Vec<(GatewayInstanceId, u64)>,
     /// End of the time for which agents of rolled-back gateways are kept, on the supervisor's clock.
     #[serde(default)]
     pub(crate) kept_until_ms: Vec<(GatewayInstanceId, u64)>,

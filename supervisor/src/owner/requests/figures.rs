@@ -1,11 +1,29 @@
 //! Figures for metrics. A gateway gets the numbers of its own leases only.
 
+use crate::core::deadlines::ABSENCE_SLEEP_MS;
 use crate::owner::lease_entry::LeaseEntry;
-use crate::owner::{ClientKind, Owner};
+use crate::owner::{ClientKind, Owner, TERMINALS_SLACK_MS};
 use crate::relay::Relay;
 use crate::relay::connection::Responder;
 use acp_shared::figures::{self, Figure};
+use acp_shared::ids::GatewayInstanceId;
 use acp_shared::protocol::{LeaseState, Reply};
+
+/// Returns the time from the last message of a gateway until all its agents have ended: the grace, the silence until the
+/// cut is noticed, the time until the owner looks, and the graces of terminals and then of agents.
+fn agents_end_ms(owner: &Owner, of: Option<GatewayInstanceId>) -> u64 {
+    let config = &owner.context.config;
+    let longest = |is_terminal: bool| {
+        let living = owner.leases.values().map(|entry| &entry.lease).filter(|it| !it.state.is_ended());
+        let mine = living.filter(|it| of.is_none_or(|gateway| it.gateway == gateway));
+        let kind = mine.filter(|it| it.parent().is_some() == is_terminal);
+        kind.map(|it| it.graces.total_ms()).max()
+    };
+    let terminals = longest(true).map_or(0, |ms| ms.saturating_add(TERMINALS_SLACK_MS));
+    [2 * config.remote_silence_ms, ABSENCE_SLEEP_MS, terminals, longest(false).unwrap_or(0)]
+        .into_iter()
+        .fold(config.detached_grace_ms, u64::saturating_add)
+}
 
 /// Returns the figures that the owner knows.
 fn collect(owner: &Owner, who: ClientKind) -> Vec<Figure> {
@@ -41,7 +59,7 @@ fn collect(owner: &Owner, who: ClientKind) -> Vec<Figure> {
         ),
         Figure::new(figures::READ_ONLY, u64::from(owner.context.store.read_only().is_some())),
         Figure::new(figures::UPTIME, owner.context.now_ms() / 1_000),
-        Figure::new(figures::DETACHED_GRACE, owner.context.config.detached_grace_ms.div_ceil(1_000)),
+        Figure::new(figures::DETACHED_GRACE, agents_end_ms(owner, of).div_ceil(1_000)),
         Figure::new(figures::MEMORY, memory),
         Figure::new(figures::LIVING, living as u64),
     ]);
