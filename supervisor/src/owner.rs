@@ -275,7 +275,7 @@ impl Owner {
     }
 
     /// Starts the detached grace of a gateway whose connection ended. A gateway without living leases has none, and an
-    /// absence that a remote cell has not ended with a request goes on.
+    /// absence that a remote cell has not ended with a request continues.
     ///
     /// The absence of a remote cell begins with its last message: it counts its own from there, while this machine may
     /// notice the cut much later, for example after a suspension.
