@@ -32,7 +32,7 @@ const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
 const ADMIN: &str = "supervisor/tests/real/admin.rs";
 const CRASH: &str = "supervisor/tests/real/crash.rs";
 const RETENTION: &str = "gateway/src/ops/retention.rs";
-const METRICS: [(&str, &str); 75] = [
+const METRICS: [(&str, &str); 76] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_journal_pruned_rows", RETENTION),
     ("acp_journal_last_prune_timestamp_seconds", RETENTION),
@@ -81,6 +81,7 @@ const METRICS: [(&str, &str); 75] = [
     ("acp_channel_requests_waiting", CHANNELS),
     ("acp_channel_requests_under_way", CHANNELS),
     ("acp_supervisor_connected", HERE),
+    ("acp_host_connected", HERE),
     ("acp_supervisor_connections", HERE),
     ("acp_supervisor_leases", HERE),
     ("acp_supervisor_leases_unproved", CRASH),
@@ -230,6 +231,7 @@ fn scrape_counts_match_scripted_actions() {
             ("acp_actors", 2.0),
             ("acp_actors_stuck", 0.0),
             ("acp_supervisor_connected", 1.0),
+            (r#"acp_host_connected{host="local"}"#, 1.0),
             ("acp_supervisor_connections_total", 1.0),
             (r#"acp_supervisor_leases{state="open"}"#, 2.0),
             ("acp_supervisor_gateways", 1.0),

@@ -6,7 +6,7 @@ use acp_shared::codes::Code;
 
 /// A host at the time of a spawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
+pub struct HostCandidate {
     /// Name of the host; [`LOCAL`] for the gateway's machine.
     pub name: String,
     /// Its labels.
@@ -19,7 +19,7 @@ pub struct Candidate {
     pub memory_bytes: u64,
 }
 
-impl Candidate {
+impl HostCandidate {
     fn has(&self, labels: &[String]) -> bool {
         labels.iter().all(|label| self.labels.contains(label))
     }
@@ -37,10 +37,10 @@ impl Candidate {
 /// # Errors
 /// `USAGE` for an unknown host, or one without the labels; `ACP_BACKEND_UNAVAILABLE` if no such host is connected.
 pub fn place<'a>(
-    hosts: &'a [Candidate],
+    hosts: &'a [HostCandidate],
     requested: Option<&str>,
     labels: &[String],
-) -> Result<&'a Candidate, Failure> {
+) -> Result<&'a HostCandidate, Failure> {
     if let Some(name) = requested {
         let Some(host) = hosts.iter().find(|host| host.name == name) else {
             let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
@@ -74,8 +74,8 @@ pub fn place<'a>(
 mod tests {
     use super::*;
 
-    fn host(name: &str, labels: &[&str], agents: u64, gigabytes: u64) -> Candidate {
-        Candidate {
+    fn host(name: &str, labels: &[&str], agents: u64, gigabytes: u64) -> HostCandidate {
+        HostCandidate {
             name: name.to_owned(),
             labels: labels.iter().map(|&label| label.to_owned()).collect(),
             outage: None,
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn session_is_placed_by_request_labels_and_room() {
-        let away = Candidate { outage: Some("cut off".to_owned()), ..host("away", &["gpu"], 0, 512) };
+        let away = HostCandidate { outage: Some("cut off".to_owned()), ..host("away", &["gpu"], 0, 512) };
         let all = [
             away.clone(),
             host("big", &["gpu", "ssd"], 9, 64),
@@ -95,7 +95,7 @@ mod tests {
             host(LOCAL, &[], 99, 4),
         ];
         let without_local = &all[..4];
-        let unknown = [Candidate { memory_bytes: 0, ..host("a", &[], 3, 0) }, host("b", &[], 3, 0)];
+        let unknown = [HostCandidate { memory_bytes: 0, ..host("a", &[], 3, 0) }, host("b", &[], 3, 0)];
         for (name, hosts, requested, labels, want) in [
             ("default", &all[..], None, &[][..], Ok(LOCAL)),
             ("requested", &all[..], Some("big"), &[], Ok("big")),

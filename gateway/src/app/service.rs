@@ -30,7 +30,7 @@ use acp_core::failure::Failure;
 use acp_core::mcp;
 use acp_core::options::Setting;
 use acp_core::permission::Voter;
-use acp_core::placement::Candidate;
+use acp_core::placement::HostCandidate;
 use acp_core::policy::{BindingTimeouts, EffectivePolicy, PolicyScope};
 use acp_core::rows::SessionActivity;
 use acp_core::rows::{BindingRow, ConversationRef, PermissionRow, RunRow, SessionQuery, SessionRow};
@@ -306,7 +306,7 @@ impl Service for GatewayService {
     }
 
     fn hosts(&self) -> Vec<HostView> {
-        let view = |(host, candidate): (&Host, Candidate)| HostView {
+        let view = |(host, candidate): (&Host, HostCandidate)| HostView {
             name: candidate.name,
             address: host.address.to_string(),
             connected: candidate.outage.is_none(),

@@ -5,7 +5,7 @@ use crate::runtime::profiles::Profiles;
 use crate::supervisor::{SupervisorClient, SupervisorStatus};
 use acp_core::config::remote::LOCAL;
 use acp_core::failure::Failure;
-use acp_core::placement::{self, Candidate};
+use acp_core::placement::{self, HostCandidate};
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::figures::{self, Figure};
@@ -184,10 +184,10 @@ impl Hosts {
         placement::place(&self.candidates(), Some(name), &self.labels_of(agent)).map(drop)
     }
 
-    fn candidate(&self, entry: &Entry) -> Candidate {
+    fn candidate(&self, entry: &Entry) -> HostCandidate {
         let config = &self.live.at_start().remote.hosts;
         let HostFigures { agents, memory_bytes, .. } = *entry.figures.lock();
-        Candidate {
+        HostCandidate {
             name: entry.host.name.to_string(),
             labels: config.get(&*entry.host.name).map(|host| host.labels.clone()).unwrap_or_default(),
             outage: entry.host.supervisor.outage(),
@@ -210,7 +210,7 @@ impl Hosts {
     }
 
     /// Returns all hosts as candidates.
-    pub(crate) fn candidates(&self) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self) -> Vec<HostCandidate> {
         self.entries().map(|entry| self.candidate(entry)).collect()
     }
 

@@ -380,9 +380,7 @@ impl ConnectionDriver {
         self.set_up(welcome);
         let shared = Arc::clone(&self.shared);
         let (heard, sent) = (AtomicU64::new(0), AtomicU64::new(0));
-        let count = || heard.load(Ordering::Relaxed);
         let ping = Notify::new();
-        let PingTimes { ping_after_ms, pong_timeout_ms } = self.ping_times;
         let epoch = self.epoch();
         let read = async {
             loop {
@@ -419,25 +417,7 @@ impl ConnectionDriver {
                 }
             }
         };
-        let watch = async {
-            let (mut last, mut last_sent) = (count(), 0);
-            loop {
-                tokio::time::sleep(Duration::from_millis(ping_after_ms)).await;
-                let before = std::mem::replace(&mut last, count());
-                let before_sent = std::mem::replace(&mut last_sent, sent.load(Ordering::Relaxed));
-                // A supervisor of another machine closes a connection on which nothing arrives.
-                if before != last && before_sent != last_sent {
-                    continue;
-                }
-                ping.notify_one();
-                tokio::time::sleep(Duration::from_millis(pong_timeout_ms)).await;
-                if count() == last {
-                    return format!(
-                        "the supervisor hangs: it sent nothing for {pong_timeout_ms} ms after a request"
-                    );
-                }
-            }
-        };
+        let watch = watch_silence(self.ping_times, &heard, &sent, &ping);
         // Biased: received data is processed before a timeout is declared.
         tokio::select! {
             biased;
@@ -517,6 +497,26 @@ impl ClientShared {
         if let Some(queue) = queue {
             queue.items.lock().push_back(notice);
             queue.ready.notify_one();
+        }
+    }
+}
+
+/// Pings the supervisor after a silence in one of both directions: one of another machine closes a connection on which
+/// nothing arrives. Returns the reason of the end if it does not answer.
+async fn watch_silence(times: PingTimes, heard: &AtomicU64, sent: &AtomicU64, ping: &Notify) -> String {
+    let PingTimes { ping_after_ms, pong_timeout_ms } = times;
+    let counts = || (heard.load(Ordering::Relaxed), sent.load(Ordering::Relaxed));
+    let mut last = counts();
+    loop {
+        tokio::time::sleep(Duration::from_millis(ping_after_ms)).await;
+        let before = std::mem::replace(&mut last, counts());
+        if before.0 != last.0 && before.1 != last.1 {
+            continue;
+        }
+        ping.notify_one();
+        tokio::time::sleep(Duration::from_millis(pong_timeout_ms)).await;
+        if counts().0 == last.0 {
+            return format!("the supervisor hangs: it sent nothing for {pong_timeout_ms} ms after a request");
         }
     }
 }
