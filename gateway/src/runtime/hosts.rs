@@ -61,7 +61,7 @@ impl Host {
 struct HostFigures {
     agents: u64,
     memory_bytes: u64,
-    /// Time for which the host keeps agents whose gateway is gone; `None` if it never answered.
+    /// Time after which the agents of a gateway that is gone have ended; `None` if the host never answered.
     detached_grace: Option<Duration>,
 }
 
