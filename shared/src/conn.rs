@@ -124,7 +124,7 @@ pub enum Peer {
         /// Effective group id.
         gid: u32,
     },
-    /// Holder of a certificate that the CA signed.
+    /// Holder of a certificate of the configured CA.
     Remote {
         /// URI name of the certificate ([`crate::identity`]).
         name: String,

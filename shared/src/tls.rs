@@ -36,7 +36,7 @@ const FAR: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{part} = {}: {fault}", path.display())]
 pub struct TlsError {
-    /// What the file holds: `cert`, `key` or `ca`.
+    /// Part of the file: `cert`, `key` or `ca`.
     pub part: &'static str,
     /// Path of the file.
     pub path: PathBuf,

@@ -11,9 +11,9 @@ pub struct HostCandidate {
     pub name: String,
     /// Its labels.
     pub labels: Vec<String>,
-    /// Reason why it cannot start agents now; `None` if it can.
+    /// Reason of an outage; `None` if agents can be started now.
     pub outage: Option<String>,
-    /// Number of living agents of all gateways there.
+    /// Number of living agents of all gateways on the host.
     pub agents: u64,
     /// Memory of the machine, in bytes; 0 if it is unknown.
     pub memory_bytes: u64,

@@ -84,7 +84,7 @@ pub struct SpawnRequest {
     /// Runtime backend; `None` uses the configured one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<String>,
-    /// Host that runs the agent; `None` chooses one.
+    /// Host for the agent; `None` chooses one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
     /// Further properties for a static binding; not available to other requesters.

@@ -77,7 +77,7 @@ pub(crate) struct ConsoleListener {
     pub(crate) reply: oneshot::Sender<Result<SocketAddr, String>>,
 }
 
-/// TCP sockets that a gateway opened before it served, by the address in the configuration.
+/// TCP sockets opened on standby, by the address in the configuration.
 pub(crate) type BoundSockets = BTreeMap<SocketAddr, StdTcpListener>;
 
 struct ActiveListener {

@@ -89,7 +89,7 @@ pub(crate) async fn owner(State(api): State<Api>) -> Response {
     not_the_owner(view, Failure::new(Code::StoreUnavailable, text).detail("STORE_LOST").origin("gateway"))
 }
 
-/// Response of a gateway that does not serve its control plane.
+/// Response of a gateway on standby.
 pub(crate) fn not_the_owner(view: OwnerView, failure: Failure) -> Response {
     let body = NotTheOwner { error: ErrorBody::from(failure), view };
     (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response()

@@ -277,7 +277,7 @@ impl Service for GatewayService {
                     other => unanswered = Some(no_answer("The list of leases", other)),
                 }
             }
-            // The list has the hosts that answer, unless that is none.
+            // Hosts without an answer are left out, but not all of them.
             if let Some(failure) = unanswered.filter(|_| all.is_empty()) {
                 return Err(failure);
             }

@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// Why the gateway does not serve, and who does. Cheap to clone.
+/// Reason of the standby, and the owner of the cell. Cheap to clone.
 #[derive(Debug, Clone)]
 struct Situation(Arc<RwLock<(OwnerView, Failure)>>);
 
@@ -39,7 +39,7 @@ pub(crate) struct Standby {
     has_tried_local: bool,
 }
 
-/// Answers at the local socket, whose file ends with them.
+/// Answers at the local socket. The socket file is removed with them.
 struct LocalAnswers {
     socket: PathBuf,
     ending: CancellationToken,

@@ -38,7 +38,7 @@ pub(crate) struct Cell {
 /// Lock of the state directory, from the first attempt to open a cell until the store has it.
 type HeldLock = Arc<Mutex<Option<StateLock>>>;
 
-/// Store of a gateway that begins to serve.
+/// Store of a gateway at the begin of service.
 pub(super) struct OpenedStore {
     /// The store.
     pub(super) store: Store,

@@ -29,7 +29,7 @@ struct StatusOutput {
     state_dir: PathBuf,
     /// Absent if the gateway does not answer.
     gateway: Option<GatewayOutput>,
-    /// Reason why there is no gateway, or none that serves.
+    /// Reason for a missing gateway, or for one on standby.
     detail: Option<String>,
     /// True if a gateway runs that does not serve because another one serves its cell.
     standing_by: bool,

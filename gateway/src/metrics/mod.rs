@@ -104,7 +104,7 @@ pub(crate) struct ScrapedGauges {
     pub(crate) stuck: Gauge,
     /// 1 if the supervisor is connected.
     pub(crate) connected: Gauge,
-    /// 1 for each host whose supervisor is connected.
+    /// 1 for each host with a connected supervisor.
     pub(crate) hosts: GaugeFamily,
     /// Connections made to the supervisor.
     pub(crate) connections: Counter,

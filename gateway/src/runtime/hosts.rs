@@ -1,4 +1,4 @@
-//! Hosts: the machines whose supervisors start agents, this one among them.
+//! Hosts: machines with a supervisor for agents, including this machine.
 
 use crate::config::LiveConfig;
 use crate::runtime::profiles::Profiles;
@@ -26,7 +26,7 @@ const FIGURES_EVERY: Duration = Duration::from_secs(5);
 /// trees and a reserve.
 const CUT_NOTICED: Duration = Duration::from_secs(60);
 
-/// A host, with everything that depends on it. Cheap to clone.
+/// A host with its client, agents and backends. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Host {
     /// Name; [`LOCAL`] for this machine.
@@ -56,7 +56,7 @@ impl Host {
     }
 }
 
-/// Figures of a host at its last answer.
+/// Figures from the last answer of a host.
 #[derive(Debug, Clone, Copy, Default)]
 struct HostFigures {
     agents: u64,

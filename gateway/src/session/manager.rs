@@ -129,7 +129,7 @@ impl Manager {
             (Err(refusal), _) | (Ok(()), Err(refusal)) => (None, Some(refusal)),
             (Ok(()), Ok(caps)) => (caps.map(Box::new), None),
         };
-        // Limits are read of a session that exists.
+        // Limits exist for existing sessions only.
         let exists = caps.is_some();
         let command = ActorCommand::Prompt { run_id: RunId::mint(), request, key, caps };
         let answered = match refused {

@@ -210,7 +210,7 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
     })
 }
 
-/// Values that a Hello to a host shows until that host has admitted a start.
+/// Values in a Hello to a host until the next admission by the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PendingAdmission {
     /// Event id of the database when a start opened it first after the last admission by the host. A database that went

@@ -118,7 +118,7 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Renews the ownership of a cell.
     owner: Mutex<Option<Owner>>,
-    /// Cell of this gateway, and what its row says about the owner.
+    /// Cell of this gateway, and the owner in the cell's row.
     owner_view: OnceLock<(String, CellOwnerView)>,
 }
 

@@ -236,7 +236,7 @@ pub fn confine(
     let is_remote = origin.cell.is_some();
     let mut env = environment(tenant, account.is_some() || is_remote, env);
     if is_remote {
-        // What the gateway sends describes a login on its own machine.
+        // The gateway sends the variables of a login on another machine.
         env.retain(|(name, _)| !["HOME", "USER", "LOGNAME", "SHELL"].contains(&name.as_str()));
         set(&mut env, "SHELL", account.unwrap_or(&origin.account).shell());
     }

@@ -89,7 +89,7 @@ impl Owner {
         Ok((welcome, on_record))
     }
 
-    /// Decides on whose behalf a gateway acts, and checks its secret.
+    /// Determines the tenant of a gateway and checks the gateway's secret.
     fn gateway_user(
         &self,
         gateway: GatewayInstanceId,

@@ -43,7 +43,7 @@ pub enum RemoteError {
     },
 }
 
-/// Listening address of this host, with its credentials.
+/// Listening address and credentials of this host.
 #[derive(Debug, Clone)]
 pub(crate) struct RemoteAddress {
     pub(crate) listen: SocketAddr,

@@ -56,12 +56,12 @@ pub struct OwnerView {
     /// Cell of the control plane; absent if it is a file of this gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cell: Option<String>,
-    /// Gateway that serves the cell, if it is known.
+    /// Gateway with the cell; null if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<CellOwnerView>,
 }
 
-/// Gateway that serves a cell, as it describes itself.
+/// Description of the gateway with the cell, written by the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CellOwnerView {
     /// Number of starts on the cell: each owner has a higher one.

@@ -230,7 +230,7 @@ impl Manager {
 }
 
 impl AgentParent {
-    /// Returns the host of the session that spawns.
+    /// Returns the host of the spawning session.
     pub(super) fn host(&self) -> &str {
         self.row.options.host_name()
     }

@@ -47,7 +47,7 @@ impl Manager {
         })
     }
 
-    /// Checks that a host that is away has ended its agents. The session's task then takes the agent for gone.
+    /// Checks the promised end of the agents of a disconnected host. The session's task then treats the agent as lost.
     fn check_promise(&self, from: &Host, outage: &str) -> Result<(), Failure> {
         let when = match self.deps.hosts.agents_end_in(&from.name) {
             Some(Duration::ZERO) => return Ok(()),

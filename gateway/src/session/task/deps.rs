@@ -50,7 +50,7 @@ pub(crate) struct ActorRequest {
 /// Results of a spawn for the actor of its session.
 #[derive(Debug, Default)]
 pub(crate) struct FreshSession {
-    /// Claim of the session, in the transaction that created it.
+    /// Claim of the session, made in the spawn's transaction.
     pub(crate) claimed: Option<(ActorSnapshot, ActorFence)>,
     /// Lookup for the first start.
     pub(crate) lookup: Option<RecentLookup>,

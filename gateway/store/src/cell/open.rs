@@ -13,7 +13,7 @@ const SCHEMA: &str = include_str!("control_plane.sql");
 const SCHEMA_VERSION: u64 = 11;
 /// Statements that lead from [`SCHEMA_VERSION`] on, one for each version.
 const MIGRATIONS: &[&str] = &[];
-/// Table with one row about the cell: the version of its schema, until when its owner serves it, and who that is.
+/// Table with one row about the cell: schema version, end of the owner's time, record of the owner.
 const CELL_TABLE: &str = "CREATE TABLE IF NOT EXISTS acp_cell (version BIGINT NOT NULL, until TIMESTAMPTZ NOT NULL DEFAULT now()); \
     ALTER TABLE acp_cell ADD COLUMN IF NOT EXISTS owner TEXT";
 

@@ -63,7 +63,7 @@ pub(super) fn take_lock(db: &Db, address: &PgAddress) -> Result<(), StoreError> 
 /// Owner in the row of the cell.
 #[derive(Debug, Serialize, Deserialize)]
 struct OwnerRecord {
-    /// Process of the server that serves its writer. Another one with the lock is another owner.
+    /// Server process of the writer's connection. Another process with the lock means another owner.
     server_pid: u32,
     #[serde(flatten)]
     view: CellOwnerView,
