@@ -236,8 +236,8 @@ fn scrape_counts_match_scripted_actions() {
             (r#"acp_supervisor_leases{state="open"}"#, 2.0),
             ("acp_supervisor_gateways", 1.0),
             ("acp_supervisor_read_only", 0.0),
-            // 900 s, twice the silence of 30 s, 5 s, and 10 s for an agent.
-            ("acp_supervisor_detached_grace_seconds", 975.0),
+            // 900 s, twice the silence of 30 s, 5 s, and the graces of the scripted agent: 5.6 s.
+            ("acp_supervisor_detached_grace_seconds", 971.0),
             ("acp_supervisor_living_leases", 2.0),
             ("acp_store_writable", 1.0),
             ("acp_store_sound", 1.0),
