@@ -4,6 +4,7 @@
 use crate::channel::Channels;
 use crate::config::LiveConfig;
 use crate::metrics::Metrics;
+use crate::runtime::agents::Agents;
 use crate::runtime::hosts::{Host, Hosts};
 use crate::runtime::profiles::Profiles;
 use crate::session::task::Deps;
@@ -53,11 +54,18 @@ pub(crate) fn loaded(text: &str) -> LoadedConfig {
     load(Inputs { file: Some((Path::new("/g.toml"), text)), ..Inputs::default() }).unwrap()
 }
 
-/// Returns dependencies of session tasks: direct backend, no configuration.
-pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
+/// Returns the host of this machine: direct backend, no agents.
+pub(crate) fn host_of(supervisor: SupervisorClient) -> Host {
     let registry = Arc::new(Registry::default());
     registry.register(Arc::new(DirectRuntime::default()));
-    let host = Host { name: LOCAL.into(), address: "".into(), supervisor, profiles, registry };
+    let live = LiveConfig::new(LoadedConfig::default());
+    let profiles = Arc::new(Agents::new(live, Vec::new(), Path::new("/bin/sh"), Path::new("/")));
+    Host { name: LOCAL.into(), address: "".into(), supervisor, profiles, registry }
+}
+
+/// Returns dependencies of session tasks: direct backend, no configuration.
+pub(crate) fn deps(store: &Store, supervisor: SupervisorClient, profiles: Arc<dyn Profiles>) -> Deps {
+    let host = Host { profiles, ..host_of(supervisor) };
     let live = LiveConfig::new(LoadedConfig::default());
     Deps {
         store: store.clone(),

@@ -3,6 +3,12 @@
 use crate::config::remote::LOCAL;
 use crate::failure::Failure;
 use acp_shared::codes::Code;
+use std::time::Duration;
+
+/// Reserve beyond the end of agents that a host reports.
+const RESERVE: Duration = Duration::from_secs(60);
+/// Maximum of the reported end. A reported time is not trusted to be small.
+const END_MAX: Duration = Duration::from_secs(60 * 24 * 3_600);
 
 /// A host at the time of a spawn.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,6 +76,15 @@ pub fn place<'a>(
     })
 }
 
+/// Returns the time until all agents of a gateway on a disconnected host have ended; zero once they have. `reported` is the
+/// time without a connection after which the host has ended them, `away` the time since the connection was lost. A tenth and
+/// a minute more cover clocks that differ.
+#[must_use]
+pub fn agents_end_in(reported: Duration, away: Duration) -> Duration {
+    let reported = reported.min(END_MAX);
+    (reported + reported / 10 + RESERVE).saturating_sub(away)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,6 +96,21 @@ mod tests {
             outage: None,
             agents,
             memory_bytes: gigabytes << 30,
+        }
+    }
+
+    #[test]
+    fn agents_of_a_disconnected_host_end_after_its_report_and_a_reserve() {
+        let seconds = Duration::from_secs;
+        for (reported, away, want) in [
+            (seconds(900), seconds(0), seconds(1_050)),
+            (seconds(900), seconds(1_049), seconds(1)),
+            (seconds(900), seconds(1_050), Duration::ZERO),
+            (seconds(900), seconds(5_000), Duration::ZERO),
+            (Duration::ZERO, seconds(59), seconds(1)),
+            (Duration::MAX, Duration::ZERO, END_MAX + END_MAX / 10 + RESERVE),
+        ] {
+            assert_eq!(agents_end_in(reported, away), want, "{reported:?} {away:?}");
         }
     }
 

@@ -12,19 +12,15 @@ use acp_shared::figures::{self, Figure};
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::{Reply, Request};
 use futures_util::StreamExt as _;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Maximum of the reported grace, in seconds.
-const GRACE_SECONDS_MAX: u64 = 60 * 24 * 3_600;
 /// Interval between two readings of a host's figures.
 const FIGURES_EVERY: Duration = Duration::from_secs(5);
-/// Maximum time after which a host notices that the connection of a gateway is gone, with the end of its agents' process
-/// trees and a reserve.
-const CUT_NOTICED: Duration = Duration::from_secs(60);
 
 /// A host with its client, agents and backends. Cheap to clone.
 #[derive(Clone)]
@@ -61,19 +57,20 @@ impl Host {
 struct HostFigures {
     agents: u64,
     memory_bytes: u64,
-    /// Time after which the agents of a gateway that is gone have ended; `None` if the host never answered.
-    detached_grace: Option<Duration>,
+    /// Time without a connection after which the agents of this gateway have ended; `None` if the host never answered.
+    agents_end: Option<Duration>,
+    /// Connection of the answer.
+    connection: u64,
 }
 
 impl HostFigures {
-    fn of(all: &[Figure]) -> Self {
+    fn of(all: &[Figure], connection: u64) -> Self {
         let value = |name: &str| all.iter().find(|it| it.name == name).map(|it| it.value);
-        let grace = value(figures::DETACHED_GRACE);
         Self {
             agents: value(figures::LIVING).unwrap_or(0),
             memory_bytes: value(figures::MEMORY).unwrap_or(0),
-            // What another machine reports is not trusted to be small.
-            detached_grace: grace.map(|seconds| Duration::from_secs(seconds.min(GRACE_SECONDS_MAX))),
+            agents_end: value(figures::DETACHED_GRACE).map(Duration::from_secs),
+            connection,
         }
     }
 }
@@ -81,6 +78,20 @@ impl HostFigures {
 struct Entry {
     host: Host,
     figures: Mutex<HostFigures>,
+}
+
+impl Entry {
+    async fn read_figures(&self) {
+        let supervisor = &self.host.supervisor;
+        let connection = supervisor.connections();
+        if !supervisor.has_feature(figures::FEATURE) {
+            return;
+        }
+        let asked = tokio::time::timeout(FIGURES_EVERY, supervisor.call(Request::Figures));
+        if let Ok(Ok(Reply::Figures(found))) = asked.await {
+            *self.figures.lock() = HostFigures::of(&found, connection);
+        }
+    }
 }
 
 /// All hosts of the configuration.
@@ -198,15 +209,16 @@ impl Hosts {
 
     /// Returns the time after which a host that is away has ended all agents of this gateway: it ends them when it has had no
     /// connection of the gateway for the time that it reported. Zero once that time is over, and for a host that is no longer
-    /// configured, which the operator has ended; `None` for a host that is connected, and for one that did not answer since
-    /// this gateway started.
+    /// configured, which the operator has ended; `None` for a host that is connected, and for one that did not report that time
+    /// on its last connection.
     pub(crate) fn agents_end_in(&self, name: &str) -> Option<Duration> {
         let Some(entry) = self.entries().find(|entry| *entry.host.name == *name) else {
             return Some(Duration::ZERO);
         };
         let away = entry.host.supervisor.away_for()?;
-        let grace = entry.figures.lock().detached_grace?;
-        Some(grace.saturating_add(grace / 10).saturating_add(CUT_NOTICED).saturating_sub(away))
+        let HostFigures { agents_end, connection, .. } = *entry.figures.lock();
+        let is_newest = connection == entry.host.supervisor.connections();
+        agents_end.filter(|_| is_newest).map(|reported| placement::agents_end_in(reported, away))
     }
 
     /// Returns all hosts as candidates.
@@ -220,20 +232,44 @@ impl Hosts {
             return;
         }
         loop {
-            for entry in self.entries() {
-                let supervisor = entry.host.supervisor.clone();
-                if !supervisor.has_feature(figures::FEATURE) {
-                    continue;
-                }
-                let asked = tokio::time::timeout(FIGURES_EVERY, supervisor.call(Request::Figures));
-                if let Ok(Ok(Reply::Figures(found))) = asked.await {
-                    *entry.figures.lock() = HostFigures::of(&found);
-                }
-            }
+            join_all(self.entries().map(Entry::read_figures)).await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(FIGURES_EVERY) => {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::supervisor::simulated::SimSupervisorConnection;
+    use crate::tests::host_of;
+    use acp_core::config::load::LoadedConfig;
+
+    /// The report of an earlier connection proves nothing: the host may have another configuration since.
+    #[tokio::test]
+    async fn end_of_agents_is_known_from_the_last_connection_only() {
+        let (supervisor, mut wire) = SimSupervisorConnection::new();
+        let host = Host { name: "big1".into(), ..host_of(supervisor) };
+        let hosts = Hosts::new(LiveConfig::new(LoadedConfig::default()), host, Vec::new());
+        let report = |connection| {
+            let reported = [Figure::new(figures::DETACHED_GRACE, 900)];
+            *hosts.first.figures.lock() = HostFigures::of(&reported, connection);
+        };
+        assert_eq!(hosts.agents_end_in("big1"), None, "never connected");
+        wire.up("s");
+        report(1);
+        assert_eq!(hosts.agents_end_in("big1"), None, "connected");
+        wire.down();
+        let left = hosts.agents_end_in("big1");
+        assert!(left.is_some_and(|left| left > Duration::from_secs(1_000)), "{left:?}");
+        wire.up("s");
+        wire.down();
+        assert_eq!(hosts.agents_end_in("big1"), None, "not reported on the last connection");
+        report(2);
+        assert!(hosts.agents_end_in("big1").is_some());
+        assert_eq!(hosts.agents_end_in("big2"), Some(Duration::ZERO), "not configured");
     }
 }

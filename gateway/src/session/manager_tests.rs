@@ -6,14 +6,15 @@ use crate::config::LiveConfig;
 use crate::runtime::agents::Agents;
 use crate::supervisor::simulated::local_lookup_supervisor;
 use crate::tests::{
-    binding_row, column, conversation, deps, eventually, loaded, prompt_request, session_row, spawn,
-    spawn_request,
+    binding_row, column, conversation, deps, eventually, lease_row, loaded, prompt_request, session_row,
+    spawn, spawn_request,
 };
 use acp_core::request::StaticSessionParams;
-use acp_core::rows::SessionRow;
+use acp_core::rows::{LeaseStatus, SessionRow};
 use acp_core::runtime::Registry;
 use acp_core::runtime::direct::DirectRuntime;
 use acp_core::session::SessionState;
+use acp_core::writes::Write;
 use acp_store::{Durability, Store, bindings};
 use futures_util::future::join_all;
 use std::path::Path;
@@ -409,6 +410,31 @@ async fn repeated_prompt_by_name_has_no_effect_in_another_session() {
     // The same key for another name is another prompt.
     world.manager.prompt(&other, named("b"), once).await.unwrap();
     assert_eq!((runs(first).await, runs(other).await), (1, 1));
+    drop(world.end().await);
+}
+
+/// The agent of a host that the operator has removed counts as lost: the session is moved without it, once.
+#[tokio::test]
+async fn session_of_a_removed_host_moves_without_its_agent() {
+    let world = world("");
+    let key = SessionKey::parse("agent:demo:acp:away").unwrap();
+    let mut row = session_row(&key);
+    row.options.host = Some("gone".to_owned());
+    spawn(&world.store, row, None).await;
+    let (snapshot, fence) = world.store.claim(key.clone()).await.unwrap();
+    let lease = lease_row(&key, LeaseStatus::Ready);
+    let session = SessionRow { lease_id: Some(lease.lease_id), ..snapshot.session };
+    let writes = vec![Write::NewLease(Box::new(lease)), Write::Session(Box::new(session))];
+    world.store.commit(fence, writes).await.unwrap();
+    let once = IdempotencyKey::mint();
+    let moved = world.manager.set(&key, Setting::Host("local".to_owned()), once.clone()).await.unwrap();
+    let row = world.store.session(key.clone()).await.unwrap().unwrap();
+    assert_eq!((row.options.host, row.lease_id), (None, None));
+    let again = world.manager.set(&key, Setting::Host("local".to_owned()), once).await.unwrap();
+    assert_eq!(again, moved);
+    let unknown = world.manager.set(&key, Setting::Host("gone".to_owned()), IdempotencyKey::mint()).await;
+    assert_refused(unknown, Code::Usage, &["There is no host \"gone\"", "local"]);
+    world.prompt(&key).await.unwrap();
     drop(world.end().await);
 }
 

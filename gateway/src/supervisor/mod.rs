@@ -232,6 +232,11 @@ impl SupervisorClient {
         self.shared.status.subscribe()
     }
 
+    /// Returns the number of connections so far, which is that of the newest one.
+    pub(crate) fn connections(&self) -> u64 {
+        self.shared.state.lock().generation
+    }
+
     /// Returns the time since the loss of the last connection; `None` while connected, and before the first connection.
     pub(crate) fn away_for(&self) -> Option<Duration> {
         let lost_at = (*self.shared.lost_at.lock())?;
