@@ -80,6 +80,8 @@ struct Credentials<C> {
     provider: Arc<CryptoProvider>,
     build: Build<C>,
     held: Mutex<Held<C>>,
+    /// Locked while the files are looked at.
+    reading: Mutex<()>,
 }
 
 fn stamp(path: &Path) -> Option<Stamp> {
@@ -191,27 +193,33 @@ impl<C> Credentials<C> {
             provider,
             build,
             held: Mutex::new(Held { loaded, faulty: None }),
+            reading: Mutex::default(),
         })
     }
 
     /// Returns the content of the files as they are now. Files that are wrong, or that name somebody else, do not take
     /// the place of the earlier content: a certificate and its key may be written one after the other. They are read
-    /// again, and their fault is logged again, when one of them changes, and at most every [`FAULT_RETRY`] otherwise.
+    /// again, and their fault is logged again, when one of them changes, and at most every [`FAULT_RETRY`] otherwise. One
+    /// caller looks at them at a time, and others get the earlier content meanwhile: a disk may hang.
     fn current(&self) -> Arc<Loaded<C>> {
+        let Some(_reading) = self.reading.try_lock() else { return Arc::clone(&self.held.lock().loaded) };
         let files = [&*self.cert, &*self.key, &*self.ca];
         let stamps = files.map(stamp);
-        // Held while the files are read, so that concurrent handshakes read and log once.
-        let mut held = self.held.lock();
+        let (loaded, faulty) = {
+            let held = self.held.lock();
+            (Arc::clone(&held.loaded), held.faulty)
+        };
         let is_known_fault =
-            held.faulty.is_some_and(|(faulty, at)| faulty == stamps && at.elapsed() < FAULT_RETRY);
-        if held.loaded.stamps == stamps || is_known_fault {
-            return Arc::clone(&held.loaded);
+            faulty.is_some_and(|(faulty, at)| faulty == stamps && at.elapsed() < FAULT_RETRY);
+        if loaded.stamps == stamps || is_known_fault {
+            return loaded;
         }
         let fault = match read_all(&self.provider, files, self.build) {
-            Ok(new) if new.identity == held.loaded.identity => {
-                *held = Held { loaded: Arc::new(new), faulty: None };
+            Ok(new) if new.identity == loaded.identity => {
+                let new = Arc::new(new);
+                *self.held.lock() = Held { loaded: Arc::clone(&new), faulty: None };
                 tracing::info!(cert = %self.cert.display(), identity = self.identity, "certificate reloaded");
-                return Arc::clone(&held.loaded);
+                return new;
             }
             Ok(new) => {
                 let fault = format!(
@@ -222,9 +230,9 @@ impl<C> Credentials<C> {
             }
             Err(fault) => fault,
         };
-        held.faulty = Some((stamps, Instant::now()));
+        self.held.lock().faulty = Some((stamps, Instant::now()));
         tracing::warn!(%fault, "changed certificate not used");
-        Arc::clone(&held.loaded)
+        loaded
     }
 
     /// Checks that the own certificate is signed by the CA and valid for this time.
