@@ -237,12 +237,10 @@ pub fn begin_admissions(db: &Db, hosts: &[String]) -> Result<(), StoreError> {
     let shown = first_unadmitted_event(db)?;
     let accepts_loss = meta::get(db, ACCEPTED_LOSS)?.is_some();
     for host in hosts {
-        let event_id = match pending_admission(db, host)? {
-            Some(pending) if !accepts_loss => pending.event_id,
-            _ => shown,
+        let pending = match pending_admission(db, host)? {
+            Some(pending) if !accepts_loss => pending,
+            _ => PendingAdmission { event_id: shown, accepts_loss },
         };
-        let accepts_loss = accepts_loss || pending_admission(db, host)?.is_some_and(|it| it.accepts_loss);
-        let pending = PendingAdmission { event_id, accepts_loss };
         meta::set(db, &admission_key(host), &serde_json::to_string(&pending)?)?;
     }
     meta::remove(db, ACCEPTED_LOSS)
