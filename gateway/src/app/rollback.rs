@@ -7,6 +7,7 @@ use crate::api::socket::ApiListener;
 use crate::api::{Api, sessions};
 use crate::runtime::hosts::{Host, Hosts};
 use crate::supervisor::{DurableProgress, SupervisorStatus};
+use acp_core::config::remote::LOCAL;
 use acp_core::failure::Failure;
 use acp_core::time_format::format_utc;
 use acp_shared::codes::Code;
@@ -98,8 +99,9 @@ pub(crate) async fn note(store: &Store, refusal: &HostRefusal) -> Failure {
         host: Some(host.clone()),
     };
     let dir = store.dir().to_owned();
-    let (kept, text) =
-        (note.clone(), refusal_message(&note, &format!("the supervisor says: {}", rollback.refusal.message)));
+    let of = if host == LOCAL { String::new() } else { format!(" of the host {host}") };
+    let reason = format!("the supervisor{of} says: {}", rollback.refusal.message);
+    let (kept, text) = (note.clone(), refusal_message(&note, &reason));
     let written = tokio::task::spawn_blocking(move || rollback::write(&dir, &kept)).await;
     if !matches!(written, Ok(Ok(()))) {
         tracing::warn!(?written, "refusal not noted in the state directory");
