@@ -55,13 +55,7 @@ impl Plane {
         };
         world.write(&format!("{name}.toml"), &text(0));
         let supervisor = start(world, name);
-        let address = eventually(SOON, "the host listens", || {
-            let log = supervisor.log();
-            let line = log.lines().find(|line| line.contains("listening for gateways on other machines"))?;
-            let address = line.split("127.0.0.1:").nth(1)?;
-            let port = address.split(|c: char| !c.is_ascii_digit()).next()?;
-            Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?)))
-        });
+        let address = address_of(&supervisor);
         // A later start listens on the same port.
         world.write(&format!("{name}.toml"), &text(address.port()));
         let cable = Cable::to(address);
@@ -89,6 +83,16 @@ impl Plane {
         }
         text
     }
+}
+
+/// Address of a supervisor that listens on any free port, from its log.
+pub(crate) fn address_of(supervisor: &Service) -> SocketAddr {
+    eventually(SOON, "the host listens", || {
+        let log = supervisor.log();
+        let line = log.lines().find(|line| line.contains("listening for gateways on other machines"))?;
+        let port = line.split("127.0.0.1:").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?;
+        Some(SocketAddr::from(([127, 0, 0, 1], port.parse().ok()?)))
+    })
 }
 
 fn start(world: &World, name: &str) -> Service {

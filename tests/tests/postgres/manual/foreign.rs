@@ -1,14 +1,13 @@
 //! Follows `docs/manual/more-machines.md`: its files are written and its commands are run, each machine being a directory of
 //! this one.
 
-use crate::plane::Cable;
+use crate::plane::{Cable, address_of};
 use acp_testkit::postgres::Postgres;
 use acp_tests::cli::run;
 use acp_tests::service::Service;
-use acp_tests::wait::{LONG, SOON, eventually, until};
+use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{World, bin, repository};
 use serde_json::Value;
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
@@ -91,14 +90,7 @@ impl Installation {
         let host = self
             .world
             .start_service("acp-supervisor", &["serve", "--state-dir", &dir, "--config", &config, "--json"]);
-        let port = eventually(SOON, "the host listens", || {
-            let log = host.log();
-            let line = log.lines().find(|line| line.contains("listening for gateways on other machines"))?;
-            line.split("127.0.0.1:").nth(1)?.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-        });
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        drop(TcpStream::connect(address).unwrap());
-        self.cables.push(Cable::to(address));
+        self.cables.push(Cable::to(address_of(&host)));
         self.hosts.push(host);
     }
 
