@@ -202,7 +202,7 @@ impl<In: DeserializeOwned> Receiver<In> {
     pub async fn recv(&mut self) -> Result<Option<In>, ConnError> {
         match self.frames.next().await {
             None => Ok(None),
-            // A TLS peer that ended without a last record: its process died, or it had nothing more to say.
+            // A TLS peer ended without a last record, for example by the death of the process.
             Some(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ConnError::Closed),
             Some(frame) => Ok(Some(wire::decode(&frame?)?)),
         }

@@ -83,7 +83,7 @@ pub(crate) struct Owner {
     pub(crate) installations: HashMap<GatewayInstanceId, Installation>,
     /// Gateways that have leases and no connection, and remote cells that have sent no request on theirs.
     pub(crate) absences: HashMap<GatewayInstanceId, Absence>,
-    /// Time that the machine was suspended since its boot, as far as it is counted in `absences`.
+    /// Suspended time of the machine since its boot, up to the part counted in `absences`.
     pub(crate) suspended_ms: u64,
     pub(crate) pending: PendingProgress,
     pub(crate) stopping: bool,

@@ -266,7 +266,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn state_dir(&self) -> Option<&Path> {
         None
     }
-    /// Returns the gateway that serves the control plane: this one, unless it has lost its database server.
+    /// Returns the owner of the control plane: this gateway, until the loss of the database server.
     fn owner(&self) -> OwnerView {
         OwnerView { serves: true, ..OwnerView::default() }
     }

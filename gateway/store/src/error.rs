@@ -252,9 +252,9 @@ pub enum StoreError {
     CellTaken {
         /// Name of the cell.
         cell: String,
-        /// Process of the database server, with its client's address, that holds the lock.
+        /// Server process with the lock, and the client's address.
         holder: String,
-        /// Owner as it describes itself; `None` until it has, and for a command that uses the cell.
+        /// Record of the owner; `None` before the first record, and for a command in the cell.
         owner: Option<Box<CellOwnerView>>,
     },
     /// The state directory has a database file, but the configured store is PostgreSQL.

@@ -363,7 +363,7 @@ impl Writer {
         self.ahead.borrow_mut().pop_front().or_else(|| self.queue.try_recv().ok())
     }
 
-    /// Reads the marks that a job and those ready after it need, if a server is asked for them.
+    /// Reads the marks for a job and for the ready jobs behind this one, with a server only.
     fn read_marks(&self, job: &WriteJob, marks: &MarksCache) -> Result<(), StoreError> {
         let Some(session) = job.session.as_ref().filter(|key| !self.db.is_sqlite() && !marks.has(key)) else {
             return Ok(());

@@ -16,13 +16,13 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tokio_util::either::Either;
 
-/// Silence after which the kernel asks whether the other side is there …
+/// Silence before the kernel probes the other side …
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
-/// … pause between two such questions …
+/// … pause between two probes …
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-/// … and how many may stay without an answer.
+/// … and maximum number of probes without an answer.
 const KEEPALIVE_PROBES: u32 = 3;
-/// Maximum time that sent bytes, or these questions, may stay without an answer, in milliseconds.
+/// Maximum time without an answer to sent bytes or probes, in milliseconds.
 const USER_TIMEOUT_MS: u32 = 30_000;
 
 /// Address of a supervisor on another machine.

@@ -46,7 +46,7 @@ pub fn since_boot_ms() -> u64 {
     millis(time_of(ClockId::Boottime))
 }
 
-/// Returns the time that this machine was suspended since its boot, in milliseconds.
+/// Returns the suspended time of this machine since boot, in milliseconds.
 #[must_use]
 pub fn suspended_ms() -> u64 {
     let awake = time_of(ClockId::Monotonic);
