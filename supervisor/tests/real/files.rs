@@ -1,6 +1,6 @@
 //! File requests, served by one helper process for each lease.
 
-use crate::common::{Client, Host, agent, eventually, is_alive, kill, report};
+use crate::common::{Client, Host, TIMEOUT, agent, eventually, is_alive, kill, report};
 use crate::upgrade::reconnect;
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest, FilesScope};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
@@ -43,6 +43,21 @@ fn files_result(reply: Reply) -> FilesResult {
     }
 }
 
+/// Answers a file request. Repeats one that is refused as busy: a helper ends before the next one starts.
+async fn call(gateway: &mut Client, body: Request) -> FilesResult {
+    let until = Instant::now() + TIMEOUT;
+    loop {
+        match gateway.call(body.clone()).await {
+            Ok(reply) => return files_result(reply),
+            Err(refusal) => {
+                assert_eq!(refusal.code, RefusalCode::Busy, "{refusal:?}");
+                assert!(Instant::now() < until, "busy for {TIMEOUT:?}: {refusal:?}");
+                tokio::time::sleep(Duration::from_millis(refusal.retry_after_ms.unwrap())).await;
+            }
+        }
+    }
+}
+
 /// A session with its own working directory.
 struct Session {
     lease_id: LeaseId,
@@ -73,7 +88,7 @@ impl Session {
     }
 
     async fn call(&self, gateway: &mut Client, body: Request) -> FilesResult {
-        files_result(gateway.call(body).await.unwrap())
+        call(gateway, body).await
     }
 }
 
@@ -94,7 +109,7 @@ async fn lease_has_one_file_helper_until_idle() {
     // Lookups without a lease use a separate helper.
     let op = FilesOp::Programs { names: vec!["sh".into(), "no-such-program".into()], search: "/bin".into() };
     let look_up = FilesRequest { scope: FilesScope::Tenant, roots: vec![], op };
-    let found = files_result(gateway.call(Request::Files(look_up)).await.unwrap());
+    let found = call(&mut gateway, Request::Files(look_up)).await;
     assert_eq!(found, Ok(FilesReply::Programs(vec![Some("/bin/sh".into()), None])));
     eventually("both helpers end", || helpers(identity.id).is_empty());
     let left = host.state_dir().join("wrappers/helpers").join(identity.id.to_string());
@@ -112,7 +127,7 @@ async fn lookups_share_an_idle_helper() {
     for _ in 0..20 {
         let mut round = Vec::new();
         for op in [&programs, &directories] {
-            let found = files_result(gateway.call(look_up(op.clone())).await.unwrap());
+            let found = call(&mut gateway, look_up(op.clone())).await;
             assert!(matches!(found, Ok(_) | Err(FilesError::NoHelper { .. })), "{found:?}");
             round.push((found, helpers(identity.id)));
         }
