@@ -318,7 +318,7 @@ async fn start_with(
     let settings = AccountSettings { static_bindings, ..settings("token", &serve(fake).await) };
     // Advances with the clock of the workers.
     let clock = acp_shared::clock::Clock::at(clock().wall_ms());
-    let discord = Discord::new("main".to_owned(), settings, clock).unwrap();
+    let discord = Discord::new("main".to_owned(), settings, clock, None).unwrap();
     let inner = Arc::clone(&discord.inner);
     let (inbound, events) = websocket::event_channel(4_096);
     let connection = EventConnection::of(discord.inner.settings().token.clone(), events);
@@ -447,7 +447,7 @@ async fn events_of_old_connection_are_handled_before_next_one() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let unreachable = "http://127.0.0.1:1";
-        let discord = Discord::new("main".to_owned(), settings("old", unreachable), clock()).unwrap();
+        let discord = Discord::new("main".to_owned(), settings("old", unreachable), clock(), None).unwrap();
         let inner = Arc::clone(&discord.inner);
         inner.cache.set_identity(Snowflake(1), BOT);
         inner.cache.set_location(Snowflake(3), None, Some(Snowflake(9)));

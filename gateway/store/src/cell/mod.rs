@@ -4,5 +4,6 @@
 pub mod inspect;
 pub mod open;
 pub(crate) mod ownership;
+pub mod plane;
 
 pub(crate) use ownership::{Owner, OwnerId};
