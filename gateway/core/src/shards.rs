@@ -34,7 +34,9 @@ impl ShardRange {
             return Some(format!("of = {of} is out of bounds; allowed: 1 to {OF_MAX}"));
         }
         if from >= to || to > of {
-            return Some(format!("from = {from}, to = {to}, of = {of} is no range: it needs from < to <= of"));
+            return Some(format!(
+                "from = {from}, to = {to}, of = {of} is no range: it needs from < to <= of"
+            ));
         }
         (self.count() > SERVED_MAX).then(|| {
             let count = self.count();
@@ -69,7 +71,8 @@ impl ShardRange {
         if self.shards().contains(&shard) {
             return None;
         }
-        let what = guild.map_or_else(|| "direct messages belong".to_owned(), |id| format!("server {id} belongs"));
+        let what =
+            guild.map_or_else(|| "direct messages belong".to_owned(), |id| format!("server {id} belongs"));
         Some(format!(
             "{what} to shard {shard}, and this gateway serves {self}: the gateway whose range has shard {shard} answers there"
         ))
@@ -159,7 +162,10 @@ mod tests {
         }
         assert_eq!(range(3, 4, 4).refusal(guild), None);
         let why = range(1, 2, 2).refusal(None).unwrap();
-        assert!(why.contains("direct messages") && why.contains("shard 0,") && why.contains("shard 1 of 2"), "{why}");
+        assert!(
+            why.contains("direct messages") && why.contains("shard 0,") && why.contains("shard 1 of 2"),
+            "{why}"
+        );
     }
 
     #[test]
@@ -177,7 +183,9 @@ mod tests {
     }
 
     fn any_range() -> impl Strategy<Value = ShardRange> {
-        (1_u32..30).prop_flat_map(|of| (0..of).prop_flat_map(move |from| (from + 1..=of).prop_map(move |to| range(from, to, of))))
+        (1_u32..30).prop_flat_map(|of| {
+            (0..of).prop_flat_map(move |from| (from + 1..=of).prop_map(move |to| range(from, to, of)))
+        })
     }
 
     proptest! {

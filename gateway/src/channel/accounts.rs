@@ -91,7 +91,9 @@ impl DiscordAccounts {
     }
 
     fn start_account(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
-        if let Some(shards) = settings.access.shards.filter(|shards| !shards.is_whole() && self.plane.is_none()) {
+        if let Some(shards) =
+            settings.access.shards.filter(|shards| !shards.is_whole() && self.plane.is_none())
+        {
             return Err(format!(
                 "channels.discord.accounts.{id}.shards: {shards} need a control plane in PostgreSQL, and this gateway was \
                  started with one in a file: set acp.control_plane.store = \"postgres\", and restart it"
@@ -193,8 +195,7 @@ mod tests {
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
         let store = Store::open(&dir.path().join("state"), Durability::Normal).unwrap();
-        let mut bots =
-            DiscordAccounts::new(&live, channels.clone(), &store, CancellationToken::new());
+        let mut bots = DiscordAccounts::new(&live, channels.clone(), &store, CancellationToken::new());
         let mut apply_config = |text: &str, want: &[&str]| {
             bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
@@ -229,6 +230,9 @@ mod tests {
         let plane = "[acp.control_plane]\nstore = \"postgres\"\npostgres.address_file = \"/a\"\n";
         let part = account("b", &one, "shards = { from = 1, to = 2, of = 2 }");
         apply_config(&(plane.to_owned() + &elsewhere + &part), &["a"]);
-        apply_config(&(elsewhere + &account("b", &one, "shards = { from = 0, to = 2, of = 2 }")), &["a", "b"]);
+        apply_config(
+            &(elsewhere + &account("b", &one, "shards = { from = 0, to = 2, of = 2 }")),
+            &["a", "b"],
+        );
     }
 }

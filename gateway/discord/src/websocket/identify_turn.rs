@@ -68,7 +68,9 @@ pub(super) async fn wait_for_turn(
         let asked = Instant::now();
         match turns.take(shard, limits).await {
             IdentifyTurn::Taken if asked.elapsed() < TURN_VALID => return Ok(()),
-            IdentifyTurn::Taken => tracing::warn!(shard, "turn to identify was answered too late; asking again"),
+            IdentifyTurn::Taken => {
+                tracing::warn!(shard, "turn to identify was answered too late; asking again")
+            }
             IdentifyTurn::Later { why, after } if Instant::now() + after > end => return Err((why, after)),
             IdentifyTurn::Later { after, .. } => tokio::time::sleep(after).await,
         }

@@ -177,7 +177,9 @@ impl Driver {
                 Input::Received(Received::End(end)) => return self.end_connection(end),
                 Input::Turn(Ok(())) => {
                     turn = None;
-                    if let Err(end) = self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await {
+                    if let Err(end) =
+                        self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
+                    {
                         return self.end_connection(end);
                     }
                     continue;

@@ -167,10 +167,18 @@ mod tests {
         let shards = Some(ShardRange { from: 1, to: 3, of: 4 });
         let all = AccessRules { shards, ..AccessRules::default() };
         let listed = AccessRules { guilds: [Snowflake(10 << 22), Snowflake(11 << 22)].into(), ..all.clone() };
-        let served = |rules: &AccessRules| (0..4).map(|shard| rules.is_guild_allowed(guild(shard))).collect::<Vec<_>>();
+        let served = |rules: &AccessRules| {
+            (0..4).map(|shard| rules.is_guild_allowed(guild(shard))).collect::<Vec<_>>()
+        };
         assert_eq!(served(&all), [false, true, true, false]);
         assert_eq!(served(&listed), [false, false, true, false]);
-        assert!(!all.is_guild_allowed(None) && AccessRules::default().is_guild_allowed(None), "direct messages");
-        assert!(all.shard_refusal(guild(3)).is_some_and(|why| why.contains("shard 3") && why.contains("1 to 2 of 4")));
+        assert!(
+            !all.is_guild_allowed(None) && AccessRules::default().is_guild_allowed(None),
+            "direct messages"
+        );
+        assert!(
+            all.shard_refusal(guild(3))
+                .is_some_and(|why| why.contains("shard 3") && why.contains("1 to 2 of 4"))
+        );
     }
 }

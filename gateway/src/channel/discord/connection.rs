@@ -83,8 +83,9 @@ impl EventConnection {
 
 #[cfg(test)]
 impl EventConnection {
-    /// Creates a connection with this token and these events.
-    pub(super) fn of(token: Secret, events: EventReceiver) -> Self {
-        Self { events, is_open: true, token, shards: None, end: None }
+    /// Creates a connection with the token and the shards of these settings, and with these events.
+    pub(super) fn of(settings: &AccountSettings, events: EventReceiver) -> Self {
+        let (token, shards) = (settings.token.clone(), settings.access.shards);
+        Self { events, is_open: true, token, shards, end: None }
     }
 }

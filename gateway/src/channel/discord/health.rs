@@ -344,7 +344,8 @@ pub(super) mod tests {
             dropped: 11,
             ..SessionCounts::default()
         };
-        events.shards = BTreeMap::from([(3, ShardState::Up), (4, ShardState::Up), (5, ShardState::Connecting)]);
+        events.shards =
+            BTreeMap::from([(3, ShardState::Up), (4, ShardState::Up), (5, ShardState::Connecting)]);
         events.unrecognized.insert("A".to_owned(), 6);
         events.unrecognized.insert("B".to_owned(), 6);
         let want = [

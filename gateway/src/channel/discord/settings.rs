@@ -162,7 +162,8 @@ mod tests {
 
     #[test]
     fn shards_limit_servers_and_requests() {
-        let per_second = |shards| parse_account(&DiscordAccount { shards, ..account() }).unwrap().per_second();
+        let per_second =
+            |shards| parse_account(&DiscordAccount { shards, ..account() }).unwrap().per_second();
         assert_eq!(per_second(None), 40);
         let shards = ShardRange { from: 16, to: 32, of: 64 };
         assert_eq!(per_second(Some(shards)), 10);

@@ -126,7 +126,8 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
     let known = db.first(LIMIT, params![application], read)?;
     let counted = known.filter(|(_, left_ms)| *left_ms > 0);
     let reset_ms = (*reset_after_ms).clamp(RESET_MS.0, RESET_MS.1);
-    let (remaining, left_ms) = counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
+    let (remaining, left_ms) =
+        counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
     let Some(remaining) = remaining.checked_sub(1) else { return Ok(TurnAnswer::Spent { wait_ms: left_ms }) };
     let next: Option<u64> = db.first(TURN, params![application, bucket], |row| row.only())?;
     if let Some(wait_ms) = next.filter(|left_ms| *left_ms > 0) {
@@ -148,11 +149,17 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
 }
 
 /// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.
-fn claim(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<Option<TurnAnswer>, StoreError> {
+fn claim(
+    db: &Db,
+    cell: &str,
+    server_pid: u32,
+    request: &TurnRequest,
+) -> Result<Option<TurnAnswer>, StoreError> {
     const ALL: &str = "SELECT cell, shard_from, shard_to, shard_of, server_pid FROM plane.discord_ranges WHERE application = ?1";
     let TurnRequest { application, range, .. } = request;
     let rows = db.all(ALL, params![application], |row| {
-        let range = ShardRange { from: row.get("shard_from")?, to: row.get("shard_to")?, of: row.get("shard_of")? };
+        let range =
+            ShardRange { from: row.get("shard_from")?, to: row.get("shard_to")?, of: row.get("shard_of")? };
         Ok((row.get::<String>("cell")?, range, row.get::<u32>("server_pid")?))
     })?;
     if rows.iter().any(|row| (row.0.as_str(), row.1, row.2) == (cell, *range, server_pid)) {

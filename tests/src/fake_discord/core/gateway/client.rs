@@ -107,10 +107,11 @@ impl Machine {
         }
         let shard = shard_of(data)?;
         self.count_identify(now, &bot)?;
-        if self.faults.take_unanswered() {
+        let early = self.is_identified_early(now, bot.user_id, shard.0);
+        if !early && self.faults.take_unanswered() {
             return Ok(());
         }
-        if self.is_identified_early(now, bot.user_id, shard.0) || self.faults.take_invalid_session() {
+        if early || self.faults.take_invalid_session() {
             self.gateway.send(id, &json!({"op": 9, "d": false, "s": null, "t": null}));
             return Ok(());
         }
