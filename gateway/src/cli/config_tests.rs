@@ -377,6 +377,7 @@ const TESTED: &[(&str, &str, &str)] = &[
         "token_is_read_from_file_or_environment_and_not_shown",
     ),
     ("channels.discord.accounts.*.base_url", SETTINGS, "base_url_selects_another_service"),
+    ("channels.discord.accounts.*.shards", SETTINGS, "shards_limit_servers_and_requests"),
     (
         "channels.discord.accounts.*.{guilds,allowed_channels,allowed_users,allowed_roles,approver_users,approver_roles}",
         SETTINGS,

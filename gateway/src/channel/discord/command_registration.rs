@@ -74,7 +74,8 @@ impl RegistrationState {
         let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
         let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
         let is_extra = |place: &CommandScope| {
-            !wanted.contains(place) && !self.none.contains(place) && !(keeps_global && place.is_none())
+            let is_others = keeps_global && place.is_none();
+            !is_others && !wanted.contains(place) && !self.none.contains(place)
         };
         let extra = may_stand.into_iter().filter(is_extra);
         missing.chain(extra.map(RegistrationStep::TakeAway)).collect()
