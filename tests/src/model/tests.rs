@@ -144,7 +144,8 @@ fn begin_is_as_after_a_long_time() {
 #[test]
 fn edits_share_the_budget_and_answers_go_before_them() {
     // As measured against the fake Discord: 50 threads with an edit at each half second allow 0.61 edits a second of each.
-    let load = Load { sessions: 65, away: 1e-3, prompts: 1.0, think: 1.0, answer: 0.0, chunks: 200_000, pace: 0.1 };
+    let load =
+        Load { sessions: 65, away: 1e-3, prompts: 1.0, think: 1.0, answer: 0.0, chunks: 200_000, pace: 0.1 };
     let machines = Machines { chat: busy().2.chat, ..one_cell() };
     let period = Period { warm_up: 100.0, measured: 300.0 };
     let answers = simulate(&load, &Costs::default(), &machines, period, 11);
