@@ -75,7 +75,7 @@ pub(crate) fn pids_of(lease_id: LeaseId) -> Vec<i32> {
     all_pids().into_iter().filter(is_marked).collect()
 }
 
-/// Sends a signal to a process of the test; returns after SIGSTOP when no thread of the process runs any more.
+/// Sends a signal to a process of the test; after SIGSTOP, waits until all its threads have stopped.
 pub(crate) fn kill(pid: i32, signal: Signal) {
     let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
     assert!(is_alive(pid));
