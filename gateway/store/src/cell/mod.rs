@@ -5,4 +5,5 @@ pub mod inspect;
 pub mod open;
 pub(crate) mod ownership;
 
+pub use ownership::{CellServer, Tenure, take_lock};
 pub(crate) use ownership::{Owner, OwnerId};
