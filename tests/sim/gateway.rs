@@ -102,7 +102,7 @@ impl SimPorts {
     fn is_wanted(&self) -> bool {
         self.pump.lock().waiting().next().is_some()
             || self.wire.lock().has_requests()
-            || !self.room.lock().calls.is_empty()
+            || self.room.is_called()
             || !self.answers.lock().is_empty()
     }
 

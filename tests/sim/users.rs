@@ -95,11 +95,13 @@ pub(super) struct SubmittedRequest {
     pub(super) refused: bool,
     /// True if the request was sent in this run of the gateway and is not answered.
     pub(super) waits: bool,
+    /// Epoch of the gateway that was asked last, with several of them.
+    pub(super) asked: u64,
 }
 
 impl SubmittedRequest {
     pub(super) fn new(want: UserRequest) -> Self {
-        Self { want, answer: None, refused: false, waits: false }
+        Self { want, answer: None, refused: false, waits: false, asked: 0 }
     }
 }
 
