@@ -1,6 +1,6 @@
-//! Scheduler of a cell: two gateways that want the same database of one server, and one supervisor. One of them owns the cell;
-//! the other one stands by, or is a former owner that does not know yet. Freezes, cuts, lost answers to commits, restarts and
-//! failovers of the server are events like all others.
+//! Scheduler of a cell: two gateways that want the same database of one server, and hosts for their agents. One gateway owns the
+//! cell; the other one stands by, or is a former owner that does not know yet. Freezes, cuts, lost answers to commits, restarts
+//! and failovers of the server are events like all others.
 
 use super::gateway::{self, SimGateway, SimPorts};
 use super::scheduler::{EFFECTS_MIN, NextEvent, REST_MS, STEPS_MAX, SimScheduler, Violation};
@@ -10,12 +10,17 @@ use crate::sim::coverage::SeedResult;
 use crate::sim::invariants::{self, JournalProgress, violated};
 use crate::sim::log_capture;
 use crate::sim::seeded_bugs::SeededBug;
+use crate::sim::supervisor::{GRACE_SECONDS, HOSTS};
 use crate::supervisor::simulated::SimSupervisorConnection;
 use acp_core::config::load::LoadedConfig;
 use acp_shared::clock::Clock;
+use acp_shared::figures;
+use acp_shared::ids::SessionKey;
+use acp_shared::protocol::{Reply, Request};
 use acp_store::cell::{Tenure, take_lock};
 use acp_store::db::Db;
 use acp_store::{StoreError, StoreHealth};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -24,11 +29,13 @@ use tokio::runtime::Runtime;
 const MACHINES: usize = 2;
 /// Interval of renewals, and of a step of time, in milliseconds.
 const RENEW_MS: u64 = 2_000;
+/// Number of further requests in a seed in which hosts are cut off.
+const REQUESTS_OF_HOSTS: usize = 20;
 /// Number of steps in which a gateway with the seeded bug does not wait for its commits.
 const EARLY_STEPS: usize = 60;
 
 /// What the seeds of a cell reach together.
-pub(super) const REACHED: [&str; 11] = [
+pub(super) const REACHED: [&str; 13] = [
     "cell: a former owner runs beside the owner",
     "cell: a frozen owner is thawed",
     "cell: an owner gives up",
@@ -39,14 +46,16 @@ pub(super) const REACHED: [&str; 11] = [
     "cell: the begin of an owner is lost",
     "cell: a failover takes a commit back",
     "cell: a stale gateway is refused",
+    "cell: a session has moved",
+    "cell: a session has moved from a host that is away",
     "cell: the server keeps the lock of a process that is gone",
 ];
 
 /// Possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CellEvent {
-    /// Event of the gateway at this place of the list.
-    At(usize, NextEvent),
+    /// Event of the gateway at this place of the list, with this host.
+    At(usize, usize, NextEvent),
     /// A gateway that stands by asks for the cell.
     Take,
     Renew(usize),
@@ -54,6 +63,8 @@ enum CellEvent {
     Freeze(usize),
     /// Cuts a gateway from the server, or mends that.
     Cut(usize),
+    /// Cuts all gateways from a host, or mends that.
+    CutHost(usize),
     /// Commits, and loses the answer.
     LoseAnswer(usize),
     Restart,
@@ -102,14 +113,57 @@ impl SimNode {
     }
 }
 
+/// Connection of a host.
+#[derive(Debug, Clone, Copy, Default)]
+struct HostLink {
+    /// Epoch of the gateway that the supervisor serves, and the highest one that it has seen.
+    served: Option<u64>,
+    epoch_seen: u64,
+    is_cut: bool,
+    /// Beginning of the time without a gateway.
+    away_since_ms: u64,
+}
+
+/// True for an event between a gateway and a host, or on a host.
+const fn is_of_host(next: NextEvent) -> bool {
+    matches!(
+        next,
+        NextEvent::Request
+            | NextEvent::News
+            | NextEvent::Speak(_)
+            | NextEvent::Tell(_)
+            | NextEvent::Exit(_)
+            | NextEvent::Deafness(_)
+            | NextEvent::Connect
+            | NextEvent::Disconnect
+            | NextEvent::SupervisorDies
+    )
+}
+
+/// True for an event that a gateway or a host waits for. Without faults, each but the passing of time and a repetition is one.
+const fn is_work(next: NextEvent, calm: bool) -> bool {
+    match next {
+        NextEvent::Time | NextEvent::Wish => false,
+        NextEvent::Disconnect
+        | NextEvent::SupervisorDies
+        | NextEvent::RoomSleeps
+        | NextEvent::Crash
+        | NextEvent::Exit(_)
+        | NextEvent::Deafness(_) => calm,
+        _ => true,
+    }
+}
+
 /// State of one seed.
 pub(super) struct CellScheduler<'a> {
     stage: SimScheduler<'a>,
     server: SimServer,
     nodes: Vec<SimNode>,
-    /// Epoch of the gateway that the supervisor serves, and the highest one that it has seen.
-    served: Option<u64>,
-    epoch_seen: u64,
+    hosts: [HostLink; HOSTS],
+    /// True for a seed in which hosts are cut off, and gateways and the server are spared.
+    of_hosts: bool,
+    /// Host of the last agent of each session.
+    host_of: BTreeMap<SessionKey, usize>,
     /// Highest epoch of a gateway that started.
     epoch_started: u64,
     /// Rows that a failover goes back to.
@@ -128,7 +182,23 @@ impl<'a> CellScheduler<'a> {
         stage.hand.serve_by(server.clone());
         // The faults of a disk are those of the other seeds.
         stage.trouble.commits = 0;
-        Self { stage, server, nodes: Vec::new(), served: None, epoch_seen: 0, epoch_started: 0, kept: None }
+        // A gateway that just started does not know how long a host has been away: some seeds let it live.
+        let of_hosts = stage.chance.one_in(4) || plant == Some(SeededBug::ShortPromise);
+        stage.moves = if of_hosts { 3 } else { 8 };
+        if of_hosts {
+            (stage.trouble.crash, stage.trouble.deaths) = (0, 0);
+            stage.wishes_left += REQUESTS_OF_HOSTS;
+        }
+        Self {
+            stage,
+            server,
+            nodes: Vec::new(),
+            of_hosts,
+            hosts: Default::default(),
+            host_of: BTreeMap::new(),
+            epoch_started: 0,
+            kept: None,
+        }
     }
 
     /// Runs the seed, from an empty database to rest.
@@ -156,7 +226,12 @@ impl<'a> CellScheduler<'a> {
         if !stage.calm && is_done && stage.chance.one_in(30) {
             self.calm_down();
         }
-        if self.stage.calm && self.stage.rest_ms >= REST_MS && self.nodes.len() == 1 && !self.has_work()? {
+        if self.stage.calm
+            && self.stage.rest_ms >= REST_MS
+            && self.nodes.len() == 1
+            && !self.has_work()?
+            && !self.has_open_wish()
+        {
             return Ok(true);
         }
         let options = self.options()?;
@@ -171,30 +246,68 @@ impl<'a> CellScheduler<'a> {
         if let Some(violation) = self.server.violations().pop() {
             violated!("{violation}");
         }
+        self.one_agent_for_a_session()?;
         Ok(false)
     }
 
-    /// Lets a gateway run until it is idle, and collects its requests.
+    fn one_agent_for_a_session(&mut self) -> Result<(), Violation> {
+        let mut living = BTreeMap::new();
+        for lease in self.stage.host.leases.values().filter(|lease| lease.lives() && lease.agent.is_some()) {
+            let session = &lease.spawn.session_key;
+            if let Some(other) = living.insert(session, lease.host) {
+                violated!("O7: session {session} has agents on the hosts {other} and {}", lease.host);
+            }
+            let before = self.host_of.get(session).copied();
+            if before == Some(lease.host) {
+                continue;
+            }
+            self.host_of.insert(session.clone(), lease.host);
+            if let Some(link) = before.and_then(|before| self.hosts.get(before)) {
+                let away = if link.served.is_none() { " from a host that is away" } else { "" };
+                self.stage.tally.reached.insert(format!("cell: a session has moved{away}"), 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a gateway run until it is idle, and collects its requests. Figures are answered at once, since they are asked for
+    /// again and again.
     fn settle(&mut self, at: usize) -> Result<(), Violation> {
-        self.enter(at);
-        let Some(node) = self.nodes.get_mut(at).filter(|node| !node.is_frozen) else { return Ok(()) };
+        let Some(node) = self.nodes.get(at).filter(|node| !node.is_frozen) else { return Ok(()) };
         let ports = node.ports()?;
         node.runtime.block_on(ports.settle());
-        if self.stage.connected {
+        for host in 0..HOSTS {
+            self.enter(at, host);
+            if !self.stage.connected {
+                continue;
+            }
+            let ports = ports.on(host);
             self.stage.collect(&ports);
+            let all = std::mem::take(&mut self.stage.host.inbox);
+            let (asked, others) =
+                all.into_iter().partition(|(_, request)| matches!(request, Request::Figures));
+            self.stage.host.inbox = others;
+            let asked: VecDeque<(u64, Request)> = asked;
+            for (id, _) in asked {
+                ports.wire.lock().reply(id, Ok(Reply::Figures(self.stage.host.figures())));
+            }
         }
-        if self.stage.steps > node.since + EARLY_STEPS && self.stage.plant == Some(SeededBug::ReadBeforeCommit) {
+        let Some(node) = self.nodes.get(at) else { return Ok(()) };
+        if self.stage.steps > node.since + EARLY_STEPS
+            && self.stage.plant == Some(SeededBug::ReadBeforeCommit)
+        {
             node.session.answer_early(false);
         }
         Ok(())
     }
 
-    /// Makes a gateway the one that runs now.
-    fn enter(&mut self, at: usize) {
-        let Some(node) = self.nodes.get(at) else { return };
+    /// Makes a gateway the one that runs now, and selects a host.
+    fn enter(&mut self, at: usize, host: usize) {
+        let (Some(node), Some(link)) = (self.nodes.get(at), self.hosts.get(host)) else { return };
         self.stage.serving = node.epoch;
-        self.stage.connected = self.served == Some(node.epoch);
-        self.stage.is_stale = node.epoch < self.epoch_seen;
+        self.stage.connected = link.served == Some(node.epoch);
+        self.stage.is_stale = node.epoch < link.epoch_seen || link.is_cut;
+        self.stage.host.select(host);
         node.session.enter();
     }
 
@@ -210,65 +323,98 @@ impl<'a> CellScheduler<'a> {
             }
             node.is_cut = false;
         }
+        for link in &mut self.hosts {
+            link.is_cut = false;
+        }
     }
 
+    /// True if a gateway has work, other than what people repeat.
     fn has_work(&mut self) -> Result<bool, Violation> {
-        for at in 0..self.nodes.len() {
-            self.enter(at);
-            let Some(node) = self.nodes.get(at) else { continue };
-            if !node.is_frozen && self.stage.has_work(&node.ports()?) {
+        for (at, host) in self.places() {
+            self.enter(at, host);
+            let Some(node) = self.nodes.get(at).filter(|node| !node.is_frozen) else { continue };
+            let all = self.stage.options(&node.ports()?.on(host));
+            if all.iter().any(|(_, next)| is_work(*next, self.stage.calm)) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
+    fn has_open_wish(&self) -> bool {
+        self.stage.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused)
+    }
+
+    /// Each gateway with each host.
+    fn places(&self) -> Vec<(usize, usize)> {
+        (0..self.nodes.len()).flat_map(|at| (0..HOSTS).map(move |host| (at, host))).collect()
+    }
+
     fn options(&mut self) -> Result<Vec<(usize, CellEvent)>, Violation> {
         let (calm, steps) = (self.stage.calm, self.stage.steps);
+        let disturbs = !calm && !self.of_hosts;
         let mut all = vec![(3, CellEvent::Time)];
         let has_owner = self.nodes.iter().any(|node| !node.is_frozen && node.session.has_cell());
         if self.nodes.len() < MACHINES {
             all.push((if has_owner { 1 } else { 10 }, CellEvent::Take));
         }
-        for at in 0..self.nodes.len() {
-            self.enter(at);
+        for (host, link) in self.hosts.iter().enumerate() {
+            let pause = match (self.of_hosts, link.is_cut) {
+                (true, true) => 64,
+                (true, false) => 4,
+                (false, _) => 16,
+            };
+            if !calm && steps.is_multiple_of(pause) {
+                all.push((1, CellEvent::CutHost(host)));
+            }
+        }
+        for (at, host) in self.places() {
+            self.enter(at, host);
             let Some(node) = self.nodes.get(at) else { continue };
-            if !calm && steps.is_multiple_of(4) {
-                all.push((1, CellEvent::Cut(at)));
-                all.push((if node.is_frozen { 8 } else { 1 }, CellEvent::Freeze(at)));
+            if host == 0 {
+                Self::options_of(at, node, disturbs && steps.is_multiple_of(4), &mut all);
             }
             if node.is_frozen {
                 continue;
             }
-            let ports = node.ports()?;
-            if node.is_lost() {
-                all.push((6, CellEvent::End(at)));
-            }
-            all.push((1, CellEvent::Renew(at)));
-            for (weight, next) in self.stage.options(&ports) {
+            for (weight, next) in self.stage.options(&node.ports()?.on(host)) {
                 match next {
-                    NextEvent::Time => {}
-                    NextEvent::Commit if node.is_cut => {}
-                    NextEvent::Commit if !calm => {
-                        all.push((weight, CellEvent::At(at, next)));
-                        all.push((1, CellEvent::LoseAnswer(at)));
-                    }
-                    next => all.push((weight, CellEvent::At(at, next))),
+                    NextEvent::Time => continue,
+                    NextEvent::Commit if host == 0 && node.is_cut => continue,
+                    NextEvent::Commit if host == 0 && disturbs => all.push((1, CellEvent::LoseAnswer(at))),
+                    next if host > 0 && !is_of_host(next) => continue,
+                    _ => {}
                 }
+                all.push((weight, CellEvent::At(at, host, next)));
             }
         }
-        if !calm && steps.is_multiple_of(20) {
+        if disturbs && steps.is_multiple_of(20) {
             all.push((1, CellEvent::Restart));
         }
-        if !calm && (self.server.is_unproved() || steps.is_multiple_of(40)) {
+        if disturbs && (self.server.is_unproved() || steps.is_multiple_of(40)) {
             all.push((2, CellEvent::Failover));
         }
         Ok(all)
     }
 
+    /// Adds the events of a gateway's process.
+    fn options_of(at: usize, node: &SimNode, disturbs: bool, all: &mut Vec<(usize, CellEvent)>) {
+        if disturbs {
+            all.push((1, CellEvent::Cut(at)));
+            all.push((if node.is_frozen { 8 } else { 1 }, CellEvent::Freeze(at)));
+        }
+        if node.is_frozen {
+            return;
+        }
+        if node.is_lost() {
+            all.push((6, CellEvent::End(at)));
+        }
+        all.push((1, CellEvent::Renew(at)));
+    }
+
     fn happen(&mut self, next: CellEvent) -> Result<(), Violation> {
         match next {
-            CellEvent::At(at, next) => self.at(at, next),
+            CellEvent::At(at, host, next) => self.at(at, host, next),
             CellEvent::Take => self.take(),
             CellEvent::Renew(at) => self.renew(at),
             CellEvent::Freeze(at) => {
@@ -285,9 +431,10 @@ impl<'a> CellScheduler<'a> {
                 node.is_cut = !node.is_cut;
                 Ok(())
             }
+            CellEvent::CutHost(host) => self.cut_host(host),
             CellEvent::LoseAnswer(at) => {
                 self.lose_answer();
-                self.at(at, NextEvent::Commit)?;
+                self.at(at, 0, NextEvent::Commit)?;
                 self.server.answer_again();
                 Ok(())
             }
@@ -305,10 +452,10 @@ impl<'a> CellScheduler<'a> {
     }
 
     /// Executes an event of a gateway. It may be killed around an effect.
-    fn at(&mut self, at: usize, next: NextEvent) -> Result<(), Violation> {
-        self.enter(at);
+    fn at(&mut self, at: usize, host: usize, next: NextEvent) -> Result<(), Violation> {
+        self.enter(at, host);
         let Some(node) = self.nodes.get(at) else { return Ok(()) };
-        let ports = node.ports()?;
+        let ports = node.ports()?.on(host);
         let name = self.stage.name(next, &ports);
         let crash = if name.is_empty() || self.stage.calm { 0 } else { self.stage.trouble.crash * 2 };
         if next == NextEvent::Crash || self.stage.chance.one_in(crash) {
@@ -320,14 +467,14 @@ impl<'a> CellScheduler<'a> {
             violated!("O3: epoch {} does {name} for rows that no commit of its own has proved", node.epoch);
         }
         if next == NextEvent::Connect {
-            self.connect(at)?;
+            self.connect(at, host)?;
         }
         let last = "SELECT coalesce(max(event_id), 0) FROM acp_events";
         let before: Vec<i64> = invariants::query(self.stage.hand.db(), last, [], |row| row.get(0));
         let Some(node) = self.nodes.get_mut(at) else { return Ok(()) };
         node.runtime.block_on(self.stage.happen(next, &ports, &mut node.gateway))?;
         if matches!(next, NextEvent::Disconnect | NextEvent::SupervisorDies) {
-            self.served = None;
+            self.disconnect(host)?;
         }
         if self.server.repeats() {
             SeededBug::repeat_commit(self.stage.hand.db(), before.first().copied().unwrap_or(0));
@@ -343,22 +490,51 @@ impl<'a> CellScheduler<'a> {
         Ok(())
     }
 
-    /// Connects a gateway to the supervisor, which serves the highest epoch that it has seen.
-    fn connect(&mut self, at: usize) -> Result<(), Violation> {
+    /// Connects a gateway to a supervisor, which serves the highest epoch that it has seen.
+    fn connect(&mut self, at: usize, host: usize) -> Result<(), Violation> {
         let epoch = self.stage.serving;
-        if self.epoch_seen > 0 && epoch > self.epoch_seen && self.served.is_some() {
+        if self.hosts.get(host).is_some_and(|link| link.served.is_some()) {
             self.reach("a stale gateway is refused");
         }
-        self.epoch_seen = epoch;
-        self.stage.host.hang_up();
-        for node in self.nodes.iter().filter(|node| self.served == Some(node.epoch)) {
-            let ports = node.ports()?;
-            let _context = node.runtime.enter();
-            ports.wire.lock().down();
+        self.disconnect(host)?;
+        if let Some(link) = self.hosts.get_mut(host) {
+            link.served = Some(epoch);
+            link.epoch_seen = epoch;
         }
-        self.served = Some(epoch);
-        self.enter(at);
+        self.enter(at, host);
         Ok(())
+    }
+
+    /// Ends the connection of a host.
+    fn disconnect(&mut self, host: usize) -> Result<(), Violation> {
+        self.stage.host.select(host);
+        self.stage.host.hang_up();
+        let now_ms = self.stage.now_ms;
+        let Some(link) = self.hosts.get_mut(host) else { return Ok(()) };
+        let Some(served) = link.served.take() else { return Ok(()) };
+        link.away_since_ms = now_ms;
+        for node in self.nodes.iter().filter(|node| node.epoch == served) {
+            let _context = node.runtime.enter();
+            node.ports()?.on(host).wire.lock().down();
+        }
+        Ok(())
+    }
+
+    fn cut_host(&mut self, host: usize) -> Result<(), Violation> {
+        let Some(link) = self.hosts.get_mut(host) else { return Ok(()) };
+        link.is_cut = !link.is_cut;
+        self.disconnect(host)
+    }
+
+    /// Ends the agents of hosts that have had no gateway for so long.
+    fn keep_promises(&mut self) {
+        for (host, link) in self.hosts.iter().enumerate() {
+            let away_ms = self.stage.now_ms.saturating_sub(link.away_since_ms);
+            if link.served.is_none() && away_ms >= GRACE_SECONDS * 1_000 {
+                self.stage.host.select(host);
+                self.stage.host.keep_promise();
+            }
+        }
     }
 
     /// A gateway that stands by asks for the cell, as a start of the product does.
@@ -377,7 +553,7 @@ impl<'a> CellScheduler<'a> {
     }
 
     fn start(&mut self, machine: usize, session: SimSession) -> Result<(), Violation> {
-        if !self.stage.calm && self.stage.chance.one_in(10) {
+        if !self.stage.calm && !self.of_hosts && self.stage.chance.one_in(10) {
             self.lose_answer();
             self.reach("the begin of an owner is lost");
         }
@@ -390,10 +566,16 @@ impl<'a> CellScheduler<'a> {
         let started = runtime.block_on(async {
             let stage = &mut self.stage;
             let (store, pump) = stage.hand.start_in_cell(machine, Clock::at(stage.now_ms))?;
-            let (supervisor, wire) = SimSupervisorConnection::new();
+            let (supervisors, wires): (Vec<_>, Vec<_>) = (0..HOSTS)
+                .map(|_| {
+                    let (supervisor, mut wire) = SimSupervisorConnection::new();
+                    wire.features = &[figures::FEATURE];
+                    (supervisor, wire)
+                })
+                .unzip();
             let epoch = store.identity().epoch;
-            let ports = slot.get_or_init(|| SimPorts::new(pump, wire, stage.room.of(epoch)));
-            Ok((epoch, gateway::start(&store, ports, &supervisor, stage.config, &dir)))
+            let ports = slot.get_or_init(|| SimPorts::with_hosts(pump, wires, stage.room.of(epoch)));
+            Ok((epoch, gateway::start(&store, ports, &supervisors, stage.config, &dir)))
         });
         self.server.answer_again();
         let (epoch, gateway) = match started {
@@ -497,9 +679,10 @@ impl<'a> CellScheduler<'a> {
         session.end(goes_unnoticed);
         drop(runtime);
         drop(gateway);
-        if self.served == Some(epoch) {
-            self.served = None;
-            self.stage.host.hang_up();
+        for host in 0..HOSTS {
+            if self.hosts.get(host).is_some_and(|link| link.served == Some(epoch)) {
+                self.disconnect(host)?;
+            }
         }
         log_capture::note(|| format!("  epoch {epoch} has ended"));
         self.stage.serving = epoch;
@@ -511,6 +694,7 @@ impl<'a> CellScheduler<'a> {
         if self.nodes.is_empty() {
             self.stage.between_lives();
             self.server.set_time(self.stage.now_ms);
+            self.keep_promises();
             return Ok(());
         }
         let alone = !self.has_work()?;
@@ -518,6 +702,7 @@ impl<'a> CellScheduler<'a> {
             _ if self.stage.calm && alone => 30_000,
             0 if alone => 60_000,
             1 if alone => 300_000,
+            6 | 7 if alone && self.of_hosts => 60_000,
             2 | 3 => 2_000,
             4 => 200,
             5 => 5_000,
@@ -536,7 +721,9 @@ impl<'a> CellScheduler<'a> {
                 if self.nodes.get(at).is_some_and(is_due) {
                     self.renew(at)?;
                 }
+                self.settle(at)?;
             }
+            self.keep_promises();
             if self.has_work()? {
                 break;
             }

@@ -196,9 +196,8 @@ pub(super) fn after(stage: &mut SimScheduler<'_>, committed: bool) -> Result<(),
         if touched.iter().any(|table| table == "acp_events") {
             of_journal(stage)?;
         }
-        let is_touched = |rule: &InvariantQuery| {
-            touched.iter().any(|table| rule.tables.contains(table.as_str()))
-        };
+        let is_touched =
+            |rule: &InvariantQuery| touched.iter().any(|table| rule.tables.contains(table.as_str()));
         of_rows(stage.hand.db(), is_touched)?;
     }
     Ok(())
@@ -425,7 +424,9 @@ const OF_ROWS: [&str; 3] = ["bound", "chosen", "pruned"];
 /// Keeps what was recorded of the rows, for a server that goes back to them.
 pub(super) fn keep(db: &Connection) {
     for table in OF_ROWS {
-        let sql = format!("DROP TABLE IF EXISTS temp.kept_{table}; CREATE TABLE temp.kept_{table} AS SELECT * FROM temp.{table}");
+        let sql = format!(
+            "DROP TABLE IF EXISTS temp.kept_{table}; CREATE TABLE temp.kept_{table} AS SELECT * FROM temp.{table}"
+        );
         db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
     }
 }
@@ -433,7 +434,9 @@ pub(super) fn keep(db: &Connection) {
 /// Brings back what [`keep`] kept.
 pub(super) fn bring_back(db: &Connection) {
     for table in OF_ROWS {
-        let sql = format!("DELETE FROM temp.{table}; INSERT INTO temp.{table} SELECT * FROM temp.kept_{table} ORDER BY rowid");
+        let sql = format!(
+            "DELETE FROM temp.{table}; INSERT INTO temp.{table} SELECT * FROM temp.kept_{table} ORDER BY rowid"
+        );
         db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
     }
 }

@@ -89,6 +89,8 @@ pub(super) struct SimScheduler<'a> {
     pub(super) is_stale: bool,
     /// Epoch of the gateway that runs now, with several of them.
     pub(super) serving: u64,
+    /// One request in so many moves a session to another host; 0 with one host.
+    pub(super) moves: usize,
     /// Frequency of faults, which differs between seeds.
     pub(super) trouble: FaultRates,
     pub(super) wishes_left: usize,
@@ -133,6 +135,7 @@ impl<'a> SimScheduler<'a> {
             connected: false,
             is_stale: false,
             serving: 0,
+            moves: 0,
             trouble,
             wishes_left,
             late_crashes,
@@ -183,7 +186,7 @@ impl<'a> SimScheduler<'a> {
                 }
                 ports.settle().await;
             }
-            let gateway = gateway::start(&store, ports, &supervisor, self.config, &dir);
+            let gateway = gateway::start(&store, ports, &[supervisor], self.config, &dir);
             self.act(ports, gateway).await
         });
         // The gateway's memory is lost at once; the database keeps the last commit.
@@ -212,6 +215,7 @@ impl<'a> SimScheduler<'a> {
         for _ in 0..self.chance.below(12) {
             let leases: Vec<LeaseId> = self.host.leases.keys().copied().collect();
             let Some(id) = self.chance.pick(&leases).copied() else { return };
+            self.host.select(self.host.leases[&id].host);
             if self.host.is_eager(id) {
                 self.host.speak(id, &mut self.chance);
             } else if !self.calm && self.chance.one_in(12) && self.host.leases[&id].lives() {
@@ -299,7 +303,8 @@ impl<'a> SimScheduler<'a> {
         }
         let ids: Vec<LeaseId> = self.host.leases.keys().copied().collect();
         for id in ids {
-            if self.host.leases.get(&id).is_some_and(|lease| lease.lives()) {
+            if let Some(lease) = self.host.leases.get(&id).filter(|lease| lease.lives()) {
+                self.host.select(lease.host);
                 self.host.write(id, &mut self.chance);
             }
         }
@@ -340,7 +345,7 @@ impl<'a> SimScheduler<'a> {
         if !ports.answers.lock().is_empty() {
             add(25, NextEvent::Answer);
         }
-        for (id, lease) in &self.host.leases {
+        for (id, lease) in self.host.leases.iter().filter(|(_, lease)| lease.host == self.host.at) {
             // The bug is in an end with unsent words alone.
             let kills_unsent = self.plant == Some(SeededBug::DeadLeaseNotDrained);
             if self.host.has_news(*id) {

@@ -42,6 +42,8 @@ pub(super) enum SeededBug {
     FilesLost,
     /// A chosen verbosity is lost.
     ChoiceForgotten,
+    /// A gateway moves a session before the promise of its host ran out: it was told a shorter one.
+    ShortPromise,
     /// The server goes on committing for an owner whose cell another gateway took.
     NoFence,
     /// A commit without an answer is repeated without a look at what it did.
@@ -53,7 +55,7 @@ pub(super) enum SeededBug {
 impl SeededBug {
     /// True if the bug needs several gateways.
     pub(super) const fn is_of_cell(self) -> bool {
-        matches!(self, Self::NoFence | Self::CommitRepeated | Self::ReadBeforeCommit)
+        matches!(self, Self::ShortPromise | Self::NoFence | Self::CommitRepeated | Self::ReadBeforeCommit)
     }
 
     /// Appends the events after this one again, as a repeated commit does that takes its numbers from what it finds.

@@ -2,6 +2,7 @@
 //! database. The scheduler decides when each group commits.
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use crate::sim::server::SimServer;
 use acp_shared::clock::Clock;
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use acp_store::backup::copy_pages;
@@ -13,7 +14,6 @@ use acp_store::open::DatabaseFiles;
 use acp_store::readers::{ReadPool, ReadSource, Readers};
 use acp_store::writer::{WriteJob, Writer, WriterMessage};
 use acp_store::{GatewayIdentity, GroupBounds, Store, StoreError, StoreParts, schema};
-use crate::sim::server::SimServer;
 use parking_lot::Mutex;
 use rusqlite::Connection;
 use std::collections::VecDeque;

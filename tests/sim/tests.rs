@@ -211,7 +211,7 @@ fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
         let (store, pump) = theatre.hand.start(Clock::at(1));
         let (supervisor, wire) = SimSupervisorConnection::new();
         let ports = slot.get_or_init(|| SimPorts::new(pump, wire, SimChannel::default())).clone();
-        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, &dir);
+        let gateway = gateway::start(&store, &ports, &[supervisor], &theatre.config, &dir);
         ports.wire.lock().up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         play(ports).await
@@ -353,7 +353,8 @@ plants! {
     found_a_message_that_is_forgotten = InboxRowLost breaks "accepted messages are stored",
     found_files_that_are_lost = FilesLost breaks "I7: the files of",
     found_a_choice_that_is_forgotten = ChoiceForgotten breaks "chosen verbosity",
+    found_a_host_that_promises_too_short_a_time = ShortPromise breaks "O7: session",
     found_a_server_without_a_fence = NoFence breaks "O1: session",
-    found_a_commit_that_is_repeated_blindly = CommitRepeated breaks "no word is lost or repeated",
+    found_a_commit_that_is_repeated_blindly = CommitRepeated breaks "I6: an ended run has one end in the journal",
     found_an_owner_that_acts_before_a_commit_of_its_own = ReadBeforeCommit breaks "O3: epoch",
 }

@@ -1,12 +1,13 @@
 //! The next requests of users, their repetitions, and the responses.
 
 use crate::channel::ConversationEvent;
-use crate::sim::gateway::{SimGateway, SimPorts};
+use crate::sim::gateway::{OTHER_HOSTS, SimGateway, SimPorts};
 use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::scheduler::{ROOMS, SimScheduler, Violation};
 use crate::sim::users;
 use crate::sim::users::{SubmittedRequest, UserRequest};
+use acp_core::config::remote::LOCAL;
 use acp_core::session::Ending;
 
 /// Number of remaining wishes from which missing sessions are spawned first.
@@ -107,6 +108,10 @@ impl SimScheduler<'_> {
             let spawn = all.len() < ROOMS.len() && (is_late || self.chance.one_in(2));
             return say(if spawn { "/acp spawn demo".to_owned() } else { format!("do {no}") });
         };
+        if self.chance.one_in(self.moves) {
+            let hosts = [LOCAL, OTHER_HOSTS[0]];
+            return UserRequest::Move { session, to: hosts[self.chance.below(hosts.len())] };
+        }
         let text = format!("do {no}");
         let message = self.chance.below(no);
         match self.chance.below(50) {
