@@ -114,7 +114,7 @@ pub(crate) async fn serve(
     let bound = ApiListener::bind(&socket).map_err(|error| io_failure("listen at", &socket, &error))?;
     channels.push(Arc::new(Console::new(store.clone())));
     all.add(channels.iter().cloned());
-    let bots = DiscordAccounts::new(&live, all.clone(), clock, stop.clone());
+    let bots = DiscordAccounts::new(&live, all.clone(), &store, stop.clone());
     let metrics = service.metrics.clone();
     let inlet = InboundService::new(store.clone(), all.clone(), Arc::clone(&service) as _, metrics.clone());
     let scrape = metrics_of(&service, &all);

@@ -34,7 +34,7 @@ use tokio_util::either::Either;
 
 mod tcp;
 
-pub use tcp::{AcceptedStream, TlsEndpoint, TlsListener};
+pub use tcp::{AcceptedStream, TlsEndpoint, TlsListener, connect_pinned};
 
 /// Error of a connection.
 #[derive(Debug, thiserror::Error)]

@@ -28,6 +28,8 @@ pub mod fuzzing;
 #[cfg(feature = "net")]
 pub mod conn;
 #[cfg(feature = "net")]
+pub mod enrol;
+#[cfg(feature = "net")]
 pub mod help;
 #[cfg(feature = "net")]
 pub mod log_file;

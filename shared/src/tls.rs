@@ -4,23 +4,25 @@
 //! DNS names are ignored; a peer is identified by the URI name of a certificate that the configured CA signed. Sessions
 //! are not resumed, since a resumed one would not look at the certificate again.
 
-use crate::identity::{Identity, SCHEME};
+use crate::identity::{Holder, Identity, SCHEME};
 use parking_lot::Mutex;
+use sha2::{Digest as _, Sha256};
 use std::fmt::Display;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use tokio_rustls::rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use tokio_rustls::rustls::client::{Resumption, WantsClientCert, verify_server_cert_signed_by_trust_anchor};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
 use tokio_rustls::rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
     SignatureScheme,
 };
 
@@ -30,6 +32,9 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const FAULT_RETRY: Duration = Duration::from_secs(60);
 /// Time far from now, for which no certificate of an installation is valid.
 const FAR: Duration = Duration::from_secs(1000 * 365 * 24 * 3600);
+
+/// SHA-256 of a certificate in DER.
+pub type Fingerprint = [u8; 32];
 
 /// File that cannot be used. The text begins with the part, `cert`, `key` or `ca`, so that the end of a configuration key
 /// may stand before it.
@@ -151,6 +156,14 @@ pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Result<Identity, 
     }
 }
 
+fn authorities(ca: &Path) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("ca", ca)? {
+        roots.add(certificate).map_err(|error| wrong("ca", ca, &error))?;
+    }
+    Ok(roots)
+}
+
 /// Reads the three files: certificate, key and CA.
 fn read_all<C>(
     provider: &Arc<CryptoProvider>,
@@ -171,11 +184,7 @@ fn read_all<C>(
         }
         other => wrong("key", key, &other),
     })?;
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates("ca", ca)? {
-        roots.add(certificate).map_err(|error| wrong("ca", ca, &error))?;
-    }
-    let (certified, roots) = (Arc::new(certified), Arc::new(roots));
+    let (certified, roots) = (Arc::new(certified), Arc::new(authorities(ca)?));
     let config = build(Arc::clone(provider), Arc::clone(&certified), Arc::clone(&roots))
         .map_err(|error| wrong("ca", ca, &error))?;
     Ok(Loaded { stamps, identity, key: certified, roots, config: Arc::new(config) })
@@ -235,13 +244,20 @@ impl<C> Credentials<C> {
         loaded
     }
 
+    /// Checks the own certificate at this time, seconds since the Unix epoch. Returns the last second of its validity.
+    fn check(&self, at_seconds: u64) -> Result<u64, TlsError> {
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(at_seconds));
+        self.verify_own(at).map_err(|error| wrong("cert", &self.cert, &error))?;
+        self.not_after()
+    }
+
     /// Checks that the own certificate is signed by the CA and valid for this time.
     fn verify_own(&self, at: UnixTime) -> Result<(), Error> {
         let loaded = self.current();
         let Some((own, intermediates)) = loaded.key.cert.split_first() else {
             return Err(Error::NoCertificatesPresented);
         };
-        verify(own, intermediates, &loaded.roots, at, &self.provider)
+        verify_holder(loaded.identity.holder, own, intermediates, &loaded.roots, at, &self.provider)
     }
 
     /// Returns the last second of validity of the own chain, seconds since the Unix epoch.
@@ -257,6 +273,7 @@ impl<C> Credentials<C> {
     }
 }
 
+/// Verifies the certificate of a server for this time: signed by one of the CAs, and meant for servers.
 fn verify(
     own: &CertificateDer<'_>,
     intermediates: &[CertificateDer<'_>],
@@ -269,20 +286,108 @@ fn verify(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, intermediates, at, algorithms)
 }
 
+/// Verifies the certificate of a cell as a host does, and that of a host as a gateway does.
+fn verify_holder(
+    holder: Holder,
+    own: &CertificateDer<'_>,
+    intermediates: &[CertificateDer<'_>],
+    roots: &Arc<RootCertStore>,
+    at: UnixTime,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(), Error> {
+    match holder {
+        Holder::Host => verify(own, intermediates, roots, at, provider),
+        Holder::Cell => client_verifier(Arc::clone(roots), Arc::clone(provider))?
+            .verify_client_cert(own, intermediates, at)
+            .map(drop),
+    }
+}
+
+fn client_verifier(
+    roots: Arc<RootCertStore>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, Error> {
+    WebPkiClientVerifier::builder_with_provider(roots, provider)
+        .build()
+        .map_err(|error| Error::General(error.to_string()))
+}
+
 fn client_config(
     provider: Arc<CryptoProvider>,
     key: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
 ) -> Result<ClientConfig, Error> {
-    let verifier = HostVerifier { roots, provider: Arc::clone(&provider) };
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
-        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+    let config = client_of(provider, AcceptedCertificates::Signed(roots))?;
+    Ok(without_resumption(config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key)))))
+}
+
+fn client_of(
+    provider: Arc<CryptoProvider>,
+    accepted: AcceptedCertificates,
+) -> Result<ConfigBuilder<ClientConfig, WantsClientCert>, Error> {
+    let verifier = ServerVerifier { accepted, provider: Arc::clone(&provider) };
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13])?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier)))
+}
+
+fn without_resumption(mut config: ClientConfig) -> ClientConfig {
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
+    config
+}
+
+/// Returns the SHA-256 of a certificate in DER.
+#[must_use]
+pub fn fingerprint(certificate: &[u8]) -> Fingerprint {
+    Sha256::digest(certificate).into()
+}
+
+/// Creates the configuration of a client without a certificate, which accepts exactly one certificate of the server.
+///
+/// # Errors
+/// As rustls.
+pub fn pinned_client(expected: Fingerprint) -> Result<ClientConfig, Error> {
+    let config = client_of(Arc::new(ring::default_provider()), AcceptedCertificates::One(expected))?;
+    Ok(without_resumption(config.with_no_client_auth()))
+}
+
+/// Creates the configuration of a server with this certificate and key in DER, whose clients need no certificate.
+///
+/// # Errors
+/// As rustls: the key cannot be read, or is not that of the certificate.
+pub fn anonymous_server(certificate: Vec<u8>, key: Vec<u8>) -> Result<ServerConfig, Error> {
+    let key = PrivateKeyDer::try_from(key).map_err(|error| Error::General(error.to_owned()))?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_protocol_versions(&[&TLS13])?
+        .with_no_client_auth()
+        .with_single_cert(vec![CertificateDer::from(certificate)], key)?;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
     Ok(config)
+}
+
+/// Checks that a CA of the file `ca` signed the certificate in DER, which is valid at this time, seconds since the Unix
+/// epoch.
+///
+/// # Errors
+/// [`TlsError`] of the CA.
+pub fn check_signed(certificate: &[u8], ca: &Path, at_seconds: u64) -> Result<(), TlsError> {
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(at_seconds));
+    let certificate = CertificateDer::from(certificate);
+    let holder = identity_of(&certificate).map_err(|fault| wrong("ca", ca, &fault))?.holder;
+    let roots = Arc::new(authorities(ca)?);
+    verify_holder(holder, &certificate, &[], &roots, at, &Arc::new(ring::default_provider()))
+        .map_err(|error| wrong("ca", ca, &error))
+}
+
+/// Returns the identity that the first certificate of a file names.
+///
+/// # Errors
+/// [`TlsError`] of the file.
+pub fn identity_in(cert: &Path) -> Result<Identity, TlsError> {
+    let all = certificates("cert", cert)?;
+    let own = all.first().ok_or_else(|| wrong("cert", cert, &"the file has no certificate"))?;
+    identity_of(own).map_err(|fault| wrong("cert", cert, &fault))
 }
 
 fn server_config(
@@ -290,9 +395,7 @@ fn server_config(
     key: Arc<CertifiedKey>,
     roots: Arc<RootCertStore>,
 ) -> Result<ServerConfig, Error> {
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider))
-        .build()
-        .map_err(|error| Error::General(error.to_string()))?;
+    let verifier = client_verifier(roots, Arc::clone(&provider))?;
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])?
         .with_client_cert_verifier(verifier)
@@ -319,6 +422,15 @@ impl ClientTls {
     #[must_use]
     pub fn identity(&self) -> &str {
         &self.0.identity
+    }
+
+    /// Checks that the own certificate is signed by the CA and valid at this time, seconds since the Unix epoch. Returns
+    /// the last second of its validity.
+    ///
+    /// # Errors
+    /// [`TlsError`] of the certificate.
+    pub fn check(&self, at_seconds: u64) -> Result<u64, TlsError> {
+        self.0.check(at_seconds)
     }
 
     /// Returns the configuration of the next connection. Reads files that changed.
@@ -352,9 +464,7 @@ impl ServerTls {
     /// # Errors
     /// [`TlsError`] of the certificate.
     pub fn check(&self, at_seconds: u64) -> Result<u64, TlsError> {
-        let at = UnixTime::since_unix_epoch(Duration::from_secs(at_seconds));
-        self.0.verify_own(at).map_err(|error| wrong("cert", &self.0.cert, &error))?;
-        self.0.not_after()
+        self.0.check(at_seconds)
     }
 
     /// Returns the configuration of the next connection. Reads files that changed.
@@ -363,15 +473,23 @@ impl ServerTls {
     }
 }
 
-/// Verifier of a host's certificate: the chain and the time. The URI name is compared after the handshake, before
-/// anything is sent.
+/// Certificates that a client accepts from a server.
 #[derive(Debug)]
-struct HostVerifier {
-    roots: Arc<RootCertStore>,
+enum AcceptedCertificates {
+    /// Valid ones that a CA signed. The URI name is compared after the handshake, before anything is sent.
+    Signed(Arc<RootCertStore>),
+    /// The one with this fingerprint, at any time.
+    One(Fingerprint),
+}
+
+/// Verifier of a server's certificate.
+#[derive(Debug)]
+struct ServerVerifier {
+    accepted: AcceptedCertificates,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for HostVerifier {
+impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -380,7 +498,15 @@ impl ServerCertVerifier for HostVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        verify(end_entity, intermediates, &self.roots, now, &self.provider)?;
+        match &self.accepted {
+            AcceptedCertificates::Signed(roots) => {
+                verify(end_entity, intermediates, roots, now, &self.provider)?;
+            }
+            AcceptedCertificates::One(expected) if fingerprint(end_entity) != *expected => {
+                return Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure));
+            }
+            AcceptedCertificates::One(_) => {}
+        }
         Ok(ServerCertVerified::assertion())
     }
 

@@ -15,6 +15,7 @@ pub mod house;
 pub mod invariants;
 pub mod lease;
 pub mod locked;
+pub mod model;
 pub mod northbound;
 pub mod openclaw_home;
 pub mod processes;

@@ -64,6 +64,8 @@ fn stage(prepare: impl FnOnce(&FakeDiscord, &BotHandle)) -> Stage {
         base: BaseUrl::parse(&fake.url()).unwrap_or_else(|e| panic!("{e}")),
         ready_timeout: Duration::from_secs(ANSWER_SECONDS),
         counts: Arc::clone(&counts),
+        shards: None,
+        turns: None,
     };
     let runtime = Runtime::new().unwrap_or_else(|e| panic!("{e}"));
     let (sink, events) = event_channel(1000);

@@ -32,7 +32,7 @@ const CLIENTS: &str = "gateway/src/api/acp/tests.rs";
 const ADMIN: &str = "supervisor/tests/real/admin.rs";
 const CRASH: &str = "supervisor/tests/real/crash.rs";
 const RETENTION: &str = "gateway/src/ops/retention.rs";
-const METRICS: [(&str, &str); 76] = [
+const METRICS: [(&str, &str); 77] = [
     ("acp_agent_line_faults", "tests/tests/agent_text.rs"),
     ("acp_journal_pruned_rows", RETENTION),
     ("acp_journal_last_prune_timestamp_seconds", RETENTION),
@@ -69,6 +69,7 @@ const METRICS: [(&str, &str); 76] = [
     ("acp_actors_stuck", WATCHDOG),
     ("acp_channel_connected", CHANNELS),
     ("acp_channel_authorized", CHANNELS),
+    ("acp_channel_shards", CHANNELS),
     ("acp_channel_sessions", CHANNELS),
     ("acp_channel_gaps", CHANNELS),
     ("acp_channel_events_dropped", CHANNELS),

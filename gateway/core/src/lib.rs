@@ -49,6 +49,7 @@ pub mod sanitize;
 pub mod secrets;
 pub mod session;
 pub mod session_tools;
+pub mod shards;
 pub mod static_binding;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,8 @@ use crate::config::LiveConfig;
 use acp_core::config::load::LoadedConfig;
 use acp_core::config::{self, Config};
 use acp_shared::clock::Clock;
+use acp_store::Store;
+use acp_store::cell::plane::Plane;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -21,6 +23,8 @@ pub(crate) struct DiscordAccounts {
     channels: Channels,
     changes: watch::Receiver<Arc<LoadedConfig>>,
     clock: Clock,
+    /// What this gateway shares with others; `None` for a control plane in a file.
+    plane: Option<Plane>,
     stop: CancellationToken,
     bots: BTreeMap<String, RunningAccount>,
 }
@@ -35,8 +39,9 @@ struct RunningAccount {
 
 impl DiscordAccounts {
     /// Starts the bots of the configuration. Incoming events are read only once [`DiscordAccounts::serve`] runs.
-    pub(crate) fn new(live: &LiveConfig, channels: Channels, clock: Clock, stop: CancellationToken) -> Self {
-        let mut bots = Self { channels, changes: live.changes(), clock, stop, bots: BTreeMap::new() };
+    pub(crate) fn new(live: &LiveConfig, channels: Channels, store: &Store, stop: CancellationToken) -> Self {
+        let (changes, clock, plane) = (live.changes(), store.clock(), store.plane());
+        let mut bots = Self { channels, changes, clock, plane, stop, bots: BTreeMap::new() };
         bots.follow(desired_accounts(live.at_start()));
         bots
     }
@@ -86,6 +91,14 @@ impl DiscordAccounts {
     }
 
     fn start_account(&mut self, id: &str, settings: AccountSettings) -> Result<(), String> {
+        if let Some(shards) =
+            settings.access.shards.filter(|shards| !shards.is_whole() && self.plane.is_none())
+        {
+            return Err(format!(
+                "channels.discord.accounts.{id}.shards: {shards} need a control plane in PostgreSQL, and this gateway was \
+                 started with one in a file: set acp.control_plane.store = \"postgres\", and restart it"
+            ));
+        }
         let before = self.bots.get(id);
         if let Some(bot) = before.filter(|bot| *bot.adapter.base() == settings.base) {
             bot.adapter.apply_settings(settings).map_err(|error| error.to_string())?;
@@ -93,7 +106,8 @@ impl DiscordAccounts {
             return Ok(());
         }
         // The replacement is created before the old bot is stopped.
-        let adapter = Discord::new(id.to_owned(), settings, self.clock).map_err(|error| error.to_string())?;
+        let adapter = Discord::new(id.to_owned(), settings, self.clock, self.plane.clone())
+            .map_err(|error| error.to_string())?;
         let channel = Arc::new(adapter.clone()) as Arc<dyn ChannelAdapter>;
         let registered = match before {
             Some(bot) => self.channels.replace(&bot.channel, Arc::clone(&channel)),
@@ -143,6 +157,7 @@ mod tests {
     use super::*;
     use crate::tests::loaded;
     use acp_core::rows::ConversationRef;
+    use acp_store::Durability;
     use std::path::Path;
 
     fn account(id: &str, token: &Path, more: &str) -> String {
@@ -179,8 +194,8 @@ mod tests {
         };
         let (one, two, none) = (file("one", "t1"), file("two", "t2"), dir.path().join("none"));
         let (live, channels) = (LiveConfig::new(loaded("")), Channels::default());
-        let mut bots =
-            DiscordAccounts::new(&live, channels.clone(), crate::tests::clock(), CancellationToken::new());
+        let store = Store::open(&dir.path().join("state"), Durability::Normal).unwrap();
+        let mut bots = DiscordAccounts::new(&live, channels.clone(), &store, CancellationToken::new());
         let mut apply_config = |text: &str, want: &[&str]| {
             bots.follow(desired_accounts(&loaded(text).config));
             let ids: Vec<String> = bots.bots.keys().cloned().collect();
@@ -211,5 +226,13 @@ mod tests {
         assert!(Arc::ptr_eq(&b, &unchanged.unwrap().0) && !b_cancel.is_cancelled());
         apply_config(&elsewhere, &["a"]);
         assert!(b_cancel.is_cancelled());
+        // A part of the shards needs a plane, which this gateway was not started with.
+        let plane = "[acp.control_plane]\nstore = \"postgres\"\npostgres.address_file = \"/a\"\n";
+        let part = account("b", &one, "shards = { from = 1, to = 2, of = 2 }");
+        apply_config(&(plane.to_owned() + &elsewhere + &part), &["a"]);
+        apply_config(
+            &(elsewhere + &account("b", &one, "shards = { from = 0, to = 2, of = 2 }")),
+            &["a", "b"],
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::channel::{Channels, InboundPort};
 use crate::config::LiveConfig;
-use acp_shared::clock::Clock;
+use acp_store::Store;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -11,7 +11,7 @@ pub(crate) struct DiscordAccounts;
 
 impl DiscordAccounts {
     /// Logs an error if the configuration contains accounts.
-    pub(crate) fn new(live: &LiveConfig, _: Channels, _: Clock, _: CancellationToken) -> Self {
+    pub(crate) fn new(live: &LiveConfig, _: Channels, _: &Store, _: CancellationToken) -> Self {
         if !live.at_start().channels.discord.accounts.is_empty() {
             tracing::error!("built without Discord; its accounts are not served");
         }

@@ -52,6 +52,7 @@ const PROJECTION: &str = "gateway/core/src/render/tests/projection.rs";
 const FILES: &str = "gateway/core/src/render/tests/files.rs";
 const SETTINGS: &str = "gateway/src/channel/discord/settings.rs";
 const LIFECYCLE: &str = "tests/tests/lives.rs";
+const AUTHORITY: &str = "gateway/src/cli/hosts/authority/tests.rs";
 const HOSTS: &str = "tests/tests/hosts/gateway.rs";
 const PROJECTS: &str = "tests/tests/discord/projects.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
@@ -377,6 +378,7 @@ const TESTED: &[(&str, &str, &str)] = &[
         "token_is_read_from_file_or_environment_and_not_shown",
     ),
     ("channels.discord.accounts.*.base_url", SETTINGS, "base_url_selects_another_service"),
+    ("channels.discord.accounts.*.shards", SETTINGS, "shards_limit_servers_and_requests"),
     (
         "channels.discord.accounts.*.{guilds,allowed_channels,allowed_users,allowed_roles,approver_users,approver_roles}",
         SETTINGS,
@@ -417,6 +419,7 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("northbound.tls.{cert,key}", ENCRYPTED, "tls_serves_both_protocols_and_no_plain_text"),
     ("northbound.tls.client_ca", ENCRYPTED, "client_certificates_are_required_where_configured"),
     ("northbound.proxy.{socket,uids,header,scope}", HOSTILE, "proxy_names_people_from_its_own_user_only"),
+    ("remote.ca_key", AUTHORITY, "files_of_the_configuration_are_used"),
     ("remote.{cert,key,ca}", HOSTS, "session_runs_on_a_host_and_survives_the_gateway"),
     (
         "remote.hosts.*.{address,identity,path,default_cwd}",

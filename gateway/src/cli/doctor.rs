@@ -3,6 +3,7 @@
 mod accounts;
 mod acpx;
 mod northbound;
+mod remote;
 mod server;
 
 use crate::cli::GlobalArgs;
@@ -105,7 +106,7 @@ pub(crate) async fn run(global: &GlobalArgs, args: &DoctorArgs, out: &mut Out) -
     };
     checks.extend(accounts::check_accounts(config.as_ref(), served, &environment().into_iter().collect()));
     if let Some(config) = &config {
-        checks.extend(acpx::check(config).await);
+        checks.extend(acpx::check(config).await.into_iter().chain(remote::check(config)));
         checks.extend(northbound::check(global, &config.northbound, &answers).await);
     }
     checks.extend(match config.as_ref().map(|config| &config.acp.control_plane) {

@@ -1,4 +1,8 @@
-//! `hosts list`.
+//! `hosts list | enrol`.
+
+mod authority;
+mod enrol;
+mod enrolment;
 
 use crate::cli::GlobalArgs;
 use crate::cli::output::{CliResult, Out, table};
@@ -20,11 +24,15 @@ pub(crate) enum HostsCommand {
     /// List the machines that run agents, with their state and room
     #[command(after_help = EXAMPLES)]
     List,
+    /// Print a one-time token with which a new host gets its certificate, and wait for that host
+    Enrol(enrol::EnrolArgs),
 }
 
 /// `hosts …`
 pub(crate) async fn run(global: &GlobalArgs, verb: HostsCommand, out: &mut Out) -> CliResult {
-    let HostsCommand::List = verb;
+    if let HostsCommand::Enrol(args) = verb {
+        return enrol::run(global, &args, out).await;
+    }
     let views: Vec<HostView> = global.client()?.get("/v1/hosts").await?;
     out.show(&views, |views| list(views))
 }

@@ -141,7 +141,7 @@ enum CliCommand {
     /// Manage the tokens of programs and people that use the API over TCP: add, list, revoke
     #[command(subcommand)]
     Token(token::TokenCommand),
-    /// List the machines that run agents
+    /// List the machines that run agents, and enrol new ones
     #[command(subcommand)]
     Hosts(hosts::HostsCommand),
     /// List the known agents and which are installed here; install, sign in and test one

@@ -5,6 +5,8 @@
 pub enum ChannelMetric {
     /// 1 while events are being received.
     Connected,
+    /// Shards of the account in this process, `connected` or `disconnected`.
+    Shards(&'static str),
     /// 1 until the service refuses the account's token.
     Authorized,
     /// Connections to the service: `asked` for, `begun`, or `resumed` after a break.

@@ -13,6 +13,7 @@ type SecondsFamily = Family<Labels, Counter<f64, AtomicU64>>;
 #[derive(Debug, Clone)]
 pub(super) struct ChannelFamilies {
     connected: GaugeFamily,
+    shards: GaugeFamily,
     authorized: GaugeFamily,
     waiting: GaugeFamily,
     under_way: GaugeFamily,
@@ -34,6 +35,7 @@ impl ChannelFamilies {
         all.register_with_unit("channel_request_wait", text, Unit::Seconds, waited.clone());
         Self {
             connected: add(all, "channel_connected", "1 while the account receives events"),
+            shards: add(all, "channel_shards", "Shards of the account in this process, by state"),
             authorized: add(all, "channel_authorized", "1 until the service refuses the account's token"),
             sessions: add(all, "channel_sessions", "Sessions with the service, by step"),
             gaps: add(all, "channel_gaps", "Gaps in the event stream"),
@@ -74,6 +76,10 @@ impl ChannelFamilies {
             |counts: &CounterFamily, which: Labels| set_total(&counts.get_or_create_owned(&which), value);
         match figure {
             ChannelMetric::Connected => level(&self.connected),
+            ChannelMetric::Shards(state) => {
+                let number = self.shards.get_or_create_owned(&with("state", state));
+                number.set(i64::try_from(value).unwrap_or(i64::MAX));
+            }
             ChannelMetric::Authorized => level(&self.authorized),
             ChannelMetric::RequestsWaiting => level(&self.waiting),
             ChannelMetric::RequestsUnderWay => level(&self.under_way),
@@ -107,6 +113,7 @@ mod tests {
         let metrics = Metrics::default();
         let all = [
             (ChannelMetric::Connected, "connected", ""),
+            (ChannelMetric::Shards("connected"), "shards", ",state=\"connected\""),
             (ChannelMetric::Authorized, "authorized", ""),
             (ChannelMetric::Sessions("begun"), "sessions_total", ",what=\"begun\""),
             (ChannelMetric::Gaps, "gaps_total", ""),
@@ -132,7 +139,7 @@ mod tests {
         let text = metrics.render();
         for ((metric, name, labels), value) in all.iter().zip(1_u64..) {
             let value =
-                if *name == "request_wait_seconds_total" { "0.011".to_owned() } else { value.to_string() };
+                if *name == "request_wait_seconds_total" { "0.012".to_owned() } else { value.to_string() };
             let line = format!("acp_channel_{name}{{channel=\"discord\",account=\"main\"{labels}}} {value}");
             assert!(text.contains(&format!("\n{line}\n")), "{metric:?}: {text}");
         }

@@ -170,7 +170,7 @@ impl ClientShared {
 }
 
 /// Time since the boot of this machine, with the time in which it was suspended.
-fn boot_time() -> Duration {
+pub(crate) fn boot_time() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -77,6 +77,7 @@ use acp_core::api::{CellOwnerView, OwnerView};
 use acp_shared::clock::Clock;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::Marks;
+use cell::plane::Plane;
 use cell::{Owner, OwnerId};
 use db::Db;
 use health::HealthSender;
@@ -120,6 +121,8 @@ struct Inner {
     owner: Mutex<Option<Owner>>,
     /// Cell of this gateway, and the owner in the cell's row.
     owner_view: OnceLock<(String, CellOwnerView)>,
+    /// What this cell shares with others.
+    plane: OnceLock<Plane>,
 }
 
 /// Times when the store was opened.
@@ -192,6 +195,7 @@ impl StoreParts {
             thread,
             owner,
             owner_view: OnceLock::new(),
+            plane: OnceLock::new(),
         };
         (Store { inner: Arc::new(inner) }, writer)
     }
@@ -302,6 +306,7 @@ impl Store {
         *store.inner.owner.lock() = Some(Owner::start(address, owner, store.inner.health.clone())?);
         // The store is new: nothing was set before.
         let _ = store.inner.owner_view.set((address.cell().to_owned(), view));
+        let _ = store.inner.plane.set(Plane::new(address.clone(), owner));
         Ok(store)
     }
 
@@ -313,6 +318,11 @@ impl Store {
     /// Identity of this gateway: instance id, epoch and start id.
     pub fn identity(&self) -> &GatewayIdentity {
         &self.inner.identity
+    }
+
+    /// What this cell shares with others of its database; `None` for a control plane in a file.
+    pub fn plane(&self) -> Option<Plane> {
+        self.inner.plane.get().cloned()
     }
 
     /// Gateway that serves the control plane: this one.

@@ -3,7 +3,7 @@
 
 use super::{Conn, ConnError, Peer, framed};
 use crate::identity::Identity;
-use crate::tls::{ClientTls, ServerTls, identity_of};
+use crate::tls::{ClientTls, Fingerprint, ServerTls, identity_of, pinned_client};
 use rustix::net::sockopt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -11,8 +11,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio_rustls::rustls::CommonState;
+use tokio_rustls::client::TlsStream as ClientStream;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{ClientConfig, CommonState, ServerConfig};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use tokio_util::either::Either;
 
@@ -62,21 +63,36 @@ async fn off_thread<T: Send + 'static>(build: impl FnOnce() -> T + Send + 'stati
     tokio::task::spawn_blocking(build).await.map_err(io::Error::other)
 }
 
-pub(super) async fn connect<In, Out>(endpoint: &TlsEndpoint) -> Result<Conn<In, Out>, ConnError> {
-    let TlsEndpoint { address, identity, config } = endpoint;
-    let failed = |kind: ErrorKind, why: String| io::Error::new(kind, format!("TLS with {address}: {why}"));
-    let config = Arc::clone(config);
-    let config = off_thread(move || config.config()).await?;
+async fn connect_tls(address: &str, config: Arc<ClientConfig>) -> io::Result<ClientStream<TcpStream>> {
     let stream = TcpStream::connect(address)
         .await
         .map_err(|error| io::Error::new(error.kind(), format!("cannot connect to {address}: {error}")))?;
     tune(&stream)?;
     // Only a placeholder: the name is not sent, and the verifier does not compare it.
     let name = ServerName::IpAddress(stream.peer_addr()?.ip().into());
-    let stream = TlsConnector::from(config)
-        .connect(name, stream)
-        .await
-        .map_err(|error| failed(error.kind(), error.to_string()))?;
+    let connecting = TlsConnector::from(config).connect(name, stream);
+    connecting.await.map_err(|error| io::Error::new(error.kind(), format!("TLS with {address}: {error}")))
+}
+
+/// Connects to the server whose certificate has this fingerprint, without a certificate of the own side.
+///
+/// # Errors
+/// No process listens there, or the server has another certificate.
+pub async fn connect_pinned<In, Out>(
+    address: &str,
+    expected: Fingerprint,
+) -> Result<Conn<In, Out>, ConnError> {
+    let config = pinned_client(expected).map_err(io::Error::other)?;
+    let stream = connect_tls(address, Arc::new(config)).await?;
+    Ok(conn(stream.into(), address.to_owned()))
+}
+
+pub(super) async fn connect<In, Out>(endpoint: &TlsEndpoint) -> Result<Conn<In, Out>, ConnError> {
+    let TlsEndpoint { address, identity, config } = endpoint;
+    let failed = |kind: ErrorKind, why: String| io::Error::new(kind, format!("TLS with {address}: {why}"));
+    let config = Arc::clone(config);
+    let config = off_thread(move || config.config()).await?;
+    let stream = connect_tls(address, config).await?;
     let found =
         peer_identity(stream.get_ref().1).map_err(|why| failed(ErrorKind::InvalidData, why))?.to_string();
     if found != *identity {
@@ -163,5 +179,18 @@ impl AcceptedStream {
         let found =
             peer_identity(stream.get_ref().1).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))?;
         Ok(conn(stream.into(), found.to_string()))
+    }
+
+    /// Does the TLS handshake with a peer that needs no certificate. The caller limits its time.
+    ///
+    /// # Errors
+    /// [`ConnError::Io`] with the reason.
+    pub async fn handshake_anonymous<In, Out>(
+        self,
+        config: Arc<ServerConfig>,
+    ) -> Result<Conn<In, Out>, ConnError> {
+        tune(&self.stream)?;
+        let stream = TlsAcceptor::from(config).accept(self.stream).await?;
+        Ok(conn(stream.into(), self.address.to_string()))
     }
 }

@@ -75,6 +75,8 @@ pub(super) enum CliError {
     Service(#[from] acp_shared::service::ServiceError),
     #[error("{0} must not run as a service of the system: {1}")]
     ServiceProgram(PathBuf, String),
+    #[error("this host was not enrolled: {0}")]
+    Enrol(String),
     #[error("there is no home directory for the state directory; name one with --state-dir")]
     NoHome,
 }
@@ -132,6 +134,7 @@ impl CliError {
             Self::NoLease(_) => ("LEASE_UNKNOWN", FAILED),
             Self::NotClosed(..) | Self::NoAnswer => ("TIMEOUT", FAILED),
             Self::FellBack(_) | Self::Handover(_) => ("UPGRADE_FAILED", FAILED),
+            Self::Enrol(_) => ("ENROL_FAILED", FAILED),
             Self::Ended(code) => ("ENDED", *code),
             Self::Config(_)
             | Self::App(

@@ -2,6 +2,7 @@
 //! shared code is here and in `output`, `table` and `text`.
 
 mod doctor;
+mod enrol;
 mod error;
 mod generate;
 mod json;
@@ -46,6 +47,8 @@ Examples:
   acp-supervisor leases watch                      follow changes live
   acp-supervisor leases verify ID                  compare each recorded fact with the current one
   acp-supervisor leases reap --dry-run             show what would be ended, and why the rest would not
+  acp-supervisor enrol --gateway HOST:7421 --token TOKEN
+                                                   serve a gateway on another machine: get a certificate
   acp-supervisor upgrade                           after installing a new version; agents keep running
 
 With --json every verb prints one line of JSON, failures too: {\"schema\":1,\"type\":...,\"data\":...}.
@@ -173,6 +176,8 @@ enum SupervisorCommand {
     Metrics,
     /// Check the installation; explain each problem and the next step
     Doctor(doctor::DoctorArgs),
+    /// Get the certificate of this host with a token of a gateway on another machine
+    Enrol(enrol::EnrolArgs),
     /// List, inspect or close leases, or end orphans
     #[command(subcommand)]
     Leases(leases::LeasesCommand),
@@ -301,6 +306,7 @@ async fn run_command(cli: Cli, out: &mut Output, handover: &mut Option<Handover>
         SupervisorCommand::Status => status::run(&mut client(&global.address()?).await?, out).await,
         SupervisorCommand::Metrics => metrics::run(&mut client(&global.address()?).await?, out).await,
         SupervisorCommand::Doctor(args) => doctor::run(&global, &args, out).await,
+        SupervisorCommand::Enrol(args) => enrol::run(&args, out).await,
         SupervisorCommand::Service(verb) => service::run(&global, &verb, out).await,
         SupervisorCommand::Legacy(verb) => legacy::run(&verb, out),
         SupervisorCommand::Leases(leases::LeasesCommand::Watch(args)) => {

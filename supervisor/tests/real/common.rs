@@ -11,7 +11,7 @@ use acp_shared::protocol::{
 };
 use acp_shared::redact::Secret;
 pub(crate) use acp_testkit::processes::is_alive;
-use acp_testkit::processes::{KillOnDrop, all_pids, has_env};
+use acp_testkit::processes::{KillOnDrop, all_pids, has_env, has_stopped};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -75,11 +75,14 @@ pub(crate) fn pids_of(lease_id: LeaseId) -> Vec<i32> {
     all_pids().into_iter().filter(is_marked).collect()
 }
 
-/// Sends a signal to a process of the test.
+/// Sends a signal to a process of the test; returns after SIGSTOP when no thread of the process runs any more.
 pub(crate) fn kill(pid: i32, signal: Signal) {
     let pidfd = pidfd_open(Pid::from_raw(pid).unwrap(), PidfdFlags::empty()).unwrap();
     assert!(is_alive(pid));
     pidfd_send_signal(&pidfd, signal).unwrap();
+    if signal == Signal::STOP {
+        eventually("all threads are stopped", || has_stopped(pid));
+    }
 }
 
 /// A supervisor process; dropping the value kills it and its trees.

@@ -6,8 +6,8 @@
 //! suite.
 //!
 //! Arguments: names of parts (`latency`, `throughput`, `cost`, `supervisor`, `wrapper`, `discord`, `northbound`, `acpx`, `hosts`; `plane` for
-//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale` and
-//! `engines` run only if they are named), `--check`.
+//! the control plane, or one of its parts: `prompts`, `streams`, `lines`, `idle`, `boot`; none means all of these; `scale`,
+//! `engines`, `model` and `take_over` run only if they are named), `--check`.
 
 mod acpx;
 mod api;

@@ -66,6 +66,18 @@ pub fn is_alive(pid: i32) -> bool {
     status_field(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
 }
 
+/// True if each thread of a process is stopped by a signal or has ended.
+#[must_use]
+pub fn has_stopped(pid: i32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut stats = tasks.filter_map(|task| fs::read_to_string(task.path().join("stat")).ok());
+    // The state follows the name, which is in parentheses and may hold some itself.
+    let stops = |stat: String| {
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with(['T', 't', 'Z', 'X']))
+    };
+    stats.all(stops)
+}
+
 /// Children of all threads of a process, zombies included.
 #[must_use]
 pub fn children(pid: i32) -> Vec<i32> {

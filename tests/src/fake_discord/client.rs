@@ -187,6 +187,12 @@ impl FakeDiscord {
         self.order(&Order::AddChannel { guild, name: name.to_owned() })
     }
 
+    /// Adds the channel of direct messages of a person with a bot.
+    #[must_use]
+    pub fn add_direct(&self, user: Id, bot: Id) -> Id {
+        self.order(&Order::AddDirect { user, bot })
+    }
+
     /// Adds a person to a guild.
     #[must_use]
     pub fn add_user(&self, guild: Id, name: &str) -> Id {

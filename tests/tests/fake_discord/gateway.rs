@@ -168,6 +168,84 @@ fn each_guild_belongs_to_one_shard() {
     }
 }
 
+/// IDENTIFY of a shard; returns READY, or `None` for an invalid session.
+fn identify_shard(ground: &Ground, shard: u64, of: u64) -> (Wire, Option<Value>) {
+    let mut wire = Wire::connect(ground.fake.address());
+    let properties = json!({"os": "o", "browser": "b", "device": "d"});
+    let data = json!({"token": "TOKEN", "intents": INTENTS, "properties": properties, "shard": [shard, of]});
+    wire.send(&json!({"op": 2, "d": data}));
+    let payload = wire.payload();
+    if payload["op"] == 9 {
+        assert_eq!(payload["d"], false, "{payload}");
+        return (wire, None);
+    }
+    let ready = payload["d"].clone();
+    (wire, Some(ready))
+}
+
+/// Reads until nothing arrives for a moment.
+fn drain(wire: &mut Wire) {
+    while let Got::Payload(_) = wire.next_within(Duration::from_millis(400)) {}
+}
+
+/// "Session Start Limit": one IDENTIFY of each `shard % max_concurrency` in five seconds; an earlier one gets an invalid session.
+#[test]
+fn early_identify_of_a_bucket_gets_an_invalid_session() {
+    let ground = Ground::new();
+    ground.fake.configure(json!({"identify_spacing_ms": 5_000, "max_concurrency": 2, "shards": 4}));
+    let limit = ground.get("/gateway/bot").json();
+    assert_eq!((&limit["session_start_limit"]["max_concurrency"], &limit["shards"]), (&json!(2), &json!(4)));
+    for (shard, advance, is_ready) in [
+        (0, 0, true),
+        (1, 0, true),
+        (2, 0, false),
+        (3, 4_000, false),
+        (2, 1_100, true),
+        (0, 0, false),
+        (3, 0, true),
+    ] {
+        ground.fake.advance(advance);
+        let (_wire, ready) = identify_shard(&ground, shard, 4);
+        assert_eq!(ready.map(|ready| ready["shard"].clone()), is_ready.then(|| json!([shard, 4])), "{shard}");
+    }
+    let tally = ground.fake.tally();
+    let begun: Vec<u64> = tally.identified.iter().map(|session| session.0).collect();
+    assert_eq!((begun, tally.early_identifies), (vec![0, 1, 2, 3], 3));
+    assert_eq!(ground.get("/gateway/bot").json()["session_start_limit"]["remaining"], 993, "all are counted");
+}
+
+/// Direct messages and interactions there go to shard 0, messages only with their intent.
+#[test]
+fn direct_messages_belong_to_shard_zero() {
+    const DIRECT: u64 = 1 << 12;
+    let ground = Ground::new();
+    let direct = ground.fake.add_direct(ground.user, ground.bot.user);
+    let mut wires: Vec<Wire> = (0..2).map(|shard| identify_shard(&ground, shard, 2).0).collect();
+    wires.iter_mut().for_each(drain);
+    ground.fake.post(ground.user, direct, "without the intent");
+    ground.done(
+        "PUT",
+        &format!("/applications/{}/commands", ground.bot.application),
+        &json!([{"name": "acp", "description": "d"}]),
+    );
+    let used = ground.fake.command(ground.user, direct, &ground.bot, "acp", &[]).unwrap();
+    let [zero, one] = &mut wires[..] else { panic!() };
+    let event = zero.event("INTERACTION_CREATE");
+    assert_eq!(
+        (&event["id"], &event["context"], &event["channel"]["type"]),
+        (&json!(used.id.to_string()), &json!(1), &json!(1))
+    );
+    assert_eq!(event["user"]["id"], json!(ground.user.to_string()));
+    assert!(event.get("guild_id").is_none() && event.get("member").is_none(), "{event}");
+    one.quiet();
+    let mut wire = Wire::identified(&ground, INTENTS | DIRECT);
+    wire.event("READY");
+    drain(&mut wire);
+    ground.fake.post(ground.user, direct, "with it");
+    let message = wire.event("MESSAGE_CREATE");
+    assert_eq!((&message["content"], message.get("guild_id")), (&json!("with it"), None));
+}
+
 #[test]
 fn service_can_reconnect_invalidate_close_and_reset() {
     let ground = Ground::new();

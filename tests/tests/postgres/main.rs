@@ -16,3 +16,4 @@ mod schema_text;
 mod stage;
 mod statements;
 mod tls;
+mod turns;

@@ -3,6 +3,7 @@
 
 use super::PermissionMode;
 use crate::rows::ConversationRef;
+use crate::shards::ShardRange;
 use acp_shared::ids::AgentName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -186,6 +187,9 @@ pub struct DiscordAccount {
     pub token_env: Option<String>,
     /// Base URL of another service than Discord's own, e.g. a proxy or a test server. Default: none. Ours.
     pub base_url: Option<String>,
+    /// Shards that this gateway serves, if several gateways serve the application, such as
+    /// `{ from = 0, to = 16, of = 64 }`: from `from` up to, but not including, `to`. Default: none, all shards. Ours.
+    pub shards: Option<ShardRange>,
     /// Guilds in which the bot responds. Default: all guilds of the bot. Ours.
     pub guilds: Vec<String>,
     /// Channels in which the bot responds, with their threads. Default: all channels that it can read. Ours.

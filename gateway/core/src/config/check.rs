@@ -5,6 +5,7 @@ use super::{
     AcpxBackend, AgentConfig, Backend, Channels, Config, ControlPlane, PostgresStore, StoreKind, bindings,
     mcp, northbound, notify, remote,
 };
+use crate::shards::ShardRange;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
@@ -90,6 +91,9 @@ pub fn check(config: &Config) -> KeyProblems {
     check_projects(&mut found, config);
     for (id, account) in &config.channels.discord.accounts {
         check_files(&mut found, &["channels", "discord", "accounts", id], &account.files);
+        if let Some(problem) = account.shards.and_then(|shards| shards_problem(&shards, &acp.control_plane)) {
+            found.push((owned(&["channels", "discord", "accounts", id], &["shards"]), problem));
+        }
     }
     for (name, agent) in &config.agents {
         check_agent(&mut found, &["agents".to_owned(), name.to_string()], agent);
@@ -132,6 +136,19 @@ fn check_files(found: &mut KeyProblems, above: &[&str], files: &FilesConfig) {
     {
         optional(found, owned(above, &["files", name]), value, bounds);
     }
+}
+
+/// Returns the mistake of a range of shards. The gateways of one application take turns in their PostgreSQL database.
+fn shards_problem(shards: &ShardRange, plane: &ControlPlane) -> Option<String> {
+    let needs_plane = !shards.is_whole() && plane.store != StoreKind::Postgres;
+    shards.problem().or_else(|| {
+        needs_plane.then(|| {
+            format!(
+                "{shards} are a part: the gateways with the other shards take turns with this one in a PostgreSQL database. \
+                 Set acp.control_plane.store = \"postgres\", or remove the key to serve all shards"
+            )
+        })
+    })
 }
 
 /// Checks `[[channels.discord.projects]]`: one entry a channel, one bot an entry, and no static binding of the

@@ -21,6 +21,9 @@ pub struct RemoteConfig {
     pub key: Option<PathBuf>,
     /// PEM file with the authorities of the hosts' certificates. Default: none.
     pub ca: Option<PathBuf>,
+    /// PEM file with the private key of the CA, with which `acp-gateway hosts enrol` signs. Default: none, `tls/ca.key` in the
+    /// state directory.
+    pub ca_key: Option<PathBuf>,
     /// `remote.hosts.NAME.*`. Default: none, agents run on the gateway's machine.
     pub hosts: BTreeMap<String, HostConfig>,
 }
@@ -54,7 +57,8 @@ impl Default for HostConfig {
 }
 
 /// True if this can be the name of a host, or a label: lower-case letters, digits and hyphens.
-fn is_name(name: &str) -> bool {
+#[must_use]
+pub fn is_name(name: &str) -> bool {
     let is_plain = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-';
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_plain)
 }
@@ -69,7 +73,8 @@ fn is_address(address: &str) -> bool {
 }
 
 pub(super) fn check(found: &mut KeyProblems, config: &Config) {
-    let RemoteConfig { cert, key: secret, ca, hosts } = &config.remote;
+    let RemoteConfig { cert, key: secret, ca, ca_key, hosts } = &config.remote;
+    absolute(found, key("remote.ca_key"), ca_key.as_deref());
     for (name, path) in [("remote.cert", cert), ("remote.key", secret), ("remote.ca", ca)] {
         absolute(found, key(name), path.as_deref());
         if path.is_none() && !hosts.is_empty() {

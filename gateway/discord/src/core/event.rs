@@ -74,6 +74,20 @@ pub enum Event {
     Failed(FatalGatewayError),
 }
 
+impl Event {
+    /// Returns the guild of a message or of an interaction, `Some(None)` for direct messages; `None` for other events.
+    #[must_use]
+    pub fn conversation_guild(&self) -> Option<Option<Snowflake>> {
+        match self {
+            Self::Message(message) => Some(message.guild),
+            Self::Command(command) | Self::Autocomplete(command) => Some(command.interaction.guild),
+            Self::Click(click) => Some(click.interaction.guild),
+            Self::Submit(submission) => Some(submission.interaction.guild),
+            _ => None,
+        }
+    }
+}
+
 /// Cause of a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GapCause {

@@ -25,6 +25,11 @@ impl GlobalLimit {
         Self { limit, window, in_flight: 0, frees_at: VecDeque::new(), blocked_until: Duration::ZERO }
     }
 
+    /// Sets another limit.
+    pub const fn set_limit(&mut self, limit: u32) {
+        self.limit = if limit == 0 { 1 } else { limit };
+    }
+
     /// Returns `None` if a request may be sent now; `Some(Some(time))`: not before that time; `Some(None)`:
     /// after the next response.
     pub fn required_wait(&mut self, now: Duration) -> Option<Option<Duration>> {
@@ -123,6 +128,21 @@ mod tests {
         global.block_until(ms(8000));
         assert_eq!(global.required_wait(ms(8999)), Some(Some(ms(9000))));
         assert_eq!(global.required_wait(ms(9000)), None);
+    }
+
+    #[test]
+    fn lower_limit_counts_requests_that_were_sent() {
+        let mut global = GlobalLimit::new(3, ms(1000));
+        for at in [0, 100] {
+            global.acquire();
+            global.complete(ms(at));
+        }
+        assert_eq!(global.required_wait(ms(200)), None);
+        global.set_limit(1);
+        assert_eq!(global.required_wait(ms(200)), Some(Some(ms(1000))));
+        assert_eq!(global.required_wait(ms(1050)), Some(Some(ms(1100))), "one is still too many");
+        global.set_limit(0);
+        assert_eq!(global.required_wait(ms(1100)), None, "at least one");
     }
 
     #[test]

@@ -183,6 +183,11 @@ impl RateLimiter {
         self.token += 1;
     }
 
+    /// Sets the maximum number of requests per second. Requests that were sent before count.
+    pub const fn set_per_second(&mut self, per_second: u32) {
+        self.global.set_limit(per_second);
+    }
+
     /// True if Discord refused the token.
     #[must_use]
     pub const fn is_unauthorized(&self) -> bool {

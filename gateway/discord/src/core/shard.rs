@@ -273,6 +273,12 @@ impl Shard {
         vec![Output::Send(OutgoingPayload::Heartbeat(seq))]
     }
 
+    /// Ends a connection that waited for its turn to identify. No failure: another one is made after the pause.
+    pub fn give_up_turn(&mut self, why: String, after_ms: u64) -> Reconnect {
+        self.session = None;
+        self.reconnect(Some(CLOSE_NORMAL), why, after_ms, false)
+    }
+
     /// Takes the end of the connection.
     ///
     /// # Errors

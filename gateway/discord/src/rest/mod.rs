@@ -22,7 +22,7 @@ pub use error::{Rejection, RestError};
 pub use find_sent_message::{SentMessageLookup, SentMessageSearch};
 pub use http::ClientSetupError;
 pub use messages::{History, Proof, SentMessage};
-pub use settings::RestSettings;
+pub use settings::{PER_SECOND, RestSettings};
 pub use webhooks::Webhook;
 
 use crate::core::endpoint::{RetrySafety, Route};
@@ -179,6 +179,11 @@ impl RestClient {
         self.0.http.set_token(token)?;
         self.0.queue.authorize();
         Ok(())
+    }
+
+    /// Sets the maximum number of requests per second.
+    pub fn set_per_second(&self, per_second: u32) {
+        self.0.queue.set_per_second(per_second);
     }
 
     /// Records the nonce of a bot message seen on the websocket: proof that the message was sent.

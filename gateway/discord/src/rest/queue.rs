@@ -183,6 +183,10 @@ impl RequestQueue {
         self.0.change(|state, _| state.limiter.authorize());
     }
 
+    pub(super) fn set_per_second(&self, per_second: u32) {
+        self.0.change(|state, _| state.limiter.set_per_second(per_second));
+    }
+
     /// Completes the counters with the current values: waiting, in flight, and what blocks all requests.
     pub(super) fn with_current_values(&self, counts: RestCounts) -> RestCounts {
         let now = self.now();

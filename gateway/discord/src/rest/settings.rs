@@ -6,6 +6,9 @@ use acp_shared::clock::Clock;
 use acp_shared::redact::Secret;
 use std::time::Duration;
 
+/// Requests per second of an application: below Discord's limit of 50 (documentation, "Global Rate Limit").
+pub const PER_SECOND: u32 = 40;
+
 /// Settings of the REST client. The defaults suit a chat; tests shorten the times.
 #[derive(Debug, Clone)]
 pub struct RestSettings {
@@ -20,7 +23,7 @@ pub struct RestSettings {
     /// Timeout of the first response to an interaction, including the wait in the queue. Discord allows three
     /// seconds.
     pub callback_timeout: Duration,
-    /// Maximum requests per second, below Discord's limit of 50.
+    /// Maximum requests per second: [`PER_SECOND`], or a part of it if other programs share the application.
     pub per_second: u32,
     /// Maximum refusals in ten minutes. Then requests pause until the oldest refusal is ten minutes old.
     /// Discord blocks an IP address at 10,000, and others may share the address.
@@ -47,7 +50,7 @@ impl RestSettings {
             clock,
             request_timeout: Duration::from_secs(15),
             callback_timeout: Duration::from_millis(2500),
-            per_second: 40,
+            per_second: PER_SECOND,
             max_invalid_requests: 500,
             queue: 4096,
             attempts: 2,

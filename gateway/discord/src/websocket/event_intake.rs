@@ -22,6 +22,19 @@ pub struct SessionCounters {
     dropped: AtomicU64,
     /// Unknown and unreadable events by kind.
     unrecognized: Mutex<BTreeMap<String, u64>>,
+    /// State of each shard by its number.
+    shards: Mutex<BTreeMap<u32, ShardState>>,
+}
+
+/// State of a shard's connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ShardState {
+    /// No session yet.
+    Connecting,
+    /// The session is established.
+    Up,
+    /// The connection was lost, with the reason.
+    Lost(String),
 }
 
 /// Values of [`SessionCounters`] at one moment.
@@ -39,6 +52,8 @@ pub struct SessionCounts {
     pub dropped: u64,
     /// Unknown and unreadable events by kind.
     pub unrecognized: BTreeMap<String, u64>,
+    /// State of each shard by its number.
+    pub shards: BTreeMap<u32, ShardState>,
 }
 
 impl SessionCounters {
@@ -52,6 +67,7 @@ impl SessionCounters {
             gaps: self.gaps.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
             unrecognized: self.unrecognized().clone(),
+            shards: self.shards.lock().clone(),
         }
     }
 
@@ -110,6 +126,16 @@ impl EventIntake {
             counter.fetch_add(1, Relaxed);
         });
         self.put(event);
+    }
+
+    /// Records the state of a shard.
+    pub(super) fn record_shard(&self, shard: u32, state: ShardState) {
+        self.counts.shards.lock().insert(shard, state);
+    }
+
+    /// Forgets the shards of an earlier connection.
+    pub(super) fn forget_shards(&self) {
+        self.counts.shards.lock().clear();
     }
 
     /// Counts an IDENTIFY.

@@ -1,5 +1,6 @@
 //! Request for the address of the gateway, the number of shards and the sessions that may still be identified today.
 
+use super::identify_turn::SessionLimits;
 use super::{SessionSettings, base_url_failure};
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::{self, FatalGatewayError};
@@ -22,8 +23,10 @@ pub(super) enum GatewayLookup {
     Available {
         /// Address that [`BaseUrl::check_gateway_url`] permits.
         url: String,
-        /// Number of shards.
+        /// Recommended number of shards.
         shards: u32,
+        /// Limits of new sessions.
+        limits: SessionLimits,
     },
     /// Failure that may pass: ask again.
     RetryLater {
@@ -48,6 +51,7 @@ struct RemainingSessions {
     remaining: u32,
     /// Milliseconds.
     reset_after: u64,
+    max_concurrency: Option<u32>,
 }
 
 /// HTTP client with timeouts, without redirects, and without a proxy for another address than Discord's own.
@@ -117,16 +121,18 @@ fn check_response(
         Err(why) => return GatewayLookup::Failed(base_url_failure(why)),
     };
     let shards = answer.shards.clamp(1, SHARDS_MAX);
-    let RemainingSessions { remaining, reset_after } = answer.session_start_limit;
+    let RemainingSessions { remaining, reset_after, max_concurrency } = answer.session_start_limit;
+    let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);
     if remaining < sessions.unwrap_or(shards) {
-        let after = Duration::from_millis(reset_after).min(RETRY_AFTER_MAX);
         let why = format!(
             "Discord permits no more new sessions of this bot for {} minutes",
             after.as_secs() / 60 + 1
         );
         return GatewayLookup::RetryLater { why, after };
     }
-    GatewayLookup::Available { url, shards }
+    let max_concurrency = max_concurrency.unwrap_or(1).max(1);
+    let limits = SessionLimits { remaining, reset_after: after, max_concurrency };
+    GatewayLookup::Available { url, shards, limits }
 }
 
 /// Text of an error with its causes, without the address.

@@ -6,19 +6,21 @@
 //! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
 //! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
-//! Shards: as many as the service recommends, all in this process, each as a task; they identify one after
-//! the other ([`IdentifyPace`]). A bot in too many guilds for one process would need several gateways, each
-//! with a range of shards and its own bindings; this module does not split them.
+//! Shards: as many as the service recommends, or those of [`SessionSettings::shards`], each as a task; they identify one
+//! after the other ([`IdentifyPace`]). Programs that share an application also take turns ([`IdentifyTurns`]): after HELLO,
+//! and directly before IDENTIFY, so that a turn is never held while something else is waited for.
 
 mod connection;
 mod event_channel;
 mod event_intake;
 mod gateway_info;
+mod identify_turn;
 mod payload;
 mod shard;
 
 pub use event_channel::{EventReceiver, EventSender, event_channel};
-pub use event_intake::{SessionCounters, SessionCounts};
+pub use event_intake::{SessionCounters, SessionCounts, ShardState};
+pub use identify_turn::{IdentifyTurn, IdentifyTurns, SessionLimits, TURN_VALID, TurnFuture};
 
 use crate::core::base_url::{BaseUrl, BaseUrlError};
 use crate::core::close_codes::FatalGatewayError;
@@ -28,6 +30,7 @@ use acp_shared::redact::Secret;
 use event_intake::EventIntake;
 use gateway_info::GatewayLookup;
 use shard::{Driver, SharedState};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
@@ -49,6 +52,19 @@ pub struct SessionSettings {
     pub ready_timeout: Duration,
     /// Counters of the connection.
     pub counts: Arc<SessionCounters>,
+    /// Shards of this connection; `None` for all, as many as Discord recommends.
+    pub shards: Option<ShardSet>,
+    /// Turns to identify that other programs share; `None` if there are no others.
+    pub turns: Option<Arc<dyn IdentifyTurns>>,
+}
+
+/// Shards of one connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardSet {
+    /// Numbers of the shards.
+    pub numbers: Range<u32>,
+    /// Number of shards of the application.
+    pub count: u32,
 }
 
 /// Monotonic clock of the protocol, in milliseconds since its start.
@@ -99,17 +115,19 @@ async fn serve(
 ) -> Result<(), FatalGatewayError> {
     let client = gateway_info::client(&settings.base).map_err(base_url_failure)?;
     let intake = Arc::new(EventIntake::new(sink, Arc::clone(&settings.counts)));
+    intake.forget_shards();
     let first = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         first = ask_first(&client, &settings, &intake) => first,
     };
-    let (url, shards) = first?;
-    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(shards)));
+    let (url, shards, limits) = first?;
+    let own = u32::try_from(shards.numbers.len()).unwrap_or(u32::MAX);
+    let pace = Arc::new(Mutex::new(IdentifyPace::with_shards(own)));
     let clock = Clock(Instant::now());
     let shared = SharedState { settings, client, stop: stop.clone(), intake, pace, clock };
     let mut tasks = JoinSet::new();
-    for number in 0..shards {
-        tasks.spawn(Driver::new(shared.clone(), number, shards, url.clone()).run());
+    for number in shards.numbers {
+        tasks.spawn(Driver::new(shared.clone(), number, shards.count, (url.clone(), limits)).run());
     }
     let mut result = Ok(());
     while let Some(ended) = tasks.join_next().await {
@@ -125,11 +143,16 @@ async fn ask_first(
     client: &reqwest::Client,
     settings: &SessionSettings,
     intake: &EventIntake,
-) -> Result<(String, u32), FatalGatewayError> {
+) -> Result<(String, ShardSet, SessionLimits), FatalGatewayError> {
+    // With turns, each session is counted when it is identified.
+    let sessions = settings.turns.as_ref().map(|_| 1);
     let mut backoff = CONNECT_BACKOFF;
     loop {
-        let (why, after) = match gateway_info::gateway(client, settings, None).await {
-            GatewayLookup::Available { url, shards } => return Ok((url, shards)),
+        let (why, after) = match gateway_info::gateway(client, settings, sessions).await {
+            GatewayLookup::Available { url, shards, limits } => {
+                let all = || ShardSet { numbers: 0..shards, count: shards };
+                return Ok((url, settings.shards.clone().unwrap_or_else(all), limits));
+            }
             GatewayLookup::Failed(failure) => return Err(failure),
             GatewayLookup::RetryLater { why, after } => (why, after),
         };

@@ -5,11 +5,15 @@ use super::payload::{self, ShardIdentity};
 use super::{Clock, SessionSettings};
 use crate::core::close_codes::FatalGatewayError;
 use crate::core::connect_rate::IdentifyPace;
+use crate::core::decode::{DecodeError, DecodedEvent};
 use crate::core::event::{Event, GapCause};
 use crate::core::shard::{CLOSE_NORMAL, Disconnect, Frame, OutgoingPayload, Output, Reconnect, Shard};
-use crate::websocket::event_intake::EventIntake;
+use crate::websocket::event_intake::{EventIntake, ShardState};
 use crate::websocket::gateway_info::{self, GatewayLookup};
+use crate::websocket::identify_turn::{SessionLimits, wait_for_turn};
+use std::future::Future;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OwnedMutexGuard};
@@ -18,6 +22,9 @@ use tokio_util::sync::CancellationToken;
 /// Permission to identify a session. Held until IDENTIFY is sent, so that shards identify one after the
 /// other.
 type IdentifyPermit = Option<OwnedMutexGuard<IdentifyPace>>;
+
+/// Wait for the turn to identify; `None` while there is nothing to wait for.
+type TurnWait = Option<Pin<Box<dyn Future<Output = Result<(), (String, Duration)>> + Send>>>;
 
 /// State shared by all shards of a bot.
 #[derive(Clone)]
@@ -37,6 +44,17 @@ pub(super) struct Driver {
     identity: ShardIdentity,
     /// Gateway address; `None` if it must be requested.
     url: Option<String>,
+    /// Limits of new sessions, as reported with the address.
+    limits: SessionLimits,
+}
+
+/// Input of the loop over a connection.
+enum Input {
+    Received(Received),
+    /// The deadline of the shard.
+    Due,
+    /// The end of the wait for a turn.
+    Turn(Result<(), (String, Duration)>),
 }
 
 /// End of a connection.
@@ -47,12 +65,18 @@ enum ConnectionEnd {
 }
 
 impl Driver {
-    /// The driver of shard `number` of `shards`, with the address of the gateway.
-    pub(super) fn new(shared: SharedState, number: u32, shards: u32, url: String) -> Self {
+    /// The driver of shard `number` of `shards`, with the address of the gateway and the limits reported with it.
+    pub(super) fn new(
+        shared: SharedState,
+        number: u32,
+        shards: u32,
+        (url, limits): (String, SessionLimits),
+    ) -> Self {
         let SessionSettings { token, base, ready_timeout, .. } = shared.settings.clone();
         let ready_timeout_ms = u64::try_from(ready_timeout.as_millis()).unwrap_or(u64::MAX);
         let identity = ShardIdentity { token, shard: number, shards };
-        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), shared }
+        shared.intake.record_shard(number, ShardState::Connecting);
+        Self { shard: Shard::new(number, base, ready_timeout_ms), identity, url: Some(url), limits, shared }
     }
 
     /// Runs one connection after the other until the driver is stopped.
@@ -88,6 +112,7 @@ impl Driver {
         } else {
             tracing::warn!(shard, why, pause_ms, resume, "gateway connection lost");
         }
+        self.shared.intake.record_shard(shard, ShardState::Lost(why.clone()));
         self.shared.intake.put(Event::Disconnected { why });
     }
 
@@ -97,7 +122,7 @@ impl Driver {
         while self.url.is_none() {
             let sessions = u32::from(!self.shard.can_resume());
             match gateway_info::gateway(&self.shared.client, &self.shared.settings, Some(sessions)).await {
-                GatewayLookup::Available { url, .. } => self.url = Some(url),
+                GatewayLookup::Available { url, limits, .. } => (self.url, self.limits) = (Some(url), limits),
                 GatewayLookup::Failed(failure) => return Err(failure),
                 GatewayLookup::RetryLater { why, after } => {
                     let pause = after.max(Duration::from_millis(self.shard.record_failure()));
@@ -131,26 +156,46 @@ impl Driver {
             Ok(connection) => connection,
             Err(why) => return self.end_connection(Disconnect::NotConnected(why)),
         };
+        let mut turn: TurnWait = None;
         loop {
-            let received = tokio::select! {
+            let input = tokio::select! {
                 () = stop.cancelled() => {
                     connection.close(CLOSE_NORMAL).await;
                     return ConnectionEnd::Stopped;
                 }
-                () = self.due() => None,
-                received = connection.next() => Some(received),
+                () = self.due() => Input::Due,
+                received = connection.next() => Input::Received(received),
+                taken = wait_for(&mut turn) => Input::Turn(taken),
             };
             let now = self.shared.clock.now();
-            let outputs = match received {
-                None => self.shard.tick(now),
-                Some(Received::Text(text)) => self.shard.frame(now, payload::decode(&text), chance()),
-                Some(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
-                Some(Received::End(end)) => return self.end_connection(end),
+            let outputs = match input {
+                Input::Due => self.shard.tick(now),
+                Input::Received(Received::Text(text)) => {
+                    self.shard.frame(now, payload::decode(&text), chance())
+                }
+                Input::Received(Received::NoText) => self.shard.frame(now, Frame::Unreadable, chance()),
+                Input::Received(Received::End(end)) => return self.end_connection(end),
+                Input::Turn(Ok(())) => {
+                    turn = None;
+                    if let Err(end) =
+                        self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
+                    {
+                        return self.end_connection(end);
+                    }
+                    continue;
+                }
+                Input::Turn(Err((why, after))) => {
+                    let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
+                    vec![Output::Reconnect(self.shard.give_up_turn(why, after_ms))]
+                }
             };
             for output in outputs {
                 match output {
-                    Output::Event { kind, read } => self.shared.intake.accept(&kind, read),
+                    Output::Event { kind, read } => self.accept(&kind, read),
                     Output::Gap(lost) => self.shared.intake.gap(GapCause::Skipped, lost),
+                    Output::Send(OutgoingPayload::Identify) if self.shared.settings.turns.is_some() => {
+                        turn = self.begin_turn();
+                    }
                     Output::Send(payload) => {
                         if let Err(end) = self.send(&mut connection, &payload, &mut permit).await {
                             return self.end_connection(end);
@@ -165,6 +210,20 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Passes on an event, and records the start of a session.
+    fn accept(&self, kind: &str, read: Result<DecodedEvent, DecodeError>) {
+        if matches!(kind, "READY" | "RESUMED") && read.is_ok() {
+            self.shared.intake.record_shard(self.identity.shard, ShardState::Up);
+        }
+        self.shared.intake.accept(kind, read);
+    }
+
+    /// Begins to wait for the turn to identify.
+    fn begin_turn(&self) -> TurnWait {
+        let turns = Arc::clone(self.shared.settings.turns.as_ref()?);
+        Some(Box::pin(wait_for_turn(turns, self.identity.shard, self.limits)))
     }
 
     fn end_connection(&mut self, end: Disconnect) -> ConnectionEnd {
@@ -196,6 +255,14 @@ impl Driver {
             count.into_iter().for_each(EventIntake::alarm);
         }
         sent
+    }
+}
+
+/// Waits for a turn, or forever. Cancel safe.
+async fn wait_for(turn: &mut TurnWait) -> Result<(), (String, Duration)> {
+    match turn {
+        Some(turn) => turn.await,
+        None => std::future::pending().await,
     }
 }
 

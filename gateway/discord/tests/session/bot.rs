@@ -4,7 +4,9 @@ use crate::script::Server;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::close_codes::FatalGatewayError;
 use acp_discord::core::event::Event;
-use acp_discord::websocket::{EventReceiver, SessionCounters, SessionSettings, event_channel, run};
+use acp_discord::websocket::{
+    EventReceiver, IdentifyTurns, SessionCounters, SessionSettings, ShardSet, event_channel, run,
+};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,12 +25,24 @@ pub(crate) struct Bot {
 }
 
 pub(crate) fn bot(server: &Server, capacity: usize) -> Bot {
+    bot_with(server, capacity, None, None)
+}
+
+/// A bot with some shards, whose programs take turns.
+pub(crate) fn bot_with(
+    server: &Server,
+    capacity: usize,
+    shards: Option<ShardSet>,
+    turns: Option<Arc<dyn IdentifyTurns>>,
+) -> Bot {
     let counts = Arc::new(SessionCounters::default());
     let settings = SessionSettings {
         token: Secret::new("hunter2".to_owned()),
         base: BaseUrl::parse(&server.url()).expect("base"),
         ready_timeout: Duration::from_secs(READY_TIMEOUT_SECONDS),
         counts: Arc::clone(&counts),
+        shards,
+        turns,
     };
     let (sender, events) = event_channel(capacity);
     let stop = CancellationToken::new();

@@ -5,6 +5,7 @@
 mod bot;
 mod protocol;
 mod script;
+mod turns;
 
 use acp_discord::core::event::{Event, GapCause};
 use bot::{STEP_TIMEOUT, bot, eventually};

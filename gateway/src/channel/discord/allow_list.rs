@@ -4,6 +4,7 @@
 //! An agent acts on the machine, so empty allow-lists admit nobody.
 
 use crate::channel::ApprovalScope;
+use acp_core::shards::ShardRange;
 use acp_discord::core::event::Member;
 use acp_discord::core::ids::Snowflake;
 use std::collections::BTreeSet;
@@ -47,6 +48,8 @@ impl Principals {
 /// Authorization rules of one account.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct AccessRules {
+    /// Shards of this gateway; `None` for all. Servers of other shards are served by other gateways.
+    pub(crate) shards: Option<ShardRange>,
     /// Served servers; empty for all servers of the bot.
     pub(crate) guilds: BTreeSet<Snowflake>,
     /// Served channels, with their threads; empty for all.
@@ -64,9 +67,15 @@ impl AccessRules {
         !self.allowed.roles.is_empty() || !self.approvers.roles.is_empty()
     }
 
-    /// True if a server is served, or unknown.
+    /// Returns the reason if a server, or direct messages (`None`), belong to a shard of another gateway.
+    pub(crate) fn shard_refusal(&self, guild: Option<Snowflake>) -> Option<String> {
+        self.shards?.refusal(guild.map(|guild| guild.0))
+    }
+
+    /// True if a server is served. `None` for direct messages.
     pub(crate) fn is_guild_allowed(&self, guild: Option<Snowflake>) -> bool {
-        self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild))
+        self.shard_refusal(guild).is_none()
+            && (self.guilds.is_empty() || guild.is_none_or(|guild| self.guilds.contains(&guild)))
     }
 
     /// True if a channel, or a thread below a parent channel, is served.
@@ -149,5 +158,27 @@ mod tests {
         let some = AccessRules { guilds: [Snowflake(1)].into(), ..AccessRules::default() };
         assert!(some.is_guild_allowed(Some(Snowflake(1))) && !some.is_guild_allowed(Some(Snowflake(2))));
         assert!(AccessRules::default().is_guild_allowed(Some(Snowflake(2))));
+    }
+
+    /// Both the range of shards and the list must have a server.
+    #[test]
+    fn server_of_another_shard_is_not_served() {
+        let guild = |shard: u64| Some(Snowflake((8 + shard) << 22));
+        let shards = Some(ShardRange { from: 1, to: 3, of: 4 });
+        let all = AccessRules { shards, ..AccessRules::default() };
+        let listed = AccessRules { guilds: [Snowflake(10 << 22), Snowflake(11 << 22)].into(), ..all.clone() };
+        let served = |rules: &AccessRules| {
+            (0..4).map(|shard| rules.is_guild_allowed(guild(shard))).collect::<Vec<_>>()
+        };
+        assert_eq!(served(&all), [false, true, true, false]);
+        assert_eq!(served(&listed), [false, false, true, false]);
+        assert!(
+            !all.is_guild_allowed(None) && AccessRules::default().is_guild_allowed(None),
+            "direct messages"
+        );
+        assert!(
+            all.shard_refusal(guild(3))
+                .is_some_and(|why| why.contains("shard 3") && why.contains("1 to 2 of 4"))
+        );
     }
 }

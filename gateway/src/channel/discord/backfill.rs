@@ -106,6 +106,14 @@ impl ConversationWorker {
         is_idle: bool,
         something: impl Future<Output = ()>,
     ) -> Result<Option<BackfillOutcome>, RestError> {
+        match self.inner.conversation_refusal(self.channel).await {
+            Ok(None) => {}
+            Ok(Some(why)) => {
+                tracing::info!(thread_id = %self.channel, why, "conversation of another shard not read");
+                return Ok(Some(BackfillOutcome::Nothing));
+            }
+            Err(fault) => return self.handle_permanent_fault(&fault).await.map(Some).ok_or(fault),
+        }
         let missed = self.missed.map(|from| Snowflake(from.0.saturating_sub(1)));
         let mark = match self.inbox.lookup_binding(self.inner.at(self.channel, None)).await {
             BindingLookup::Unknown => {

@@ -4,6 +4,9 @@
 //! knows its own registrations. Those that an earlier process may have left elsewhere are removed once, from
 //! a bounded number of servers. A single task does all of this: it runs after every possible change and
 //! retries refused requests a few times.
+//!
+//! A gateway with a part of the shards registers in its own servers only. The global registration belongs to the application:
+//! each gateway that is to have it puts the same list, and none of them removes it.
 
 use super::Inner;
 use crate::channel::discord::command_definitions::specs;
@@ -58,14 +61,23 @@ enum RegistrationStep {
 
 impl RegistrationState {
     /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
-    /// a member of the servers `joined`. Missing registrations come before removals.
-    fn steps(&self, wanted: &BTreeSet<CommandScope>, joined: &BTreeSet<Snowflake>) -> Vec<RegistrationStep> {
+    /// a member of the servers `joined`. Missing registrations come before removals. With `keeps_global`, a global registration may
+    /// be another gateway's.
+    fn steps(
+        &self,
+        wanted: &BTreeSet<CommandScope>,
+        joined: &BTreeSet<Snowflake>,
+        keeps_global: bool,
+    ) -> Vec<RegistrationStep> {
         let before = joined.iter().copied().map(Some).take(CLEANED_UP_MAX);
         let known = self.there.iter().chain(&self.stood).copied();
         let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
         let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
-        let extra =
-            may_stand.into_iter().filter(|place| !wanted.contains(place) && !self.none.contains(place));
+        let is_extra = |place: &CommandScope| {
+            let is_others = keeps_global && place.is_none();
+            !is_others && !wanted.contains(place) && !self.none.contains(place)
+        };
+        let extra = may_stand.into_iter().filter(is_extra);
         missing.chain(extra.map(RegistrationStep::TakeAway)).collect()
     }
 
@@ -175,17 +187,20 @@ pub(super) async fn run(inner: Arc<Inner>) {
 async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
     let Some(application) = inner.cache.identity().map(|known| known.application) else { return false };
     let steps = {
-        let named = inner.settings().access.guilds.clone();
-        let wanted: BTreeSet<CommandScope> = match named.is_empty() {
+        let settings = inner.settings();
+        let access = &settings.access;
+        let served = access.guilds.iter().filter(|guild| access.is_guild_allowed(Some(**guild)));
+        let wanted: BTreeSet<CommandScope> = match access.guilds.is_empty() {
             true => [None].into(),
-            false => named.into_iter().map(Some).collect(),
+            false => served.copied().map(Some).collect(),
         };
+        let keeps_global = access.shards.is_some_and(|shards| !shards.is_whole());
         let mut facts = inner.registration.facts.lock();
         if facts.application != Some(application) {
             *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
         }
         facts.problems.clear();
-        facts.steps(&wanted, &inner.cache.guilds())
+        facts.steps(&wanted, &inner.cache.guilds(), keeps_global)
     };
     let mut is_left = false;
     for step in steps {
@@ -216,7 +231,7 @@ mod tests {
         let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
         let joined = set([Snowflake(1), Snowflake(3)]);
         let mut facts = RegistrationState::default();
-        let first = facts.steps(&set([one, two]), &joined);
+        let first = facts.steps(&set([one, two]), &joined, false);
         let want = [
             RegistrationStep::Put(one),
             RegistrationStep::Put(two),
@@ -226,16 +241,33 @@ mod tests {
         assert_eq!(first, want, "also registrations of an earlier process");
         let retried: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
         assert_eq!(retried, [false; 4]);
-        assert_eq!(facts.steps(&set([one, two]), &joined), []);
+        assert_eq!(facts.steps(&set([one, two]), &joined, false), []);
         // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
-            facts.steps(&set([three]), &joined),
+            facts.steps(&set([three]), &joined, false),
             [RegistrationStep::Put(three), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
         );
         assert_eq!(
-            facts.steps(&set([None]), &joined),
+            facts.steps(&set([None]), &joined, false),
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
         );
+    }
+
+    /// Gateways of one application with other lists of servers do not undo each other's registrations.
+    #[test]
+    fn global_registration_of_another_gateway_is_kept() {
+        let [one, three] = [1, 3].map(|id| Some(Snowflake(id)));
+        let mut facts = RegistrationState::default();
+        let joined = set([Snowflake(1), Snowflake(3)]);
+        let first = facts.steps(&set([one]), &joined, true);
+        assert_eq!(first, [RegistrationStep::Put(one), RegistrationStep::TakeAway(three)]);
+        for step in first {
+            facts.record_result(step, Ok(()));
+        }
+        let list_removed = facts.steps(&set([None]), &joined, true);
+        assert_eq!(list_removed, [RegistrationStep::Put(None), RegistrationStep::TakeAway(one)]);
+        facts.record_result(RegistrationStep::Put(None), Ok(()));
+        assert_eq!(facts.steps(&set([]), &joined, true), [RegistrationStep::TakeAway(one)]);
     }
 
     #[test]
@@ -267,13 +299,13 @@ mod tests {
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
         registered.reset();
         assert_eq!(registered.problems(), None);
-        let steps = registered.facts.lock().steps(&set([None]), &set([]));
+        let steps = registered.facts.lock().steps(&set([None]), &set([]), false);
         assert_eq!(
             steps,
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(guild)],
             "earlier registrations are remembered"
         );
         let many = set((0..1_000).map(Snowflake));
-        assert_eq!(RegistrationState::default().steps(&set([None]), &many).len(), 1 + CLEANED_UP_MAX);
+        assert_eq!(RegistrationState::default().steps(&set([None]), &many, false).len(), 1 + CLEANED_UP_MAX);
     }
 }

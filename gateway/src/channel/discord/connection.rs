@@ -1,8 +1,10 @@
 //! Websocket connection that delivers events.
 
-use super::Inner;
+use super::turns::PlaneTurns;
+use super::{AccountSettings, Inner};
+use acp_core::shards::ShardRange;
 use acp_discord::core::event::Event;
-use acp_discord::websocket::{self, EventReceiver};
+use acp_discord::websocket::{self, EventReceiver, IdentifyTurns, ShardSet};
 use acp_shared::redact::Secret;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,7 @@ pub(super) struct EventConnection {
     /// True if more events may arrive.
     is_open: bool,
     token: Secret,
+    shards: Option<ShardRange>,
     end: Option<DropGuard>,
 }
 
@@ -33,6 +36,10 @@ impl EventConnection {
                 "no user or role is authorized"
             );
         }
+        let shards = now.access.shards;
+        let turns = shards.zip(inner.plane.clone()).map(|(range, plane)| {
+            Arc::new(PlaneTurns::new(plane, range, inner.rest.clone())) as Arc<dyn IdentifyTurns>
+        });
         let stop = CancellationToken::new();
         let (sink, events) = websocket::event_channel(EVENTS_MAX);
         let settings = websocket::SessionSettings {
@@ -40,9 +47,11 @@ impl EventConnection {
             base: inner.base.clone(),
             ready_timeout: websocket::READY_TIMEOUT,
             counts: Arc::clone(&inner.counts),
+            shards: shards.map(|range| ShardSet { numbers: range.shards(), count: range.of }),
+            turns,
         };
         tokio::spawn(websocket::run(settings, stop.clone(), sink));
-        Self { events, is_open: true, token: now.token.clone(), end: Some(stop.drop_guard()) }
+        Self { events, is_open: true, token: now.token.clone(), shards, end: Some(stop.drop_guard()) }
     }
 
     /// Returns the next event. Waits forever after a permanent failure, which is itself reported as an event.
@@ -56,9 +65,9 @@ impl EventConnection {
         std::future::pending().await
     }
 
-    /// True if the connection has failed for good, or was opened with a token other than `token`.
-    pub(super) fn is_unusable_with(&self, token: &Secret) -> bool {
-        !self.is_open || self.token != *token
+    /// True if the connection has failed for good, or was opened with another token or range of shards.
+    pub(super) fn is_unusable_with(&self, settings: &AccountSettings) -> bool {
+        !self.is_open || self.token != settings.token || self.shards != settings.access.shards
     }
 
     /// Closes the connection. Events received before are still available through [`EventConnection::drain`].
@@ -74,8 +83,9 @@ impl EventConnection {
 
 #[cfg(test)]
 impl EventConnection {
-    /// Creates a connection with this token and these events.
-    pub(super) fn of(token: Secret, events: EventReceiver) -> Self {
-        Self { events, is_open: true, token, end: None }
+    /// Creates a connection with the token and the shards of these settings, and with these events.
+    pub(super) fn of(settings: &AccountSettings, events: EventReceiver) -> Self {
+        let (token, shards) = (settings.token.clone(), settings.access.shards);
+        Self { events, is_open: true, token, shards, end: None }
     }
 }

@@ -149,7 +149,7 @@ impl Inner {
         let settings = self.settings();
         let access = &settings.access;
         let mut who = Member { user: user.clone(), roles: Vec::new() };
-        if access.guilds.is_empty() && access.is_allowed(&who) {
+        if access.guilds.is_empty() && access.shards.is_none() && access.is_allowed(&who) {
             return Ok(true);
         }
         let guild = self.guild_of(channel).await?;

@@ -110,17 +110,22 @@ impl EventLoop {
     }
 
     fn on_event(&mut self, event: Event) {
+        let guild = event.conversation_guild();
+        if let Some(why) = guild.and_then(|guild| self.inner.settings().access.shard_refusal(guild)) {
+            tracing::warn!(account = self.inner.account, why, "Discord event of another shard ignored");
+            return;
+        }
         self.inner.connection_health.on_event(&event, self.inner.clock.wall_ms());
         self.inner.cache.on_event(&event);
         self.dispatch(event);
     }
 
-    /// Applies a configuration reload. A changed token requires a new connection, and a permanent failure is
+    /// Applies a configuration reload. A changed token or range of shards requires a new connection, and a permanent failure is
     /// retried, since the cause may have been fixed (D7). Events of the old connection are processed first:
     /// Discord does not repeat clicks, commands and edits.
     async fn apply_settings(&mut self, connection: &mut EventConnection) {
         let inner = Arc::clone(&self.inner);
-        if connection.is_unusable_with(&inner.settings().token) || inner.connection_health.has_failed() {
+        if connection.is_unusable_with(&inner.settings()) || inner.connection_health.has_failed() {
             connection.close();
             while let Some(event) = connection.drain().await {
                 self.on_event(event);

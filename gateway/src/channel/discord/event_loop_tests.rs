@@ -316,12 +316,20 @@ async fn start_with(
 ) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     let static_bindings = static_bindings.iter().copied().map(Snowflake).collect();
     let settings = AccountSettings { static_bindings, ..settings("token", &serve(fake).await) };
+    start_as(is_unavailable, settings)
+}
+
+/// The same with these settings.
+fn start_as(
+    is_unavailable: bool,
+    settings: AccountSettings,
+) -> (Arc<FakeControlPlane>, EventSender, tokio::task::JoinHandle<()>, Arc<Inner>) {
     // Advances with the clock of the workers.
     let clock = acp_shared::clock::Clock::at(clock().wall_ms());
-    let discord = Discord::new("main".to_owned(), settings, clock).unwrap();
+    let discord = Discord::new("main".to_owned(), settings, clock, None).unwrap();
     let inner = Arc::clone(&discord.inner);
     let (inbound, events) = websocket::event_channel(4_096);
-    let connection = EventConnection::of(discord.inner.settings().token.clone(), events);
+    let connection = EventConnection::of(&discord.inner.settings(), events);
     let control_plane = Arc::new(FakeControlPlane::default());
     control_plane.set_unavailable(is_unavailable);
     let inbox: Arc<dyn InboundPort> = Arc::new(Arc::clone(&control_plane));
@@ -447,12 +455,12 @@ async fn events_of_old_connection_are_handled_before_next_one() {
     for has_failed in [false, true] {
         // No server listens at this address.
         let unreachable = "http://127.0.0.1:1";
-        let discord = Discord::new("main".to_owned(), settings("old", unreachable), clock()).unwrap();
+        let discord = Discord::new("main".to_owned(), settings("old", unreachable), clock(), None).unwrap();
         let inner = Arc::clone(&discord.inner);
         inner.cache.set_identity(Snowflake(1), BOT);
         inner.cache.set_location(Snowflake(3), None, Some(Snowflake(9)));
         let (inbound, events) = websocket::event_channel(8);
-        let connection = EventConnection::of(Secret::new("old".to_owned()), events);
+        let connection = EventConnection::of(&inner.settings(), events);
         let texts = ["/acp status", "/acp help", "/agents"];
         for (id, text) in (10..).zip(texts) {
             inbound.put(message_event(id, 3, text));

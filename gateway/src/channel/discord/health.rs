@@ -3,6 +3,7 @@
 use super::Inner;
 use crate::channel::discord::state_cache::OptionalFeature;
 use crate::channel::{ChannelHealth, ChannelMetric};
+use acp_core::shards::ShardRange;
 use acp_core::time_format::format_utc;
 use acp_discord::core::close_codes;
 use acp_discord::core::errors::RejectionKind;
@@ -10,8 +11,9 @@ use acp_discord::core::event::Event;
 use acp_discord::core::ids::Snowflake;
 use acp_discord::core::permissions::invite_url;
 use acp_discord::rest::RestCounts;
-use acp_discord::websocket::SessionCounts;
+use acp_discord::websocket::{SessionCounts, ShardState};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 
 /// Close code of a websocket whose token Discord refuses.
 const INVALID_TOKEN: u16 = 4004;
@@ -84,6 +86,9 @@ impl Inner {
     /// Returns the reason if the bot receives no messages from a conversation.
     pub(super) fn unavailable_reason(&self, at: Snowflake) -> Option<String> {
         let guild = self.cache.location(at).and_then(|spot| spot.guild);
+        if let Some(why) = guild.and_then(|guild| self.settings().access.shard_refusal(Some(guild))) {
+            return Some(why);
+        }
         let is_there = |guild| {
             self.cache.guilds().contains(&guild) && self.settings().access.is_guild_allowed(Some(guild))
         };
@@ -104,6 +109,9 @@ impl Inner {
         let (facts, requests, events) =
             (self.connection_health.now(), self.rest.counts(), self.counts.snapshot());
         let (ok, mut words) = status_texts(&facts);
+        let shards = self.settings().access.shards;
+        words.extend(shards_text(shards, &events.shards));
+        let ok = ok && events.shards.values().all(|state| *state == ShardState::Up);
         if !self.base.is_official() {
             words.push(format!("base URL {}, not Discord's own address", self.base.as_str()));
         }
@@ -138,6 +146,22 @@ fn status_texts(facts: &HealthState) -> (bool, Vec<String>) {
         format!("last session as {bot} in {servers} servers since {}", format_utc(*at_ms))
     });
     (ok, [Some(word), ready].into_iter().flatten().collect())
+}
+
+/// Describes the shards of a gateway that has several, or a part of those of its application.
+fn shards_text(range: Option<ShardRange>, shards: &BTreeMap<u32, ShardState>) -> Option<String> {
+    if range.is_none() && shards.len() < 2 {
+        return None;
+    }
+    let up = shards.values().filter(|state| **state == ShardState::Up).count();
+    let what = range.map_or_else(|| format!("{} shards", shards.len()), |range| range.to_string());
+    let others = shards.iter().filter_map(|(number, state)| match state {
+        ShardState::Up => None,
+        ShardState::Connecting => Some(format!("shard {number} is not connected yet")),
+        ShardState::Lost(why) => Some(format!("shard {number} is reconnecting: {why}")),
+    });
+    let words: Vec<String> = std::iter::once(format!("{what}, {up} connected")).chain(others).collect();
+    Some(words.join("; "))
 }
 
 /// Returns the reasons why no requests are made.
@@ -203,8 +227,11 @@ fn figures(
     events: &SessionCounts,
 ) -> Vec<(ChannelMetric, u64)> {
     let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+    let shards_up = events.shards.values().filter(|state| **state == ShardState::Up).count();
     let mut all = vec![
         (ChannelMetric::Connected, u64::from(up)),
+        (ChannelMetric::Shards("connected"), count(shards_up)),
+        (ChannelMetric::Shards("disconnected"), count(events.shards.len() - shards_up)),
         (ChannelMetric::Authorized, u64::from(authorized)),
         (ChannelMetric::Sessions("asked"), events.identifies),
         (ChannelMetric::Sessions("begun"), events.readies),
@@ -264,6 +291,22 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn shards_are_shown_with_their_range_and_connections() {
+        let range = Some(ShardRange { from: 2, to: 4, of: 8 });
+        let one = BTreeMap::from([(0, ShardState::Up)]);
+        let two = BTreeMap::from([(2, ShardState::Up), (3, ShardState::Lost("no turn".to_owned()))]);
+        for (range, shards, want) in [
+            (None, &one, None),
+            (None, &two, Some("2 shards, 1 connected; shard 3 is reconnecting: no turn")),
+            (range, &two, Some("shards 2 to 3 of 8, 1 connected; shard 3 is reconnecting: no turn")),
+            (range, &BTreeMap::new(), Some("shards 2 to 3 of 8, 0 connected")),
+            (Some(ShardRange { from: 0, to: 1, of: 2 }), &one, Some("shard 0 of 2, 1 connected")),
+        ] {
+            assert_eq!(shards_text(range, shards).as_deref(), want);
+        }
+    }
+
+    #[test]
     fn blocked_requests_are_reported_with_next_step() {
         let mut counts = RestCounts::default();
         assert_eq!((held_texts(&counts), refused_text(&counts, None)), (vec![], None));
@@ -301,10 +344,14 @@ pub(super) mod tests {
             dropped: 11,
             ..SessionCounts::default()
         };
+        events.shards =
+            BTreeMap::from([(3, ShardState::Up), (4, ShardState::Up), (5, ShardState::Connecting)]);
         events.unrecognized.insert("A".to_owned(), 6);
         events.unrecognized.insert("B".to_owned(), 6);
         let want = [
             (ChannelMetric::Connected, 1),
+            (ChannelMetric::Shards("connected"), 2),
+            (ChannelMetric::Shards("disconnected"), 1),
             (ChannelMetric::Authorized, 1),
             (ChannelMetric::Sessions("asked"), 9),
             (ChannelMetric::Sessions("begun"), 8),

@@ -25,6 +25,7 @@ mod retry;
 pub(crate) mod settings;
 pub(crate) mod setup;
 mod state_cache;
+mod turns;
 mod webhooks;
 mod worker_queue;
 mod workers;
@@ -45,7 +46,9 @@ use acp_discord::rest::{
 };
 use acp_discord::websocket;
 use acp_shared::clock::Clock;
+use acp_store::cell::plane::Plane;
 use render::AttachmentState;
+use retry::Retryable as _;
 pub(crate) use settings::AccountSettings;
 use state_cache::{Access, OptionalFeature, StateCache};
 use std::sync::Arc;
@@ -91,6 +94,8 @@ struct Inner {
     base: BaseUrl,
     rest: RestClient,
     clock: Clock,
+    /// What this gateway shares with others of its application.
+    plane: Option<Plane>,
     counts: Arc<websocket::SessionCounters>,
     cache: StateCache,
     webhooks: Webhooks,
@@ -112,15 +117,19 @@ impl Discord {
         account: String,
         settings: AccountSettings,
         clock: Clock,
+        plane: Option<Plane>,
     ) -> Result<Self, ClientSetupError> {
         let (base, token) = (settings.base.clone(), settings.token.clone());
-        let rest = RestClient::new(rest::RestSettings::new(base, token, clock))?;
+        let per_second = settings.per_second();
+        let rest_settings = rest::RestSettings { per_second, ..rest::RestSettings::new(base, token, clock) };
+        let rest = RestClient::new(rest_settings)?;
         let inner = Inner {
             account,
             base: settings.base.clone(),
             settings: watch::Sender::new(Arc::new(settings)),
             rest,
             clock,
+            plane,
             counts: Arc::default(),
             cache: StateCache::default(),
             webhooks: Webhooks::default(),
@@ -147,6 +156,7 @@ impl Discord {
         if inner.settings().token != next.token || inner.rest.counts().unauthorized {
             inner.rest.set_token(&next.token)?;
         }
+        inner.rest.set_per_second(next.per_second());
         inner.settings.send_replace(Arc::new(next));
         Ok(())
     }
@@ -206,6 +216,11 @@ impl Inner {
             self.record_send_result(channel, Err(&fault), AttachmentState::None);
             // Nothing was sent, with files or without.
             return render::send_outcome(Err(fault), &message.nonce, AttachmentState::None);
+        }
+        match self.conversation_refusal(channel).await {
+            Ok(None) => {}
+            Ok(Some(why)) => return SendOutcome::Rejected { why, again: true },
+            Err(fault) => return render::send_outcome(Err(fault), &message.nonce, AttachmentState::None),
         }
         if let Some(name) = &message.persona
             && let Some(outcome) = self.send_via_webhook(channel, message, name, since).await
@@ -310,6 +325,16 @@ impl Inner {
     /// Creates a thread: from the message of a person, then the starter is sent there; else the starter is sent
     /// to the channel, and the thread is created from it. A retry finds both again (H13).
     async fn open_child(&self, parent: &ConversationRef, starter: &Outgoing) -> OpenChildOutcome {
+        if let Ok(channel) = id(&parent.conversation_id) {
+            match self.conversation_refusal(channel).await {
+                Ok(None) => {}
+                Ok(Some(why)) => return OpenChildOutcome::Rejected { why, again: false },
+                Err(fault) => {
+                    let again = Err::<(), _>(fault.clone()).retry_reason().is_some();
+                    return OpenChildOutcome::Rejected { why: fault.to_string(), again };
+                }
+            }
+        }
         let Some(origin) = &starter.origin else {
             let message_id = match self.send_starter(parent, starter).await {
                 Ok(message_id) => message_id,

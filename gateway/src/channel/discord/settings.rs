@@ -4,6 +4,7 @@ use crate::channel::discord::allow_list::{AccessRules, Principals};
 use acp_core::config::DiscordAccount;
 use acp_discord::core::base_url::BaseUrl;
 use acp_discord::core::ids::Snowflake;
+use acp_discord::rest::PER_SECOND;
 use acp_shared::redact::Secret;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +58,7 @@ impl AccountSettings {
                 ids.iter().map(read).collect()
             };
         let access = AccessRules {
+            shards: account.shards,
             guilds: ids("guilds", &account.guilds)?,
             channels: ids("allowed_channels", &account.allowed_channels)?,
             allowed: Principals {
@@ -78,6 +80,13 @@ impl AccountSettings {
             require_mention: account.require_mention,
             personas: false,
         })
+    }
+}
+
+impl AccountSettings {
+    /// Requests per second: the part of the application's that belongs to the account's shards.
+    pub(crate) fn per_second(&self) -> u32 {
+        self.access.shards.map_or(PER_SECOND, |shards| shards.part_of(PER_SECOND))
     }
 }
 
@@ -104,6 +113,7 @@ fn token(account: &DiscordAccount, env: impl Fn(&str) -> Option<String>) -> Resu
 mod tests {
     #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
     use super::*;
+    use acp_core::shards::ShardRange;
     use std::path::Path;
 
     fn account() -> DiscordAccount {
@@ -151,6 +161,18 @@ mod tests {
     }
 
     #[test]
+    fn shards_limit_servers_and_requests() {
+        let per_second =
+            |shards| parse_account(&DiscordAccount { shards, ..account() }).unwrap().per_second();
+        assert_eq!(per_second(None), 40);
+        let shards = ShardRange { from: 16, to: 32, of: 64 };
+        assert_eq!(per_second(Some(shards)), 10);
+        let settings = parse_account(&DiscordAccount { shards: Some(shards), ..account() }).unwrap();
+        let guild = |shard: u64| Some(Snowflake(shard << 22));
+        assert!(settings.access.is_guild_allowed(guild(31)) && !settings.access.is_guild_allowed(guild(32)));
+    }
+
+    #[test]
     fn users_roles_and_servers_must_be_ids() {
         let list = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let named = DiscordAccount {
@@ -164,6 +186,7 @@ mod tests {
         };
         let set = |id: u64| BTreeSet::from([Snowflake(id)]);
         let want = AccessRules {
+            shards: None,
             guilds: set(1),
             channels: set(6),
             allowed: Principals { users: set(2), roles: set(3) },

@@ -119,6 +119,8 @@ impl BotSetup {
             base: self.base.clone(),
             ready_timeout: websocket::READY_TIMEOUT,
             counts: Arc::default(),
+            shards: None,
+            turns: None,
         };
         tokio::spawn(websocket::run(settings, stop.clone(), sink));
         (events, stop.drop_guard())

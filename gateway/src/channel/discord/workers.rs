@@ -465,6 +465,16 @@ impl Inner {
         }
     }
 
+    /// Returns the reason if a conversation belongs to a shard of another gateway. One request if its server is unknown, and
+    /// none without a range of shards.
+    pub(super) async fn conversation_refusal(&self, channel: Snowflake) -> Result<Option<String>, RestError> {
+        let settings = self.settings();
+        if settings.access.shards.is_none() {
+            return Ok(None);
+        }
+        Ok(settings.access.shard_refusal(self.guild_of(channel).await?))
+    }
+
     /// Returns the server of a conversation; one request if unknown.
     pub(super) async fn guild_of(&self, channel: Snowflake) -> Result<Option<Snowflake>, RestError> {
         match self.cache.location(channel).and_then(|spot| spot.guild) {

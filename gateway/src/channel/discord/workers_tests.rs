@@ -2,6 +2,7 @@
 //! allow-list changes.
 
 use super::*;
+use acp_core::shards::ShardRange;
 use acp_discord::core::event::MessageEdit;
 use tokio::time::{advance, pause, resume};
 
@@ -429,4 +430,52 @@ async fn edits_before_bindings_are_known_are_bounded() {
     let recorded = || control_plane.all("edited").iter().filter(|edited| edited.ends_with("changed")).count();
     until("queued edits recorded", || recorded() >= UNCLASSIFIED_MAX).await;
     assert_eq!(recorded(), UNCLASSIFIED_MAX);
+}
+
+/// A gateway with other shards takes no events of a server, reads no history there and sends nothing, whatever is bound.
+#[tokio::test]
+async fn conversations_of_other_shards_are_left_alone() {
+    // Server 9 belongs to shard 0.
+    for (from, want) in [(0, &["one", "7: 1001", "7: 1002"][..]), (1, &[])] {
+        let fake = FakeDiscord { message_ids: 1_001..1_003, ..FakeDiscord::with_channel(Some(channel())) };
+        let message_requests = Arc::clone(&fake.message_requests);
+        let base = serve(fake).await;
+        let plain = settings("token", &base);
+        let shards = Some(ShardRange { from, to: from + 1, of: 2 });
+        let access = AccessRules { shards, ..plain.access.clone() };
+        let (control_plane, inbound, _task, inner) = start_as(false, AccountSettings { access, ..plain });
+        inbound.put(message_event(900, 99, "/acp status"));
+        inbound.put(message_event(901, 7, "one"));
+        control_plane.bind("7");
+        inbound.put(Event::Gap { why: GapCause::Overflow, lost: 1 });
+        // Shard 1 has server 9 << 22 | 1 << 22, whose command shows that the events were handled.
+        let Event::Message(mut elsewhere) = message_event(902, 98, "/acp help") else { panic!() };
+        elsewhere.guild = Some(Snowflake((8 + u64::from(from)) << 22));
+        inbound.put(Event::Message(elsewhere));
+        until("own command offered", || control_plane.offered().contains(&"/acp help".to_owned())).await;
+        until("binding looked at", || {
+            want.iter().all(|text| control_plane.offered().contains(&(*text).to_owned()))
+        })
+        .await;
+        let to = conversation("7");
+        let message =
+            crate::channel::Outgoing { text: "t".to_owned(), nonce: "n".to_owned(), ..Default::default() };
+        let sent = inner.send(&to, &message).await;
+        let is_refused = |why: &str| why.contains("shard 0,") && why.contains("shard 1 of 2");
+        match sent {
+            crate::channel::SendOutcome::Rejected { why, again: true } => {
+                assert!(from == 1 && is_refused(&why), "{why}")
+            }
+            other => assert_eq!(from, 0, "{other:?}"),
+        }
+        let unavailable = inner.unavailable_reason(Snowflake(7));
+        assert_eq!(unavailable.is_some_and(|why| is_refused(&why)), from == 1);
+        let offered = control_plane.offered();
+        assert_eq!(offered.contains(&"/acp status".to_owned()), from == 0, "{offered:?}");
+        assert_eq!(
+            offered.iter().filter(|text| text.starts_with("7: ")).count(),
+            want.len().saturating_sub(1)
+        );
+        assert_eq!(message_requests.load(Ordering::Relaxed), 0);
+    }
 }

@@ -4,6 +4,7 @@
 pub mod inspect;
 pub mod open;
 pub(crate) mod ownership;
+pub mod plane;
 
 pub use ownership::{CellServer, Tenure, take_lock};
 pub(crate) use ownership::{Owner, OwnerId};

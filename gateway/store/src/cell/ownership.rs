@@ -232,6 +232,38 @@ fn renew_as(db: &Db, owner: &OwnerId) -> Result<bool, StoreError> {
     Ok(db.run(RENEW, params![owner.number, owner.pid, owner.allow_loss])? > 0)
 }
 
+/// Takes a lock that all processes with this purpose share, until the end of the transaction.
+///
+/// # Errors
+/// Errors of the server.
+pub(super) fn lock_for_transaction(db: &Db, purpose: &str) -> Result<(), StoreError> {
+    // No schema of a cell has this name.
+    let number = LockNumber::of(&format!("of {purpose}"));
+    db.run("SELECT pg_advisory_xact_lock(CAST(?1 AS BIGINT))", params![number]).map(drop)
+}
+
+/// True while the owner's writer holds the lock of the cell.
+///
+/// # Errors
+/// Errors of the server.
+pub(super) fn is_held(db: &Db, owner: &OwnerId) -> Result<bool, StoreError> {
+    is_held_by(db, owner.number, owner.pid)
+}
+
+/// True while this process of the server holds the lock of a cell.
+///
+/// # Errors
+/// Errors of the server.
+pub(super) fn is_served_by(db: &Db, cell: &str, server_pid: u32) -> Result<bool, StoreError> {
+    is_held_by(db, LockNumber::of(&PgAddress::schema_of(cell)), server_pid)
+}
+
+fn is_held_by(db: &Db, number: LockNumber, server_pid: u32) -> Result<bool, StoreError> {
+    const HELD: &str = concat!("SELECT count(*) FROM pg_catalog.pg_locks WHERE pid = ?2 AND ", is_lock!());
+    let held: Option<u64> = db.first(HELD, params![number, server_pid], |row| row.only())?;
+    Ok(held.is_some_and(|held| held > 0))
+}
+
 /// Owner of a cell, as the server knows it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnerId {
@@ -250,6 +282,11 @@ impl OwnerId {
         let pid = db.first("SELECT pg_backend_pid()", &[], |row| row.only())?;
         let pid = pid.ok_or(StoreError::Refused("the server names no process"))?;
         Ok(Self { number: LockNumber::of(&address.schema()), pid, allow_loss })
+    }
+
+    /// Process of the server that serves the writer's connection.
+    pub(super) const fn server_pid(&self) -> u32 {
+        self.pid
     }
 }
 

@@ -81,7 +81,12 @@ impl PgAddress {
 
     /// Name of the cell's schema.
     pub fn schema(&self) -> String {
-        format!("acp_{}", self.cell)
+        Self::schema_of(&self.cell)
+    }
+
+    /// Name of the schema of a cell.
+    pub(crate) fn schema_of(cell: &str) -> String {
+        format!("acp_{cell}")
     }
 
     /// Name of the cell.

@@ -27,7 +27,8 @@ pub(super) fn checks(config: &Config, running: bool) -> Vec<Check> {
                 name,
                 with_causes(&error),
                 means,
-                "correct the file or its key in the configuration",
+                "correct the file or its key in the configuration; for a new certificate, run `acp-gateway hosts enrol NAME` at \
+                 the gateway and `acp-supervisor enrol` here",
             )];
         }
     };
@@ -46,13 +47,13 @@ fn certificate(name: &'static str, remote: &RemoteAddress, host: &Identity, now_
             name,
             format!("tls_{error}"),
             "gateways refuse this host",
-            "have it signed again by the CA of tls_ca; it is read again without a restart",
+            "have it signed again by the CA of tls_ca, or run `acp-supervisor enrol`; it is read again without a restart",
         ),
         Ok(end) if end < now_seconds.saturating_add(RENEW_SECONDS) => Check::warn(
             name,
             format!("{host}, valid until {}", day(end)),
             "gateways refuse this host after that",
-            "renew it; it is read again without a restart",
+            "renew it, for example with `acp-supervisor enrol`; it is read again without a restart",
         ),
         Ok(end) => {
             Check::ok(name, format!("{host}, valid until {}", day(end)), "gateways of its plane trust it")

@@ -1,9 +1,12 @@
 //! Many clients of one gateway at the same time, each with its own session.
 
 use crate::api::{Connections, runtime};
+use crate::turn::Turn;
 use acp_tests::house::AGENT;
+use acp_tests::model::exponential;
+use acp_tests::seed::Seed;
 use acp_tests::wait::SOON;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -68,6 +71,39 @@ impl Crowd {
         self.clients.iter_mut().for_each(Connections::forget);
         let accepted = self.clients.iter_mut().zip(keys).map(|(client, key)| client.accept(key, text));
         drop(self.runtime.block_on(join_all(accepted)));
+    }
+
+    /// Each client prompts its session after exponential pauses of this mean, in seconds, until `end`. Calls `at` after `begin` and
+    /// at `end`. Returns the turns with the time of their prompt.
+    pub(crate) fn visit(
+        &mut self,
+        keys: &[String],
+        (text, pause): (&str, f64),
+        [begin, end]: [Duration; 2],
+        mut at: impl FnMut(),
+    ) -> Vec<(Duration, Turn)> {
+        self.clients.iter_mut().for_each(Connections::forget);
+        let began = Instant::now();
+        let people = self.clients.iter_mut().zip(keys).zip(0..).map(|((client, key), number)| async move {
+            let (mut seed, mut turns) = (Seed::from_number(number), Vec::new());
+            loop {
+                let pause = Duration::from_secs_f64(exponential(&mut seed, pause));
+                tokio::time::sleep(pause.min(end.saturating_sub(began.elapsed()))).await;
+                let prompted = began.elapsed();
+                if prompted >= end {
+                    return turns;
+                }
+                turns.push((prompted, client.prompt(key, text, |_| {}).await));
+            }
+        });
+        let marks = async {
+            for mark in [begin, end] {
+                tokio::time::sleep(mark.saturating_sub(began.elapsed())).await;
+                at();
+            }
+        };
+        let (turns, ()) = self.runtime.block_on(join(join_all(people), marks));
+        turns.into_iter().flatten().collect()
     }
 
     /// Closes the sessions.

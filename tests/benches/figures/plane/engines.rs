@@ -85,7 +85,7 @@ pub(crate) fn measure(report: &mut Report) {
 }
 
 /// CPU time of the server's processes, in milliseconds.
-fn server_cpu(server: &Postgres) -> f64 {
+pub(super) fn server_cpu(server: &Postgres) -> f64 {
     let first = server.pid().unwrap_or_else(|| panic!("the server does not run"));
     let all = std::iter::once(first).chain(acp_testkit::processes::children(first));
     all.map(crate::proc::cpu_ms).sum()

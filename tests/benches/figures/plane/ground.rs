@@ -9,12 +9,13 @@ use acp_tests::service::Service;
 use acp_tests::wait::{LONG, SOON, until};
 use acp_tests::world::{Agent, World, bin};
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
 /// Twice the time after which the gateway considers itself idle, in milliseconds.
 const QUIET_MS: u64 = 500;
 /// Configuration of the limits.
-const CAPS: &str = "[limits]\nconnections_max = 1000\n[acp]\nmax_concurrent_sessions = 10000\n";
+const CAPS: &str = "[limits]\nconnections_max = 3000\n[acp]\nmax_concurrent_sessions = 10000\n";
 
 /// The running services.
 #[derive(Debug)]
@@ -33,7 +34,14 @@ impl Ground {
     /// # Panics
     /// When they do not become ready.
     pub(crate) fn build() -> Self {
-        let world = world();
+        Self::build_in(world())
+    }
+
+    /// Starts a supervisor and a gateway in a configured world.
+    ///
+    /// # Panics
+    /// When they do not become ready.
+    pub(crate) fn build_in(world: World) -> Self {
         let supervisor = world.supervisor();
         let gateway = world.gateway(GATEWAY, &supervisor.socket());
         Self { gateway, supervisor, world }
@@ -55,7 +63,8 @@ impl Ground {
         });
     }
 
-    fn count(&self, series: &str) -> f64 {
+    /// Value of a series of the gateway's metrics.
+    pub(crate) fn count(&self, series: &str) -> f64 {
         let scrape = Scrape::fetch(&self.gateway.socket());
         *scrape.series.get(series).unwrap_or_else(|| panic!("no {series}: {}", scrape.text))
     }
@@ -81,6 +90,17 @@ pub(crate) fn configure(world: &World, more: &str) {
     let mut agent = Agent::new(&[&program, "--state", &state]);
     agent.permission = "approve-all";
     world.configure(GATEWAY, &format!("{CAPS}{more}"), &BTreeMap::from([(AGENT, agent)]));
+}
+
+/// Tables of a gateway's configuration for a store in a cell of the database at this address.
+pub(crate) fn in_cell(world: &World, address: &str) -> String {
+    let file = world.write("address", address);
+    let private = std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600));
+    private.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    format!(
+        "[acp.control_plane]\nstore = \"postgres\"\n[acp.control_plane.postgres]\naddress_file = \"{}\"\nallow_loss = true\n",
+        file.display()
+    )
 }
 
 /// Starts scripted agents without a gateway, each with a session.

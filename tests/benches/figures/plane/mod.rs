@@ -7,11 +7,13 @@ mod engines;
 mod ground;
 mod line;
 mod memory;
+mod model;
 mod plain;
 mod prompts;
 mod scale;
 mod seed;
 mod stream;
+mod take_over;
 
 use crate::report::Report;
 use ground::Ground;
@@ -23,8 +25,12 @@ pub(crate) const PARTS: [&str; 5] = ["prompts", "streams", "lines", "idle", "boo
 const SCALE: &str = "scale";
 /// The part that needs a PostgreSQL, and runs only if it is named.
 const ENGINES: &str = "engines";
+/// The part that runs 1,000 agents for minutes, and runs only if it is named.
+const MODEL: &str = "model";
+/// The part that seeds a cell with 10,000 sessions, needs a PostgreSQL, and runs only if it is named.
+const TAKE_OVER: &str = "take_over";
 /// The parts that run only if they are named.
-pub(crate) const NAMED: [&str; 2] = [SCALE, ENGINES];
+pub(crate) const NAMED: [&str; 4] = [SCALE, ENGINES, MODEL, TAKE_OVER];
 /// The parts that share a gateway.
 const TOGETHER: [&str; 3] = ["prompts", "streams", "lines"];
 
@@ -55,5 +61,11 @@ pub(crate) fn measure(wanted: &[&str], report: &mut Report) {
     }
     if wanted.contains(&SCALE) {
         scale::measure(report);
+    }
+    if wanted.contains(&MODEL) {
+        model::measure(report);
+    }
+    if wanted.contains(&TAKE_OVER) {
+        take_over::measure(report);
     }
 }

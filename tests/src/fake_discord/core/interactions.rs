@@ -53,23 +53,17 @@ impl Machine {
     /// 10003, or 10007 if the person is not a member.
     pub fn interact(&mut self, now: Ms, bot: &Bot, act: Act) -> Result<Interaction, ApiError> {
         let channel = self.world.channel(act.channel_id)?.clone();
-        let guild = self.world.guild(channel.guild_id)?;
-        let guild_id = guild.id;
         let bits = self.permission_bits(bot, &channel).to_string();
-        let mut member = self.render_member(guild, act.user_id).ok_or_else(ApiError::unknown_member)?;
-        member["permissions"] = json!(bits);
         let id = self.world.mint(now);
         let token =
             format!("aW50ZXJhY3Rpb246{:016x}{:016x}", self.faults.dice.number(), self.faults.dice.number());
         let mut data = json!({
             "id": render::id(id), "application_id": render::id(bot.application_id), "type": act.kind,
-            "token": token, "version": 1, "guild_id": render::id(guild_id),
-            "guild": {"id": render::id(guild_id), "locale": "en-US", "features": []},
-            "channel_id": render::id(channel.id), "member": member, "app_permissions": bits,
-            "locale": "en-US", "guild_locale": "en-US", "entitlements": [], "context": 0,
-            "authorizing_integration_owners": {"0": render::id(guild_id)},
-            "attachment_size_limit": self.settings.file_max, "data": act.data,
+            "token": token, "version": 1, "channel_id": render::id(channel.id), "app_permissions": bits,
+            "locale": "en-US", "entitlements": [], "attachment_size_limit": self.settings.file_max,
+            "data": act.data,
         });
+        self.add_invoker(&channel, act.user_id, &bits, &mut data)?;
         let mut rendered = self.render_channel(&channel, bot.user_id);
         rendered["permissions"] = json!(bits);
         data["channel"] = rendered;
@@ -94,6 +88,29 @@ impl Machine {
         let audience = Audience::Bot { bot_id: bot.user_id, guild_id: channel.guild_id };
         self.emit(now, &Event::plain("INTERACTION_CREATE", audience, data));
         Ok(interaction)
+    }
+
+    /// Adds who acts and where: a member of a guild, or the user of direct messages with the bot (context 1).
+    fn add_invoker(&self, channel: &Channel, user: Id, bits: &str, data: &mut Value) -> Result<(), ApiError> {
+        if !channel.recipients.is_empty() {
+            if !channel.recipients.contains(&user) {
+                return Err(ApiError::missing_access());
+            }
+            data["user"] = self.world.users.get(user).map_or(Value::Null, render::user);
+            data["context"] = json!(1);
+            data["authorizing_integration_owners"] = json!({"0": "0"});
+            return Ok(());
+        }
+        let guild = self.world.guild(channel.guild_id)?;
+        let mut member = self.render_member(guild, user).ok_or_else(ApiError::unknown_member)?;
+        member["permissions"] = json!(bits);
+        data["member"] = member;
+        data["guild_id"] = render::id(guild.id);
+        data["guild"] = json!({"id": render::id(guild.id), "locale": "en-US", "features": []});
+        data["guild_locale"] = json!("en-US");
+        data["context"] = json!(0);
+        data["authorizing_integration_owners"] = json!({"0": render::id(guild.id)});
+        Ok(())
     }
 
     /// `POST /interactions/{}/{}/callback`.

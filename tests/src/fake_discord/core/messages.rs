@@ -190,7 +190,9 @@ impl Machine {
         let guild_id = channel.guild_id;
         let view = View { user_id: 0, with_nonce: name == "MESSAGE_CREATE" };
         let mut data = self.render_message(message, view, now);
-        data["guild_id"] = render::id(guild_id);
+        if guild_id != 0 {
+            data["guild_id"] = render::id(guild_id);
+        }
         data["channel_type"] = json!(channel.kind);
         let member = self.world.guilds.get(guild_id).and_then(|guild| guild.members.get(&message.author_id));
         if let Some(member) = member.filter(|_| message.webhook_id.is_none()) {

@@ -19,6 +19,8 @@ pub const DISCORD_EPOCH_MS: Ms = 1_420_070_400_000;
 pub mod channel_kind {
     /// A text channel of a guild.
     pub const TEXT: u8 = 0;
+    /// Direct messages of a person with a bot.
+    pub const DIRECT: u8 = 1;
     /// A public thread.
     pub const PUBLIC_THREAD: u8 = 11;
 }
@@ -145,7 +147,7 @@ pub struct Thread {
 pub struct Channel {
     /// Its id; a thread that was created from a message has the id of that message.
     pub id: Id,
-    /// Its guild.
+    /// Its guild; 0 for direct messages.
     pub guild_id: Id,
     /// See [`channel_kind`].
     pub kind: u8,
@@ -159,6 +161,9 @@ pub struct Channel {
     pub last_message_id: Option<Id>,
     /// Set for threads.
     pub thread: Option<Thread>,
+    /// For direct messages: the person and the bot.
+    #[serde(default)]
+    pub recipients: Vec<Id>,
     /// Not deleted.
     pub alive: bool,
 }

@@ -59,9 +59,12 @@ impl Machine {
         !self.holds(Rule::Permissions) || !scopes.into_iter().flatten().any(denied)
     }
 
-    /// Whether a bot can see a channel: it must be in the guild and have the permission.
+    /// Whether a bot can see a channel: it must be in the guild and have the permission, or be a recipient.
     #[must_use]
     pub fn can_see(&self, bot: &Bot, channel: &Channel) -> bool {
+        if !channel.recipients.is_empty() {
+            return channel.recipients.contains(&bot.user_id);
+        }
         let guild = self.world.guild(channel.guild_id);
         guild.is_ok_and(|guild| guild.members.contains_key(&bot.user_id))
             && self.has_permission(bot, channel, VIEW_CHANNEL)

@@ -322,6 +322,14 @@ impl Machine {
     /// A channel or thread, with the thread membership of the viewer `me`, if any.
     #[must_use]
     pub fn render_channel(&self, channel: &Channel, me: Id) -> Value {
+        if !channel.recipients.is_empty() {
+            let others = channel.recipients.iter().filter(|user| **user != me);
+            let others: Vec<Value> = others.filter_map(|id| self.world.users.get(*id)).map(user).collect();
+            return json!({
+                "id": id(channel.id), "type": channel.kind, "flags": 0, "recipients": others,
+                "last_message_id": channel.last_message_id.map(id),
+            });
+        }
         let mut rendered = json!({
             "id": id(channel.id),
             "guild_id": id(channel.guild_id),

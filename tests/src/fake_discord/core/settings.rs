@@ -158,6 +158,11 @@ pub struct Settings {
     pub shards: u64,
     /// Maximum number of IDENTIFYs per day.
     pub identify_total: u64,
+    /// Number of sessions that may be identified at the same time, each of another bucket.
+    pub max_concurrency: u64,
+    /// Time between two IDENTIFYs of a bucket; the documentation says 5000. 0 does not limit them, for tests that restart the
+    /// gateway at once.
+    pub identify_spacing_ms: Ms,
     /// Maximum number of active threads of a guild.
     pub active_threads_max: usize,
     /// Maximum number of webhooks of a channel.
@@ -201,6 +206,8 @@ impl Default for Settings {
             cdn_life_ms: 86_400_000,
             shards: 1,
             identify_total: 1000,
+            max_concurrency: 1,
+            identify_spacing_ms: 0,
             active_threads_max: 1000,
             webhooks_max: 15,
             reorder_ms: 300,

@@ -24,6 +24,10 @@ pub struct Tally {
     pub sockets: u64,
     /// IDENTIFYs, including refused ones.
     pub identifies: u64,
+    /// Sessions that began: number of the shard, number of shards, time.
+    pub identified: Vec<(u64, u64, u64)>,
+    /// IDENTIFYs refused because another one of the bucket came just before.
+    pub early_identifies: u64,
     /// RESUMEs.
     pub resumes: u64,
     /// Connections closed for missing heartbeats.

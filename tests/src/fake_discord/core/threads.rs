@@ -276,6 +276,7 @@ impl Machine {
             position: 0,
             last_message_id: None,
             thread: Some(thread),
+            recipients: Vec::new(),
             alive: true,
         };
         self.world.channels.put(id, channel.clone());

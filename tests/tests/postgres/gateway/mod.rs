@@ -4,6 +4,7 @@ mod discord;
 mod foreign;
 mod hung;
 mod moves;
+mod shards;
 mod standby;
 
 use acp_testkit::postgres::Postgres;

@@ -1,7 +1,7 @@
 //! Payloads of clients (heartbeats, IDENTIFY, RESUME), and close codes for invalid ones.
 
 use super::super::Machine;
-use super::super::model::{Bot, Ms};
+use super::super::model::{Bot, Id, Ms};
 use super::super::render;
 use super::super::settings::Rule;
 use super::{Session, SocketId, ToSocket, intent};
@@ -107,13 +107,15 @@ impl Machine {
         }
         let shard = shard_of(data)?;
         self.count_identify(now, &bot)?;
-        if self.faults.take_unanswered() {
+        let early = self.is_identified_early(now, bot.user_id, shard.0);
+        if !early && self.faults.take_unanswered() {
             return Ok(());
         }
-        if self.faults.take_invalid_session() {
+        if early || self.faults.take_invalid_session() {
             self.gateway.send(id, &json!({"op": 9, "d": false, "s": null, "t": null}));
             return Ok(());
         }
+        self.tally.identified.push((shard.0, shard.1, now));
         let session_id = format!("{:016x}{:016x}", self.faults.dice.number(), self.faults.dice.number());
         let session = Session {
             bot_id: bot.user_id,
@@ -168,6 +170,19 @@ impl Machine {
                 self.gateway.push(session_id, "GUILD_CREATE", &data, replay_max);
             }
         }
+    }
+
+    /// Whether another session of the same bucket was identified just now ("Session Start Limit"). Records the time if not.
+    fn is_identified_early(&mut self, now: Ms, bot: Id, shard: u64) -> bool {
+        let bucket = (bot, shard % self.settings.max_concurrency.max(1));
+        let last = self.gateway.identified_at.get(&bucket);
+        let early = last.is_some_and(|last| now.saturating_sub(*last) < self.settings.identify_spacing_ms);
+        if early {
+            self.tally.early_identifies += 1;
+        } else {
+            self.gateway.identified_at.insert(bucket, now);
+        }
+        early
     }
 
     fn count_identify(&mut self, now: Ms, bot: &Bot) -> Result<(), Closed> {

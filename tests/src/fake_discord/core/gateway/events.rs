@@ -55,8 +55,9 @@ impl Event {
         Self { name, audience, data, redact: None }
     }
 
-    fn intents(&self) -> u64 {
+    fn intents(&self, direct: bool) -> u64 {
         match self.name {
+            "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" if direct => intent::DIRECT_MESSAGES,
             "MESSAGE_CREATE" | "MESSAGE_UPDATE" | "MESSAGE_DELETE" => intent::GUILD_MESSAGES,
             "INTERACTION_CREATE" => 0,
             _ => intent::GUILDS,
@@ -69,7 +70,11 @@ impl Machine {
     pub(super) fn view_of(&self, session_id: &str, event: &Event) -> Option<Value> {
         let session = self.gateway.sessions.get(session_id)?;
         let bot = self.world.bots.get(session.bot_id)?;
-        let wanted = event.intents();
+        let direct = match event.audience {
+            Audience::Channel(id) => self.world.channels.get(id)?.guild_id == 0,
+            Audience::Guild(_) | Audience::Bot { .. } => false,
+        };
+        let wanted = event.intents(direct);
         if session.intents & wanted != wanted {
             return None;
         }
@@ -95,6 +100,7 @@ impl Machine {
                 guild_id
             }
         };
+        // Direct messages have no guild and belong to shard 0, as the number 0 does.
         let (shard, shards) = session.shard;
         if (guild_id >> 22) % shards != shard {
             return None;

@@ -28,6 +28,8 @@ pub mod intent {
     pub const GUILD_PRESENCES: u64 = 1 << 8;
     /// Messages of guilds.
     pub const GUILD_MESSAGES: u64 = 1 << 9;
+    /// Direct messages.
+    pub const DIRECT_MESSAGES: u64 = 1 << 12;
     /// Message content; privileged.
     pub const MESSAGE_CONTENT: u64 = 1 << 15;
     /// Intents that the developer portal must allow.
@@ -86,6 +88,8 @@ pub struct Gateway {
     sockets: BTreeMap<SocketId, Socket>,
     sessions: BTreeMap<String, Session>,
     last_socket: SocketId,
+    /// Times of the last IDENTIFY of each bot and bucket.
+    identified_at: BTreeMap<(Id, u64), Ms>,
     /// Instructions for connections, in order.
     outbox: Vec<(SocketId, ToSocket)>,
 }

@@ -339,7 +339,7 @@ impl Machine {
                 "total": total,
                 "remaining": total.saturating_sub(used),
                 "reset_after": bot.identifies_reset_ms.saturating_sub(ctx.now),
-                "max_concurrency": 1,
+                "max_concurrency": self.settings.max_concurrency,
             },
         })))
     }

@@ -16,6 +16,23 @@ impl Machine {
         match order {
             Order::AddGuild { name } => return Ok(id(self.add_guild(now, name))),
             Order::AddChannel { guild, name } => return self.add_channel(now, guild, name),
+            Order::AddDirect { user, bot } => {
+                self.bot_mut(bot)?;
+                let channel = Channel {
+                    id: self.world.mint(now),
+                    guild_id: 0,
+                    kind: channel_kind::DIRECT,
+                    name: String::new(),
+                    parent_id: None,
+                    position: 0,
+                    last_message_id: None,
+                    thread: None,
+                    recipients: vec![user, bot],
+                    alive: true,
+                };
+                self.world.channels.put(channel.id, channel.clone());
+                return Ok(id(channel.id));
+            }
             Order::AddUser { guild, name } => {
                 self.world.guild(guild)?;
                 let user_id = self.add_account(now, name, false);
@@ -99,6 +116,7 @@ impl Machine {
             position: self.world.channels.iter().filter(|channel| channel.thread.is_none()).count() as u64,
             last_message_id: None,
             thread: None,
+            recipients: Vec::new(),
             alive: true,
         };
         let data = self.render_channel(&channel, 0);

@@ -58,6 +58,13 @@ pub enum Order {
         /// Its name.
         name: String,
     },
+    /// Adds the channel of direct messages of a person with a bot.
+    AddDirect {
+        /// The person.
+        user: Id,
+        /// The bot.
+        bot: Id,
+    },
     /// Adds a person as a member.
     AddUser {
         /// The guild.

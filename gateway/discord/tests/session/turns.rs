@@ -1,0 +1,125 @@
+//! Turns to identify that programs with one application share.
+
+use crate::bot::{bot_with, eventually};
+use crate::script::{self, Conn, Server};
+use acp_discord::core::event::Event;
+use acp_discord::websocket::{IdentifyTurn, IdentifyTurns, SessionLimits, ShardSet, ShardState, TurnFuture};
+use serde_json::{Value, json};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Turns with these answers, and the questions.
+#[derive(Debug, Default)]
+struct Turns {
+    answers: Mutex<VecDeque<IdentifyTurn>>,
+    asked: Mutex<Vec<(u32, SessionLimits)>>,
+}
+
+impl IdentifyTurns for Turns {
+    fn take(&self, shard: u32, limits: SessionLimits) -> TurnFuture {
+        self.asked.lock().expect("lock").push((shard, limits));
+        let answer = self.answers.lock().expect("lock").pop_front();
+        let later = || IdentifyTurn::Later { why: "no turn".to_owned(), after: Duration::from_secs(3_600) };
+        Box::pin(std::future::ready(answer.unwrap_or_else(later)))
+    }
+}
+
+fn turns(answers: impl IntoIterator<Item = IdentifyTurn>) -> Arc<Turns> {
+    Arc::new(Turns { answers: Mutex::new(answers.into_iter().collect()), asked: Mutex::default() })
+}
+
+fn one_shard() -> Option<ShardSet> {
+    Some(ShardSet { numbers: 3..4, count: 8 })
+}
+
+/// Sends HELLO, acknowledges heartbeats and counts them until IDENTIFY, which is returned. Nothing else may come before.
+async fn identify(conn: &mut Conn) -> Option<(usize, Value)> {
+    conn.text(json!({ "op": 10, "d": { "heartbeat_interval": 100 }, "s": null, "t": null }).to_string())
+        .await;
+    for beats in 0.. {
+        let payload = conn.next().await?;
+        if payload["op"] != 1 {
+            return Some((beats, payload));
+        }
+    }
+    None
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turn_is_taken_between_hello_and_identify() {
+    let (begun, mut identified) = mpsc::channel(1);
+    let server = Server::start(move |_, mut conn: Conn| {
+        let begun = begun.clone();
+        async move {
+            let Some(identified) = identify(&mut conn).await else { return };
+            let _ = begun.send(identified).await;
+            conn.dispatch("READY", script::ready()).await;
+            conn.hold_open().await;
+        }
+    })
+    .await;
+    let after = Duration::from_millis(700);
+    let turns = turns([IdentifyTurn::Later { why: "others".to_owned(), after }, IdentifyTurn::Taken]);
+    let mut bot = bot_with(&server, 10, one_shard(), Some(Arc::clone(&turns) as Arc<dyn IdentifyTurns>));
+    bot.ready().await;
+    let (beats, identify) = identified.recv().await.expect("a payload");
+    assert!(beats >= 3, "the connection lives while it waits: {beats}");
+    assert_eq!((&identify["op"], &identify["d"]["shard"]), (&json!(2), &json!([3, 8])));
+    let asked = turns.asked.lock().expect("lock").clone();
+    let limits = SessionLimits { remaining: 900, reset_after: Duration::from_secs(60), max_concurrency: 1 };
+    assert_eq!(asked, [(3, limits), (3, limits)]);
+    let counts = bot.counts.snapshot();
+    assert_eq!((counts.identifies, counts.shards.get(&3)), (1, Some(&ShardState::Up)));
+    bot.end().await.expect("stopped");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn session_without_turn_is_not_identified() {
+    let (begun, mut identified) = mpsc::channel(1);
+    let server = Server::start(move |_, mut conn: Conn| {
+        let begun = begun.clone();
+        async move {
+            let _ = begun.send(identify(&mut conn).await).await;
+        }
+    })
+    .await;
+    let mut bot = bot_with(&server, 10, one_shard(), Some(turns([]) as Arc<dyn IdentifyTurns>));
+    let why = bot.until(|event| match event {
+        Event::Disconnected { why } => Some(why.clone()),
+        _ => None,
+    });
+    assert_eq!(why.await, "no turn");
+    assert_eq!(identified.recv().await, Some(None), "only heartbeats");
+    let closed = Arc::clone(&server.closed);
+    eventually("the service sees the close", || *closed.lock().expect("lock") == [1000]).await;
+    let counts = bot.counts.snapshot();
+    assert_eq!(counts.identifies, 0);
+    assert_eq!(counts.shards.get(&3), Some(&ShardState::Lost("no turn".to_owned())));
+    bot.end().await.expect("stopped");
+}
+
+/// Without turns of others, the shards of the range identify, and no others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_shards_of_the_range_identify() {
+    let (begun, mut identified) = mpsc::channel(4);
+    let server = Server::start(move |_, mut conn: Conn| {
+        let begun = begun.clone();
+        async move {
+            let Some(payload) = conn.handshake(3_600_000).await else { return };
+            let _ = begun.send(payload["d"]["shard"].clone()).await;
+            conn.dispatch("READY", script::ready()).await;
+            conn.hold_open().await;
+        }
+    })
+    .await;
+    let mut bot = bot_with(&server, 10, Some(ShardSet { numbers: 6..8, count: 8 }), None);
+    bot.ready().await;
+    bot.ready().await;
+    let mut shards = [identified.recv().await, identified.recv().await].map(Option::unwrap_or_default);
+    shards.sort_by_key(|shard| shard[0].as_u64());
+    assert_eq!(shards, [json!([6, 8]), json!([7, 8])]);
+    assert_eq!(bot.counts.snapshot().shards.len(), 2);
+    bot.end().await.expect("stopped");
+}

@@ -1,0 +1,184 @@
+//! Plane: what the cells of one database share, in a schema of its own. Rows of a Discord application that several cells serve:
+//! which cell has which shards, the times from which sessions may be identified, and how many may be today.
+//!
+//! Each transaction holds one lock, so that cells see each other's rows. All times are of the server's clock.
+
+use super::ownership::{self, OwnerId};
+use crate::db::{Db, params};
+use crate::error::StoreError;
+use crate::postgres::{PgAddress, PgConnection};
+use acp_core::shards::ShardRange;
+use std::time::{Duration, Instant};
+
+/// Longest wait for an answer, a new connection included.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// Time between two turns of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a turn is
+/// valid after the question.
+const TURN_MS: u64 = 6_000;
+/// Bounds of the time until Discord resets the number of sessions.
+const RESET_MS: (u64, u64) = (10_000, 86_400_000);
+/// Settings of the session: a process that stands still does not keep the lock from others.
+const SETTINGS: &str = "SET synchronous_commit = local; SET statement_timeout = 3000; SET idle_in_transaction_session_timeout = 3000";
+/// Tables of the plane.
+const TABLES: &str = "CREATE TABLE IF NOT EXISTS plane.discord_turns (application TEXT, bucket BIGINT, next TIMESTAMPTZ NOT NULL, \
+      PRIMARY KEY (application, bucket)); \
+    CREATE TABLE IF NOT EXISTS plane.discord_limits (application TEXT PRIMARY KEY, remaining BIGINT NOT NULL, \
+      resets TIMESTAMPTZ NOT NULL); \
+    CREATE TABLE IF NOT EXISTS plane.discord_ranges (application TEXT, cell TEXT, shard_from BIGINT NOT NULL, \
+      shard_to BIGINT NOT NULL, shard_of BIGINT NOT NULL, server_pid BIGINT NOT NULL, PRIMARY KEY (application, cell))";
+
+/// Question for the turn to identify a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TurnRequest {
+    /// Id of the Discord application.
+    pub application: String,
+    /// Shards that the cell serves.
+    pub range: ShardRange,
+    /// Bucket of the session's shard.
+    pub bucket: u64,
+    /// Number of sessions that may still be identified, as Discord reported it.
+    pub remaining: u64,
+    /// Time until Discord resets that number.
+    pub reset_after_ms: u64,
+}
+
+/// Answer to a [`TurnRequest`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TurnAnswer {
+    /// The session may be identified now.
+    Taken {
+        /// Number of sessions that may be identified after this one.
+        remaining: u64,
+    },
+    /// Another session of the bucket was identified just now.
+    Later {
+        /// Time until the next turn.
+        wait_ms: u64,
+    },
+    /// All sessions of the day are identified.
+    Spent {
+        /// Time until Discord resets the number.
+        wait_ms: u64,
+    },
+    /// A cell that is served has some of the shards.
+    Overlaps {
+        /// Name of that cell.
+        cell: String,
+        /// Its shards.
+        range: ShardRange,
+    },
+}
+
+/// Plane of a cell that this process owns.
+#[derive(Debug, Clone)]
+pub struct Plane {
+    address: PgAddress,
+    owner: OwnerId,
+}
+
+impl Plane {
+    pub(crate) const fn new(address: PgAddress, owner: OwnerId) -> Self {
+        Self { address, owner }
+    }
+
+    /// Takes the turn to identify a session, and the cell's shards. A turn that was taken counts, whether or not it is used.
+    /// Blocks; not for an async context.
+    ///
+    /// # Errors
+    /// [`StoreError::Server`]; [`StoreError::Refused`] if this process no longer owns the cell; errors of the server.
+    pub fn take_turn(&self, request: &TurnRequest) -> Result<TurnAnswer, StoreError> {
+        let name = format!("acp-host {} turns", self.address.cell());
+        let db = Db::of_postgres(PgConnection::open(&self.address, &name, Some(Instant::now() + PATIENCE))?);
+        db.run_all(SETTINGS)?;
+        db.transaction(|| {
+            ownership::lock_for_transaction(&db, "plane")?;
+            if !ownership::is_held(&db, &self.owner)? {
+                return Err(StoreError::Refused("this process does not own the cell any longer"));
+            }
+            create_tables(&db)?;
+            take(&db, self.address.cell(), self.owner.server_pid(), request)
+        })
+    }
+}
+
+/// Creates the schema and its tables, unless they exist: a role that may not create schemas can use the one that another made.
+fn create_tables(db: &Db) -> Result<(), StoreError> {
+    let exists = |sql: &str| db.first(sql, &[], |row| row.only::<bool>()).map(|found| found == Some(true));
+    if exists("SELECT to_regclass('plane.discord_ranges') IS NOT NULL")? {
+        return Ok(());
+    }
+    if !exists("SELECT to_regnamespace('plane') IS NOT NULL")? {
+        db.run_all("CREATE SCHEMA plane")?;
+    }
+    db.run_all(TABLES)
+}
+
+fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<TurnAnswer, StoreError> {
+    const LIMIT: &str = "SELECT remaining, CAST(greatest(0, ceil(extract(epoch FROM resets - clock_timestamp()) * 1000)) AS BIGINT) AS left_ms \
+        FROM plane.discord_limits WHERE application = ?1";
+    const TURN: &str = "SELECT CAST(greatest(0, ceil(extract(epoch FROM next - clock_timestamp()) * 1000)) AS BIGINT) \
+        FROM plane.discord_turns WHERE application = ?1 AND bucket = ?2";
+    let TurnRequest { application, bucket, remaining, reset_after_ms, .. } = request;
+    if let Some(overlap) = claim(db, cell, server_pid, request)? {
+        return Ok(overlap);
+    }
+    let read = |row: &crate::db::Row<'_>| Ok((row.get::<u64>("remaining")?, row.get::<u64>("left_ms")?));
+    let known = db.first(LIMIT, params![application], read)?;
+    let counted = known.filter(|(_, left_ms)| *left_ms > 0);
+    let reset_ms = (*reset_after_ms).clamp(RESET_MS.0, RESET_MS.1);
+    let (remaining, left_ms) =
+        counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
+    let Some(remaining) = remaining.checked_sub(1) else { return Ok(TurnAnswer::Spent { wait_ms: left_ms }) };
+    let next: Option<u64> = db.first(TURN, params![application, bucket], |row| row.only())?;
+    if let Some(wait_ms) = next.filter(|left_ms| *left_ms > 0) {
+        return Ok(TurnAnswer::Later { wait_ms: wait_ms.min(TURN_MS) });
+    }
+    db.run(
+        "INSERT INTO plane.discord_turns (application, bucket, next) \
+         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
+         ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next",
+        params![application, bucket, TURN_MS],
+    )?;
+    db.run(
+        "INSERT INTO plane.discord_limits (application, remaining, resets) \
+         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
+         ON CONFLICT (application) DO UPDATE SET remaining = excluded.remaining, resets = excluded.resets",
+        params![application, remaining, left_ms],
+    )?;
+    Ok(TurnAnswer::Taken { remaining })
+}
+
+/// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.
+fn claim(
+    db: &Db,
+    cell: &str,
+    server_pid: u32,
+    request: &TurnRequest,
+) -> Result<Option<TurnAnswer>, StoreError> {
+    const ALL: &str = "SELECT cell, shard_from, shard_to, shard_of, server_pid FROM plane.discord_ranges WHERE application = ?1";
+    let TurnRequest { application, range, .. } = request;
+    let rows = db.all(ALL, params![application], |row| {
+        let range =
+            ShardRange { from: row.get("shard_from")?, to: row.get("shard_to")?, of: row.get("shard_of")? };
+        Ok((row.get::<String>("cell")?, range, row.get::<u32>("server_pid")?))
+    })?;
+    if rows.iter().any(|row| (row.0.as_str(), row.1, row.2) == (cell, *range, server_pid)) {
+        return Ok(None);
+    }
+    for (other, its, pid) in rows {
+        if other != cell && its.overlaps(range) && ownership::is_served_by(db, &other, pid)? {
+            db.run(
+                "DELETE FROM plane.discord_ranges WHERE application = ?1 AND cell = ?2",
+                params![application, cell],
+            )?;
+            return Ok(Some(TurnAnswer::Overlaps { cell: other, range: its }));
+        }
+    }
+    db.run(
+        "INSERT INTO plane.discord_ranges (application, cell, shard_from, shard_to, shard_of, server_pid) \
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (application, cell) DO UPDATE SET shard_from = excluded.shard_from, \
+         shard_to = excluded.shard_to, shard_of = excluded.shard_of, server_pid = excluded.server_pid",
+        params![application, cell, range.from, range.to, range.of, server_pid],
+    )?;
+    Ok(None)
+}

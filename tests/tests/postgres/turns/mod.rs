@@ -1,0 +1,3 @@
+//! Turns of cells to identify sessions of one Discord application.
+
+mod foreign;
