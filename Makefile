@@ -196,7 +196,7 @@ nightly: fuzz fuzz-planted reproducible test-install test-vm test-foreign-nightl
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_MOVE_KILLS=40 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture gateway::moves::foreign::killed_move_leaves_one_side_and_is_completed_by_a_repetition
 	ACP_FOREIGN_DIR="$(abspath $(TARGET_DIR)/foreign)" ACP_TAKE_OVERS=10 $(CARGO) test --locked -p acp-tests --test postgres -- --ignored --exact --nocapture gateway::discord::foreign::messages_are_answered_once_across_take_overs
 	SIM_FRESH_SEEDS=10000 $(EXACT) sim::tests::seeds_fresh -- --nocapture
-	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed --nocapture
+	SIM_SEEDS=10000 $(CARGO) test --locked --workspace --lib -- --exact sim::tests::seeds_fixed sim::tests::seeds_of_a_cell_fixed --nocapture
 	ACP_SOAK_SECONDS=600 $(CARGO) test --locked --workspace --test real heavy_soak -- --nocapture
 
 fuzz: ## Fuzz each target in tests/fuzz for FUZZ_SECONDS (60) from its corpus (needs a C++ compiler)

@@ -48,11 +48,14 @@ pub(super) enum ChannelCall {
 #[derive(Debug, Clone, Default)]
 pub(super) struct SimChannel {
     inside: Arc<Mutex<SimChannelState>>,
+    /// Epoch of the gateway that calls, with several of them.
+    caller: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SimChannelState {
-    pub(super) calls: Vec<ChannelCall>,
+    /// Calls that wait, each with its caller.
+    pub(super) calls: Vec<(u64, ChannelCall)>,
     pub(super) shown: Vec<ShownMessage>,
     /// True while every call fails with an unknown result.
     pub(super) asleep: bool,
@@ -65,6 +68,16 @@ pub(super) struct SimChannelState {
 }
 
 impl SimChannel {
+    /// The same service for another gateway.
+    pub(super) fn of(&self, caller: u64) -> Self {
+        Self { inside: Arc::clone(&self.inside), caller }
+    }
+
+    /// True if a call of the gateway waits.
+    pub(super) fn is_called(&self) -> bool {
+        self.lock().first_of(self.caller).is_some()
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, SimChannelState> {
         self.inside.lock()
     }
@@ -89,7 +102,7 @@ impl ChannelAdapter for SimChannel {
 
     fn send<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, SendOutcome> {
         let (reply, answer) = oneshot::channel();
-        self.lock().calls.push(ChannelCall::Send(to.clone(), message.clone(), reply));
+        self.lock().calls.push((self.caller, ChannelCall::Send(to.clone(), message.clone(), reply)));
         Box::pin(async move {
             answer.await.unwrap_or_else(|_| SendOutcome::Uncertain { why: "no answer".to_owned() })
         })
@@ -97,7 +110,7 @@ impl ChannelAdapter for SimChannel {
 
     fn lookup<'a>(&'a self, to: &'a ConversationRef, message: &'a Outgoing) -> BoxFuture<'a, LookupOutcome> {
         let (reply, answer) = oneshot::channel();
-        self.lock().calls.push(ChannelCall::Lookup(to.clone(), message.clone(), reply));
+        self.lock().calls.push((self.caller, ChannelCall::Lookup(to.clone(), message.clone(), reply)));
         Box::pin(async move {
             answer.await.unwrap_or_else(|_| LookupOutcome::Unknown { why: "no answer".to_owned() })
         })
@@ -132,7 +145,7 @@ impl SimChannelState {
 
     /// Handles one of the calls. A fault occurs once in `trouble` times; never for 0.
     pub(super) fn serve(&mut self, at: usize, trouble: usize, chance: &mut SeededRng) -> String {
-        match self.calls.remove(at) {
+        match self.calls.remove(at).1 {
             ChannelCall::Send(to, message, reply) => {
                 let outcome = self.take(&to, &message, trouble, chance);
                 let line = format!("{} {:?}: {outcome:?}", to.conversation_id, message.text);
@@ -195,9 +208,14 @@ impl SimChannelState {
         }
     }
 
+    /// Index of the first call of a gateway.
+    pub(super) fn first_of(&self, caller: u64) -> Option<usize> {
+        self.calls.iter().position(|(of, _)| *of == caller)
+    }
+
     /// Drops the calls of a killed gateway. Sent messages may still arrive, without a response.
-    pub(super) fn forsake(&mut self, chance: &mut SeededRng) {
-        for call in std::mem::take(&mut self.calls) {
+    pub(super) fn forsake(&mut self, caller: u64, chance: &mut SeededRng) {
+        for (_, call) in self.calls.extract_if(.., |(of, _)| *of == caller).collect::<Vec<_>>() {
             if let ChannelCall::Send(to, message, _) = call
                 && chance.one_in(2)
             {

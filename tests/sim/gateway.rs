@@ -8,12 +8,14 @@ use crate::conversation::inbound::InboundService;
 use crate::metrics::Metrics;
 use crate::ops::retention;
 use crate::runtime::agents::Agents;
+use crate::runtime::hosts::{Host, Hosts};
 use crate::runtime::lookup::{LookupRequest, LookupResults};
 use crate::runtime::profiles::Profiles;
 use crate::session::manager::Manager;
 use crate::session::task::{ActorRequest, CommandQueues, Deps, FreshSession, LoadRetry, run};
 use crate::sim::chat::SimChannel;
 use crate::sim::store::SimWriter;
+use crate::sim::supervisor::HOSTS;
 use crate::sim::users::{PendingResponses, UserPort};
 use crate::supervisor::SupervisorClient;
 use crate::supervisor::simulated::SimSupervisorConnection;
@@ -38,6 +40,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum length of a line of an agent, in bytes.
 pub(super) const LINE_BYTES_MAX: usize = 4_000;
+
+/// Names of the hosts beside this machine.
+pub(super) const OTHER_HOSTS: [&str; HOSTS - 1] = ["big1"];
 
 /// Interval of the passes over the journal, and the age of rows that they prune, in milliseconds.
 const PRUNE_INTERVAL_MS: u64 = 5_000;
@@ -71,7 +76,10 @@ pub(super) fn config() -> LoadedConfig {
 #[derive(Clone)]
 pub(super) struct SimPorts {
     pub(super) pump: Arc<Mutex<SimWriter>>,
+    /// Connection to the supervisor of the selected host.
     pub(super) wire: Arc<Mutex<SimSupervisorConnection>>,
+    /// Connections to the supervisors of all hosts.
+    wires: Vec<Arc<Mutex<SimSupervisorConnection>>>,
     pub(super) room: SimChannel,
     pub(super) answers: PendingResponses,
     pub(super) pause: Arc<IdleSignal>,
@@ -89,20 +97,31 @@ pub(super) struct IdleSignal {
 
 impl SimPorts {
     pub(super) fn new(pump: SimWriter, wire: SimSupervisorConnection, room: SimChannel) -> Self {
+        Self::with_hosts(pump, vec![wire], room)
+    }
+
+    pub(super) fn with_hosts(pump: SimWriter, wires: Vec<SimSupervisorConnection>, room: SimChannel) -> Self {
+        let wires: Vec<_> = wires.into_iter().map(|wire| Arc::new(Mutex::new(wire))).collect();
         Self {
             pump: Arc::new(Mutex::new(pump)),
-            wire: Arc::new(Mutex::new(wire)),
+            wire: Arc::clone(&wires[0]),
+            wires,
             room,
             answers: Arc::default(),
             pause: Arc::default(),
         }
     }
 
+    /// The same interfaces with the connection to this host selected.
+    pub(super) fn on(&self, host: usize) -> Self {
+        Self { wire: Arc::clone(self.wires.get(host).unwrap_or(&self.wire)), ..self.clone() }
+    }
+
     /// True if an operation is pending at an interface.
     fn is_wanted(&self) -> bool {
         self.pump.lock().waiting().next().is_some()
             || self.wire.lock().has_requests()
-            || !self.room.lock().calls.is_empty()
+            || self.room.is_called()
             || !self.answers.lock().is_empty()
     }
 
@@ -199,7 +218,7 @@ pub(super) struct SimGateway {
 /// Builds the dependencies of actors.
 fn deps(
     store: &Store,
-    supervisor: &SupervisorClient,
+    supervisors: &[SupervisorClient],
     config: &LoadedConfig,
     dir: &Path,
 ) -> (Deps, Arc<Agents>) {
@@ -207,8 +226,15 @@ fn deps(
     let env = vec![("HOME".to_owned(), "/".to_owned())];
     let agents = Arc::new(Agents::new(live.clone(), env, Path::new("/bin/sh"), dir));
     let profiles = Arc::new(ShortLines(Arc::clone(&agents)));
-    let deps = Deps { live, ..crate::tests::deps(store, supervisor.clone(), profiles) };
-    (deps, agents)
+    let deps = crate::tests::deps(store, supervisors[0].clone(), profiles);
+    let host = |(name, supervisor): (&&str, &SupervisorClient)| Host {
+        name: (*name).into(),
+        supervisor: supervisor.clone(),
+        ..deps.host.clone()
+    };
+    let others = OTHER_HOSTS.iter().zip(&supervisors[1..]).map(host).collect();
+    let hosts = Arc::new(Hosts::new(live.clone(), deps.host.clone(), others));
+    (Deps { live, hosts, ..deps }, agents)
 }
 
 /// Leaves actors of an earlier, superseded gateway behind: they claim the sessions that the next gateway
@@ -222,7 +248,7 @@ pub(super) async fn leave_behind(
 ) -> Vec<Sender<ActorRequest>> {
     let Ok((found, _)) = store.found_sessions(0).await else { return Vec::new() };
     let (supervisor, _) = SimSupervisorConnection::new();
-    let (deps, _) = deps(store, &supervisor, config, dir);
+    let (deps, _) = deps(store, &[supervisor], config, dir);
     let start = |(key, _)| {
         let (mailbox, mailbox_receiver) = channel(1);
         let (urgent, urgent_receiver) = channel(1);
@@ -253,11 +279,11 @@ async fn prune(store: Store, metrics: Metrics, stop: CancellationToken) {
 pub(super) fn start(
     store: &Store,
     ports: &SimPorts,
-    supervisor: &SupervisorClient,
+    supervisors: &[SupervisorClient],
     config: &LoadedConfig,
     dir: &Path,
 ) -> SimGateway {
-    let (deps, agents) = deps(store, supervisor, config, dir);
+    let (deps, agents) = deps(store, supervisors, config, dir);
     let Deps { hosts, live, metrics, stop, clock, .. } = deps.clone();
     let manager = Arc::new(Manager::new(deps, store.identity().instance_id));
     let room: Arc<dyn ChannelAdapter> = Arc::new(ports.room.clone());

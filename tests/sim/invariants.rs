@@ -5,7 +5,6 @@ use crate::sim::chat::ShownMessage;
 use crate::sim::expected_output;
 use crate::sim::log_capture;
 use crate::sim::scheduler::{SimScheduler, Violation};
-use crate::sim::store::SimWriter;
 use crate::sim::supervisor::SimLease;
 use crate::sim::users::{self, SubmittedRequest, UserRequest};
 use acp_core::failure::Failure;
@@ -181,11 +180,7 @@ pub(super) fn of_refusal(wish: &mut SubmittedRequest, failure: &Failure) -> Resu
 }
 
 /// Runs the checks that hold after each step.
-pub(super) fn after(
-    stage: &mut SimScheduler<'_>,
-    committed: bool,
-    pump: &SimWriter,
-) -> Result<(), Violation> {
+pub(super) fn after(stage: &mut SimScheduler<'_>, committed: bool) -> Result<(), Violation> {
     broken("the supervisor reports violations", &stage.host.complaints)?;
     let twice = stage.host.minds.heard.iter().filter(|(_, count)| **count > 1);
     broken("an agent reads each prompt once", &twice.map(|(run, _)| run.clone()).collect::<Vec<_>>())?;
@@ -197,12 +192,13 @@ pub(super) fn after(
     }
     of_room(stage)?;
     if committed {
-        let db = pump.db();
-        let touched = texts(db, "DELETE FROM temp.touched RETURNING name");
+        let touched = texts(stage.hand.db(), "DELETE FROM temp.touched RETURNING name");
         if touched.iter().any(|table| table == "acp_events") {
-            of_journal(stage, db)?;
+            of_journal(stage)?;
         }
-        of_rows(db, |rule| touched.iter().any(|table| rule.tables.contains(table.as_str())))?;
+        let is_touched =
+            |rule: &InvariantQuery| touched.iter().any(|table| rule.tables.contains(table.as_str()));
+        of_rows(stage.hand.db(), is_touched)?;
     }
     Ok(())
 }
@@ -225,7 +221,7 @@ fn of_room(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
 }
 
 /// Words of each process found in the journal, and the last row read.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct JournalProgress {
     event_id: i64,
     /// Number of words by number of the lease.
@@ -233,11 +229,11 @@ pub(super) struct JournalProgress {
 }
 
 /// Checks that the journal contains every word of the agents once, in order, in the right session.
-fn of_journal(stage: &mut SimScheduler<'_>, db: &Connection) -> Result<(), Violation> {
+fn of_journal(stage: &mut SimScheduler<'_>) -> Result<(), Violation> {
     const SQL: &str = "SELECT event_id, session_key, kind, payload_json FROM acp_events WHERE event_id > ?1 \
         AND kind IN ('agent_message','gap') ORDER BY event_id";
     let rows: Vec<(i64, String, String, String)> =
-        query(db, SQL, [stage.read.event_id], |row| row.try_into());
+        query(stage.hand.db(), SQL, [stage.read.event_id], |row| row.try_into());
     for (event_id, session, kind, payload) in rows {
         stage.read.event_id = event_id;
         if kind == "gap" {
@@ -419,6 +415,29 @@ pub(super) fn watch(db: &Connection) {
             let (name, when) = (format!("touched_{change}_{table}"), format!("{change} ON main.{table}"));
             record(&name, &when, ("touched", "name"), &format!("'{table}'"));
         }
+    }
+}
+
+/// Tables that [`watch`] fills and that belong to the rows.
+const OF_ROWS: [&str; 3] = ["bound", "chosen", "pruned"];
+
+/// Keeps what was recorded of the rows, for a server that goes back to them.
+pub(super) fn keep(db: &Connection) {
+    for table in OF_ROWS {
+        let sql = format!(
+            "DROP TABLE IF EXISTS temp.kept_{table}; CREATE TABLE temp.kept_{table} AS SELECT * FROM temp.{table}"
+        );
+        db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
+    }
+}
+
+/// Brings back what [`keep`] kept.
+pub(super) fn bring_back(db: &Connection) {
+    for table in OF_ROWS {
+        let sql = format!(
+            "DELETE FROM temp.{table}; INSERT INTO temp.{table} SELECT * FROM temp.kept_{table} ORDER BY rowid"
+        );
+        db.execute_batch(&sql).unwrap_or_else(|error| panic!("{error}: {sql}"));
     }
 }
 

@@ -4,10 +4,12 @@
 //! | file | contents |
 //! |---|---|
 //! | `scheduler` | the scheduler: selects and executes the next event |
+//! | `cell` | the scheduler of two gateways with one cell of a database server |
 //! | `gateway` | one run of the gateway, from a start to a kill |
 //! | `supervisor`, `agent` | a supervisor, and agents that speak ACP |
 //! | `chat` | a chat service |
 //! | `store` | the store, on a database in memory |
+//! | `server` | a database server in front of it, which loses answers and takes commits back |
 //! | `users`, `user_actions` | users of the gateway, and their requests |
 //! | `invariants` | invariants after each step, and at rest |
 //! | `expected_output` | invariants of the messages and files that people see |
@@ -25,6 +27,7 @@
 //! nearly reproducible, so a failing seed prints its run.
 
 mod agent;
+mod cell;
 mod chat;
 mod coverage;
 mod expected_output;
@@ -36,6 +39,7 @@ mod names;
 mod rng;
 mod scheduler;
 mod seeded_bugs;
+mod server;
 pub(crate) mod store;
 mod supervisor;
 mod tests;

@@ -27,9 +27,9 @@ use tokio::sync::mpsc::Sender;
 /// Minimum number of effects in a seed.
 pub(super) const EFFECTS_MIN: usize = 200;
 /// Number of steps after which everything must be at rest.
-const STEPS_MAX: usize = 6_000;
+pub(super) const STEPS_MAX: usize = 6_000;
 /// Time without any event that counts as rest, in milliseconds.
-const REST_MS: u64 = 120_000;
+pub(super) const REST_MS: u64 = 120_000;
 /// Maximum number of crashes once all other faults are off.
 const LATE_CRASHES_MAX: usize = 3;
 /// Names of the conversations.
@@ -37,7 +37,7 @@ pub(super) const ROOMS: [&str; 3] = ["a", "b", "c"];
 
 /// Possible next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NextEvent {
+pub(super) enum NextEvent {
     Commit,
     FailCommit,
     Request,
@@ -72,7 +72,7 @@ pub(super) struct Violation(pub(super) String);
 /// State of one seed that outlives the gateway.
 pub(super) struct SimScheduler<'a> {
     pub(super) hand: &'a mut SimStore,
-    config: &'a LoadedConfig,
+    pub(super) config: &'a LoadedConfig,
     pub(super) chance: SeededRng,
     pub(super) host: SimSupervisor,
     pub(super) room: SimChannel,
@@ -80,18 +80,25 @@ pub(super) struct SimScheduler<'a> {
     pub(super) tally: SeedResult,
     pub(super) plant: Option<SeededBug>,
     pub(super) read: invariants::JournalProgress,
-    now_ms: u64,
+    pub(super) now_ms: u64,
     /// True once requests and faults are off, and everything must come to rest.
     pub(super) calm: bool,
-    connected: bool,
+    /// True if the supervisor serves the gateway that runs now.
+    pub(super) connected: bool,
+    /// True if the supervisor refuses that gateway: it has seen a higher epoch.
+    pub(super) is_stale: bool,
+    /// Epoch of the gateway that runs now, with several of them.
+    pub(super) serving: u64,
+    /// One request in so many moves a session to another host; 0 with one host.
+    pub(super) moves: usize,
     /// Frequency of faults, which differs between seeds.
-    trouble: FaultRates,
+    pub(super) trouble: FaultRates,
     pub(super) wishes_left: usize,
     /// Remaining crashes in the calm phase, around rare effects: many of them occur only there.
     late_crashes: usize,
     /// True if one more crash is allowed after those, around the very last effects.
     last_crash: bool,
-    rest_ms: u64,
+    pub(super) rest_ms: u64,
     pub(super) steps: usize,
     /// True if the store was made to fail in this run.
     failing: bool,
@@ -126,6 +133,9 @@ impl<'a> SimScheduler<'a> {
             now_ms: 1_700_000_000_000,
             calm: false,
             connected: false,
+            is_stale: false,
+            serving: 0,
+            moves: 0,
             trouble,
             wishes_left,
             late_crashes,
@@ -162,7 +172,8 @@ impl<'a> SimScheduler<'a> {
             .map_err(|error| Violation(error.to_string()))?;
         let dir = self.hand.dir().to_owned();
         let played = runtime.block_on(async {
-            let (store, pump) = self.hand.start(Clock::at(self.now_ms));
+            let (store, mut pump) = self.hand.start(Clock::at(self.now_ms));
+            self.hand.take_back(&mut pump);
             let (supervisor, wire) = SimSupervisorConnection::new();
             let ports = ports.get_or_init(|| SimPorts::new(pump, wire, self.room.clone()));
             if !self.calm && self.chance.one_in(2) {
@@ -175,7 +186,7 @@ impl<'a> SimScheduler<'a> {
                 }
                 ports.settle().await;
             }
-            let gateway = gateway::start(&store, ports, &supervisor, self.config, &dir);
+            let gateway = gateway::start(&store, ports, &[supervisor], self.config, &dir);
             self.act(ports, gateway).await
         });
         // The gateway's memory is lost at once; the database keeps the last commit.
@@ -183,23 +194,28 @@ impl<'a> SimScheduler<'a> {
         self.left.clear();
         self.host.hang_up();
         self.connected = false;
-        self.room.lock().forsake(&mut self.chance);
-        for wish in &mut self.wishes {
+        self.forsake(ports)?;
+        played
+    }
+
+    /// Drops what the gateway that runs now was asked, and its interfaces.
+    pub(super) fn forsake(&mut self, ports: Arc<OnceLock<SimPorts>>) -> Result<(), Violation> {
+        self.room.lock().forsake(self.serving, &mut self.chance);
+        for wish in self.wishes.iter_mut().filter(|wish| wish.asked == self.serving) {
             wish.waits = false;
         }
         let ports = Arc::into_inner(ports).and_then(OnceLock::into_inner);
         let pump = ports.and_then(|ports| Arc::into_inner(ports.pump));
-        let pump = pump.ok_or_else(|| Violation("the store is still referenced".to_owned()))?;
-        self.hand.stop(pump.into_inner());
-        played
+        pump.map(drop).ok_or_else(|| Violation("the store is still referenced".to_owned()))
     }
 
     /// Lets agents continue while no gateway runs.
-    fn between_lives(&mut self) {
+    pub(super) fn between_lives(&mut self) {
         self.now_ms += 1 + self.chance.next() % if self.chance.one_in(4) { 60_000 } else { 2_000 };
         for _ in 0..self.chance.below(12) {
             let leases: Vec<LeaseId> = self.host.leases.keys().copied().collect();
             let Some(id) = self.chance.pick(&leases).copied() else { return };
+            self.host.select(self.host.leases[&id].host);
             if self.host.is_eager(id) {
                 self.host.speak(id, &mut self.chance);
             } else if !self.calm && self.chance.one_in(12) && self.host.leases[&id].lives() {
@@ -242,7 +258,7 @@ impl<'a> SimScheduler<'a> {
                 self.rest_ms = 0;
             }
             self.happen(next, ports, &mut gateway).await?;
-            invariants::after(self, next == NextEvent::Commit, &ports.pump.lock())?;
+            invariants::after(self, next == NextEvent::Commit)?;
             if !name.is_empty() {
                 self.tally.effects += name.split(' ').count();
                 if self.chance.one_in(crash) {
@@ -275,7 +291,7 @@ impl<'a> SimScheduler<'a> {
         GatewayEnd::Killed
     }
 
-    fn calm_down(&mut self) {
+    pub(super) fn calm_down(&mut self) {
         log_capture::note(|| "no further faults are injected".to_owned());
         self.calm = true;
         self.room.lock().asleep = false;
@@ -287,24 +303,25 @@ impl<'a> SimScheduler<'a> {
         }
         let ids: Vec<LeaseId> = self.host.leases.keys().copied().collect();
         for id in ids {
-            if self.host.leases.get(&id).is_some_and(|lease| lease.lives()) {
+            if let Some(lease) = self.host.leases.get(&id).filter(|lease| lease.lives()) {
+                self.host.select(lease.host);
                 self.host.write(id, &mut self.chance);
             }
         }
     }
 
     /// Collects the requests that the gateway has sent since the last call.
-    fn collect(&mut self, ports: &SimPorts) {
+    pub(super) fn collect(&mut self, ports: &SimPorts) {
         let mut wire = ports.wire.lock();
         self.host.inbox.extend(std::iter::from_fn(|| wire.take()));
     }
 
-    fn has_work(&self, ports: &SimPorts) -> bool {
+    pub(super) fn has_work(&self, ports: &SimPorts) -> bool {
         self.options(ports).iter().any(|(_, next)| !matches!(next, NextEvent::Time | NextEvent::Wish))
             || self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused)
     }
 
-    fn options(&self, ports: &SimPorts) -> Vec<(usize, NextEvent)> {
+    pub(super) fn options(&self, ports: &SimPorts) -> Vec<(usize, NextEvent)> {
         let mut all = Vec::new();
         let mut add = |weight: usize, next: NextEvent| {
             if weight > 0 {
@@ -315,19 +332,20 @@ impl<'a> SimScheduler<'a> {
             add(40, NextEvent::Commit);
             add(if self.calm { 0 } else { self.trouble.commits }, NextEvent::FailCommit);
         }
-        if !self.host.inbox.is_empty() {
+        // With several gateways, the messages are those of the one that the supervisor serves.
+        if !self.host.inbox.is_empty() && (self.connected || self.serving == 0) {
             add(40, NextEvent::Request);
         }
-        if !self.host.outbox.is_empty() {
+        if !self.host.outbox.is_empty() && (self.connected || self.serving == 0) {
             add(40, NextEvent::News);
         }
-        if !ports.room.lock().calls.is_empty() {
+        if ports.room.lock().first_of(self.serving).is_some() {
             add(25, NextEvent::Room);
         }
         if !ports.answers.lock().is_empty() {
             add(25, NextEvent::Answer);
         }
-        for (id, lease) in &self.host.leases {
+        for (id, lease) in self.host.leases.iter().filter(|(_, lease)| lease.host == self.host.at) {
             // The bug is in an end with unsent words alone.
             let kills_unsent = self.plant == Some(SeededBug::DeadLeaseNotDrained);
             if self.host.has_news(*id) {
@@ -356,7 +374,7 @@ impl<'a> SimScheduler<'a> {
             add(usize::from(!self.calm), NextEvent::Disconnect);
             let dies = !self.calm && self.steps.is_multiple_of(3);
             add(if dies { self.trouble.deaths } else { 0 }, NextEvent::SupervisorDies);
-        } else {
+        } else if !self.is_stale {
             add(8, NextEvent::Connect);
         }
         let open = self.wishes.iter().any(|wish| wish.answer.is_none() && !wish.refused && !wish.waits);
@@ -373,7 +391,7 @@ impl<'a> SimScheduler<'a> {
     }
 
     /// Returns the names of the effects of an event; empty if it is not the gateway's.
-    fn name(&self, next: NextEvent, ports: &SimPorts) -> String {
+    pub(super) fn name(&self, next: NextEvent, ports: &SimPorts) -> String {
         match next {
             NextEvent::Commit => {
                 ports.pump.lock().waiting().next().map(|name| format!("commit:{name}")).unwrap_or_default()
@@ -382,17 +400,20 @@ impl<'a> SimScheduler<'a> {
                 self.host.inbox.front().map(|(_, request)| names::of_request(request)).unwrap_or_default()
             }
             NextEvent::News => self.host.outbox.front().map(names::of_news).unwrap_or_default(),
-            NextEvent::Room => match ports.room.lock().calls.first() {
-                Some(ChannelCall::Send(..)) => "channel:send".to_owned(),
-                Some(ChannelCall::Lookup(..)) => "channel:lookup".to_owned(),
-                None => String::new(),
-            },
+            NextEvent::Room => {
+                let room = ports.room.lock();
+                match room.first_of(self.serving).and_then(|at| room.calls.get(at)) {
+                    Some((_, ChannelCall::Send(..))) => "channel:send".to_owned(),
+                    Some((_, ChannelCall::Lookup(..))) => "channel:lookup".to_owned(),
+                    None => String::new(),
+                }
+            }
             NextEvent::Answer => "reply".to_owned(),
             _ => String::new(),
         }
     }
 
-    async fn happen(
+    pub(super) async fn happen(
         &mut self,
         next: NextEvent,
         ports: &SimPorts,
@@ -404,10 +425,12 @@ impl<'a> SimScheduler<'a> {
                 self.failing = true;
                 let mut pump = ports.pump.lock();
                 let count = pump.waiting().count();
+                self.hand.lend(&mut pump);
                 pump.fail(1 + self.chance.below(count));
                 pump.probe();
+                self.hand.lend(&mut pump);
             }
-            NextEvent::Request => self.request(ports)?,
+            NextEvent::Request => self.request()?,
             NextEvent::News => match self.host.outbox.pop_front() {
                 Some(SupervisorMessage::Reply(id, result)) => ports.wire.lock().reply(id, result),
                 Some(SupervisorMessage::Notice(notice)) => ports.wire.lock().notice(notice),
@@ -415,7 +438,9 @@ impl<'a> SimScheduler<'a> {
             },
             NextEvent::Room => {
                 let trouble = if self.calm { 0 } else { self.trouble.room };
-                let line = ports.room.lock().serve(0, trouble, &mut self.chance);
+                let mut room = ports.room.lock();
+                let at = room.first_of(self.serving).unwrap_or(0);
+                let line = room.serve(at, trouble, &mut self.chance);
                 log_capture::note(|| format!("  {line}"));
             }
             NextEvent::Answer => self.hear_answer(ports)?,
@@ -432,7 +457,7 @@ impl<'a> SimScheduler<'a> {
                     self.host.write(id, &mut self.chance);
                 }
             }
-            NextEvent::Wish => self.wish(ports, gateway),
+            NextEvent::Wish => self.wish(gateway),
             NextEvent::Connect => {
                 self.connected = true;
                 ports.wire.lock().up(&format!("supervisor-{}", self.host.no));
@@ -478,7 +503,7 @@ impl<'a> SimScheduler<'a> {
         let count = if self.plant == Some(SeededBug::SupersededWrites) { 1 } else { count };
         self.commit_first(&mut pump, count);
         if self.plant == Some(SeededBug::Fallback) {
-            let keys = invariants::sessions(pump.db(), true);
+            let keys = invariants::sessions(self.hand.db(), true);
             gateway.door.fallback = keys.first().cloned();
         }
         Ok(())
@@ -488,17 +513,19 @@ impl<'a> SimScheduler<'a> {
     fn commit_first(&mut self, pump: &mut SimWriter, count: usize) {
         let names: Vec<&'static str> = pump.waiting().take(count).collect();
         if let (Some(plant), Some(name)) = (self.plant, names.first()) {
-            plant.before_commit(pump.db(), name);
+            plant.before_commit(self.hand.db(), name);
         }
+        self.hand.lend(pump);
         pump.commit(count);
+        self.hand.lend(pump);
         if let Some(plant) = self.plant {
-            plant.after_commit(pump.db(), &names, &mut self.chance);
+            plant.after_commit(self.hand.db(), &names, &mut self.chance);
         }
     }
 
-    fn request(&mut self, ports: &SimPorts) -> Result<(), Violation> {
+    fn request(&mut self) -> Result<(), Violation> {
         if let Some((_, request)) = self.host.inbox.front() {
-            invariants::of_request(request, ports.pump.lock().db())?;
+            invariants::of_request(request, self.hand.db())?;
         }
         self.host.serve(&mut self.chance);
         Ok(())

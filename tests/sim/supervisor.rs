@@ -6,11 +6,13 @@ use super::agent::{AgentMemory, SimAgent};
 use crate::sim::rng::SeededRng;
 use crate::sim::seeded_bugs::SeededBug;
 use crate::tests::lease_info;
+use acp_shared::figures::{self, Figure};
 use acp_shared::files::{FilesError, FilesOp, FilesReply, FilesRequest};
 use acp_shared::ids::{GatewayInstanceId, LeaseId};
 use acp_shared::launch::ExitStatus;
 use acp_shared::protocol::{
-    Attached, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply, Request, Spawn, Tail,
+    Attached, EvidenceReport, LeaseInfo, LeaseKind, LeaseState, Notice, Refusal, RefusalCode, Reply, Request,
+    Spawn, Tail,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -26,6 +28,8 @@ pub(super) enum SupervisorMessage {
 #[derive(Debug)]
 pub(super) struct SimLease {
     pub(super) no: usize,
+    /// Host of the process.
+    pub(super) host: usize,
     pub(super) spawn: Spawn,
     pub(super) state: LeaseState,
     /// `None` for a terminal.
@@ -82,9 +86,26 @@ pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
     }
 }
 
-/// The simulated supervisor.
+/// Number of hosts with a supervisor. Only the seeds of a cell use more than the first.
+pub(super) const HOSTS: usize = 2;
+/// Time without a gateway after which a host ends all agents, in seconds: its promise.
+pub(super) const GRACE_SECONDS: u64 = 240;
+
+/// What one of several supervisors does not share with the others.
+#[derive(Debug, Default)]
+struct SimLink {
+    inbox: VecDeque<(u64, Request)>,
+    outbox: VecDeque<SupervisorMessage>,
+    no: usize,
+}
+
+/// The simulated supervisors of all hosts: processes, and the messages of the selected host.
 #[derive(Debug)]
 pub(super) struct SimSupervisor {
+    /// The selected host.
+    pub(super) at: usize,
+    /// The other hosts; the place of the selected one is empty.
+    others: [SimLink; HOSTS],
     pub(super) leases: BTreeMap<LeaseId, SimLease>,
     order: Vec<LeaseId>,
     pub(super) minds: AgentMemory,
@@ -102,6 +123,8 @@ pub(super) struct SimSupervisor {
 impl SimSupervisor {
     pub(super) fn new(flaw: Option<SeededBug>) -> Self {
         Self {
+            at: 0,
+            others: Default::default(),
             leases: BTreeMap::new(),
             order: Vec::new(),
             minds: AgentMemory::default(),
@@ -115,11 +138,44 @@ impl SimSupervisor {
         }
     }
 
+    /// Selects a host.
+    pub(super) fn select(&mut self, host: usize) {
+        for at in [self.at, host] {
+            if let Some(link) = self.others.get_mut(at) {
+                std::mem::swap(&mut self.inbox, &mut link.inbox);
+                std::mem::swap(&mut self.outbox, &mut link.outbox);
+                std::mem::swap(&mut self.no, &mut link.no);
+            }
+        }
+        self.at = host;
+    }
+
+    /// Returns the leases of the selected host.
+    fn own(&mut self) -> impl Iterator<Item = &mut SimLease> {
+        let at = self.at;
+        self.leases.values_mut().filter(move |lease| lease.host == at)
+    }
+
+    /// Ends all agents of the selected host, as it promised for the time after its grace.
+    pub(super) fn keep_promise(&mut self) {
+        let at = self.at;
+        let living = self.leases.iter().filter(|(_, lease)| lease.host == at && lease.lives());
+        for id in living.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.exit(id, ExitStatus::Signaled(15));
+        }
+    }
+
+    /// Figures for the gateway, with the promise.
+    pub(super) fn figures(&self) -> Vec<Figure> {
+        let is_short = self.flaw == Some(SeededBug::ShortPromise);
+        vec![Figure::new(figures::DETACHED_GRACE, if is_short { 0 } else { GRACE_SECONDS })]
+    }
+
     /// Closes the connection and drops all messages on it.
     pub(super) fn hang_up(&mut self) {
         self.inbox.clear();
         self.outbox.clear();
-        for lease in self.leases.values_mut() {
+        for lease in self.own() {
             lease.sent = None;
             lease.unwritten.clear();
             lease.offered = 0;
@@ -132,7 +188,7 @@ impl SimSupervisor {
     pub(super) fn die(&mut self) {
         self.hang_up();
         self.no += 1;
-        for lease in self.leases.values_mut() {
+        for lease in self.own() {
             if lease.lives() {
                 lease.state = LeaseState::Lost;
                 lease.exit = Some(ExitStatus::Unknown);
@@ -171,8 +227,11 @@ impl SimSupervisor {
             Request::Release { lease_id } => Some(self.release(lease_id)),
             Request::Tail { lease_id } => Some(self.tail(lease_id)),
             Request::ListLeases { .. } => {
-                Some(Ok(Reply::Leases(self.order.iter().filter_map(|id| self.info(*id)).collect())))
+                let is_here = |id: &&LeaseId| self.leases.get(id).is_some_and(|lease| lease.host == self.at);
+                let here = self.order.iter().filter(is_here).filter_map(|id| self.info(*id));
+                Some(Ok(Reply::Leases(here.collect())))
             }
+            Request::Verify { lease_id } => Some(self.verify(lease_id)),
             Request::Files(_) if !self.calm && chance.one_in(20) => {
                 Some(Err(Refusal::new(RefusalCode::Busy, "too much to do").retry_after(200)))
             }
@@ -182,9 +241,19 @@ impl SimSupervisor {
         self.outbox.extend(answer.map(|answer| SupervisorMessage::Reply(id, answer)));
     }
 
+    fn verify(&mut self, id: LeaseId) -> Result<Reply, Refusal> {
+        let lives = self.known(id)?.lives();
+        let lease = self.info(id).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"))?;
+        let verdict = if lives { "owned" } else { "gone" }.to_owned();
+        let (facts, why, tree) = (Vec::new(), String::new(), Vec::new());
+        Ok(Reply::Evidence(EvidenceReport { lease, facts, verdict, why, tree }))
+    }
+
     fn known(&mut self, id: LeaseId) -> Result<&mut SimLease, Refusal> {
+        let at = self.at;
         self.leases
             .get_mut(&id)
+            .filter(|lease| lease.host == at)
             .ok_or_else(|| Refusal::new(RefusalCode::LeaseUnknown, "there is no such lease"))
     }
 
@@ -197,7 +266,9 @@ impl SimSupervisor {
             return self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"));
         }
         let is_agent = spawn.kind == LeaseKind::Agent;
-        let same = |lease: &SimLease| lease.agent.is_some() && lease.spawn.session_key == spawn.session_key;
+        let same = |lease: &SimLease| {
+            lease.host == self.at && lease.agent.is_some() && lease.spawn.session_key == spawn.session_key
+        };
         if is_agent && self.leases.values().any(|lease| lease.lives() && same(lease)) {
             return Err(Refusal::new(RefusalCode::SessionBusy, "its predecessor lives"));
         }
@@ -215,6 +286,7 @@ impl SimSupervisor {
         self.order.push(id);
         let lease = SimLease {
             no,
+            host: self.at,
             spawn,
             state: LeaseState::Open,
             agent,

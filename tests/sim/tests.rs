@@ -5,6 +5,7 @@
     reason = "a failed unwrap fails the test and shows the error"
 )]
 
+use crate::sim::cell::{self, CellScheduler};
 use crate::sim::chat::SimChannel;
 use crate::sim::coverage::{self, SeedResult};
 use crate::sim::gateway::{self, SimPorts};
@@ -32,6 +33,8 @@ const REACHES_ALL: u64 = 10_000;
 const FRESH: u64 = 20;
 /// Number of seeds within which a seeded bug must be found.
 const FOUND_WITHIN: u64 = 150;
+/// One seed of a cell is run for so many others.
+const CELL_SHARE: u64 = 5;
 const SESSIONS_MIN: usize = 3;
 /// Maximum number of printed lines of a failed run.
 const LINES: usize = 20_000;
@@ -41,12 +44,31 @@ struct SeedRunner {
     _dir: tempfile::TempDir,
     hand: SimStore,
     config: LoadedConfig,
+    world: SimWorld,
+}
+
+/// What a seed runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SimWorld {
+    OneGateway,
+    /// Two gateways with one cell.
+    Cell,
+}
+
+impl SimWorld {
+    /// Environment variable that sets one seed.
+    const fn variable(self) -> &'static str {
+        match self {
+            Self::OneGateway => "SIM_SEED",
+            Self::Cell => "SIM_CELL_SEED",
+        }
+    }
 }
 
 impl SeedRunner {
-    fn new() -> Self {
+    fn new(world: SimWorld) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        Self { hand: SimStore::new(dir.path().to_owned()), _dir: dir, config: gateway::config() }
+        Self { hand: SimStore::new(dir.path().to_owned()), _dir: dir, config: gateway::config(), world }
     }
 
     fn play(
@@ -56,8 +78,11 @@ impl SeedRunner {
         aloud: bool,
     ) -> (Result<SeedResult, Violation>, Vec<String>) {
         drop(log_capture::listen(aloud));
-        let stage = SimScheduler::new(&mut self.hand, &self.config, seed, plant);
-        let mut played = stage.play();
+        let (hand, config) = (&mut self.hand, &self.config);
+        let mut played = match self.world {
+            SimWorld::OneGateway => SimScheduler::new(hand, config, seed, plant).play(),
+            SimWorld::Cell => CellScheduler::new(hand, config, seed, plant).play(),
+        };
         let heard = log_capture::listen(false);
         if let Ok(tally) = &mut played {
             tally.reached.extend(heard.moves.into_iter().map(|what| (what, 1)));
@@ -74,7 +99,8 @@ impl SeedRunner {
             Err(Violation(why)) => {
                 let last = lines.iter().rev().take(LINES).rev().cloned().collect::<Vec<_>>().join("\n");
                 let rows = invariants::rows(self.hand.db());
-                panic!("seed {seed} (SIM_SEED={seed} reproduces it): {why}\n{last}\n{rows}\n{why}");
+                let variable = self.world.variable();
+                panic!("seed {seed} ({variable}={seed} reproduces it): {why}\n{last}\n{rows}\n{why}");
             }
         };
         assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has only {} effects", tally.effects);
@@ -88,10 +114,10 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Runs this many seeds on all processors, until one fails.
-fn all_hold(first: u64, count: u64) -> SeedResult {
+fn all_hold(world: SimWorld, first: u64, count: u64) -> SeedResult {
     let (next, failed) = (AtomicU64::new(0), AtomicBool::new(false));
     let work = || {
-        let mut theatre = SeedRunner::new();
+        let mut theatre = SeedRunner::new(world);
         let mut all = SeedResult::default();
         let _ends = FailureSignal(&failed);
         loop {
@@ -127,7 +153,7 @@ impl Drop for FailureSignal<'_> {
 fn seeds_fixed() {
     let begun = std::time::Instant::now();
     let count = number("SIM_SEEDS").unwrap_or(SEEDS);
-    let tally = all_hold(0, count);
+    let tally = all_hold(SimWorld::OneGateway, 0, count);
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
     let unknown = coverage::unknown(&tally.reached);
     assert!(unknown.is_empty(), "reached, but not listed: {unknown:#?}");
@@ -144,23 +170,40 @@ fn seeds_fresh() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let first = number("SIM_FRESH").unwrap_or(u64::from(now.subsec_nanos()) << 20 | now.as_secs() & 0xf_ffff);
     eprintln!("SIM_FRESH={first}");
-    all_hold(first, number("SIM_FRESH_SEEDS").unwrap_or(FRESH));
+    let count = number("SIM_FRESH_SEEDS").unwrap_or(FRESH);
+    all_hold(SimWorld::OneGateway, first, count);
+    all_hold(SimWorld::Cell, first, count / CELL_SHARE);
 }
 
-/// `SIM_SEED=n` runs one seed and prints its log; `make replay` does so in the reproducible build.
+/// Runs fixed seeds of two gateways with one cell. Together they reach what a cell has to bear.
+#[test]
+fn seeds_of_a_cell_fixed() {
+    let begun = std::time::Instant::now();
+    let count = number("SIM_SEEDS").unwrap_or(SEEDS) / CELL_SHARE;
+    let tally = all_hold(SimWorld::Cell, 0, count);
+    eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
+    let of_cell: Vec<_> = tally.reached.iter().filter(|(what, _)| what.starts_with("cell: ")).collect();
+    eprintln!("reached (number of seeds): {of_cell:#?}");
+    let missing: Vec<_> = cell::REACHED.iter().filter(|what| !tally.reached.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "not reached: {missing:#?}");
+}
+
+/// `SIM_SEED=n` or `SIM_CELL_SEED=n` runs one seed and prints its log; `make replay` does so in the reproducible build.
 #[test]
 fn replay() {
-    let Some(seed) = number("SIM_SEED") else { return };
-    let (played, lines) = SeedRunner::new().play(seed, None, true);
-    for line in lines {
-        eprintln!("{line}");
+    for world in [SimWorld::OneGateway, SimWorld::Cell] {
+        let Some(seed) = number(world.variable()) else { continue };
+        let (played, lines) = SeedRunner::new(world).play(seed, None, true);
+        for line in lines {
+            eprintln!("{line}");
+        }
+        played.unwrap();
     }
-    played.unwrap();
 }
 
 /// A gateway that was asked to do something, over simulated interfaces that a test moves by hand.
 fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
-    let mut theatre = SeedRunner::new();
+    let mut theatre = SeedRunner::new(SimWorld::OneGateway);
     let dir = theatre.hand.dir().to_owned();
     let slot = Arc::new(OnceLock::new());
     let runtime = gateway::runtime(Arc::clone(&slot), 0).unwrap();
@@ -168,7 +211,7 @@ fn asked_to_work<T>(play: impl AsyncFnOnce(SimPorts) -> T) -> T {
         let (store, pump) = theatre.hand.start(Clock::at(1));
         let (supervisor, wire) = SimSupervisorConnection::new();
         let ports = slot.get_or_init(|| SimPorts::new(pump, wire, SimChannel::default())).clone();
-        let gateway = gateway::start(&store, &ports, &supervisor, &theatre.config, &dir);
+        let gateway = gateway::start(&store, &ports, &[supervisor], &theatre.config, &dir);
         ports.wire.lock().up("first");
         gateway.door.ask(0, UserRequest::Oneshot { text: "do it".to_owned() });
         play(ports).await
@@ -265,7 +308,8 @@ fn a_committed_spawn_outlives_a_database_that_fails_just_then() {
 
 /// Checks that the bug breaks this invariant in one of the first seeds; it may break others before.
 fn is_found(plant: SeededBug, law: &str) {
-    let mut theatre = SeedRunner::new();
+    let world = if plant.is_of_cell() { SimWorld::Cell } else { SimWorld::OneGateway };
+    let mut theatre = SeedRunner::new(world);
     let mut others = BTreeSet::new();
     for seed in 0..FOUND_WITHIN {
         if let Err(Violation(why)) = theatre.play(seed, Some(plant), false).0 {
@@ -309,4 +353,8 @@ plants! {
     found_a_message_that_is_forgotten = InboxRowLost breaks "accepted messages are stored",
     found_files_that_are_lost = FilesLost breaks "I7: the files of",
     found_a_choice_that_is_forgotten = ChoiceForgotten breaks "chosen verbosity",
+    found_a_host_that_promises_too_short_a_time = ShortPromise breaks "O7: session",
+    found_a_server_without_a_fence = NoFence breaks "O1: session",
+    found_a_commit_that_is_repeated_blindly = CommitRepeated breaks "I6: an ended run has one end in the journal",
+    found_an_owner_that_acts_before_a_commit_of_its_own = ReadBeforeCommit breaks "O3: epoch",
 }

@@ -1,12 +1,13 @@
 //! The next requests of users, their repetitions, and the responses.
 
 use crate::channel::ConversationEvent;
-use crate::sim::gateway::{SimGateway, SimPorts};
+use crate::sim::gateway::{OTHER_HOSTS, SimGateway, SimPorts};
 use crate::sim::invariants::{self, violated};
 use crate::sim::log_capture;
 use crate::sim::scheduler::{ROOMS, SimScheduler, Violation};
 use crate::sim::users;
 use crate::sim::users::{SubmittedRequest, UserRequest};
+use acp_core::config::remote::LOCAL;
 use acp_core::session::Ending;
 
 /// Number of remaining wishes from which missing sessions are spawned first.
@@ -25,7 +26,7 @@ impl SimScheduler<'_> {
         let Some(wish) = self.wishes.get_mut(no) else { return Ok(()) };
         wish.waits = false;
         if answer.is_ok() {
-            invariants::of_answer(no, wish, ports.pump.lock().db())?;
+            invariants::of_answer(no, wish, self.hand.db())?;
         }
         match answer {
             Ok(text) => match &wish.answer {
@@ -46,7 +47,7 @@ impl SimScheduler<'_> {
         users::ask_directly(&self.left.swap_remove(at), text);
     }
 
-    pub(super) fn wish(&mut self, ports: &SimPorts, gateway: &SimGateway) {
+    pub(super) fn wish(&mut self, gateway: &SimGateway) {
         // A conversation is unarchived only if no archive request is in progress.
         let waits = self.wishes.iter().any(|it| it.waits && it.want.puts_away());
         let may = |it: &SubmittedRequest| !(it.waits || waits && it.want.takes_out());
@@ -62,7 +63,7 @@ impl SimScheduler<'_> {
             old
         } else if self.wishes_left > 0 && !self.calm {
             self.wishes_left -= 1;
-            let want = self.new_want(ports);
+            let want = self.new_want();
             self.wishes.push(SubmittedRequest::new(want));
             self.wishes.len() - 1
         } else {
@@ -70,6 +71,7 @@ impl SimScheduler<'_> {
         };
         if let Some(wish) = self.wishes.get_mut(no) {
             wish.waits = true;
+            wish.asked = self.serving;
             log_capture::note(|| format!("  wish {no}: {:?}", wish.want));
             gateway.door.ask(no, wish.want.clone());
         }
@@ -88,26 +90,28 @@ impl SimScheduler<'_> {
         self.wishes.extend(wishes);
     }
 
-    fn new_want(&mut self, ports: &SimPorts) -> UserRequest {
+    fn new_want(&mut self) -> UserRequest {
         let no = self.wishes.len();
         if let Some(room) = ROOMS.get(no) {
             return UserRequest::Say { conversation: (*room).to_owned(), text: "/acp spawn demo".to_owned() };
         }
         let room = self.chance.pick(&ROOMS).copied().unwrap_or("a").to_owned();
         let say = |text: String| UserRequest::Say { conversation: room.clone(), text };
-        let pump = ports.pump.lock();
-        let all = invariants::sessions(pump.db(), false);
+        let all = invariants::sessions(self.hand.db(), false);
         // Until every room has a session, nobody uses another room's.
         let some = self.chance.pick(&all).filter(|_| all.len() >= ROOMS.len()).cloned();
-        let asked = invariants::pending_permission(pump.db());
-        let queued = invariants::queued_run(pump.db());
-        drop(pump);
+        let asked = invariants::pending_permission(self.hand.db());
+        let queued = invariants::queued_run(self.hand.db());
         let Some(session) = some else {
             // A spawn without a supervisor is refused, and is repeated; without pause towards the end.
             let is_late = self.wishes_left < LATE_WISHES;
             let spawn = all.len() < ROOMS.len() && (is_late || self.chance.one_in(2));
             return say(if spawn { "/acp spawn demo".to_owned() } else { format!("do {no}") });
         };
+        if self.chance.one_in(self.moves) {
+            let hosts = [LOCAL, OTHER_HOSTS[0]];
+            return UserRequest::Move { session, to: hosts[self.chance.below(hosts.len())] };
+        }
         let text = format!("do {no}");
         let message = self.chance.below(no);
         match self.chance.below(50) {

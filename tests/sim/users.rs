@@ -9,6 +9,7 @@ use crate::sim::chat::{ACCOUNT, ROOM};
 use crate::tests::{prompt_request, spawn_request};
 use acp_core::actor::{ActorCommand, QuestionAnswer};
 use acp_core::failure::Failure;
+use acp_core::options::Setting;
 use acp_core::permission::Voter;
 use acp_core::request::{CloseRequest, PromptRequest, SpawnRequest};
 use acp_core::rows::{ConversationRef, RunMode, SessionMode};
@@ -46,6 +47,11 @@ pub(super) enum UserRequest {
     },
     Renew {
         session: SessionKey,
+    },
+    /// Moves a session to another host.
+    Move {
+        session: SessionKey,
+        to: &'static str,
     },
     Oneshot {
         text: String,
@@ -95,11 +101,13 @@ pub(super) struct SubmittedRequest {
     pub(super) refused: bool,
     /// True if the request was sent in this run of the gateway and is not answered.
     pub(super) waits: bool,
+    /// Epoch of the gateway that was asked last, with several of them.
+    pub(super) asked: u64,
 }
 
 impl SubmittedRequest {
     pub(super) fn new(want: UserRequest) -> Self {
-        Self { want, answer: None, refused: false, waits: false }
+        Self { want, answer: None, refused: false, waits: false, asked: 0 }
     }
 }
 
@@ -171,6 +179,10 @@ impl UserPort {
                 format!("{:?}", manager.close(&session, request, key).await?)
             }
             UserRequest::Renew { session } => format!("{:?}", manager.new_conversation(&session, key).await?),
+            UserRequest::Move { session, to } => {
+                let setting = Setting::Host(to.to_owned());
+                format!("{:?}", manager.set(&session, setting, key).await?)
+            }
             UserRequest::Oneshot { text } => format!("{:?}", manager.spawn(oneshot(&text), key).await?),
             UserRequest::Answer { session, permission, option } => {
                 let answer = QuestionAnswer::Option(option);

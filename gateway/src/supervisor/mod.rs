@@ -156,14 +156,16 @@ struct ClientState {
 struct ClientShared {
     state: Mutex<ClientState>,
     status: watch::Sender<SupervisorStatus>,
-    /// Time of the loss of the last connection, see [`boot_time`].
+    /// Time of the loss of the last connection.
     lost_at: Mutex<Option<Duration>>,
+    /// Clock of that time: [`boot_time`], or that of a simulation.
+    time: fn() -> Duration,
 }
 
 impl ClientShared {
-    fn new(status: SupervisorStatus) -> Arc<Self> {
+    fn new(status: SupervisorStatus, time: fn() -> Duration) -> Arc<Self> {
         let status = watch::Sender::new(status);
-        Arc::new(Self { state: Mutex::default(), status, lost_at: Mutex::default() })
+        Arc::new(Self { state: Mutex::default(), status, lost_at: Mutex::default(), time })
     }
 }
 
@@ -203,7 +205,7 @@ impl SupervisorClient {
         ping_times: PingTimes,
     ) -> Self {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let shared = ClientShared::new(SupervisorStatus::Connecting);
+        let shared = ClientShared::new(SupervisorStatus::Connecting, boot_time);
         let driver = ConnectionDriver {
             endpoint,
             secret,
@@ -224,7 +226,8 @@ impl SupervisorClient {
 
     /// Creates a client of a supervisor that cannot be reached, for this reason.
     pub(crate) fn unreachable(why: String) -> Self {
-        Self { shared: ClientShared::new(SupervisorStatus::Down(why)), requests: mpsc::channel(1).0 }
+        let shared = ClientShared::new(SupervisorStatus::Down(why), boot_time);
+        Self { shared, requests: mpsc::channel(1).0 }
     }
 
     /// Returns a receiver of the connection status.
@@ -241,7 +244,7 @@ impl SupervisorClient {
     pub(crate) fn away_for(&self) -> Option<Duration> {
         let lost_at = (*self.shared.lost_at.lock())?;
         let is_up = self.shared.status.borrow().is_up();
-        (!is_up).then(|| boot_time().saturating_sub(lost_at))
+        (!is_up).then(|| (self.shared.time)().saturating_sub(lost_at))
     }
 
     /// Returns the reason why the supervisor cannot be used; `None` if it can.
@@ -452,7 +455,7 @@ impl ConnectionDriver {
         let changed = *self.shared.status.borrow() != status;
         let why = status.reason();
         if was_up {
-            *self.shared.lost_at.lock() = Some(boot_time());
+            *self.shared.lost_at.lock() = Some((self.shared.time)());
             tracing::warn!(why, endpoint = %self.endpoint, "supervisor connection lost");
         } else if changed {
             tracing::info!(why, endpoint = %self.endpoint, "waiting for the supervisor");

@@ -11,8 +11,10 @@ use acp_shared::protocol::{
 };
 use futures_util::future::BoxFuture;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Progress of a gateway without a store.
 struct NoProgress(StartId);
@@ -26,6 +28,12 @@ impl DurableProgress for NoProgress {
     fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
+}
+
+/// Time of the runtime, which a simulation advances.
+fn runtime_time() -> Duration {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    Instant::now().saturating_duration_since(*START)
 }
 
 /// Returns the progress of a gateway without a store.
@@ -70,13 +78,15 @@ pub(crate) fn local_lookup_supervisor() -> SupervisorClient {
 /// The supervisor's end of the connection.
 pub(crate) struct SimSupervisorConnection {
     driver: ConnectionDriver,
+    /// Features of the supervisor.
+    pub(crate) features: &'static [&'static str],
 }
 
 impl SimSupervisorConnection {
     /// Creates both ends of a connection that is down.
     pub(crate) fn new() -> (SupervisorClient, Self) {
         let (requests, queue) = mpsc::channel(REQUESTS_MAX);
-        let shared = ClientShared::new(SupervisorStatus::Down("not connected yet".to_owned()));
+        let shared = ClientShared::new(SupervisorStatus::Down("not connected yet".to_owned()), runtime_time);
         let driver = ConnectionDriver {
             endpoint: Endpoint::Socket(PathBuf::new()),
             secret: None,
@@ -86,13 +96,14 @@ impl SimSupervisorConnection {
             queue,
             ping_times: PingTimes { ping_after_ms: 0, pong_timeout_ms: 0 },
         };
-        (SupervisorClient { shared, requests }, Self { driver })
+        (SupervisorClient { shared, requests }, Self { driver, features: &[] })
     }
 
     /// Sets the connection up.
     pub(crate) fn up(&mut self, supervisor_id: &str) {
         while self.driver.queue.try_recv().is_ok() {}
-        self.driver.set_up(welcome(supervisor_id));
+        let features = self.features.iter().map(|name| (*name).to_owned()).collect();
+        self.driver.set_up(Welcome { features, ..welcome(supervisor_id) });
     }
 
     /// Breaks the connection.

@@ -8,6 +8,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{BindIndex, CachedStatement, Connection, Statement, ToSql};
 use serde::de::DeserializeOwned;
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::ControlFlow;
 
 pub use crate::params;
@@ -18,6 +19,21 @@ pub use crate::value::{FromValue, Params, ToValue, TxControl, Value};
 #[derive(Debug)]
 pub struct Db {
     engine: Engine,
+    /// Server of a simulation; `None` in the product.
+    server: Option<Box<dyn SimulatedServer>>,
+}
+
+/// Server of a simulation, in front of a database in memory: it decides what becomes of a transaction.
+pub trait SimulatedServer: fmt::Debug + Send {
+    /// Begins, divides or ends a transaction with `run`, or fails as a server does.
+    ///
+    /// # Errors
+    /// As [`Db::control`].
+    fn control(
+        &self,
+        control: TxControl,
+        run: &dyn Fn(TxControl) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
 }
 
 #[derive(Debug)]
@@ -29,12 +45,18 @@ enum Engine {
 impl Db {
     /// Wraps an open connection to SQLite.
     pub(crate) const fn new(sqlite: Connection) -> Self {
-        Self { engine: Engine::Sqlite(sqlite) }
+        Self { engine: Engine::Sqlite(sqlite), server: None }
     }
 
     /// Wraps an open connection to PostgreSQL.
     pub(crate) fn of_postgres(postgres: PgConnection) -> Self {
-        Self { engine: Engine::Postgres(Box::new(postgres)) }
+        Self { engine: Engine::Postgres(Box::new(postgres)), server: None }
+    }
+
+    /// Puts the server of a simulation in front of the database.
+    #[must_use]
+    pub fn behind(self, server: Box<dyn SimulatedServer>) -> Self {
+        Self { server: Some(server), ..self }
     }
 
     /// Connection to SQLite, for the engine's own files and for tests.
@@ -88,6 +110,13 @@ impl Db {
     /// # Errors
     /// Errors of the engine; [`StoreError::OutcomeUnknown`] if the connection was lost during a commit.
     pub fn control(&self, control: TxControl) -> Result<(), StoreError> {
+        match &self.server {
+            Some(server) => server.control(control, &|control| self.control_engine(control)),
+            None => self.control_engine(control),
+        }
+    }
+
+    fn control_engine(&self, control: TxControl) -> Result<(), StoreError> {
         match &self.engine {
             Engine::Sqlite(sqlite) => control
                 .sqlite()

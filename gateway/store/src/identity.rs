@@ -143,7 +143,7 @@ pub fn establish(db: &Db, dir: &Path) -> Result<GatewayIdentity, StoreError> {
 ///
 /// # Errors
 /// [`StoreError::Unreadable`]; errors of the server.
-pub(crate) fn establish_in_cell(db: &Db, dir: &Path, timeline: &str) -> Result<GatewayIdentity, StoreError> {
+pub fn establish_in_cell(db: &Db, dir: &Path, timeline: &str) -> Result<GatewayIdentity, StoreError> {
     let here = StateDirLocation::of(dir)?;
     db.transaction(|| {
         let home = home(db)?.unwrap_or(here);

@@ -6,4 +6,5 @@ pub mod open;
 pub(crate) mod ownership;
 pub mod plane;
 
+pub use ownership::{CellServer, Tenure, take_lock};
 pub(crate) use ownership::{Owner, OwnerId};

@@ -1,6 +1,6 @@
 //! Opening of a cell: what the server must offer, and the schema of the cell.
 
-use super::ownership;
+use super::ownership::{self, PostgresCell};
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::postgres::{PgAddress, PgConnection};
@@ -58,7 +58,7 @@ pub(crate) fn open_owner(address: &PgAddress, allow_loss: bool) -> Result<Db, St
     check_server(&db, address, allow_loss)?;
     // So that the server notices within some seconds that this machine is gone, and frees the lock.
     db.run_all("SET tcp_keepalives_idle = 3; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3")?;
-    ownership::take_lock(&db, address)?;
+    ownership::take_lock(&PostgresCell { db: &db, address })?;
     Ok(db)
 }
 

@@ -34,30 +34,104 @@ macro_rules! is_lock {
     };
 }
 
+/// Server of a cell, as [`take_lock`] uses it: PostgreSQL, or that of a simulation.
+pub trait CellServer {
+    /// Takes the lock of the cell if it is free.
+    ///
+    /// # Errors
+    /// Errors of the server, as of the other methods.
+    fn try_lock(&self) -> Result<bool, StoreError>;
+
+    /// True if the owner has not renewed its time. False for a cell without a table.
+    ///
+    /// # Errors
+    /// As [`CellServer::try_lock`].
+    fn has_run_out(&self) -> Result<bool, StoreError>;
+
+    /// Ends the connection that holds the lock.
+    ///
+    /// # Errors
+    /// As [`CellServer::try_lock`].
+    fn end_holder(&self) -> Result<(), StoreError>;
+
+    /// Renews the time of a cell that exists, so that no third gateway finds the time of the former owner.
+    ///
+    /// # Errors
+    /// As [`CellServer::try_lock`].
+    fn renew_at_once(&self) -> Result<(), StoreError>;
+
+    /// Returns [`StoreError::CellTaken`] with the holder of the lock.
+    ///
+    /// # Errors
+    /// As [`CellServer::try_lock`].
+    fn taken(&self) -> Result<StoreError, StoreError>;
+}
+
 /// Takes the lock of the cell. The connection of an owner whose time has run out is ended before.
 ///
 /// # Errors
 /// [`StoreError::CellTaken`]; errors of the server.
-pub(super) fn take_lock(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
-    const END: &str =
-        concat!("SELECT count(pg_terminate_backend(pid)) FROM pg_catalog.pg_locks WHERE ", is_lock!());
-    let number = LockNumber::of(&address.schema());
-    if try_lock(db, number)? {
-        return renew_at_once(db, address);
+pub fn take_lock(server: &impl CellServer) -> Result<(), StoreError> {
+    if server.try_lock()? {
+        return server.renew_at_once();
     }
-    if has_run_out(db, address)? {
-        db.first(END, params![number], |_| Ok(()))?;
-        tracing::warn!(cell = address.cell(), "connection of an owner without renewal ended");
+    if server.has_run_out()? {
+        server.end_holder()?;
         for _ in 0..TAKE_ATTEMPTS {
-            if try_lock(db, number)? {
-                return renew_at_once(db, address);
+            if server.try_lock()? {
+                return server.renew_at_once();
             }
             std::thread::sleep(TAKE_PAUSE);
         }
     }
-    let holder = holder(db, address)?.unwrap_or_else(|| "another process".to_owned());
-    let owner = known_owner(db, address)?.map(Box::new);
-    Err(StoreError::CellTaken { cell: address.cell().to_owned(), holder, owner })
+    Err(server.taken()?)
+}
+
+/// PostgreSQL as the server of a cell.
+pub(super) struct PostgresCell<'a> {
+    pub(super) db: &'a Db,
+    pub(super) address: &'a PgAddress,
+}
+
+impl CellServer for PostgresCell<'_> {
+    fn try_lock(&self) -> Result<bool, StoreError> {
+        let number = LockNumber::of(&self.address.schema());
+        let sql = "SELECT pg_try_advisory_lock(CAST(?1 AS BIGINT))";
+        Ok(self.db.first(sql, params![number], |row| row.only())?.unwrap_or(false))
+    }
+
+    fn has_run_out(&self) -> Result<bool, StoreError> {
+        if !is_used(self.db, self.address)? {
+            return Ok(false);
+        }
+        let sql = format!("SELECT until < clock_timestamp() FROM {}.acp_cell", self.address.schema());
+        Ok(self.db.first(&sql, &[], |row| row.only())?.unwrap_or(false))
+    }
+
+    fn end_holder(&self) -> Result<(), StoreError> {
+        const END: &str =
+            concat!("SELECT count(pg_terminate_backend(pid)) FROM pg_catalog.pg_locks WHERE ", is_lock!());
+        self.db.first(END, params![LockNumber::of(&self.address.schema())], |_| Ok(()))?;
+        tracing::warn!(cell = self.address.cell(), "connection of an owner without renewal ended");
+        Ok(())
+    }
+
+    fn renew_at_once(&self) -> Result<(), StoreError> {
+        if is_used(self.db, self.address)? {
+            let sql = format!(
+                "UPDATE {}.acp_cell SET until = clock_timestamp() + interval '10 seconds'",
+                self.address.schema()
+            );
+            self.db.run_all(&sql)?;
+        }
+        Ok(())
+    }
+
+    fn taken(&self) -> Result<StoreError, StoreError> {
+        let holder = holder(self.db, self.address)?.unwrap_or_else(|| "another process".to_owned());
+        let owner = known_owner(self.db, self.address)?.map(Box::new);
+        Ok(StoreError::CellTaken { cell: self.address.cell().to_owned(), holder, owner })
+    }
 }
 
 /// Owner in the row of the cell.
@@ -110,18 +184,6 @@ pub(crate) fn holder(db: &Db, address: &PgAddress) -> Result<Option<String>, Sto
     db.first(HOLDER, params![LockNumber::of(&address.schema())], |row| row.only())
 }
 
-/// Renews the time of a cell that exists, so that no third gateway finds the time of the former owner.
-fn renew_at_once(db: &Db, address: &PgAddress) -> Result<(), StoreError> {
-    if is_used(db, address)? {
-        let sql = format!(
-            "UPDATE {}.acp_cell SET until = clock_timestamp() + interval '10 seconds'",
-            address.schema()
-        );
-        db.run_all(&sql)?;
-    }
-    Ok(())
-}
-
 /// True if a gateway has used the cell.
 ///
 /// # Errors
@@ -130,11 +192,6 @@ pub(super) fn is_used(db: &Db, address: &PgAddress) -> Result<bool, StoreError> 
     let table = format!("{}.acp_cell", address.schema());
     let exists = db.first("SELECT to_regclass(?1) IS NOT NULL", params![table], |row| row.only())?;
     Ok(exists.unwrap_or(false))
-}
-
-fn try_lock(db: &Db, number: LockNumber) -> Result<bool, StoreError> {
-    let sql = "SELECT pg_try_advisory_lock(CAST(?1 AS BIGINT))";
-    Ok(db.first(sql, params![number], |row| row.only())?.unwrap_or(false))
 }
 
 /// Number of an advisory lock.
@@ -233,13 +290,29 @@ impl OwnerId {
     }
 }
 
-/// True if the owner has not renewed its time. False for a cell without a table.
-fn has_run_out(db: &Db, address: &PgAddress) -> Result<bool, StoreError> {
-    if !is_used(db, address)? {
-        return Ok(false);
+/// Time of an owner, by a clock that counts suspension of the machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Tenure {
+    /// Beginning of the last renewal that was answered.
+    renewed: Duration,
+}
+
+impl Tenure {
+    /// Time of an owner that has the cell since `now`.
+    pub const fn from(now: Duration) -> Self {
+        Self { renewed: now }
     }
-    let sql = format!("SELECT until < clock_timestamp() FROM {}.acp_cell", address.schema());
-    Ok(db.first(&sql, &[], |row| row.only())?.unwrap_or(false))
+
+    /// Returns the time in which a renewal that begins now has to be answered; `None` if the owner gives up instead.
+    pub fn left(&self, now: Duration) -> Option<Duration> {
+        let left = GIVE_UP.saturating_sub(now.saturating_sub(self.renewed));
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// Notes the answer to a renewal that began at `asked`.
+    pub const fn renew(&mut self, asked: Duration) {
+        self.renewed = asked;
+    }
 }
 
 /// Thread that renews the ownership.
@@ -289,16 +362,15 @@ struct Renewal {
 
 impl Renewal {
     fn run(mut self, stopped: &Receiver<()>) {
-        let mut renewed = now();
+        let mut tenure = Tenure::from(now());
         while stopped.recv_timeout(RENEW) == Err(RecvTimeoutError::Timeout) {
             let asked = now();
-            let left = GIVE_UP.saturating_sub(asked.saturating_sub(renewed));
-            if left.is_zero() {
+            let Some(left) = tenure.left(asked) else {
                 tracing::error!(cell = self.address.cell(), "ownership of the cell given up");
                 return self.health.set(StoreHealth::Lost);
-            }
+            };
             match self.renew(Instant::now() + left.min(PATIENCE)) {
-                Ok(true) => renewed = asked,
+                Ok(true) => tenure.renew(asked),
                 Ok(false) => {
                     tracing::error!(cell = self.address.cell(), "ownership of the cell lost, or its standby");
                     return self.health.set(StoreHealth::Lost);
