@@ -3,7 +3,7 @@
 //! and failovers of the server are events like all others.
 
 use super::gateway::{self, SimGateway, SimPorts};
-use super::scheduler::{EFFECTS_MIN, NextEvent, REST_MS, STEPS_MAX, SimScheduler, Violation};
+use super::scheduler::{EFFECTS_MIN, NextEvent, REST_MS, ROOMS, STEPS_MAX, SimScheduler, Violation};
 use super::server::{LostAnswer, SimServer, SimSession};
 use super::store::SimStore;
 use crate::sim::coverage::SeedResult;
@@ -183,7 +183,7 @@ impl<'a> CellScheduler<'a> {
         // The faults of a disk are those of the other seeds.
         stage.trouble.commits = 0;
         // A gateway that just started does not know how long a host has been away: some seeds let it live.
-        let of_hosts = stage.chance.one_in(4) || plant == Some(SeededBug::ShortPromise);
+        let of_hosts = stage.chance.one_in(3) || plant == Some(SeededBug::ShortPromise);
         stage.moves = if of_hosts { 3 } else { 8 };
         if of_hosts {
             (stage.trouble.crash, stage.trouble.deaths) = (0, 0);
@@ -254,20 +254,28 @@ impl<'a> CellScheduler<'a> {
         let mut living = BTreeMap::new();
         for lease in self.stage.host.leases.values().filter(|lease| lease.lives() && lease.agent.is_some()) {
             let session = &lease.spawn.session_key;
-            if let Some(other) = living.insert(session, lease.host) {
+            if let Some(other) = living.insert(session.clone(), lease.host) {
                 violated!("O7: session {session} has agents on the hosts {other} and {}", lease.host);
             }
-            let before = self.host_of.get(session).copied();
-            if before == Some(lease.host) {
-                continue;
-            }
-            self.host_of.insert(session.clone(), lease.host);
-            if let Some(link) = before.and_then(|before| self.hosts.get(before)) {
-                let away = if link.served.is_none() { " from a host that is away" } else { "" };
-                self.stage.tally.reached.insert(format!("cell: a session has moved{away}"), 1);
+        }
+        for (session, host) in living {
+            let before = self.host_of.insert(session.clone(), host);
+            let Some(before) = before.filter(|before| *before != host) else { continue };
+            self.reach("a session has moved");
+            if self.hosts.get(before).is_some_and(|link| link.served.is_none()) {
+                self.reach("a session has moved from a host that is away");
+                self.leave_behind(&session, before);
             }
         }
         Ok(())
+    }
+
+    /// Marks the agents of a session on a host that is away: what the gateway has not read of their output is lost.
+    fn leave_behind(&mut self, session: &SessionKey, host: usize) {
+        let leases = self.stage.host.leases.values_mut();
+        for lease in leases.filter(|lease| lease.host == host && lease.spawn.session_key == *session) {
+            lease.left_behind = true;
+        }
     }
 
     /// Lets a gateway run until it is idle, and collects its requests. Figures are answered at once, since they are asked for
@@ -326,6 +334,7 @@ impl<'a> CellScheduler<'a> {
         for link in &mut self.hosts {
             link.is_cut = false;
         }
+        self.stage.away = None;
     }
 
     /// True if a gateway has work, other than what people repeat.
@@ -353,7 +362,8 @@ impl<'a> CellScheduler<'a> {
     fn options(&mut self) -> Result<Vec<(usize, CellEvent)>, Violation> {
         let (calm, steps) = (self.stage.calm, self.stage.steps);
         let disturbs = !calm && !self.of_hosts;
-        let mut all = vec![(3, CellEvent::Time)];
+        // A host that is cut off stays so for minutes.
+        let mut all = vec![(if self.stage.away.is_some() { 20 } else { 3 }, CellEvent::Time)];
         let has_owner = self.nodes.iter().any(|node| !node.is_frozen && node.session.has_cell());
         if self.nodes.len() < MACHINES {
             all.push((if has_owner { 1 } else { 10 }, CellEvent::Take));
@@ -364,7 +374,10 @@ impl<'a> CellScheduler<'a> {
                 (true, false) => 4,
                 (false, _) => 16,
             };
-            if !calm && steps.is_multiple_of(pause) {
+            // Of the hosts with a promise one is cut off at a time, after the agents have started.
+            let spares = self.of_hosts
+                && (self.host_of.len() < ROOMS.len() || self.stage.away.is_some_and(|away| away != host));
+            if !calm && !spares && steps.is_multiple_of(pause) {
                 all.push((1, CellEvent::CutHost(host)));
             }
         }
@@ -523,6 +536,7 @@ impl<'a> CellScheduler<'a> {
     fn cut_host(&mut self, host: usize) -> Result<(), Violation> {
         let Some(link) = self.hosts.get_mut(host) else { return Ok(()) };
         link.is_cut = !link.is_cut;
+        self.stage.away = (link.is_cut && self.of_hosts).then_some(host);
         self.disconnect(host)
     }
 
@@ -699,7 +713,7 @@ impl<'a> CellScheduler<'a> {
         }
         let alone = !self.has_work()?;
         let ms = match self.stage.chance.below(8) {
-            _ if self.stage.calm && alone => 30_000,
+            _ if (self.stage.calm && alone) || self.stage.away.is_some() => 30_000,
             0 if alone => 60_000,
             1 if alone => 300_000,
             6 | 7 if alone && self.of_hosts => 60_000,

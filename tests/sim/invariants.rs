@@ -323,12 +323,13 @@ const AT_REST: [(&str, &str); 7] = [
 ];
 
 /// Checks H1: all output of a process is journaled, however the process ended; except if its session was
-/// closed, or the supervisor that held the output died.
+/// closed, or was moved while the host was away, or the supervisor that held the output died.
 fn heard_out(stage: &SimScheduler<'_>, lease: &SimLease, closed: &BTreeSet<String>) -> Result<(), Violation> {
     let Some(agent) = &lease.agent else { return Ok(()) };
     let said = agent.words.iter().filter(|(end, _)| *end <= lease.output_end).count();
     let has = stage.read.words.get(&lease.no).copied().unwrap_or(0);
-    let excused = lease.lost || agent.broke || closed.contains(lease.spawn.session_key.as_str());
+    let excused =
+        lease.lost || lease.left_behind || agent.broke || closed.contains(lease.spawn.session_key.as_str());
     if has > said || (has < said && !excused) {
         violated!("H1: process {} said {said} words, the journal has {has}", lease.no);
     }

@@ -91,6 +91,8 @@ pub(super) struct SimScheduler<'a> {
     pub(super) serving: u64,
     /// One request in so many moves a session to another host; 0 with one host.
     pub(super) moves: usize,
+    /// Host that is cut off, from which sessions are moved away.
+    pub(super) away: Option<usize>,
     /// Frequency of faults, which differs between seeds.
     pub(super) trouble: FaultRates,
     pub(super) wishes_left: usize,
@@ -136,6 +138,7 @@ impl<'a> SimScheduler<'a> {
             is_stale: false,
             serving: 0,
             moves: 0,
+            away: None,
             trouble,
             wishes_left,
             late_crashes,

@@ -55,6 +55,8 @@ pub(super) struct SimLease {
     gone: bool,
     /// True if the lease ended with its supervisor.
     pub(super) lost: bool,
+    /// True if the session was moved to another host while this one was away.
+    pub(super) left_behind: bool,
 }
 
 impl SimLease {
@@ -89,7 +91,7 @@ pub(super) fn files(request: FilesRequest) -> Result<FilesReply, FilesError> {
 /// Number of hosts with a supervisor. Only the seeds of a cell use more than the first.
 pub(super) const HOSTS: usize = 2;
 /// Time without a gateway after which a host ends all agents, in seconds: its promise.
-pub(super) const GRACE_SECONDS: u64 = 240;
+pub(super) const GRACE_SECONDS: u64 = 120;
 
 /// What one of several supervisors does not share with the others.
 #[derive(Debug, Default)]
@@ -303,6 +305,7 @@ impl SimSupervisor {
             exit_told: false,
             gone: false,
             lost: false,
+            left_behind: false,
         };
         self.leases.insert(id, lease);
         self.info(id).map(Reply::Spawned).ok_or_else(|| Refusal::new(RefusalCode::Internal, "?"))

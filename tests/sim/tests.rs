@@ -33,9 +33,10 @@ const REACHES_ALL: u64 = 10_000;
 const FRESH: u64 = 20;
 /// Number of seeds within which a seeded bug must be found.
 const FOUND_WITHIN: u64 = 150;
+/// Number of seeds of a cell that reach everything together.
+const CELL_REACHES_ALL: u64 = 200;
 /// One seed of a cell is run for so many others.
 const CELL_SHARE: u64 = 5;
-const SESSIONS_MIN: usize = 3;
 /// Maximum number of printed lines of a failed run.
 const LINES: usize = 20_000;
 
@@ -61,6 +62,15 @@ impl SimWorld {
         match self {
             Self::OneGateway => "SIM_SEED",
             Self::Cell => "SIM_CELL_SEED",
+        }
+    }
+
+    /// Minimum number of sessions of a seed.
+    const fn sessions_min(self) -> usize {
+        match self {
+            Self::OneGateway => 3,
+            // A host that is cut off early lets few spawns succeed.
+            Self::Cell => 1,
         }
     }
 }
@@ -104,7 +114,8 @@ impl SeedRunner {
             }
         };
         assert!(tally.effects >= EFFECTS_MIN, "seed {seed} has only {} effects", tally.effects);
-        assert!(tally.sessions >= SESSIONS_MIN, "seed {seed} has only {} sessions", tally.sessions);
+        let sessions_min = self.world.sessions_min();
+        assert!(tally.sessions >= sessions_min, "seed {seed} has only {} sessions", tally.sessions);
         all.add(tally);
     }
 }
@@ -184,6 +195,9 @@ fn seeds_of_a_cell_fixed() {
     eprintln!("{count} seeds, {} effects, {} lives, {:?}", tally.effects, tally.lives, begun.elapsed());
     let of_cell: Vec<_> = tally.reached.iter().filter(|(what, _)| what.starts_with("cell: ")).collect();
     eprintln!("reached (number of seeds): {of_cell:#?}");
+    if count < CELL_REACHES_ALL {
+        return;
+    }
     let missing: Vec<_> = cell::REACHED.iter().filter(|what| !tally.reached.contains_key(**what)).collect();
     assert!(missing.is_empty(), "not reached: {missing:#?}");
 }

@@ -110,7 +110,8 @@ impl SimScheduler<'_> {
         };
         if self.chance.one_in(self.moves) {
             let hosts = [LOCAL, OTHER_HOSTS[0]];
-            return UserRequest::Move { session, to: hosts[self.chance.below(hosts.len())] };
+            let to = self.away.map_or_else(|| self.chance.below(hosts.len()), |away| 1 - away);
+            return UserRequest::Move { session, to: hosts[to] };
         }
         let text = format!("do {no}");
         let message = self.chance.below(no);
