@@ -94,7 +94,7 @@ struct Inner {
     base: BaseUrl,
     rest: RestClient,
     clock: Clock,
-    /// What this gateway shares with others of its application.
+    /// Records of the application, shared with its other gateways.
     plane: Option<Plane>,
     counts: Arc<websocket::SessionCounters>,
     cache: StateCache,

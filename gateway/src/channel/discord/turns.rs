@@ -16,10 +16,10 @@ const OVERLAP_RETRY: Duration = Duration::from_secs(20);
 
 /// Turns of the account's application, for one connection.
 #[derive(Debug)]
-pub(super) struct PlaneTurns(Arc<Shared>);
+pub(super) struct PlaneTurns(Arc<TurnClient>);
 
 #[derive(Debug)]
-struct Shared {
+struct TurnClient {
     plane: Plane,
     range: ShardRange,
     rest: RestClient,
@@ -28,16 +28,16 @@ struct Shared {
 
 impl PlaneTurns {
     pub(super) fn new(plane: Plane, range: ShardRange, rest: RestClient) -> Self {
-        Self(Arc::new(Shared { plane, range, rest, application: OnceCell::new() }))
+        Self(Arc::new(TurnClient { plane, range, rest, application: OnceCell::new() }))
     }
 }
 
 impl IdentifyTurns for PlaneTurns {
     fn take(&self, shard: u32, limits: SessionLimits) -> TurnFuture {
-        let shared = Arc::clone(&self.0);
+        let client = Arc::clone(&self.0);
         Box::pin(async move {
-            let why = match shared.ask(shard, limits).await {
-                Ok(answer) => return turn(shard, shared.range, answer),
+            let why = match client.ask(shard, limits).await {
+                Ok(answer) => return turn(shard, client.range, answer),
                 Err(why) => why,
             };
             let why = format!("the turn to identify cannot be taken: {why}");
@@ -47,7 +47,7 @@ impl IdentifyTurns for PlaneTurns {
     }
 }
 
-impl Shared {
+impl TurnClient {
     async fn ask(self: &Arc<Self>, shard: u32, limits: SessionLimits) -> Result<TurnAnswer, String> {
         let application = self.application.get_or_try_init(|| self.rest.application()).await;
         let request = TurnRequest {
