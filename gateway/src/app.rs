@@ -36,6 +36,7 @@ use crate::ops::metrics_endpoint::{self, MetricsEndpoint};
 use crate::ops::notify;
 use crate::ops::orphaned_leases;
 use crate::ops::retention;
+use crate::ops::shared_sessions;
 use crate::ops::timeouts;
 use crate::runtime::acpx::AcpxProbe;
 use crate::runtime::agents::Agents;
@@ -103,6 +104,7 @@ pub(crate) async fn serve(
     let clock = store.clock();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
+    service.hosts.recall(&store.host_reports(hosts::names(config)).await?);
     let socket = settings.state_dir.join(SOCKET);
     standby.iter_mut().for_each(Standby::release_local);
     let api = Api::new(Arc::clone(&service) as _, api_limits(config), stop.clone());
@@ -340,7 +342,8 @@ pub(crate) fn spawn_background_tasks(
     for host in hosts.iter() {
         tokio::spawn(orphaned_leases::run(store.clone(), host.supervisor.clone(), stop.clone()));
     }
-    tokio::spawn(Arc::clone(hosts).read_figures(stop.clone()));
+    tokio::spawn(Arc::clone(hosts).read_figures(store.clone(), stop.clone()));
+    tokio::spawn(shared_sessions::run(store.clone(), Arc::clone(hosts), Arc::clone(manager), stop.clone()));
     let windows = live.clone();
     let windows = move || windows.windows();
     let reaping = timeouts::run(store.clone(), Arc::clone(manager), windows, clock, stop.clone());

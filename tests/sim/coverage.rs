@@ -89,7 +89,7 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed reaches, with reasons.
-const BEYOND: [(&str, &str); 21] = [
+const BEYOND: [(&str, &str); 23] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is removed while a binding refers to it"),
@@ -107,6 +107,8 @@ const BEYOND: [(&str, &str); 21] = [
     ("inbox_withdraw", "as before"),
     ("begin_admissions", "the simulated supervisor refuses no database"),
     ("settle_admission", "the simulated supervisor refuses no database"),
+    ("begin_host_reports", "the simulated supervisors report to no later gateway"),
+    ("record_host_report", "as before"),
     ("token_add", "the API over the network is not simulated"),
     ("token_revoke", "as before"),
     ("webhook_cursor", "the configuration has no webhooks"),

@@ -3,6 +3,7 @@
 use crate::config::remote::LOCAL;
 use crate::failure::Failure;
 use acp_shared::codes::Code;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 /// Reserve beyond the end of agents that a host reports.
@@ -66,14 +67,38 @@ pub fn place<'a>(
         return Ok(local);
     }
     let fitting = || hosts.iter().filter(|host| host.has(labels));
-    // The first one in the order of names, if several have the same room.
-    let best = fitting().filter(|host| host.outage.is_none()).rev().max_by_key(|host| host.room());
-    best.ok_or_else(|| {
+    with_most_room(fitting()).ok_or_else(|| {
         let outages = fitting().filter_map(|host| Some(format!("{} ({})", host.name, host.outage.as_ref()?)));
         let text = format!("No host can start the agent now: {}.", outages.collect::<Vec<_>>().join("; "));
         let failure = Failure::new(Code::BackendUnavailable, text).detail("NO_HOST");
         failure.for_conversations("No host can start the agent now.").origin("gateway").retryable()
     })
+}
+
+/// Returns the connected host with the most memory for each agent; the first one in the order of names, if several have it.
+fn with_most_room<'a>(
+    hosts: impl DoubleEndedIterator<Item = &'a HostCandidate>,
+) -> Option<&'a HostCandidate> {
+    hosts.filter(|host| host.outage.is_none()).rev().max_by_key(|host| host.room())
+}
+
+/// Returns the host at which a session with shared directories goes on without its host `lost`: a connected one with all labels
+/// of the agent. The gateway's machine is none: it need not have the directories.
+#[must_use]
+pub fn place_elsewhere<'a>(
+    hosts: &'a [HostCandidate],
+    lost: &str,
+    labels: &[String],
+) -> Option<&'a HostCandidate> {
+    let is_other = |host: &&HostCandidate| host.name != lost && host.name != LOCAL && host.has(labels);
+    with_most_room(hosts.iter().filter(is_other))
+}
+
+/// True for a directory that is one of the roots or lies below one.
+#[must_use]
+pub fn is_shared(directory: &Path, roots: &[PathBuf]) -> bool {
+    let is_plain = directory.components().all(|part| part != Component::ParentDir);
+    is_plain && roots.iter().any(|root| directory.starts_with(root))
 }
 
 /// Returns the time until all agents of a gateway on a disconnected host have ended; zero once they have. `reported` is the
@@ -112,6 +137,51 @@ mod tests {
         ] {
             assert_eq!(agents_end_in(reported, away), want, "{reported:?} {away:?}");
         }
+    }
+
+    #[test]
+    fn directories_below_a_shared_root_are_shared() {
+        let roots = ["/srv/shared", "/data"].map(PathBuf::from);
+        for (directory, want) in [
+            ("/srv/shared", true),
+            ("/srv/shared/team/project", true),
+            ("/data/x", true),
+            ("/srv/sharedX", false),
+            ("/srv", false),
+            ("/srv/shared/../private", false),
+            ("srv/shared", false),
+            ("/", false),
+        ] {
+            assert_eq!(is_shared(Path::new(directory), &roots), want, "{directory}");
+        }
+        assert!(!is_shared(Path::new("/srv/shared"), &[]));
+    }
+
+    #[test]
+    fn shared_session_goes_on_at_another_connected_host_with_its_labels() {
+        let away = HostCandidate { outage: Some("cut off".to_owned()), ..host("away", &["gpu"], 0, 512) };
+        let lost = HostCandidate { outage: Some("cut off".to_owned()), ..host("lost", &["gpu"], 0, 512) };
+        let all = [
+            away,
+            host("big", &["gpu"], 3, 64),
+            host(LOCAL, &["gpu"], 0, 512),
+            lost,
+            host("small", &[], 0, 8),
+        ];
+        for (name, hosts, labels, want) in [
+            ("most memory for an agent", &all[..], &[][..], Some("big")),
+            ("labels", &all[..], &["gpu"], Some("big")),
+            ("no other host has the labels", &all[..], &["ssd"], None),
+            ("the others are away", &all[..1], &[], None),
+            ("never the gateway's machine", &all[2..4], &[], None),
+        ] {
+            let labels: Vec<String> = labels.iter().map(|&label: &&str| label.to_owned()).collect();
+            let found = place_elsewhere(hosts, "lost", &labels).map(|host| host.name.as_str());
+            assert_eq!(found, want, "{name}");
+        }
+        // Even if it is connected again: the move was decided while it was away.
+        let back = [host("lost", &[], 0, 8)];
+        assert_eq!(place_elsewhere(&back, "lost", &[]), None);
     }
 
     #[test]

@@ -67,7 +67,7 @@ pub(super) fn connect(
 /// # Errors
 /// `ACP_CONFIG_INVALID` if a certificate cannot be read or has no name.
 pub(crate) fn remote_endpoints(config: &RemoteConfig) -> Result<Vec<(String, Endpoint)>, Failure> {
-    let RemoteConfig { cert: Some(cert), key: Some(key), ca: Some(ca), hosts, ca_key: _ } = config else {
+    let RemoteConfig { cert: Some(cert), key: Some(key), ca: Some(ca), hosts, .. } = config else {
         return Ok(Vec::new());
     };
     let invalid = |text: String| Failure::new(Code::ConfigInvalid, text).origin("gateway");

@@ -175,8 +175,17 @@ impl DurableProgress for StoreProgress {
         Box::pin(async move { self.store.marks(&self.host).await.map_err(why) })
     }
 
-    fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn admitted(&self, connection: u64) -> BoxFuture<'_, Result<(), String>> {
         let why = |error: StoreError| format!("the control plane cannot be written: {}", error.whole());
-        Box::pin(async move { self.store.settle_admission(&self.host).await.map_err(why) })
+        Box::pin(async move {
+            if connection == 1 {
+                self.store.settle_admission(&self.host).await.map_err(why)?;
+            }
+            // Sessions do not leave this machine without a person.
+            if self.host == LOCAL {
+                return Ok(());
+            }
+            self.store.begin_host_reports(&self.host, connection).await.map_err(why)
+        })
     }
 }

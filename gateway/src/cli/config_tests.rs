@@ -53,6 +53,7 @@ const FILES: &str = "gateway/core/src/render/tests/files.rs";
 const SETTINGS: &str = "gateway/src/channel/discord/settings.rs";
 const LIFECYCLE: &str = "tests/tests/lives.rs";
 const AUTHORITY: &str = "gateway/src/cli/hosts/authority/tests.rs";
+const SHARED: &str = "tests/tests/hosts/shared.rs";
 const HOSTS: &str = "tests/tests/hosts/gateway.rs";
 const PROJECTS: &str = "tests/tests/discord/projects.rs";
 const BINDINGS: &str = "tests/tests/bindings.rs";
@@ -419,6 +420,7 @@ const TESTED: &[(&str, &str, &str)] = &[
     ("northbound.tls.{cert,key}", ENCRYPTED, "tls_serves_both_protocols_and_no_plain_text"),
     ("northbound.tls.client_ca", ENCRYPTED, "client_certificates_are_required_where_configured"),
     ("northbound.proxy.{socket,uids,header,scope}", HOSTILE, "proxy_names_people_from_its_own_user_only"),
+    ("remote.shared_roots", SHARED, "heavy_shared_session_goes_on_elsewhere_after_the_promise"),
     ("remote.ca_key", AUTHORITY, "files_of_the_configuration_are_used"),
     ("remote.{cert,key,ca}", HOSTS, "session_runs_on_a_host_and_survives_the_gateway"),
     (

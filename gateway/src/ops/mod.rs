@@ -6,4 +6,5 @@ pub(crate) mod metrics_endpoint;
 pub(crate) mod notify;
 pub(crate) mod orphaned_leases;
 pub(crate) mod retention;
+pub(crate) mod shared_sessions;
 pub(crate) mod timeouts;

@@ -11,10 +11,13 @@ use acp_core::runtime::direct::DirectRuntime;
 use acp_shared::figures::{self, Figure};
 use acp_shared::ids::AgentName;
 use acp_shared::protocol::{Reply, Request};
+use acp_store::Store;
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -78,9 +81,25 @@ impl HostFigures {
 struct Entry {
     host: Host,
     figures: Mutex<HostFigures>,
+    /// Connection and time of the last report that is in the database.
+    recorded: Mutex<Option<(u64, Duration)>>,
 }
 
 impl Entry {
+    /// Records the end of agents that the host reported, for a later process.
+    async fn record(&self, store: &Store) {
+        let HostFigures { agents_end, connection, .. } = *self.figures.lock();
+        let report = agents_end.map(|agents_end| (connection, agents_end));
+        let Some((_, agents_end)) = report.filter(|_| *self.recorded.lock() != report) else { return };
+        if *self.host.name == *LOCAL || connection == 0 {
+            return;
+        }
+        match store.record_host_report(&self.host.name, connection, agents_end).await {
+            Ok(()) => *self.recorded.lock() = report,
+            Err(error) => tracing::warn!(host = %self.host.name, %error, "report of a host not recorded"),
+        }
+    }
+
     async fn read_figures(&self) {
         let supervisor = &self.host.supervisor;
         let connection = supervisor.connections();
@@ -111,7 +130,7 @@ impl std::fmt::Debug for Hosts {
 impl Hosts {
     /// Creates the list of hosts. `first` is the host for requests without one: this machine, if its supervisor is used.
     pub(crate) fn new(live: LiveConfig, first: Host, others: Vec<Host>) -> Self {
-        let entry = |host| Entry { host, figures: Mutex::default() };
+        let entry = |host| Entry { host, figures: Mutex::default(), recorded: Mutex::default() };
         Self { live, first: entry(first), others: others.into_iter().map(entry).collect() }
     }
 
@@ -207,10 +226,46 @@ impl Hosts {
         }
     }
 
+    /// Takes over what hosts reported to an earlier process. It holds until the first connection.
+    pub(crate) fn recall(&self, reports: &BTreeMap<String, Duration>) {
+        for entry in self.entries() {
+            let mut figures = entry.figures.lock();
+            if figures.connection == 0 {
+                figures.agents_end = reports.get(&*entry.host.name).copied();
+            }
+        }
+    }
+
+    /// True if sessions may go on at other hosts.
+    pub(crate) fn shares_directories(&self) -> bool {
+        !self.live.at_start().remote.shared_roots.is_empty()
+    }
+
+    /// True for a directory that all hosts share.
+    pub(crate) fn is_shared(&self, directory: &Path) -> bool {
+        placement::is_shared(directory, &self.live.at_start().remote.shared_roots)
+    }
+
+    /// Returns the other machines that are away for so long that all agents of this gateway there have ended.
+    pub(crate) fn lost(&self) -> Vec<String> {
+        let names = self.iter().map(|host| host.name.to_string()).filter(|name| name != LOCAL);
+        names.filter(|name| self.agents_end_in(name) == Some(Duration::ZERO)).collect()
+    }
+
+    /// Chooses the host at which a session of this agent goes on without the host `lost`.
+    pub(crate) fn place_elsewhere(&self, lost: &str, agent: &AgentName) -> Option<Host> {
+        let candidates = self.candidates();
+        let chosen = placement::place_elsewhere(&candidates, lost, &self.labels_of(agent))?;
+        let entry = self.entries().find(|entry| *entry.host.name == *chosen.name)?;
+        let mut figures = entry.figures.lock();
+        figures.agents = figures.agents.saturating_add(1);
+        Some(entry.host.clone())
+    }
+
     /// Returns the time after which a host that is away has ended all agents of this gateway: it ends them when it has had no
     /// connection of the gateway for the time that it reported. Zero once that time is over, and for a host that is no longer
     /// configured, which the operator has ended; `None` for a host that is connected, and for one that did not report that time
-    /// on its last connection.
+    /// on its last connection. Before the first connection, the report to an earlier process counts, from the start on.
     pub(crate) fn agents_end_in(&self, name: &str) -> Option<Duration> {
         let Some(entry) = self.entries().find(|entry| *entry.host.name == *name) else {
             return Some(Duration::ZERO);
@@ -227,12 +282,13 @@ impl Hosts {
     }
 
     /// Reads the figures of all hosts again and again, until `stop`. With one host there is nothing to choose.
-    pub(crate) async fn read_figures(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn read_figures(self: Arc<Self>, store: Store, stop: CancellationToken) {
         if self.others.is_empty() && *self.first.host.name == *LOCAL {
             return;
         }
         loop {
             join_all(self.entries().map(Entry::read_figures)).await;
+            join_all(self.entries().map(|entry| entry.record(&store))).await;
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(FIGURES_EVERY) => {}
@@ -259,6 +315,10 @@ mod tests {
             *hosts.first.figures.lock() = HostFigures::of(&reported, connection);
         };
         assert_eq!(hosts.agents_end_in("big1"), None, "never connected");
+        hosts.recall(&BTreeMap::from([("big1".to_owned(), Duration::from_secs(900))]));
+        let recalled = hosts.agents_end_in("big1");
+        assert!(recalled.is_some_and(|left| left > Duration::from_secs(1_000)), "{recalled:?}");
+        assert!(hosts.lost().is_empty(), "the time since the start is not over");
         wire.up("s");
         report(1);
         assert_eq!(hosts.agents_end_in("big1"), None, "connected");

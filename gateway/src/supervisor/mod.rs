@@ -53,8 +53,9 @@ pub(crate) trait DurableProgress: Send + Sync {
     /// Returns the progress to send with a Hello.
     fn marks(&self) -> BoxFuture<'_, Result<Marks, String>>;
 
-    /// Records that the supervisor has admitted this start. Called before anything else is sent.
-    fn admitted(&self) -> BoxFuture<'_, Result<(), String>>;
+    /// Records that the supervisor has admitted this start, on the connection with this number. Called before anything else is
+    /// sent.
+    fn admitted(&self, connection: u64) -> BoxFuture<'_, Result<(), String>>;
 }
 
 /// Status of the connection.
@@ -156,8 +157,8 @@ struct ClientState {
 struct ClientShared {
     state: Mutex<ClientState>,
     status: watch::Sender<SupervisorStatus>,
-    /// Time of the loss of the last connection.
-    lost_at: Mutex<Option<Duration>>,
+    /// Time of the loss of the last connection, or else of the start.
+    lost_at: Mutex<Duration>,
     /// Clock of that time: [`boot_time`], or that of a simulation.
     time: fn() -> Duration,
 }
@@ -165,7 +166,7 @@ struct ClientShared {
 impl ClientShared {
     fn new(status: SupervisorStatus, time: fn() -> Duration) -> Arc<Self> {
         let status = watch::Sender::new(status);
-        Arc::new(Self { state: Mutex::default(), status, lost_at: Mutex::default(), time })
+        Arc::new(Self { state: Mutex::default(), status, lost_at: Mutex::new(time()), time })
     }
 }
 
@@ -240,9 +241,10 @@ impl SupervisorClient {
         self.shared.state.lock().generation
     }
 
-    /// Returns the time since the loss of the last connection; `None` while connected, and before the first connection.
+    /// Returns the time since the loss of the last connection, or without one since the start: an earlier process has sent
+    /// nothing since then. `None` while connected.
     pub(crate) fn away_for(&self) -> Option<Duration> {
-        let lost_at = (*self.shared.lost_at.lock())?;
+        let lost_at = *self.shared.lost_at.lock();
         let is_up = self.shared.status.borrow().is_up();
         (!is_up).then(|| (self.shared.time)().saturating_sub(lost_at))
     }
@@ -367,9 +369,8 @@ impl ConnectionDriver {
             }
             other => SupervisorStatus::Down(describe(&other)),
         })?;
-        if self.shared.state.lock().generation == 0 {
-            self.progress.admitted().await.map_err(SupervisorStatus::Down)?;
-        }
+        let connection = self.shared.state.lock().generation + 1;
+        self.progress.admitted(connection).await.map_err(SupervisorStatus::Down)?;
         Ok(opened)
     }
 
@@ -455,7 +456,7 @@ impl ConnectionDriver {
         let changed = *self.shared.status.borrow() != status;
         let why = status.reason();
         if was_up {
-            *self.shared.lost_at.lock() = Some((self.shared.time)());
+            *self.shared.lost_at.lock() = (self.shared.time)();
             tracing::warn!(why, endpoint = %self.endpoint, "supervisor connection lost");
         } else if changed {
             tracing::info!(why, endpoint = %self.endpoint, "waiting for the supervisor");

@@ -25,7 +25,7 @@ impl DurableProgress for NoProgress {
         Box::pin(async { Ok(marks) })
     }
 
-    fn admitted(&self) -> BoxFuture<'_, Result<(), String>> {
+    fn admitted(&self, _connection: u64) -> BoxFuture<'_, Result<(), String>> {
         Box::pin(async { Ok(()) })
     }
 }

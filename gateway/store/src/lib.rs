@@ -24,6 +24,7 @@ pub mod events;
 pub mod gauges;
 pub mod health;
 pub mod histograms;
+pub mod host_reports;
 pub mod idempotency;
 pub mod identity;
 pub mod inbox;

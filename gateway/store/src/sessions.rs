@@ -5,12 +5,13 @@ use crate::codec::{to_json, to_json_opt};
 use crate::db::{Db, Params, Row, named_params, params};
 use crate::error::StoreError;
 use acp_core::recovery::{RecoveryCandidate, RecoveryFacts};
-use acp_core::rows::{SessionQuery, SessionRow};
+use acp_core::rows::{SessionOptions, SessionQuery, SessionRow};
 use acp_core::session::SessionState;
 use acp_core::visibility::{Action, principal_sees};
 use acp_core::writes::{AccountLimit, SessionLimits};
 use acp_shared::ids::SessionKey;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// Columns read by [`from_row`].
 pub(super) const COLUMNS: &str = "session_key, backend, agent, mode, cwd, label, state, ending, last_error, \
@@ -424,6 +425,26 @@ impl Store {
         const SQL: &str = "SELECT session_key FROM acp_sessions WHERE label = ?1 AND state <> 'closed'";
         self.read("session_with_label", move |db| db.first(SQL, params![label], |row| row.get("session_key")))
             .await
+    }
+
+    /// Open sessions on a host, with their working directories.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn sessions_on(&self, host: String) -> Result<Vec<(SessionKey, PathBuf)>, StoreError> {
+        const SQL: &str = "SELECT session_key, cwd, options_json FROM acp_sessions WHERE state <> 'closed'";
+        self.read("sessions_on", move |db| {
+            let mut found = Vec::new();
+            db.visit(SQL, &[], |row| {
+                let options: SessionOptions = row.json("options_json")?;
+                if options.is_on(&host) {
+                    found.push((row.get("session_key")?, PathBuf::from(row.get::<String>("cwd")?)));
+                }
+                Ok(ControlFlow::Continue(()))
+            })?;
+            Ok(found)
+        })
+        .await
     }
 
     /// Sessions that match a query, each with its number in the order of creation.

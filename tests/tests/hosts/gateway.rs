@@ -28,13 +28,13 @@ fn house_with_host() -> (House, RemoteHost) {
 }
 
 /// Starts a session with these further arguments, and returns its key.
-fn spawn(house: &House, args: &[&str]) -> String {
+pub(crate) fn spawn(house: &House, args: &[&str]) -> String {
     let all: Vec<&str> =
         ["sessions", "spawn", "--agent", AGENT, "--wait", "0"].iter().chain(args).copied().collect();
     house.verb(&all)["session_key"].as_str().unwrap().to_owned()
 }
 
-fn shown(house: &House, key: &str) -> Value {
+pub(crate) fn shown(house: &House, key: &str) -> Value {
     house.verb(&["sessions", "show", key])
 }
 
@@ -52,12 +52,12 @@ fn connected(house: &House) -> BTreeMap<String, bool> {
     hosts.as_array().unwrap().iter().map(name).collect()
 }
 
-fn wait_until_connected(house: &House, host: &str) {
+pub(crate) fn wait_until_connected(house: &House, host: &str) {
     until(SOON, "the host is connected", || connected(house).get(host) == Some(&true));
 }
 
 /// Process of a session's agent on a host.
-fn adapter(house: &House, host: &RemoteHost, key: &str) -> i32 {
+pub(crate) fn adapter(house: &House, host: &RemoteHost, key: &str) -> i32 {
     eventually(SOON, "the agent runs on the host", || {
         house.world.living_lease(&host.socket(), key).filter(|lease| lease.state() == "open")
     })

@@ -4,3 +4,4 @@ mod enrol;
 mod gateway;
 #[expect(dead_code, reason = "benchmarks use the rest")]
 mod plane;
+mod shared;

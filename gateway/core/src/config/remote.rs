@@ -24,6 +24,9 @@ pub struct RemoteConfig {
     /// PEM file with the private key of the CA, with which `acp-gateway hosts enrol` signs. Default: none, `tls/ca.key` in the
     /// state directory.
     pub ca_key: Option<PathBuf>,
+    /// Directories that are the same on all hosts: a session whose working directory lies below one goes on at another host
+    /// when its host is lost. Default: none, sessions wait for their host.
+    pub shared_roots: Vec<PathBuf>,
     /// `remote.hosts.NAME.*`. Default: none, agents run on the gateway's machine.
     pub hosts: BTreeMap<String, HostConfig>,
 }
@@ -73,7 +76,10 @@ fn is_address(address: &str) -> bool {
 }
 
 pub(super) fn check(found: &mut KeyProblems, config: &Config) {
-    let RemoteConfig { cert, key: secret, ca, ca_key, hosts } = &config.remote;
+    let RemoteConfig { cert, key: secret, ca, ca_key, shared_roots, hosts } = &config.remote;
+    for root in shared_roots {
+        absolute(found, key("remote.shared_roots"), Some(root));
+    }
     absolute(found, key("remote.ca_key"), ca_key.as_deref());
     for (name, path) in [("remote.cert", cert), ("remote.key", secret), ("remote.ca", ca)] {
         absolute(found, key(name), path.as_deref());

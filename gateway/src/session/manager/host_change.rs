@@ -1,9 +1,11 @@
 //! Moves of sessions to other hosts: one agent for one session, on one host.
 
-use super::Manager;
+use super::{Manager, session_now};
 use crate::runtime::hosts::Host;
 use crate::supervisor::SupervisorClient;
+use acp_core::actor::ActorCommand;
 use acp_core::failure::Failure;
+use acp_core::options::Setting;
 use acp_core::timeouts::format_duration;
 use acp_shared::codes::Code;
 use acp_shared::ids::{IdempotencyKey, SessionKey};
@@ -45,6 +47,30 @@ impl Manager {
             );
             Err(Failure::new(Code::Timeout, text).detail("AGENT_RUNS").origin("gateway").retryable())
         })
+    }
+
+    /// Moves a session with shared directories to another host when its host is away and all agents there have ended by its
+    /// promise. Its task then treats the agent as lost, as after a move by a person. Returns the new host; `None` if the session is
+    /// not on that host any more, or the host is back.
+    ///
+    /// # Errors
+    /// `ACP_BACKEND_UNAVAILABLE` if no other host is connected; as [`Manager::set`].
+    pub(crate) async fn move_from_lost_host(
+        &self,
+        session: &SessionKey,
+        lost: &str,
+    ) -> Result<Option<String>, Failure> {
+        let row = self.row(session).await?;
+        if !row.options.is_on(lost) || self.deps.hosts.agents_end_in(lost) != Some(Duration::ZERO) {
+            return Ok(None);
+        }
+        let Some(to) = self.deps.hosts.place_elsewhere(lost, &row.agent) else {
+            return Err(host_away("No other host with the labels of the agent is connected.".to_owned()));
+        };
+        to.registry.require(&row.backend)?;
+        let command = ActorCommand::Set(Setting::Host(to.name.to_string()));
+        session_now(self.ask(session, command, None).await)?;
+        Ok(Some(to.name.to_string()))
     }
 
     /// Checks the promised end of the agents of a disconnected host. The session's task then treats the agent as lost.
