@@ -2,28 +2,24 @@
 //! cell; the other one stands by, or is a former owner that does not know yet. Freezes, cuts, lost answers to commits, restarts
 //! and failovers of the server are events like all others.
 
-use super::gateway::{self, SimGateway, SimPorts};
+mod hosts;
+mod owners;
+
 use super::scheduler::{EFFECTS_MIN, NextEvent, REST_MS, ROOMS, STEPS_MAX, SimScheduler, Violation};
-use super::server::{LostAnswer, SimServer, SimSession};
+use super::server::SimServer;
 use super::store::SimStore;
 use crate::sim::coverage::SeedResult;
 use crate::sim::invariants::{self, JournalProgress, violated};
 use crate::sim::log_capture;
 use crate::sim::seeded_bugs::SeededBug;
-use crate::sim::supervisor::{GRACE_SECONDS, HOSTS};
-use crate::supervisor::simulated::SimSupervisorConnection;
+use crate::sim::supervisor::HOSTS;
 use acp_core::config::load::LoadedConfig;
-use acp_shared::clock::Clock;
-use acp_shared::figures;
 use acp_shared::ids::SessionKey;
 use acp_shared::protocol::{Reply, Request};
-use acp_store::cell::{Tenure, take_lock};
 use acp_store::db::Db;
-use acp_store::{StoreError, StoreHealth};
+use hosts::HostLink;
+use owners::SimNode;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
-use tokio::runtime::Runtime;
 
 /// Number of machines with a gateway.
 const MACHINES: usize = 2;
@@ -72,56 +68,6 @@ enum CellEvent {
     /// A gateway that lost its database ends.
     End(usize),
     Time,
-}
-
-/// A running gateway.
-struct SimNode {
-    epoch: u64,
-    machine: usize,
-    session: SimSession,
-    tenure: Tenure,
-    renews_at_ms: u64,
-    is_frozen: bool,
-    is_cut: bool,
-    /// Step of its start.
-    since: usize,
-    gateway: SimGateway,
-    ports: Arc<OnceLock<SimPorts>>,
-    runtime: Runtime,
-}
-
-impl SimNode {
-    fn ports(&self) -> Result<SimPorts, Violation> {
-        self.ports.get().cloned().ok_or_else(|| Violation("a gateway has no interfaces".to_owned()))
-    }
-
-    fn now_ms(&self) -> u64 {
-        let _context = self.runtime.enter();
-        self.gateway.clock.now_ms()
-    }
-
-    /// Sets its clock, at once for a gateway that was frozen.
-    fn advance_to(&self, now_ms: u64, at_once: bool) {
-        let lag = Duration::from_millis(now_ms.saturating_sub(self.now_ms()));
-        self.runtime.block_on(async {
-            if at_once { tokio::time::advance(lag).await } else { tokio::time::sleep(lag).await }
-        });
-    }
-
-    fn is_lost(&self) -> bool {
-        self.ports.get().is_some_and(|ports| ports.pump.lock().health().is_lost())
-    }
-}
-
-/// Connection of a host.
-#[derive(Debug, Clone, Copy, Default)]
-struct HostLink {
-    /// Epoch of the gateway that the supervisor serves, and the highest one that it has seen.
-    served: Option<u64>,
-    epoch_seen: u64,
-    is_cut: bool,
-    /// Beginning of the time without a gateway.
-    away_since_ms: u64,
 }
 
 /// True for an event between a gateway and a host, or on a host.
@@ -248,34 +194,6 @@ impl<'a> CellScheduler<'a> {
         }
         self.one_agent_for_a_session()?;
         Ok(false)
-    }
-
-    fn one_agent_for_a_session(&mut self) -> Result<(), Violation> {
-        let mut living = BTreeMap::new();
-        for lease in self.stage.host.leases.values().filter(|lease| lease.lives() && lease.agent.is_some()) {
-            let session = &lease.spawn.session_key;
-            if let Some(other) = living.insert(session.clone(), lease.host) {
-                violated!("O7: session {session} has agents on the hosts {other} and {}", lease.host);
-            }
-        }
-        for (session, host) in living {
-            let before = self.host_of.insert(session.clone(), host);
-            let Some(before) = before.filter(|before| *before != host) else { continue };
-            self.reach("a session has moved");
-            if self.hosts.get(before).is_some_and(|link| link.served.is_none()) {
-                self.reach("a session has moved from a host that is away");
-                self.leave_behind(&session, before);
-            }
-        }
-        Ok(())
-    }
-
-    /// Marks the agents of a session on a host that is away: what the gateway has not read of their output is lost.
-    fn leave_behind(&mut self, session: &SessionKey, host: usize) {
-        let leases = self.stage.host.leases.values_mut();
-        for lease in leases.filter(|lease| lease.host == host && lease.spawn.session_key == *session) {
-            lease.left_behind = true;
-        }
     }
 
     /// Lets a gateway run until it is idle, and collects its requests. Figures are answered at once, since they are asked for
@@ -501,207 +419,6 @@ impl<'a> CellScheduler<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Connects a gateway to a supervisor, which serves the highest epoch that it has seen.
-    fn connect(&mut self, at: usize, host: usize) -> Result<(), Violation> {
-        let epoch = self.stage.serving;
-        if self.hosts.get(host).is_some_and(|link| link.served.is_some()) {
-            self.reach("a stale gateway is refused");
-        }
-        self.disconnect(host)?;
-        if let Some(link) = self.hosts.get_mut(host) {
-            link.served = Some(epoch);
-            link.epoch_seen = epoch;
-        }
-        self.enter(at, host);
-        Ok(())
-    }
-
-    /// Ends the connection of a host.
-    fn disconnect(&mut self, host: usize) -> Result<(), Violation> {
-        self.stage.host.select(host);
-        self.stage.host.hang_up();
-        let now_ms = self.stage.now_ms;
-        let Some(link) = self.hosts.get_mut(host) else { return Ok(()) };
-        let Some(served) = link.served.take() else { return Ok(()) };
-        link.away_since_ms = now_ms;
-        for node in self.nodes.iter().filter(|node| node.epoch == served) {
-            let _context = node.runtime.enter();
-            node.ports()?.on(host).wire.lock().down();
-        }
-        Ok(())
-    }
-
-    fn cut_host(&mut self, host: usize) -> Result<(), Violation> {
-        let Some(link) = self.hosts.get_mut(host) else { return Ok(()) };
-        link.is_cut = !link.is_cut;
-        self.stage.away = (link.is_cut && self.of_hosts).then_some(host);
-        self.disconnect(host)
-    }
-
-    /// Ends the agents of hosts that have had no gateway for so long.
-    fn keep_promises(&mut self) {
-        for (host, link) in self.hosts.iter().enumerate() {
-            let away_ms = self.stage.now_ms.saturating_sub(link.away_since_ms);
-            if link.served.is_none() && away_ms >= GRACE_SECONDS * 1_000 {
-                self.stage.host.select(host);
-                self.stage.host.keep_promise();
-            }
-        }
-    }
-
-    /// A gateway that stands by asks for the cell, as a start of the product does.
-    fn take(&mut self) -> Result<(), Violation> {
-        let is_free = |machine: &usize| self.nodes.iter().all(|node| node.machine != *machine);
-        let Some(machine) = (0..MACHINES).find(is_free) else { return Ok(()) };
-        let session = self.server.connect();
-        match take_lock(&session) {
-            Ok(()) => self.start(machine, session),
-            Err(StoreError::CellTaken { .. }) => {
-                session.end(false);
-                Ok(())
-            }
-            Err(error) => violated!("the cell cannot be taken: {error}"),
-        }
-    }
-
-    fn start(&mut self, machine: usize, session: SimSession) -> Result<(), Violation> {
-        if !self.stage.calm && !self.of_hosts && self.stage.chance.one_in(10) {
-            self.lose_answer();
-            self.reach("the begin of an owner is lost");
-        }
-        session.enter();
-        session.answer_early(self.stage.plant == Some(SeededBug::ReadBeforeCommit));
-        let slot = Arc::new(OnceLock::new());
-        let runtime = gateway::runtime(Arc::clone(&slot), self.stage.chance.next())
-            .map_err(|error| Violation(error.to_string()))?;
-        let dir = self.stage.hand.dir().join(format!("machine-{machine}"));
-        let started = runtime.block_on(async {
-            let stage = &mut self.stage;
-            let (store, pump) = stage.hand.start_in_cell(machine, Clock::at(stage.now_ms))?;
-            let (supervisors, wires): (Vec<_>, Vec<_>) = (0..HOSTS)
-                .map(|_| {
-                    let (supervisor, mut wire) = SimSupervisorConnection::new();
-                    wire.features = &[figures::FEATURE];
-                    (supervisor, wire)
-                })
-                .unzip();
-            let epoch = store.identity().epoch;
-            let ports = slot.get_or_init(|| SimPorts::with_hosts(pump, wires, stage.room.of(epoch)));
-            Ok((epoch, gateway::start(&store, ports, &supervisors, stage.config, &dir)))
-        });
-        self.server.answer_again();
-        let (epoch, gateway) = match started {
-            Ok(started) => started,
-            Err(StoreError::OutcomeUnknown) => return Ok(()),
-            Err(error) => violated!("the gateway does not start: {error}"),
-        };
-        log_capture::note(|| format!("  epoch {epoch} begins on machine {machine}"));
-        if epoch <= self.epoch_started {
-            violated!("O2: epoch {epoch} after {}", self.epoch_started);
-        }
-        self.epoch_started = epoch;
-        self.stage.tally.lives += 1;
-        if !self.nodes.is_empty() {
-            self.reach("a former owner runs beside the owner");
-        }
-        self.nodes.push(SimNode {
-            epoch,
-            machine,
-            session,
-            tenure: Tenure::from(Duration::from_millis(self.stage.now_ms)),
-            renews_at_ms: self.stage.now_ms + RENEW_MS,
-            is_frozen: false,
-            is_cut: false,
-            since: self.stage.steps,
-            gateway,
-            ports: slot,
-            runtime,
-        });
-        Ok(())
-    }
-
-    /// Renews the time of an owner, as the product's thread does.
-    fn renew(&mut self, at: usize) -> Result<(), Violation> {
-        let now = Duration::from_millis(self.stage.now_ms);
-        let Some(node) = self.nodes.get_mut(at).filter(|node| !node.is_lost()) else { return Ok(()) };
-        node.renews_at_ms = self.stage.now_ms + RENEW_MS;
-        let lost = match node.tenure.left(now) {
-            None => "an owner gives up",
-            Some(_) if node.is_cut => return Ok(()),
-            Some(_) if node.session.renew() => {
-                node.tenure.renew(now);
-                return Ok(());
-            }
-            Some(_) => "an owner learns that it is none",
-        };
-        let _context = node.runtime.enter();
-        node.ports()?.pump.lock().health().set(StoreHealth::Lost);
-        self.reach(lost);
-        Ok(())
-    }
-
-    /// Loses the answer to the next commit.
-    fn lose_answer(&mut self) {
-        let (lost, what) = *self
-            .stage
-            .chance
-            .pick(&[
-                (LostAnswer::Undone, "a lost commit was not made"),
-                (LostAnswer::Done, "a lost commit was made"),
-                (LostAnswer::Unproved, "a lost commit is unproved"),
-            ])
-            .unwrap_or(&(LostAnswer::Done, ""));
-        let lost = match self.stage.plant {
-            Some(SeededBug::CommitRepeated) => LostAnswer::Done,
-            Some(SeededBug::ReadBeforeCommit) => LostAnswer::Unproved,
-            _ => lost,
-        };
-        self.reach(what);
-        if lost == LostAnswer::Unproved && !self.server.is_unproved() {
-            invariants::keep(self.stage.hand.db());
-            self.kept = Some((self.stage.hand.copy(), self.stage.read.clone()));
-        }
-        let goes_unnoticed = self.stage.chance.one_in(3);
-        self.server.lose_answer(lost, goes_unnoticed);
-    }
-
-    /// The standby takes the place of the server: what it does not have is gone.
-    fn fail_over(&mut self) {
-        self.server.restart();
-        let kept = self.kept.take().filter(|_| self.server.is_unproved());
-        let Some((rows, read)) = kept else { return };
-        self.stage.hand.replace(&rows);
-        self.stage.read = read;
-        invariants::bring_back(self.stage.hand.db());
-        self.server.forget_unproved();
-        self.reach("a failover takes a commit back");
-    }
-
-    fn kill(&mut self, at: usize) -> Result<(), Violation> {
-        let goes_unnoticed = self.stage.chance.one_in(3);
-        if goes_unnoticed {
-            self.reach("the server keeps the lock of a process that is gone");
-        }
-        self.end(at, goes_unnoticed)
-    }
-
-    /// Ends a gateway at once; the database keeps the last commit.
-    fn end(&mut self, at: usize, goes_unnoticed: bool) -> Result<(), Violation> {
-        let SimNode { epoch, session, gateway, ports, runtime, .. } = self.nodes.remove(at);
-        session.end(goes_unnoticed);
-        drop(runtime);
-        drop(gateway);
-        for host in 0..HOSTS {
-            if self.hosts.get(host).is_some_and(|link| link.served == Some(epoch)) {
-                self.disconnect(host)?;
-            }
-        }
-        log_capture::note(|| format!("  epoch {epoch} has ended"));
-        self.stage.serving = epoch;
-        self.stage.connected = false;
-        self.stage.forsake(ports)
     }
 
     fn pass_time(&mut self) -> Result<(), Violation> {

@@ -4,7 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `scheduler` | the scheduler: selects and executes the next event |
-//! | `cell` | the scheduler of two gateways with one cell of a database server |
+//! | `cell` | the scheduler of two gateways with one cell of a database server, and of two hosts |
 //! | `gateway` | one run of the gateway, from a start to a kill |
 //! | `supervisor`, `agent` | a supervisor, and agents that speak ACP |
 //! | `chat` | a chat service |

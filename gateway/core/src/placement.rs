@@ -82,7 +82,7 @@ fn with_most_room<'a>(
     hosts.filter(|host| host.outage.is_none()).rev().max_by_key(|host| host.room())
 }
 
-/// Returns the host at which a session with shared directories goes on without its host `lost`: a connected one with all labels
+/// Returns the host at which a session with shared directories continues without its host `lost`: a connected one with all labels
 /// of the agent. The gateway's machine is none: it need not have the directories.
 #[must_use]
 pub fn place_elsewhere<'a>(

@@ -252,7 +252,7 @@ impl Hosts {
         names.filter(|name| self.agents_end_in(name) == Some(Duration::ZERO)).collect()
     }
 
-    /// Chooses the host at which a session of this agent goes on without the host `lost`.
+    /// Chooses the host at which a session of this agent continues without the host `lost`.
     pub(crate) fn place_elsewhere(&self, lost: &str, agent: &AgentName) -> Option<Host> {
         let candidates = self.candidates();
         let chosen = placement::place_elsewhere(&candidates, lost, &self.labels_of(agent))?;

@@ -36,7 +36,7 @@ fn set(db: &Db, host: &str, report: HostReport) -> Result<(), StoreError> {
 }
 
 impl Store {
-    /// Begins the reports of a connection to a host: those of earlier ones do not hold any more. Called before a request is sent.
+    /// Begins the reports of a connection to a host: those of earlier ones no longer hold. Called before a request is sent.
     ///
     /// # Errors
     /// As [`Store::write`].

@@ -17,9 +17,9 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags};
 use serde::Serialize;
 use std::fmt::Display;
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::io::{self, BufRead as _, ErrorKind, IsTerminal as _, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Directory of the three files, in that of the configuration.
@@ -35,11 +35,12 @@ const TOKEN_BYTES_MAX: u64 = 4_096;
 
 const EXAMPLES: &str = "\
 Examples:
-  acp-supervisor enrol --gateway gw1.example:7421 --token acp-enrol-… --run-as-user agents
-  acp-supervisor enrol --gateway gw1.example:7421 --token - < FILE
+  acp-supervisor enrol --gateway gw1.example:7421 --run-as-user agents
+  acp-supervisor enrol --gateway gw1.example:7421 < FILE
 
 `acp-gateway hosts enrol NAME` at the gateway prints the token, which decides the name of this host. It is valid once, for ten
-minutes. The private key is made here and does not leave this machine. Certificate, key and CA take the place of earlier
+minutes. It is read from standard input: other users of this machine can see arguments. The private key is made here and does
+not leave this machine. Certificate, key and CA take the place of earlier
 ones together or not at all. Where there is no supervisor.toml, one is written: review it, then start the supervisor.";
 
 #[derive(Debug, Args)]
@@ -48,9 +49,12 @@ pub(super) struct EnrolArgs {
     /// Address and port where `acp-gateway hosts enrol` waits
     #[arg(long, value_name = "HOST:PORT")]
     gateway: String,
-    /// Token that it printed; - reads it from standard input
-    #[arg(long)]
+    /// Token that it printed; - reads a line from standard input
+    #[arg(long, default_value = "-")]
     token: String,
+    /// Replace the certificate of another CA, or of another name
+    #[arg(long)]
+    replace: bool,
     /// Directory of supervisor.toml and tls/ [default: /etc/acp-host for root, else acp-host in $XDG_CONFIG_HOME or ~/.config]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -83,7 +87,6 @@ fn at(path: &Path) -> impl Fn(io::Error) -> CliError + '_ {
 }
 
 pub(super) async fn run(args: &EnrolArgs, out: &mut Output) -> Result<(), CliError> {
-    let token = token(&args.token)?;
     let dir = args
         .dir
         .clone()
@@ -91,9 +94,10 @@ pub(super) async fn run(args: &EnrolArgs, out: &mut Output) -> Result<(), CliErr
         .ok_or_else(|| CliError::usage("name a directory with --dir"))?;
     let dir = std::path::absolute(dir)?;
     let files = HostFiles::open(&dir)?;
+    let token = token(&args.token)?;
     let key = KeyPair::generate().map_err(|error| failed(format!("cannot make a key: {error}")))?;
     let (conn, issued) = request(args, &token, &key).await?;
-    let host = files.install(&issued, &key)?;
+    let host = files.install(&issued, &key, args.replace)?;
     let config = files.configure(args, &issued.cell)?;
     confirm(conn).await;
     let path = |name: &str| dir.join(DIR).join(name);
@@ -117,7 +121,10 @@ fn token(argument: &str) -> Result<EnrolToken, CliError> {
     let mut text = argument.to_owned();
     if argument == "-" {
         text.clear();
-        io::stdin().lock().take(TOKEN_BYTES_MAX).read_to_string(&mut text)?;
+        if io::stdin().is_terminal() {
+            write!(io::stderr(), "Token of `acp-gateway hosts enrol`: ")?;
+        }
+        io::stdin().lock().take(TOKEN_BYTES_MAX).read_line(&mut text)?;
     }
     text.parse().map_err(|error: EnrolTokenError| CliError::usage(error.to_string()))
 }
@@ -182,6 +189,14 @@ impl HostFiles {
     /// Creates and locks the directory, and makes sure that the files can be written.
     fn open(dir: &Path) -> Result<Self, CliError> {
         DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(at(dir))?;
+        let owner = std::fs::metadata(dir).map_err(at(dir))?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            let text = format!(
+                "{} belongs to the user with id {owner}, not to this one: run this as the user of the supervisor",
+                dir.display()
+            );
+            return Err(CliError::usage(text));
+        }
         let lock = File::open(dir).map_err(at(dir))?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)
             .map_err(|error| failed(format!("{}: another enrolment is running ({error})", dir.display())))?;
@@ -219,7 +234,12 @@ impl HostFiles {
     }
 
     /// Checks certificate, key and CA, and puts them in the place of earlier ones in one step. Returns the name of the host.
-    fn install(&self, issued: &IssuedCertificate, key: &KeyPair) -> Result<Identity, CliError> {
+    fn install(
+        &self,
+        issued: &IssuedCertificate,
+        key: &KeyPair,
+        replace: bool,
+    ) -> Result<Identity, CliError> {
         let (new, current) = (self.dir.join(NEW), self.dir.join(DIR));
         let [cert, secret, ca] = [CERT, KEY, CA].map(|name| new.join(name));
         for (path, text, mode) in [
@@ -236,6 +256,9 @@ impl HostFiles {
         if host.holder != Holder::Host {
             return Err(failed(format!("the certificate of the gateway names {host}, which is not a host")));
         }
+        if !replace {
+            self.check_successor(issued, &host)?;
+        }
         File::open(&new).and_then(|dir| dir.sync_all()).map_err(at(&new))?;
         let flags = if current.exists() { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
         rustix::fs::renameat_with(CWD, &new, CWD, &current, flags)
@@ -244,6 +267,22 @@ impl HostFiles {
         // The earlier files, after an exchange.
         self.clear()?;
         Ok(host)
+    }
+
+    /// Refuses another name or another CA than those in place: gateways with the former CA would be refused at once.
+    fn check_successor(&self, issued: &IssuedCertificate, host: &Identity) -> Result<(), CliError> {
+        let [cert, secret, ca] = [CERT, KEY, CA].map(|name| self.dir.join(DIR).join(name));
+        let Ok(former) = ServerTls::load(&cert, &secret, &ca) else { return Ok(()) };
+        let same_ca = std::fs::read_to_string(&ca).is_ok_and(|text| text.trim() == issued.ca.trim());
+        if former.identity() == host.to_string() && same_ca {
+            return Ok(());
+        }
+        let what = if same_ca { "another name" } else { "another CA" };
+        Err(failed(format!(
+            "{} is in place, and the new certificate of {host} has {what}: gateways of the former one would be refused. Nothing here \
+             was changed. To replace it, get a new token and repeat the command with --replace",
+            former.identity()
+        )))
     }
 
     /// Writes a configuration to review, unless there is one. Returns its path.

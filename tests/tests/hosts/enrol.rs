@@ -78,15 +78,15 @@ fn mode(path: &Path) -> u32 {
 fn session_runs_on_a_host_that_was_enrolled_by_token() {
     let world = World::new();
     let cwd = world.dir("work/project").display().to_string();
-    // As people run it: the first line is the command for the new host, the last ones are configuration.
+    // As people run it: the first lines are the command for the new host and the token, the last ones are configuration.
     let mut command = world.command("acp-gateway");
     command
         .args(["hosts", "enrol", "big1", "--listen", "127.0.0.1:0", "--state-dir"])
         .arg(world.path(GATEWAY));
     let mut waiting = RunningCommand::start(&mut command);
     let line = waiting.line(LONG).unwrap();
-    let words: Vec<&str> = line.strip_prefix(WAITING).unwrap().split(' ').collect();
-    let [gateway, "--token", token] = words.as_slice() else { panic!("{line}") };
+    let gateway = line.strip_prefix(WAITING).unwrap_or_else(|| panic!("{line}"));
+    let token = &waiting.line(LONG).unwrap();
     let mut there = enrol(&world, "big1-etc", gateway, token);
     there.args(["--listen", "127.0.0.1:0"]);
     if rustix::process::geteuid().is_root() {
@@ -189,7 +189,11 @@ fn one_host_gets_the_name_that_the_gateway_chose() {
 
     assert_eq!(run(&mut big2.host(&world, "three"), LONG).ok().json()["identity"], "acp://p/host/big2");
     drop(big2.end());
-    drop(other);
+    // Another plane with the same host: nothing is replaced without a word.
+    let output = run(&mut other.host(&world, "three"), LONG);
+    assert!(output.code == Some(1) && message(&output).contains("has another CA"), "{output:?}");
+    assert_eq!(enrolled_as(&world, "three").as_deref(), Some("acp://p/host/big2"));
+    drop(other.end());
 }
 
 /// Token with the fingerprint of one and the secret of another.

@@ -24,7 +24,7 @@ pub struct RemoteConfig {
     /// PEM file with the private key of the CA, with which `acp-gateway hosts enrol` signs. Default: none, `tls/ca.key` in the
     /// state directory.
     pub ca_key: Option<PathBuf>,
-    /// Directories that are the same on all hosts: a session whose working directory lies below one goes on at another host
+    /// Directories that are the same on all hosts: a session whose working directory lies below one continues at another host
     /// when its host is lost. Default: none, sessions wait for their host.
     pub shared_roots: Vec<PathBuf>,
     /// `remote.hosts.NAME.*`. Default: none, agents run on the gateway's machine.

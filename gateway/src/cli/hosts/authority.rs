@@ -58,6 +58,8 @@ pub(super) struct WantedNames {
     pub(super) plane: Option<String>,
     /// Id of the cell.
     pub(super) cell: String,
+    /// True if hosts are configured: a new CA would lock the gateway out there.
+    pub(super) has_hosts: bool,
 }
 
 /// CA that signs the certificates of hosts.
@@ -93,13 +95,52 @@ fn unsigned(error: &rcgen::Error) -> Failure {
     Failure::new(Code::Runtime, format!("cannot sign a certificate: {error}")).origin("client")
 }
 
-/// Opens the directory of a file, creates it with mode 0700 if it is missing, and locks it.
-fn lock_dir(file: &Path) -> Result<File, Failure> {
+/// Opens the directory of a file, and creates it with mode 0700 if it is missing.
+fn open_dir(file: &Path) -> Result<File, Failure> {
     let dir = file.parent().unwrap_or(file);
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(dir).and_then(|()| File::open(dir));
-    let opened = opened.map_err(|error| failed(dir, &error))?;
-    rustix::fs::flock(&opened, FlockOperation::LockExclusive).map_err(|error| failed(dir, &error))?;
-    Ok(opened)
+    opened.map_err(|error| failed(dir, &error))
+}
+
+/// Refuses files that are not four, and a missing CA of configured hosts.
+fn check_paths(files: &AuthorityFiles, has_hosts: bool) -> Result<(), Failure> {
+    let paths = [&files.ca_key, &files.ca, &files.key, &files.cert];
+    if let Some(path) =
+        paths.iter().enumerate().find_map(|(n, path)| paths[..n].contains(path).then_some(path))
+    {
+        return Err(usage(format!(
+            "{}: certificate and key, of CA and cell, are four files",
+            path.display()
+        )));
+    }
+    if has_hosts && !files.ca.exists() {
+        let text = format!(
+            "hosts are configured, but {} is missing: bring the CA back, or check --state-dir and remote.ca; a new CA would \
+             lock this gateway out at its hosts",
+            files.ca.display()
+        );
+        return Err(usage(text));
+    }
+    Ok(())
+}
+
+/// Locks the directory of the CA's key.
+fn lock_dir(file: &Path) -> Result<File, Failure> {
+    let dir = open_dir(file)?;
+    rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let text =
+            "another process has locked the directory: wait until another `hosts enrol` has made its files";
+        failed(file.parent().unwrap_or(file), &text)
+    })?;
+    Ok(dir)
+}
+
+/// Returns the certificates of a PEM text: a private key in the same file is not sent to hosts.
+fn certificates_in(pem: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
+    const END: &str = "-----END CERTIFICATE-----";
+    let blocks = pem.split(BEGIN).skip(1).filter_map(|rest| Some(rest.split_once(END)?.0));
+    blocks.map(|block| format!("{BEGIN}{block}{END}\n")).collect()
 }
 
 /// Writes a file, complete or not at all.
@@ -212,11 +253,10 @@ impl Authority {
         wanted: &WantedNames,
         now_seconds: u64,
     ) -> Result<Self, Failure> {
+        check_paths(&files, wanted.has_hosts)?;
         let _lock = lock_dir(&files.ca_key)?;
         for other in [&files.ca, &files.key, &files.cert] {
-            if other.parent() != files.ca_key.parent() {
-                drop(lock_dir(other)?);
-            }
+            drop(open_dir(other)?);
         }
         let invalid = |error: acp_shared::tls::TlsError| usage(format!("remote.{error}"));
         let own = files.cert.exists().then(|| identity_in(&files.cert)).transpose().map_err(invalid)?;
@@ -255,7 +295,7 @@ impl Authority {
             && ClientTls::load(&files.cert, &files.key, &files.ca)
                 .and_then(|tls| tls.check(now_seconds))
                 .is_ok_and(|end| end > now_seconds.saturating_add(RENEW_SECONDS));
-        let all = Self { issuer, files, ca, cell, made };
+        let all = Self { issuer, files, ca: certificates_in(&ca), cell, made };
         // Also for a certificate that is kept: the CA may be another one than that of the key.
         let fresh = all.signed(&own_key, &all.cell, now_seconds)?;
         if is_kept {

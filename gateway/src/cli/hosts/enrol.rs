@@ -33,8 +33,8 @@ Examples:
 
 Run it as the user of the gateway, which need not run. It makes the CA of this plane and the certificate of this gateway
 if they are missing, listens until the host came, and prints what to add to the configuration. The token is valid once, for
-ten minutes, and only while this command waits: Ctrl-C ends it. On the new host:
-  acp-supervisor enrol --gateway ADDRESS:7421 --token TOKEN
+ten minutes, and only while this command waits: Ctrl-C ends it. On the new host, which asks for the token:
+  acp-supervisor enrol --gateway ADDRESS:7421
 
 Certificates are valid for 90 days: run both commands again to renew one. Who has the key of the CA
 (remote.ca_key, tls/ca.key in the state directory) can pose as any gateway and host of the plane.";
@@ -101,7 +101,9 @@ pub(super) async fn run(global: &GlobalArgs, args: &EnrolArgs, out: &mut Out) ->
     let files = AuthorityFiles::new(&config.remote, &state_dir);
     let cell = args.cell.clone().unwrap_or_else(|| config.acp.control_plane.postgres.cell.clone());
     let now_seconds = now_ms() / 1_000;
-    let authority = Authority::open(files, &WantedNames { plane: args.plane.clone(), cell }, now_seconds)?;
+    let has_hosts = !config.remote.hosts.is_empty();
+    let wanted = WantedNames { plane: args.plane.clone(), cell, has_hosts };
+    let authority = Authority::open(files, &wanted, now_seconds)?;
     let listener = TlsListener::bind(args.listen).await;
     let listener = listener.map_err(|error| usage(format!("--listen {}: {error}", args.listen)))?;
     let at = listener.address().map_err(|error| inside("cannot read the address", &error))?;
@@ -116,6 +118,7 @@ pub(super) async fn run(global: &GlobalArgs, args: &EnrolArgs, out: &mut Out) ->
     };
     drop(token);
     announce(&output, &args.name, out)?;
+    let again = global.advise(&format!("hosts enrol {}", args.name), args.config.config.as_deref());
     let mut notes = 0;
     let note = |address: SocketAddr, text: String| {
         notes += 1;
@@ -130,12 +133,12 @@ pub(super) async fn run(global: &GlobalArgs, args: &EnrolArgs, out: &mut Out) ->
                 true => "the command was stopped after the certificate was issued; look at the host",
                 false => "the command was stopped; no certificate was issued",
             };
-            return Err(ended(why, &args.name).into());
+            return Err(ended(why, &again).into());
         }
     };
     match end {
         EnrolmentEnd::Expired => {
-            Err(ended("the token has expired; no certificate was issued", &args.name).into())
+            Err(ended("the token has expired; no certificate was issued", &again).into())
         }
         EnrolmentEnd::Issued { address, is_installed } => {
             let done = EnrolledOutput {
@@ -150,23 +153,22 @@ pub(super) async fn run(global: &GlobalArgs, args: &EnrolArgs, out: &mut Out) ->
     }
 }
 
-/// Prints the command for the new host, and what was made.
+/// Prints the command for the new host, the token, and what was made. Arguments of a command are visible to all users of a
+/// machine, so the token is none.
 fn announce(output: &TokenOutput, name: &str, out: &mut Out) -> CliResult {
     for path in &output.made {
         out.note(&format!("Made {}.", path.display()))?;
     }
     out.note(&format!(
-        "Run this on {} within {}. Ctrl-C ends the token.",
+        "Run this on {} within {}, and paste the token there. Ctrl-C ends it.",
         name,
         format_duration(output.valid_for_s * 1_000)
     ))?;
-    out.show(output, |output| {
-        format!("acp-supervisor enrol --gateway {} --token {}", output.gateway, output.token)
-    })
+    out.show(output, |output| format!("acp-supervisor enrol --gateway {}\n{}", output.gateway, output.token))
 }
 
-fn ended(why: &str, name: &str) -> Failure {
-    let text = format!("{why}. `acp-gateway hosts enrol {name}` prints a new token");
+fn ended(why: &str, again: &str) -> Failure {
+    let text = format!("{why}. `{again}` prints a new token");
     Failure::new(Code::Runtime, text).origin("client")
 }
 

@@ -113,23 +113,24 @@ impl Enrolment {
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &request.public_key)
             .verify(&proof_text(&self.fingerprint), &request.proof)
             .map_err(|_| "the request is not signed with its key; upgrade acp-supervisor".to_owned())?;
-        if self.is_used.swap(true, Ordering::AcqRel) {
-            return Err(
-                "the token has been used; if not by you, remove the other host's certificate, and run \
-                        `acp-gateway hosts enrol` again"
-                    .to_owned(),
-            );
-        }
         let signed = self.authority.sign_host(&request.public_key, &self.host, self.now_seconds);
+        let certificate = signed.map_err(|failure| format!("cannot sign: {}", failure.message))?;
+        if self.is_used.swap(true, Ordering::AcqRel) {
+            return Err(format!(
+                "the token has been used; if not by you, somebody else can pose as {} until the certificate ends: enrol this \
+                 host under another name, and remove that one from remote.hosts",
+                self.host
+            ));
+        }
         Ok(IssuedCertificate {
-            certificate: signed.map_err(|failure| failure.message)?,
+            certificate,
             ca: self.authority.ca.clone(),
             cell: self.authority.cell.to_string(),
         })
     }
 
-    /// Serves one connection. Returns whether the host that got the certificate has confirmed it; `None` for others.
-    async fn serve_one(self: Arc<Self>, stream: AcceptedStream) -> Result<Option<bool>, ConnError> {
+    /// Serves one connection. Returns whether the host that got the certificate has confirmed it, or the refusal of others.
+    async fn serve_one(self: Arc<Self>, stream: AcceptedStream) -> Result<Result<bool, String>, ConnError> {
         let exchange = async {
             let mut conn: Conn<HostMessage, GatewayMessage> =
                 stream.handshake_anonymous(Arc::clone(&self.server)).await?;
@@ -141,7 +142,8 @@ impl Enrolment {
         };
         let exchanged = tokio::time::timeout(EXCHANGE_MAX, exchange).await;
         let (answer, mut conn) = exchanged.map_err(|_| ConnError::Timeout(EXCHANGE_MAX))??;
-        let is_issued = answer.is_ok();
+        let refusal = answer.as_ref().err().cloned();
+        let is_issued = refusal.is_none();
         let message = answer.map_or_else(GatewayMessage::Refused, GatewayMessage::Issued);
         let installed = async {
             conn.sender.send(&message).await.ok()?;
@@ -154,7 +156,7 @@ impl Enrolment {
         };
         let limit = if is_issued { INSTALL_MAX } else { REFUSED_MAX };
         let confirmed = tokio::time::timeout(limit, installed).await.ok().flatten();
-        Ok(is_issued.then_some(confirmed.is_some()))
+        Ok(refusal.map_or_else(|| Ok(confirmed.is_some()), Err))
     }
 
     /// Serves connections until the certificate is issued or the token has expired. `note` gets refused connections.
@@ -174,10 +176,10 @@ impl Enrolment {
                     served.spawn(async move { (address, enrolment.serve_one(stream).await) });
                 }
                 Some(Ok((address, outcome))) = served.join_next() => match outcome {
-                    Ok(Some(is_installed)) => {
+                    Ok(Ok(is_installed)) => {
                         return EnrolmentEnd::Issued { address: address.ip(), is_installed };
                     }
-                    Ok(None) => note(address, "refused: wrong, used or expired token".to_owned()),
+                    Ok(Err(why)) => note(address, why),
                     Err(error) => note(address, with_causes(&error)),
                 },
                 _ = check.tick() => {

@@ -51,7 +51,7 @@ impl Manager {
 
     /// Moves a session with shared directories to another host when its host is away and all agents there have ended by its
     /// promise. Its task then treats the agent as lost, as after a move by a person. Returns the new host; `None` if the session is
-    /// not on that host any more, or the host is back.
+    /// no longer on that host, or the host is back.
     ///
     /// # Errors
     /// `ACP_BACKEND_UNAVAILABLE` if no other host is connected; as [`Manager::set`].

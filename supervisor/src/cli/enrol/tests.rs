@@ -7,6 +7,7 @@ fn args() -> EnrolArgs {
     EnrolArgs {
         gateway: "gw:7421".to_owned(),
         token: String::new(),
+        replace: false,
         dir: None,
         listen: "127.0.0.1:7420".parse().unwrap(),
         run_as_user: Some("agents".to_owned()),
@@ -43,7 +44,7 @@ fn files_take_the_place_of_earlier_ones_together() {
     {
         let files = HostFiles::open(dir.path()).unwrap();
         assert!(HostFiles::open(dir.path()).is_err(), "one enrolment at a time");
-        assert_eq!(files.install(issued, key).unwrap().to_string(), want);
+        assert_eq!(files.install(issued, key, true).unwrap().to_string(), want);
         drop(files);
         assert_eq!(names(dir.path()), ["tls"]);
         assert_eq!(names(&dir.path().join("tls")), ["ca.crt", "host.crt", "host.key"]);
@@ -61,7 +62,7 @@ fn files_take_the_place_of_earlier_ones_together() {
 fn unusable_certificates_leave_the_working_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (good, good_key) = issued("acp://p/host/big1");
-    let _ = HostFiles::open(dir.path()).unwrap().install(&good, &good_key).unwrap();
+    let _ = HostFiles::open(dir.path()).unwrap().install(&good, &good_key, false).unwrap();
     let before = std::fs::read(dir.path().join("tls/host.crt")).unwrap();
 
     let (strange, strange_key) = issued("acp://p/host/big1");
@@ -73,11 +74,29 @@ fn unusable_certificates_leave_the_working_ones() {
         (&cell, &cell_key, "which is not a host"),
         (&IssuedCertificate { certificate: String::new(), ..good.clone() }, &good_key, "has no certificate"),
     ] {
-        let error = HostFiles::open(dir.path()).unwrap().install(issued, key).unwrap_err();
+        let error = HostFiles::open(dir.path()).unwrap().install(issued, key, true).unwrap_err();
         assert!(error.message().contains(want), "{want}: {}", error.message());
         assert_eq!(names(dir.path()), ["tls"]);
         assert_eq!(std::fs::read(dir.path().join("tls/host.crt")).unwrap(), before);
     }
+}
+
+#[test]
+fn certificates_of_another_ca_or_name_need_a_word() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, key) = issued("acp://p/host/big1");
+    let install = |issued, key, replace| HostFiles::open(dir.path()).unwrap().install(issued, key, replace);
+    // The second one is a renewal.
+    for _ in 0..2 {
+        let _ = install(&first, &key, false).unwrap();
+    }
+    let before = std::fs::read(dir.path().join("tls/ca.crt")).unwrap();
+    let (other, other_key) = issued("acp://p/host/big1");
+    let error = install(&other, &other_key, false).unwrap_err();
+    assert!(error.message().contains("has another CA"), "{}", error.message());
+    assert_eq!(std::fs::read(dir.path().join("tls/ca.crt")).unwrap(), before);
+    let _ = install(&other, &other_key, true).unwrap();
+    assert_ne!(std::fs::read(dir.path().join("tls/ca.crt")).unwrap(), before);
 }
 
 #[test]

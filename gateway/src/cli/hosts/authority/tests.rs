@@ -10,7 +10,7 @@ fn files(dir: &Path) -> AuthorityFiles {
 }
 
 fn wanted(plane: Option<&str>) -> WantedNames {
-    WantedNames { plane: plane.map(str::to_owned), cell: "main".to_owned() }
+    WantedNames { plane: plane.map(str::to_owned), cell: "main".to_owned(), has_hosts: false }
 }
 
 fn open(dir: &Path, plane: Option<&str>, now: u64) -> Result<Authority, String> {
@@ -99,6 +99,32 @@ fn files_that_do_not_belong_together_are_refused() {
     }
     set_mode(&paths.ca_key, 0o644);
     assert!(open(dir.path(), None, NOW).err().unwrap().contains("chmod 0600"));
+}
+
+/// A new CA would lock the gateway out at its hosts, as with a mistaken state directory.
+#[test]
+fn ca_of_configured_hosts_is_not_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let wanted = WantedNames { has_hosts: true, ..wanted(None) };
+    let open = || Authority::open(files(dir.path()), &wanted, NOW).map_err(|failure| failure.message);
+    assert!(open().err().unwrap().contains("hosts are configured, but"));
+    assert!(std::fs::read_dir(dir.path()).unwrap().next().is_none(), "nothing was made");
+    drop(self::open(dir.path(), None, NOW).unwrap());
+    assert!(open().is_ok());
+}
+
+#[test]
+fn only_certificates_of_the_ca_are_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = files(dir.path());
+    let ca = open(dir.path(), None, NOW).unwrap().ca;
+    assert_eq!(std::fs::read_to_string(&paths.ca).unwrap().trim(), ca.trim());
+    let key = std::fs::read_to_string(&paths.ca_key).unwrap();
+    std::fs::write(&paths.ca, format!("{key}{ca}a remark\n{key}{ca}")).unwrap();
+    assert_eq!(open(dir.path(), None, NOW).unwrap().ca, format!("{ca}{ca}"));
+    let combined = AuthorityFiles { ca: paths.ca_key.clone(), ..paths };
+    let error = Authority::open(combined, &wanted(None), NOW).err().unwrap().message;
+    assert!(error.contains("are four files"), "{error}");
 }
 
 #[test]
