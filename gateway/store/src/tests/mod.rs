@@ -5,6 +5,7 @@ mod completions;
 pub(crate) mod fixtures;
 mod groups;
 mod guards;
+mod host_reports;
 mod interleaved;
 mod names;
 mod openclaw;
