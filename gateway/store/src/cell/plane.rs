@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for an answer, a new connection included.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Time between two turns of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a turn is
-/// valid after the question.
+/// valid.
 const TURN_MS: u64 = 6_000;
 /// Bounds of the time until Discord resets the number of sessions.
 const RESET_MS: (u64, u64) = (10_000, 86_400_000);
@@ -47,6 +47,8 @@ pub struct TurnRequest {
 pub enum TurnAnswer {
     /// The session may be identified now.
     Taken {
+        /// Time on this machine directly before the turn was set, on which the validity of the turn depends.
+        at: Instant,
         /// Number of sessions that may be identified after this one.
         remaining: u64,
     },
@@ -134,18 +136,19 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
         return Ok(TurnAnswer::Later { wait_ms: wait_ms.min(TURN_MS) });
     }
     db.run(
-        "INSERT INTO plane.discord_turns (application, bucket, next) \
-         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
-         ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next",
-        params![application, bucket, TURN_MS],
-    )?;
-    db.run(
         "INSERT INTO plane.discord_limits (application, remaining, resets) \
          VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
          ON CONFLICT (application) DO UPDATE SET remaining = excluded.remaining, resets = excluded.resets",
         params![application, remaining, left_ms],
     )?;
-    Ok(TurnAnswer::Taken { remaining })
+    let at = Instant::now();
+    db.run(
+        "INSERT INTO plane.discord_turns (application, bucket, next) \
+         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
+         ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next",
+        params![application, bucket, TURN_MS],
+    )?;
+    Ok(TurnAnswer::Taken { at, remaining })
 }
 
 /// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.
