@@ -144,8 +144,9 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, ShardSet, SessionLimits), FatalGatewayError> {
+    let configured = settings.shards.as_ref().map(|set| u32::try_from(set.numbers.len()).unwrap_or(u32::MAX));
     // With turns, each session is counted when it is identified.
-    let sessions = settings.turns.as_ref().map(|_| 1);
+    let sessions = settings.turns.as_ref().map_or(configured, |_| Some(1));
     let mut backoff = CONNECT_BACKOFF;
     loop {
         let (why, after) = match gateway_info::gateway(client, settings, sessions).await {
