@@ -120,6 +120,24 @@ fn sessions_of_the_day_are_counted_over_all_cells() {
     assert_eq!(remaining(&a.ask(&of(0, 5, 100))), Some(99), "a lower report counts");
 }
 
+/// Rows of a server whose clock ran ahead delay one turn, and do not count the sessions of the day.
+#[test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+fn rows_of_a_clock_that_ran_ahead_delay_one_turn() {
+    let Some(server) = Postgres::start() else { return };
+    let address = server.create_database("ahead");
+    let cell = Cell::open(&address, "a");
+    let question = TurnRequest { remaining: 5, ..request(range(0, 1, 1)) };
+    assert_eq!(remaining(&cell.ask(&question)), Some(4));
+    let ahead = "UPDATE plane.discord_turns SET next = now() + interval '1 hour'; \
+        UPDATE plane.discord_limits SET remaining = 0, resets = now() + interval '25 hours'";
+    server.query(&address, ahead).unwrap();
+    assert_eq!(cell.ask(&question), TurnAnswer::Later { wait_ms: 6_000 });
+    let TurnAnswer::Later { wait_ms } = cell.ask(&question) else { panic!("not later") };
+    std::thread::sleep(Duration::from_millis(wait_ms));
+    assert_eq!(remaining(&cell.ask(&question)), Some(4));
+}
+
 /// Two cells that are served never have a shard in common. What a cell had is free when it ends, and what it left by another
 /// range at once, so that the number of shards can be changed cell by cell.
 #[test]
