@@ -70,7 +70,7 @@ pub(super) fn client(base: &BaseUrl) -> Result<reqwest::Client, BaseUrlError> {
 }
 
 /// Requests the gateway address, and checks that `sessions` more sessions may be identified; `None` for one
-/// per shard.
+/// per recommended shard.
 pub(super) async fn gateway(
     client: &reqwest::Client,
     settings: &SessionSettings,

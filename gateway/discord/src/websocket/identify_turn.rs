@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time after which a turn that was taken is void: it was answered late, or this process stood still.
+/// Time after which a turn that was set is void: it was answered late, or this process stood still.
 pub const TURN_VALID: Duration = Duration::from_secs(1);
 /// Maximum time that a connection without a session waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -34,8 +34,8 @@ impl SessionLimits {
 /// Result of asking for a turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IdentifyTurn {
-    /// The session may be identified within [`TURN_VALID`] from the question on.
-    Taken,
+    /// The session may be identified within [`TURN_VALID`] from this time on, which is not later than that of the turn.
+    Taken(Instant),
     /// Not yet.
     Later {
         /// Reason, for people.
@@ -65,10 +65,9 @@ pub(super) async fn wait_for_turn(
 ) -> Result<(), (String, Duration)> {
     let end = Instant::now() + PATIENCE;
     loop {
-        let asked = Instant::now();
         match turns.take(shard, limits).await {
-            IdentifyTurn::Taken if asked.elapsed() < TURN_VALID => return Ok(()),
-            IdentifyTurn::Taken => {
+            IdentifyTurn::Taken(at) if at.elapsed() < TURN_VALID => return Ok(()),
+            IdentifyTurn::Taken(_) => {
                 tracing::warn!(shard, "turn to identify was answered too late; asking again")
             }
             IdentifyTurn::Later { why, after } if Instant::now() + after > end => return Err((why, after)),
@@ -85,16 +84,27 @@ mod tests {
     use parking_lot::Mutex;
     use std::collections::VecDeque;
 
-    /// Turns with these answers, each after a time.
+    /// Milliseconds before and after a turn is set, or the seconds until the next question.
+    type Answer = Result<(u64, u64), u64>;
+
     #[derive(Debug)]
-    struct Answers(Arc<Mutex<VecDeque<(Duration, IdentifyTurn)>>>);
+    struct Answers(Arc<Mutex<VecDeque<Answer>>>);
 
     impl IdentifyTurns for Answers {
         fn take(&self, _: u32, _: SessionLimits) -> TurnFuture {
-            let (delay, turn) = self.0.lock().pop_front().expect("no further question");
+            let answer = self.0.lock().pop_front().expect("no further question");
             Box::pin(async move {
-                tokio::time::sleep(delay).await;
-                turn
+                let (before, after) = match answer {
+                    Ok(taken) => taken,
+                    Err(seconds) => {
+                        let after = Duration::from_secs(seconds);
+                        return IdentifyTurn::Later { why: format!("{seconds}"), after };
+                    }
+                };
+                tokio::time::sleep(Duration::from_millis(before)).await;
+                let at = Instant::now();
+                tokio::time::sleep(Duration::from_millis(after)).await;
+                IdentifyTurn::Taken(at)
             })
         }
     }
@@ -102,23 +112,15 @@ mod tests {
     const LIMITS: SessionLimits =
         SessionLimits { remaining: 1, reset_after: Duration::ZERO, max_concurrency: 4 };
 
-    fn later(seconds: u64) -> (Duration, IdentifyTurn) {
-        let after = Duration::from_secs(seconds);
-        (Duration::ZERO, IdentifyTurn::Later { why: format!("{seconds}"), after })
-    }
-
-    fn taken(delay_ms: u64) -> (Duration, IdentifyTurn) {
-        (Duration::from_millis(delay_ms), IdentifyTurn::Taken)
-    }
-
     #[tokio::test(start_paused = true)]
     async fn late_turn_is_void_and_long_wait_is_given_up() {
         for (answers, want, seconds) in [
-            (vec![taken(0)], Ok(()), 0),
-            (vec![later(3), later(6), taken(900)], Ok(()), 9),
-            (vec![taken(1_500), taken(5_000), later(4), taken(0)], Ok(()), 10),
-            (vec![later(6), later(6), later(6)], Err("6".to_owned()), 12),
-            (vec![later(3_600)], Err("3600".to_owned()), 0),
+            (vec![Ok((0, 0))], Ok(()), 0),
+            (vec![Err(3), Err(6), Ok((0, 900))], Ok(()), 9),
+            (vec![Ok((3_000, 900))], Ok(()), 3),
+            (vec![Ok((0, 1_500)), Ok((0, 5_000)), Err(4), Ok((0, 0))], Ok(()), 10),
+            (vec![Err(6), Err(6), Err(6)], Err("6".to_owned()), 12),
+            (vec![Err(3_600)], Err("3600".to_owned()), 0),
         ] {
             let queue = Arc::new(Mutex::new(VecDeque::from(answers)));
             let begun = Instant::now();

@@ -2,7 +2,7 @@
 //!
 //! The protocol is decided in [`crate::core::shard`] and performed by `shard` over a `connection`: HELLO,
 //! then RESUME or IDENTIFY, heartbeats, and a reconnect after each end. Every connection has
-//! [`READY_TIMEOUT`] to READY or RESUMED; otherwise it is ended, and a new session is identified. `ask`
+//! [`READY_TIMEOUT`] to READY or RESUMED, after a turn once more; otherwise it is ended, and a new session is identified. `ask`
 //! requests the gateway address, and [`BaseUrl::check_gateway_url`] checks it, also for RESUME. The event
 //! consumer cannot delay a heartbeat: the queue (`pipe`) is bounded and drops.
 //!
@@ -144,8 +144,9 @@ async fn ask_first(
     settings: &SessionSettings,
     intake: &EventIntake,
 ) -> Result<(String, ShardSet, SessionLimits), FatalGatewayError> {
+    let configured = settings.shards.as_ref().map(|set| u32::try_from(set.numbers.len()).unwrap_or(u32::MAX));
     // With turns, each session is counted when it is identified.
-    let sessions = settings.turns.as_ref().map(|_| 1);
+    let sessions = settings.turns.as_ref().map_or(configured, |_| Some(1));
     let mut backoff = CONNECT_BACKOFF;
     loop {
         let (why, after) = match gateway_info::gateway(client, settings, sessions).await {

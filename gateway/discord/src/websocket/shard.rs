@@ -177,6 +177,7 @@ impl Driver {
                 Input::Received(Received::End(end)) => return self.end_connection(end),
                 Input::Turn(Ok(())) => {
                     turn = None;
+                    self.shard.restart_ready_time(now);
                     if let Err(end) =
                         self.send(&mut connection, &OutgoingPayload::Identify, &mut permit).await
                     {

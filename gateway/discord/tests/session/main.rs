@@ -8,7 +8,8 @@ mod script;
 mod turns;
 
 use acp_discord::core::event::{Event, GapCause};
-use bot::{STEP_TIMEOUT, bot, eventually};
+use acp_discord::websocket::ShardSet;
+use bot::{STEP_TIMEOUT, bot, bot_with, eventually};
 use script::{Answer, Conn, Server};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -65,17 +66,21 @@ async fn rejected_token_and_spent_identify_budget_prevent_connecting() {
     let mut bot1 = bot(&server, 10);
     let Event::Failed(failure) = bot1.next().await else { panic!("not refused") };
     assert!(failure.to_string().contains("Reset Token"), "{failure}");
-    let none_left = |address: &str| {
-        let mut answer = script::gateway_answer(&format!("ws://{address}"));
-        answer.body["session_start_limit"]["remaining"] = json!(0);
-        answer
-    };
-    let other = Server::answering(none_left, |_, conn: Conn| conn.hold_open()).await;
-    let mut bot2 = bot(&other, 10);
-    let Event::Disconnected { why } = bot2.next().await else { panic!("no Disconnected event") };
-    assert!(why.contains("no more new sessions of this bot for 2 minutes"), "{why}");
-    bot2.end().await.expect("stopped while it waits");
-    assert_eq!((server.connections(), other.connections()), (0, 0));
+    assert_eq!(server.connections(), 0);
+    // One shard is recommended.
+    for (left, shards) in [(0, None), (3, Some(ShardSet { numbers: 0..4, count: 4 }))] {
+        let few_left = |address: &str| {
+            let mut answer = script::gateway_answer(&format!("ws://{address}"));
+            answer.body["session_start_limit"]["remaining"] = json!(left);
+            answer
+        };
+        let other = Server::answering(few_left, |_, conn: Conn| conn.hold_open()).await;
+        let mut bot2 = bot_with(&other, 10, shards, None);
+        let Event::Disconnected { why } = bot2.next().await else { panic!("no Disconnected event") };
+        assert!(why.contains("no more new sessions of this bot for 2 minutes"), "{why}");
+        bot2.end().await.expect("stopped while it waits");
+        assert_eq!(other.connections(), 0);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

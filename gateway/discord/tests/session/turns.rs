@@ -9,11 +9,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
-/// Turns with these answers, and the questions.
+/// Turns with these answers, and the questions. `None` is a turn that is taken.
 #[derive(Debug, Default)]
 struct Turns {
-    answers: Mutex<VecDeque<IdentifyTurn>>,
+    answers: Mutex<VecDeque<Option<IdentifyTurn>>>,
     asked: Mutex<Vec<(u32, SessionLimits)>>,
 }
 
@@ -21,12 +22,13 @@ impl IdentifyTurns for Turns {
     fn take(&self, shard: u32, limits: SessionLimits) -> TurnFuture {
         self.asked.lock().expect("lock").push((shard, limits));
         let answer = self.answers.lock().expect("lock").pop_front();
-        let later = || IdentifyTurn::Later { why: "no turn".to_owned(), after: Duration::from_secs(3_600) };
-        Box::pin(std::future::ready(answer.unwrap_or_else(later)))
+        let later = IdentifyTurn::Later { why: "no turn".to_owned(), after: Duration::from_secs(3_600) };
+        let turn = answer.unwrap_or(Some(later)).unwrap_or_else(|| IdentifyTurn::Taken(Instant::now()));
+        Box::pin(std::future::ready(turn))
     }
 }
 
-fn turns(answers: impl IntoIterator<Item = IdentifyTurn>) -> Arc<Turns> {
+fn turns(answers: impl IntoIterator<Item = Option<IdentifyTurn>>) -> Arc<Turns> {
     Arc::new(Turns { answers: Mutex::new(answers.into_iter().collect()), asked: Mutex::default() })
 }
 
@@ -61,7 +63,7 @@ async fn turn_is_taken_between_hello_and_identify() {
     })
     .await;
     let after = Duration::from_millis(700);
-    let turns = turns([IdentifyTurn::Later { why: "others".to_owned(), after }, IdentifyTurn::Taken]);
+    let turns = turns([Some(IdentifyTurn::Later { why: "others".to_owned(), after }), None]);
     let mut bot = bot_with(&server, 10, one_shard(), Some(Arc::clone(&turns) as Arc<dyn IdentifyTurns>));
     bot.ready().await;
     let (beats, identify) = identified.recv().await.expect("a payload");

@@ -5,11 +5,12 @@
 //! a bounded number of servers. A single task does all of this: it runs after every possible change and
 //! retries refused requests a few times.
 //!
-//! A gateway with a part of the shards registers in its own servers only. The global registration belongs to the application:
+//! A gateway with a part of the shards registers and removes in its own servers only. The global registration belongs to the application:
 //! each gateway that is to have it puts the same list, and none of them removes it.
 
 use super::Inner;
 use crate::channel::discord::command_definitions::specs;
+use acp_core::shards::ShardRange;
 use acp_discord::core::commands::registration;
 use acp_discord::core::errors::{RejectionKind, ResourceKind};
 use acp_discord::core::ids::Snowflake;
@@ -59,24 +60,30 @@ enum RegistrationStep {
     TakeAway(CommandScope),
 }
 
+/// True if the registration in a place may be another gateway's, for a gateway with these shards.
+fn may_be_others(place: CommandScope, shards: Option<ShardRange>) -> bool {
+    shards.is_some_and(|shards| match place {
+        None => !shards.is_whole(),
+        Some(guild) => shards.refusal(Some(guild.0)).is_some(),
+    })
+}
+
 impl RegistrationState {
     /// Returns the steps after which commands are registered in `wanted` and nowhere else, for a bot that is
-    /// a member of the servers `joined`. Missing registrations come before removals. With `keeps_global`, a global registration may
-    /// be another gateway's.
+    /// a member of the servers `joined`. Missing registrations come before removals. What may be another gateway's is not removed.
     fn steps(
         &self,
         wanted: &BTreeSet<CommandScope>,
         joined: &BTreeSet<Snowflake>,
-        keeps_global: bool,
+        shards: Option<ShardRange>,
     ) -> Vec<RegistrationStep> {
-        let before = joined.iter().copied().map(Some).take(CLEANED_UP_MAX);
+        let is_own = |place: &CommandScope| !may_be_others(*place, shards);
+        let before = joined.iter().copied().map(Some).filter(is_own).take(CLEANED_UP_MAX);
         let known = self.there.iter().chain(&self.stood).copied();
         let may_stand: BTreeSet<CommandScope> = known.chain([None]).chain(before).collect();
         let missing = wanted.difference(&self.there).copied().map(RegistrationStep::Put);
-        let is_extra = |place: &CommandScope| {
-            let is_others = keeps_global && place.is_none();
-            !is_others && !wanted.contains(place) && !self.none.contains(place)
-        };
+        let is_extra =
+            |place: &CommandScope| is_own(place) && !wanted.contains(place) && !self.none.contains(place);
         let extra = may_stand.into_iter().filter(is_extra);
         missing.chain(extra.map(RegistrationStep::TakeAway)).collect()
     }
@@ -194,18 +201,21 @@ async fn apply_steps(inner: &Inner, commands: &[Value]) -> bool {
             true => [None].into(),
             false => served.copied().map(Some).collect(),
         };
-        let keeps_global = access.shards.is_some_and(|shards| !shards.is_whole());
         let mut facts = inner.registration.facts.lock();
         if facts.application != Some(application) {
             *facts = RegistrationState { application: Some(application), ..RegistrationState::default() };
         }
         facts.problems.clear();
-        facts.steps(&wanted, &inner.cache.guilds(), keeps_global)
+        facts.steps(&wanted, &inner.cache.guilds(), access.shards)
     };
     let mut is_left = false;
     for step in steps {
         let (place, list) = match step {
             RegistrationStep::Put(place) => (place, commands),
+            // The shards may have changed since.
+            RegistrationStep::TakeAway(place) if may_be_others(place, inner.settings().access.shards) => {
+                continue;
+            }
             RegistrationStep::TakeAway(place) => (place, &[][..]),
         };
         let done = inner.rest.put_commands(application, place, list).await;
@@ -231,7 +241,7 @@ mod tests {
         let [one, two, three] = [1, 2, 3].map(|id| Some(Snowflake(id)));
         let joined = set([Snowflake(1), Snowflake(3)]);
         let mut facts = RegistrationState::default();
-        let first = facts.steps(&set([one, two]), &joined, false);
+        let first = facts.steps(&set([one, two]), &joined, None);
         let want = [
             RegistrationStep::Put(one),
             RegistrationStep::Put(two),
@@ -241,15 +251,39 @@ mod tests {
         assert_eq!(first, want, "also registrations of an earlier process");
         let retried: Vec<bool> = first.into_iter().map(|step| facts.record_result(step, Ok(()))).collect();
         assert_eq!(retried, [false; 4]);
-        assert_eq!(facts.steps(&set([one, two]), &joined, false), []);
+        assert_eq!(facts.steps(&set([one, two]), &joined, None), []);
         // A changed list removes the omitted servers, including one that the bot has left.
         assert_eq!(
-            facts.steps(&set([three]), &joined, false),
+            facts.steps(&set([three]), &joined, None),
             [RegistrationStep::Put(three), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
         );
         assert_eq!(
-            facts.steps(&set([None]), &joined, false),
+            facts.steps(&set([None]), &joined, None),
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(one), RegistrationStep::TakeAway(two)]
+        );
+    }
+
+    /// Some of the shards, with the guilds of the tests.
+    const PART: Option<ShardRange> = Some(ShardRange { from: 0, to: 1, of: 2 });
+
+    /// Servers that belong to another gateway since the range was changed are left to it.
+    #[test]
+    fn commands_in_servers_of_other_shards_are_kept() {
+        let [own, former] = [2 << 22, 1 << 22].map(Snowflake);
+        let joined = set([own, former]);
+        let whole = PART.map(|range| ShardRange { to: 2, ..range });
+        let mut facts =
+            RegistrationState { there: set([Some(own), Some(former)]), ..RegistrationState::default() };
+        assert_eq!(facts.steps(&set([]), &joined, PART), [RegistrationStep::TakeAway(Some(own))]);
+        facts.stood = std::mem::take(&mut facts.there);
+        assert_eq!(facts.steps(&set([Some(own)]), &joined, PART), [RegistrationStep::Put(Some(own))]);
+        assert_eq!(facts.steps(&set([]), &joined, whole).len(), 3, "everywhere");
+        let others = (0..1_000).map(|id| Snowflake((2 * id + 1) << 22));
+        let many = others.chain([Snowflake(u64::MAX << 23)]).collect();
+        assert_eq!(
+            RegistrationState::default().steps(&set([]), &many, PART).len(),
+            1,
+            "own servers count only"
         );
     }
 
@@ -259,15 +293,15 @@ mod tests {
         let [one, three] = [1, 3].map(|id| Some(Snowflake(id)));
         let mut facts = RegistrationState::default();
         let joined = set([Snowflake(1), Snowflake(3)]);
-        let first = facts.steps(&set([one]), &joined, true);
+        let first = facts.steps(&set([one]), &joined, PART);
         assert_eq!(first, [RegistrationStep::Put(one), RegistrationStep::TakeAway(three)]);
         for step in first {
             facts.record_result(step, Ok(()));
         }
-        let list_removed = facts.steps(&set([None]), &joined, true);
+        let list_removed = facts.steps(&set([None]), &joined, PART);
         assert_eq!(list_removed, [RegistrationStep::Put(None), RegistrationStep::TakeAway(one)]);
         facts.record_result(RegistrationStep::Put(None), Ok(()));
-        assert_eq!(facts.steps(&set([]), &joined, true), [RegistrationStep::TakeAway(one)]);
+        assert_eq!(facts.steps(&set([]), &joined, PART), [RegistrationStep::TakeAway(one)]);
     }
 
     #[test]
@@ -299,13 +333,13 @@ mod tests {
         assert!(registered.problems().is_some_and(|text| text.contains("in server 1: lost")));
         registered.reset();
         assert_eq!(registered.problems(), None);
-        let steps = registered.facts.lock().steps(&set([None]), &set([]), false);
+        let steps = registered.facts.lock().steps(&set([None]), &set([]), None);
         assert_eq!(
             steps,
             [RegistrationStep::Put(None), RegistrationStep::TakeAway(guild)],
             "earlier registrations are remembered"
         );
         let many = set((0..1_000).map(Snowflake));
-        assert_eq!(RegistrationState::default().steps(&set([None]), &many, false).len(), 1 + CLEANED_UP_MAX);
+        assert_eq!(RegistrationState::default().steps(&set([None]), &many, None).len(), 1 + CLEANED_UP_MAX);
     }
 }

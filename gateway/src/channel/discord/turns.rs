@@ -65,9 +65,9 @@ impl TurnClient {
 
 fn turn(shard: u32, own: ShardRange, answer: TurnAnswer) -> IdentifyTurn {
     match answer {
-        TurnAnswer::Taken { remaining } => {
+        TurnAnswer::Taken { at, remaining } => {
             tracing::info!(shard, remaining, "turn to identify taken");
-            IdentifyTurn::Taken
+            IdentifyTurn::Taken(at.into())
         }
         TurnAnswer::Later { wait_ms } => IdentifyTurn::Later {
             why: "other sessions of this application are identified first".to_owned(),
@@ -93,12 +93,14 @@ fn turn(shard: u32, own: ShardRange, answer: TurnAnswer) -> IdentifyTurn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn refused_turn_says_why_and_how_long() {
         const OWN: ShardRange = ShardRange { from: 0, to: 2, of: 4 };
         let other = ShardRange { from: 1, to: 4, of: 4 };
-        assert_eq!(turn(1, OWN, TurnAnswer::Taken { remaining: 3 }), IdentifyTurn::Taken);
+        let at = Instant::now();
+        assert_eq!(turn(1, OWN, TurnAnswer::Taken { at, remaining: 3 }), IdentifyTurn::Taken(at.into()));
         for (answer, parts, seconds) in [
             (TurnAnswer::Later { wait_ms: 4_000 }, &["identified first"][..], 4),
             (TurnAnswer::Spent { wait_ms: 7_200_000 }, &["in 121 minutes"], 7_200),

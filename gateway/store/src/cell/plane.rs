@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longest wait for an answer, a new connection included.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Time between two turns of a bucket: five seconds (gateway documentation, "Session Start Limit"), and the one in which a turn is
-/// valid after the question.
+/// valid.
 const TURN_MS: u64 = 6_000;
 /// Bounds of the time until Discord resets the number of sessions.
 const RESET_MS: (u64, u64) = (10_000, 86_400_000);
@@ -47,6 +47,8 @@ pub struct TurnRequest {
 pub enum TurnAnswer {
     /// The session may be identified now.
     Taken {
+        /// Time on this machine directly before the turn was set, on which the validity of the turn depends.
+        at: Instant,
         /// Number of sessions that may be identified after this one.
         remaining: u64,
     },
@@ -118,34 +120,39 @@ fn take(db: &Db, cell: &str, server_pid: u32, request: &TurnRequest) -> Result<T
         FROM plane.discord_limits WHERE application = ?1";
     const TURN: &str = "SELECT CAST(greatest(0, ceil(extract(epoch FROM next - clock_timestamp()) * 1000)) AS BIGINT) \
         FROM plane.discord_turns WHERE application = ?1 AND bucket = ?2";
+    const NEXT: &str = "INSERT INTO plane.discord_turns (application, bucket, next) \
+        VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
+        ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next";
     let TurnRequest { application, bucket, remaining, reset_after_ms, .. } = request;
     if let Some(overlap) = claim(db, cell, server_pid, request)? {
         return Ok(overlap);
     }
     let read = |row: &crate::db::Row<'_>| Ok((row.get::<u64>("remaining")?, row.get::<u64>("left_ms")?));
     let known = db.first(LIMIT, params![application], read)?;
-    let counted = known.filter(|(_, left_ms)| *left_ms > 0);
+    // A reset further away was written by a clock that ran ahead.
+    let counted = known.filter(|(_, left_ms)| (1..=RESET_MS.1).contains(left_ms));
     let reset_ms = (*reset_after_ms).clamp(RESET_MS.0, RESET_MS.1);
     let (remaining, left_ms) =
         counted.map_or((*remaining, reset_ms), |(counted, left)| (counted.min(*remaining), left));
     let Some(remaining) = remaining.checked_sub(1) else { return Ok(TurnAnswer::Spent { wait_ms: left_ms }) };
+    let set_next = || db.run(NEXT, params![application, bucket, TURN_MS]);
     let next: Option<u64> = db.first(TURN, params![application, bucket], |row| row.only())?;
     if let Some(wait_ms) = next.filter(|left_ms| *left_ms > 0) {
+        // The clock was set back, or is that of another server: without this, nobody got a turn until it caught up.
+        if wait_ms > TURN_MS {
+            set_next()?;
+        }
         return Ok(TurnAnswer::Later { wait_ms: wait_ms.min(TURN_MS) });
     }
-    db.run(
-        "INSERT INTO plane.discord_turns (application, bucket, next) \
-         VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
-         ON CONFLICT (application, bucket) DO UPDATE SET next = excluded.next",
-        params![application, bucket, TURN_MS],
-    )?;
     db.run(
         "INSERT INTO plane.discord_limits (application, remaining, resets) \
          VALUES (?1, ?2, clock_timestamp() + CAST(?3 AS BIGINT) * interval '1 millisecond') \
          ON CONFLICT (application) DO UPDATE SET remaining = excluded.remaining, resets = excluded.resets",
         params![application, remaining, left_ms],
     )?;
-    Ok(TurnAnswer::Taken { remaining })
+    let at = Instant::now();
+    set_next()?;
+    Ok(TurnAnswer::Taken { at, remaining })
 }
 
 /// Records the shards of the cell. Returns the overlap with those of another cell that is served; then the cell has none.

@@ -57,6 +57,11 @@ fn is_taken(answer: &TurnAnswer) -> bool {
     matches!(answer, TurnAnswer::Taken { .. })
 }
 
+/// Number of sessions that may be identified after a turn that was taken.
+fn remaining(answer: &TurnAnswer) -> Option<u64> {
+    if let TurnAnswer::Taken { remaining, .. } = answer { Some(*remaining) } else { None }
+}
+
 /// Cells that begin at once create the plane once, and get their turns one after the other: no two within a turn's time.
 #[test]
 #[ignore = "needs a PostgreSQL server: make test-postgres"]
@@ -101,18 +106,36 @@ fn sessions_of_the_day_are_counted_over_all_cells() {
     let (a, b) = (Cell::open(&address, "a"), Cell::open(&address, "b"));
     let of =
         |from: u32, bucket, remaining| TurnRequest { bucket, remaining, ..request(range(from, from + 1, 2)) };
-    assert_eq!(a.ask(&of(0, 0, 3)), TurnAnswer::Taken { remaining: 2 });
+    assert_eq!(remaining(&a.ask(&of(0, 0, 3))), Some(2));
     // A report of before the first one, then one of after a session that no cell identified.
-    assert_eq!(b.ask(&of(1, 1, 3)), TurnAnswer::Taken { remaining: 1 });
-    assert_eq!(a.ask(&of(0, 2, 2)), TurnAnswer::Taken { remaining: 0 });
+    assert_eq!(remaining(&b.ask(&of(1, 1, 3))), Some(1));
+    assert_eq!(remaining(&a.ask(&of(0, 2, 2))), Some(0));
     for cell in [(&a, 0), (&b, 1)] {
         let TurnAnswer::Spent { wait_ms } = cell.0.ask(&of(cell.1, 3, 2)) else { panic!("not spent") };
         assert!((DAY_MS - 600_000..=DAY_MS).contains(&wait_ms), "{wait_ms}");
     }
     let sql = "UPDATE plane.discord_limits SET resets = now() - interval '1 second'";
     server.query(&address, sql).unwrap();
-    assert_eq!(b.ask(&of(1, 4, 900)), TurnAnswer::Taken { remaining: 899 });
-    assert_eq!(a.ask(&of(0, 5, 100)), TurnAnswer::Taken { remaining: 99 }, "a lower report counts");
+    assert_eq!(remaining(&b.ask(&of(1, 4, 900))), Some(899));
+    assert_eq!(remaining(&a.ask(&of(0, 5, 100))), Some(99), "a lower report counts");
+}
+
+/// Rows of a server whose clock ran ahead delay one turn, and do not count the sessions of the day.
+#[test]
+#[ignore = "needs a PostgreSQL server: make test-postgres"]
+fn rows_of_a_clock_that_ran_ahead_delay_one_turn() {
+    let Some(server) = Postgres::start() else { return };
+    let address = server.create_database("ahead");
+    let cell = Cell::open(&address, "a");
+    let question = TurnRequest { remaining: 5, ..request(range(0, 1, 1)) };
+    assert_eq!(remaining(&cell.ask(&question)), Some(4));
+    let ahead = "UPDATE plane.discord_turns SET next = now() + interval '1 hour'; \
+        UPDATE plane.discord_limits SET remaining = 0, resets = now() + interval '25 hours'";
+    server.query(&address, ahead).unwrap();
+    assert_eq!(cell.ask(&question), TurnAnswer::Later { wait_ms: 6_000 });
+    let TurnAnswer::Later { wait_ms } = cell.ask(&question) else { panic!("not later") };
+    std::thread::sleep(Duration::from_millis(wait_ms));
+    assert_eq!(remaining(&cell.ask(&question)), Some(4));
 }
 
 /// Two cells that are served never have a shard in common. What a cell had is free when it ends, and what it left by another

@@ -165,6 +165,16 @@ fn missing_hello_reconnects_and_keeps_the_session() {
 }
 
 #[test]
+fn wait_for_a_turn_does_not_shorten_the_time_to_ready() {
+    let mut shard = shard();
+    shard.begin_connection(0);
+    shard.frame(0, hello(), 1.0);
+    shard.restart_ready_time(29_000);
+    assert_eq!((shard.tick(58_999).len(), shard.deadline()), (1, Some(59_000)), "a heartbeat");
+    assert!(matches!(shard.tick(59_000)[..], [Output::Reconnect(_)]));
+}
+
+#[test]
 fn missing_ready_or_resumed_starts_a_new_session() {
     for mut shard in [shard(), resuming_shard()] {
         shard.begin_connection(100);
