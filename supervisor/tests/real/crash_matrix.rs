@@ -23,6 +23,10 @@ const SYNC: &str = "sync supervisor.db-wal";
 /// Maximum time until a point is reached.
 const REACH_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Number of trees until a wrapper reaches a point before the supervisor kills it, and the time for each but the last.
+const WRAPPER_TRIES: u32 = 4;
+const LATE_WRAPPER: Duration = Duration::from_secs(10);
+
 use Role::{Adapter, Starting, Supervisor, Wrapper};
 use Side::{Entry, Exit};
 const BOTH: &[Side] = &[Entry, Exit];
@@ -390,14 +394,23 @@ async fn close_matrix(points: &[Point<EscalationPhase>], victim: Role, begin: fn
             Some(traced) => traced,
             None => rig.traced().await,
         };
-        let spec = spec_ignoring_sigterm();
-        let decoys = rig.decoys(spec.lease_id);
-        let info = rig.spawn(&mut gateway, &spec).await;
-        tracer.arm(Some((at.clone(), victim)));
-        if begin(&info) {
-            gateway.send(Request::CloseLease { lease_id: spec.lease_id, reason: "test".into() }).await;
-        }
-        assert!(tracer.await_hit(REACH_TIMEOUT), "{at:?} was not reached: {:?}", tracer.log());
+        let mut tries = if victim == Wrapper { WRAPPER_TRIES } else { 1 };
+        let (spec, decoys) = loop {
+            let spec = spec_ignoring_sigterm();
+            let decoys = rig.decoys(spec.lease_id);
+            let info = rig.spawn(&mut gateway, &spec).await;
+            tracer.arm(Some((at.clone(), victim)));
+            if begin(&info) {
+                gateway.send(Request::CloseLease { lease_id: spec.lease_id, reason: "test".into() }).await;
+            }
+            tries -= 1;
+            if tracer.await_hit(if tries == 0 { REACH_TIMEOUT } else { LATE_WRAPPER }) {
+                break (spec, decoys);
+            }
+            assert!(tries > 0, "{at:?} was not reached: {:?}", tracer.log());
+            // On a busy machine the wrapper was late, and the supervisor ended it with the tree.
+            rig.check_after_wrapper_death(&spec, &decoys, &at);
+        };
         if victim == Supervisor {
             rig.check_after_supervisor_death(tracer, &spec, &decoys, &at);
         } else {
