@@ -22,6 +22,7 @@ use acp_shared::ids::{AgentName, GatewayInstanceId, IdempotencyKey, LeaseId, Run
 use acp_shared::protocol::{Graces, LeaseKind, Spawn};
 use sha2::{Digest, Sha256};
 use std::path::Path;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 pub(super) const SESSIONS_MAX: u64 = 1_000;
@@ -57,9 +58,16 @@ pub(crate) fn is_sqlite() -> bool {
     std::env::var_os("ACP_TEST_POSTGRES").is_none()
 }
 
-/// Opens the store of a state directory again, with the usual bounds.
+/// Opens the store of a state directory again, with the usual bounds. A server frees the lock of a closed connection soon
+/// after it, not with it.
 pub(crate) fn reopen(dir: &Path) -> Store {
-    open_in(dir, GroupBounds::default()).unwrap()
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        match open_in(dir, GroupBounds::default()) {
+            Err(StoreError::CellTaken { .. }) if Instant::now() < end => std::thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 pub(crate) fn key(name: &str) -> SessionKey {

@@ -1,7 +1,7 @@
 //! Reports of hosts: which of them a later start finds.
 
-use super::fixtures::open;
-use crate::{Durability, Store, meta};
+use super::fixtures::{open, reopen};
+use crate::{Store, meta};
 use std::time::Duration;
 
 /// A report counts for later starts until the next connection begins, also one that reports nothing.
@@ -27,7 +27,7 @@ async fn last_report_of_the_last_connection_counts() {
     store.record_host_report("one", 2, minutes(17)).await.unwrap();
     store.close().await;
 
-    let store = Store::open(dir.path(), Durability::Full).unwrap();
+    let store = reopen(dir.path());
     assert_eq!(reports(&store).await, [("one".to_owned(), minutes(17))]);
     store.record_host_report("one", 2, minutes(1)).await.unwrap();
     assert_eq!(reports(&store).await, [("one".to_owned(), minutes(17))], "a connection of another start");
