@@ -109,9 +109,9 @@ impl<'a> Pair<'a> {
         let socket = self.world.path(self.names[1]).join("gateway.sock");
         let began = Instant::now();
         assert!(self.gateways[0].signal(signal), "the owner no longer exists");
-        until(LONG, "the other gateway serves", || get(&socket, "/v1/owner")["serves"] == true);
-        let serves = began.elapsed();
         until(LONG, "the other gateway is ready", || self.gateways[1].has_printed("ready"));
+        let serves = began.elapsed();
+        assert_eq!(get(&socket, "/v1/owner")["serves"], true);
         let _ = Api::new(&socket).prompt(&resting(self.next), "hello");
         let answered = began.elapsed();
         self.next += 1;
