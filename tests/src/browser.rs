@@ -167,9 +167,6 @@ impl Browser {
             page.call(&format!("{domain}.enable"), json!({}));
         }
         page.call("Page.addScriptToEvaluateOnNewDocument", json!({"source": WATCH}));
-        // Without a person to ask, newer headless browsers deny it.
-        let notifications = json!({"permission": {"name": "notifications"}, "setting": "prompt"});
-        page.call_context("Browser.setPermission", notifications);
         page.resize(width, height);
         page
     }
