@@ -266,11 +266,8 @@ fn every_control_has_a_name_and_is_in_the_list_of_actions() {
     go(&page, "#/more");
     page.until("the other places", "document.querySelector('.menu-page')");
     look(&page, "more");
-    // Some browsers deny notifications without a person, and the page does not offer them then.
-    let is_denied = page.eval("Notification.permission") == json!("denied");
-    let may_be_absent = |control: &String| is_denied && control == "button Notify me";
-    let controls = list.iter().map(|(_, control)| control);
-    let unused: Vec<&String> = controls.filter(|it| !used.contains(*it) && !may_be_absent(it)).collect();
+    let unused: Vec<&String> =
+        list.iter().map(|(_, control)| control).filter(|it| !used.contains(*it)).collect();
     assert!(found.is_empty(), "not in the list of actions:\n{}", found.join("\n"));
     assert_eq!(unused, Vec::<&String>::new(), "of the list of actions, but on no page that was looked at");
     check(&page);

@@ -149,8 +149,6 @@ fn pages_recover_when_the_gateway_is_back() {
     go(&page, "#/new");
     page.shows("The page cannot be loaded");
     page.call("Network.setBlockedURLs", json!({"urls": []}));
-    // Newer browsers remember that a module could not be loaded until the page is loaded again.
-    page.call("Page.reload", json!({}));
     page.until("its module", "document.querySelector('main h1')?.innerText === 'New session'");
     go(&page, "#/");
     page.until("the list", "document.querySelector('.row-link')");
