@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Installs what the tests of the web console need into DIRECTORY/browser: bin/chromium, and axe.min.js of axe-core. The browser
-# is one of PATH, or else Debian's `chromium-headless-shell`, unpacked with the libraries that this machine lacks: nothing is
-# installed, and root is needed only to fetch the lists of packages if there are none. It sees Debian's DejaVu fonts alone where
-# these can be had, so that pictures are the same everywhere. Where neither can be had, the file
-# `missing` says why, and the tests say so and are skipped, or fail in CI. usage: install.sh DIRECTORY
+# is one of PATH, or else Debian's `chromium`, unpacked with the libraries that this machine lacks: nothing is installed, and root
+# is needed only to fetch the lists of packages if there are none or old ones. It is no `chromium-headless-shell`, which denies
+# notifications whatever its user says. It sees Debian's DejaVu fonts alone where these can be had, so that pictures are the same
+# everywhere. Where neither can be had, the file `missing` says why, and the tests say so and are skipped, or fail in CI.
+# usage: install.sh DIRECTORY
 set -euo pipefail
 
 base=${1:?usage: install.sh DIRECTORY}
 mkdir -p "$base/browser/bin"
 dir=$(cd "$base/browser" && pwd)
-package=chromium-headless-shell
+package=chromium
 axe=4.14.1
 axe_sha256=29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c
 rm -f "$dir/missing"
@@ -54,7 +55,7 @@ END
 
 installed() {
     local name
-    for name in "$package" chromium chromium-browser google-chrome; do
+    for name in chromium chromium-browser google-chrome; do
         if command -v "$name" >/dev/null; then
             launcher "$(command -v "$name")"
             return
@@ -82,12 +83,15 @@ unpacked() {
         rm -rf "$root" "$dir/debs"
         mkdir -p "$root" "$dir/debs"
         # shellcheck disable=SC2086 # A list of names.
-        (cd "$dir/debs" && apt-get download $names >/dev/null 2>&1) || missing "Debian's archive does not answer"
+        download() { (cd "$dir/debs" && apt-get download $names >/dev/null 2>&1); }
+        # The archive drops the packages of old lists.
+        download || { [ "$(id -u)" = 0 ] && apt-get update -qq && names=$(needed) && download; } ||
+            missing "Debian's archive does not answer, or its lists are old (as root: apt-get update)"
         for deb in "$dir"/debs/*.deb; do dpkg -x "$deb" "$root"; done
         rm -rf "$dir/debs"
         echo "$names" >"$dir/stamp"
     fi
-    program=$(find "$root/usr/lib" -type f -name "$package" -o -type f -name headless_shell | head -n 1)
+    program=$(find "$root/usr/lib" -type f -path "*/chromium/chromium" | head -n 1)
     [ -n "$program" ] || missing "$package has no program where one is expected"
     launcher "$program" "$(find "$root/usr/lib" "$root/lib" -type d 2>/dev/null | paste -sd :)"
 }
