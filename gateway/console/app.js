@@ -7,12 +7,15 @@ import { LoginPage } from "./pages/login.js";
 import { SessionList } from "./pages/sessions.js";
 import { titleOf } from "./ui/names.js";
 
-/** Pages that the list does not wait for: each is loaded when it is shown, or soon after the list. */
+/**
+ * Pages that the list does not wait for: each is loaded when it is shown, or soon after the list. Many browsers remember a failed
+ * module by its address, so a repetition has a query.
+ */
 const LATER = {
-  session: () => import("./pages/session.js"),
-  files: () => import("./pages/files.js"),
-  new: () => import("./pages/new.js"),
-  operate: () => import("./pages/operate.js"),
+  session: (query = "") => import(`./pages/session.js${query}`),
+  files: (query = "") => import(`./pages/files.js${query}`),
+  new: (query = "") => import(`./pages/new.js${query}`),
+  operate: (query = "") => import(`./pages/operate.js${query}`),
 };
 
 /** Delay before the other pages are loaded, in milliseconds. */
@@ -128,7 +131,8 @@ function LaterPage({ page: [name, component], id }) {
   // In the task that has drawn: a module that came before an effect after the frame would not be drawn.
   useLayoutEffect(() => {
     if (loaded.has(name)) return undefined;
-    const load = () => void LATER[name]().then((module) => { loaded.set(name, module); draw(1); }, setError);
+    let tries = 0;
+    const load = () => void LATER[name](tries++ ? `?${tries}` : "").then((module) => { loaded.set(name, module); draw(1); }, setError);
     load();
     // Again when the gateway is back.
     shared.console.gapListeners.add(load);
