@@ -104,7 +104,11 @@ pub(crate) async fn serve(
     let clock = store.clock();
     let all = Channels::default();
     let service = Arc::new(start(&settings, &live, &store, &all, clock, &stop)?);
-    service.hosts.recall(&store.host_reports(hosts::names(config)).await?);
+    match config.remote.shared_roots.is_empty() {
+        // A report must not outlive the times in which it is kept up to date.
+        true => store.clear_host_reports().await?,
+        false => service.hosts.restore_reports(&store.host_reports(hosts::names(config)).await?),
+    }
     let socket = settings.state_dir.join(SOCKET);
     standby.iter_mut().for_each(Standby::release_local);
     let api = Api::new(Arc::clone(&service) as _, api_limits(config), stop.clone());

@@ -89,7 +89,7 @@ pub(super) fn comes_last(names: &str) -> bool {
 }
 
 /// Transactions of the gateway that no seed reaches, with reasons.
-const BEYOND: [(&str, &str); 23] = [
+const BEYOND: [(&str, &str); 24] = [
     ("binding_activate", "the room has no threads: a conversation is bound where it is"),
     ("binding_failed", "as before"),
     ("binding_stale", "no session is removed while a binding refers to it"),
@@ -109,6 +109,7 @@ const BEYOND: [(&str, &str); 23] = [
     ("settle_admission", "the simulated supervisor refuses no database"),
     ("begin_host_reports", "the simulated supervisors report to no later gateway"),
     ("record_host_report", "as before"),
+    ("clear_host_reports", "as before"),
     ("token_add", "the API over the network is not simulated"),
     ("token_revoke", "as before"),
     ("webhook_cursor", "the configuration has no webhooks"),

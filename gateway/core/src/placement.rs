@@ -83,7 +83,7 @@ fn with_most_room<'a>(
 }
 
 /// Returns the host at which a session with shared directories continues without its host `lost`: a connected one with all labels
-/// of the agent. The gateway's machine is none: it need not have the directories.
+/// of the agent. The gateway's own machine is never chosen: it need not have the directories.
 #[must_use]
 pub fn place_elsewhere<'a>(
     hosts: &'a [HostCandidate],
@@ -103,11 +103,12 @@ pub fn is_shared(directory: &Path, roots: &[PathBuf]) -> bool {
 
 /// Returns the time until all agents of a gateway on a disconnected host have ended; zero once they have. `reported` is the
 /// time without a connection after which the host has ended them, `away` the time since the connection was lost. A tenth and
-/// a minute more cover clocks that differ.
+/// a minute more cover clocks that differ, and an agent that started after the report with up to 22 s of graces; longer `graces`
+/// count twice, for the agent and for its terminals.
 #[must_use]
-pub fn agents_end_in(reported: Duration, away: Duration) -> Duration {
-    let reported = reported.min(END_MAX);
-    (reported + reported / 10 + RESERVE).saturating_sub(away)
+pub fn agents_end_in(reported: Duration, graces: Duration, away: Duration) -> Duration {
+    let (reported, graces) = (reported.min(END_MAX), graces.min(END_MAX));
+    (reported + reported / 10 + RESERVE.max(2 * graces + RESERVE / 4)).saturating_sub(away)
 }
 
 #[cfg(test)]
@@ -127,16 +128,21 @@ mod tests {
     #[test]
     fn agents_of_a_disconnected_host_end_after_its_report_and_a_reserve() {
         let seconds = Duration::from_secs;
-        for (reported, away, want) in [
-            (seconds(900), seconds(0), seconds(1_050)),
-            (seconds(900), seconds(1_049), seconds(1)),
-            (seconds(900), seconds(1_050), Duration::ZERO),
-            (seconds(900), seconds(5_000), Duration::ZERO),
-            (Duration::ZERO, seconds(59), seconds(1)),
-            (Duration::MAX, Duration::ZERO, END_MAX + END_MAX / 10 + RESERVE),
+        for (reported, graces, away, want) in [
+            (seconds(900), 0, seconds(0), seconds(1_050)),
+            (seconds(900), 0, seconds(1_049), seconds(1)),
+            (seconds(900), 0, seconds(1_050), Duration::ZERO),
+            (seconds(900), 0, seconds(5_000), Duration::ZERO),
+            (Duration::ZERO, 0, seconds(59), seconds(1)),
+            (seconds(900), 22, seconds(1_049), seconds(1)),
+            // An agent that may take ten minutes, and its terminals as long again.
+            (seconds(120), 600, Duration::ZERO, seconds(120 + 12 + 1_200 + 15)),
+            (Duration::MAX, 0, Duration::ZERO, END_MAX + END_MAX / 10 + RESERVE),
         ] {
-            assert_eq!(agents_end_in(reported, away), want, "{reported:?} {away:?}");
+            let found = agents_end_in(reported, seconds(graces), away);
+            assert_eq!(found, want, "{reported:?} {graces} {away:?}");
         }
+        assert!(agents_end_in(Duration::MAX, Duration::MAX, Duration::ZERO) > 3 * END_MAX);
     }
 
     #[test]

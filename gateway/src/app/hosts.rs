@@ -37,7 +37,7 @@ pub(super) fn connect(
 ) -> Result<Hosts, Failure> {
     let config = live.at_start();
     let start = |name: &str, endpoint: Endpoint| {
-        let progress = rollback::progress(store, name);
+        let progress = rollback::progress(store, name, config.remote.keeps_reports(name));
         let secret = match endpoint {
             Endpoint::Socket(_) => Some(settings.supervisor_secret.clone()),
             Endpoint::Tls(_) => None,

@@ -162,11 +162,12 @@ pub(crate) async fn answer(api: Api, hosts: &Hosts, failure: Failure, socket: &P
 struct StoreProgress {
     store: Store,
     host: String,
+    keeps_reports: bool,
 }
 
-/// Returns the progress of a gateway's store for its handshakes with a host.
-pub(crate) fn progress(store: &Store, host: &str) -> Box<dyn DurableProgress> {
-    Box::new(StoreProgress { store: store.clone(), host: host.to_owned() })
+/// Returns the progress of a gateway's store for its handshakes with a host. `keeps_reports` is true if the reports of this host are recorded.
+pub(crate) fn progress(store: &Store, host: &str, keeps_reports: bool) -> Box<dyn DurableProgress> {
+    Box::new(StoreProgress { store: store.clone(), host: host.to_owned(), keeps_reports })
 }
 
 impl DurableProgress for StoreProgress {
@@ -181,11 +182,10 @@ impl DurableProgress for StoreProgress {
             if connection == 1 {
                 self.store.settle_admission(&self.host).await.map_err(why)?;
             }
-            // Sessions do not leave this machine without a person.
-            if self.host == LOCAL {
-                return Ok(());
+            match self.keeps_reports {
+                true => self.store.begin_host_reports(&self.host, connection).await.map_err(why),
+                false => Ok(()),
             }
-            self.store.begin_host_reports(&self.host, connection).await.map_err(why)
         })
     }
 }

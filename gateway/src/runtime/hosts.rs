@@ -17,7 +17,7 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -86,12 +86,25 @@ struct Entry {
 }
 
 impl Entry {
+    /// Reads the figures again and again, at once after each connection. Their report is recorded in the store, if there is one.
+    async fn read_all_figures(&self, store: Option<&Store>) {
+        let mut status = self.host.supervisor.status();
+        loop {
+            self.read_figures().await;
+            if let Some(store) = store {
+                self.record(store).await;
+            }
+            // The sender lives as long as the client.
+            drop(tokio::time::timeout(FIGURES_EVERY, status.changed()).await);
+        }
+    }
+
     /// Records the end of agents that the host reported, for a later process.
     async fn record(&self, store: &Store) {
         let HostFigures { agents_end, connection, .. } = *self.figures.lock();
         let report = agents_end.map(|agents_end| (connection, agents_end));
         let Some((_, agents_end)) = report.filter(|_| *self.recorded.lock() != report) else { return };
-        if *self.host.name == *LOCAL || connection == 0 {
+        if connection == 0 {
             return;
         }
         match store.record_host_report(&self.host.name, connection, agents_end).await {
@@ -194,12 +207,16 @@ impl Hosts {
     pub(crate) fn place(&self, requested: Option<&str>, agent: &AgentName) -> Result<Host, Failure> {
         let candidates = self.candidates();
         let chosen = placement::place(&candidates, requested, &self.labels_of(agent))?;
-        // Counted until the next reading, so that spawns at the same time do not all choose the same host.
-        if let Some(entry) = self.entries().find(|entry| *entry.host.name == *chosen.name) {
+        self.count_agent(&chosen.name);
+        Ok(self.get(&chosen.name))
+    }
+
+    /// Counts an agent on a host until the next reading, so that spawns at the same time do not all choose the same host.
+    fn count_agent(&self, name: &str) {
+        if let Some(entry) = self.entries().find(|entry| *entry.host.name == *name) {
             let mut figures = entry.figures.lock();
             figures.agents = figures.agents.saturating_add(1);
         }
-        Ok(self.get(&chosen.name))
     }
 
     fn labels_of(&self, agent: &AgentName) -> Vec<String> {
@@ -226,8 +243,8 @@ impl Hosts {
         }
     }
 
-    /// Takes over what hosts reported to an earlier process. It holds until the first connection.
-    pub(crate) fn recall(&self, reports: &BTreeMap<String, Duration>) {
+    /// Restores the hosts' reports to an earlier process. Each is valid until the first connection to its host.
+    pub(crate) fn restore_reports(&self, reports: &BTreeMap<String, Duration>) {
         for entry in self.entries() {
             let mut figures = entry.figures.lock();
             if figures.connection == 0 {
@@ -236,44 +253,49 @@ impl Hosts {
         }
     }
 
-    /// True if sessions may go on at other hosts.
+    /// True if `remote.shared_roots` is set.
     pub(crate) fn shares_directories(&self) -> bool {
         !self.live.at_start().remote.shared_roots.is_empty()
     }
 
-    /// True for a directory that all hosts share.
-    pub(crate) fn is_shared(&self, directory: &Path) -> bool {
-        placement::is_shared(directory, &self.live.at_start().remote.shared_roots)
+    /// True for directories that all hosts share.
+    pub(crate) fn are_shared(&self, directories: &[PathBuf]) -> bool {
+        let roots = &self.live.at_start().remote.shared_roots;
+        directories.iter().all(|directory| placement::is_shared(directory, roots))
     }
 
-    /// Returns the other machines that are away for so long that all agents of this gateway there have ended.
+    /// Returns the remote hosts that are disconnected and whose agents have all ended, unless no other remote host is connected.
     pub(crate) fn lost(&self) -> Vec<String> {
-        let names = self.iter().map(|host| host.name.to_string()).filter(|name| name != LOCAL);
-        names.filter(|name| self.agents_end_in(name) == Some(Duration::ZERO)).collect()
+        let remote = || self.iter().filter(|host| *host.name != *LOCAL);
+        if remote().all(|host| host.supervisor.outage().is_some()) {
+            return Vec::new();
+        }
+        let names = remote().map(|host| host.name.to_string());
+        names.filter(|name| self.agents_end_in(name, Duration::ZERO) == Some(Duration::ZERO)).collect()
     }
 
-    /// Chooses the host at which a session of this agent continues without the host `lost`.
-    pub(crate) fn place_elsewhere(&self, lost: &str, agent: &AgentName) -> Option<Host> {
-        let candidates = self.candidates();
+    /// Chooses the host at which a session of this agent and backend continues without the host `lost`.
+    pub(crate) fn place_elsewhere(&self, lost: &str, agent: &AgentName, backend: &str) -> Option<String> {
+        let usable = self.entries().filter(|entry| entry.host.registry.get(backend).is_some());
+        let candidates: Vec<HostCandidate> = usable.map(|entry| self.candidate(entry)).collect();
         let chosen = placement::place_elsewhere(&candidates, lost, &self.labels_of(agent))?;
-        let entry = self.entries().find(|entry| *entry.host.name == *chosen.name)?;
-        let mut figures = entry.figures.lock();
-        figures.agents = figures.agents.saturating_add(1);
-        Some(entry.host.clone())
+        self.count_agent(&chosen.name);
+        Some(chosen.name.clone())
     }
 
     /// Returns the time after which a host that is away has ended all agents of this gateway: it ends them when it has had no
     /// connection of the gateway for the time that it reported. Zero once that time is over, and for a host that is no longer
     /// configured, which the operator has ended; `None` for a host that is connected, and for one that did not report that time
-    /// on its last connection. Before the first connection, the report to an earlier process counts, from the start on.
-    pub(crate) fn agents_end_in(&self, name: &str) -> Option<Duration> {
+    /// on its last connection. Before the first connection, the report to an earlier process counts, from the start on. `graces` are
+    /// those of an agent that may be newer than the report.
+    pub(crate) fn agents_end_in(&self, name: &str, graces: Duration) -> Option<Duration> {
         let Some(entry) = self.entries().find(|entry| *entry.host.name == *name) else {
             return Some(Duration::ZERO);
         };
         let away = entry.host.supervisor.away_for()?;
         let HostFigures { agents_end, connection, .. } = *entry.figures.lock();
         let is_newest = connection == entry.host.supervisor.connections();
-        agents_end.filter(|_| is_newest).map(|reported| placement::agents_end_in(reported, away))
+        agents_end.filter(|_| is_newest).map(|reported| placement::agents_end_in(reported, graces, away))
     }
 
     /// Returns all hosts as candidates.
@@ -286,13 +308,14 @@ impl Hosts {
         if self.others.is_empty() && *self.first.host.name == *LOCAL {
             return;
         }
-        loop {
-            join_all(self.entries().map(Entry::read_figures)).await;
-            join_all(self.entries().map(|entry| entry.record(&store))).await;
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = tokio::time::sleep(FIGURES_EVERY) => {}
-            }
+        let remote = &self.live.at_start().remote;
+        let all = self.entries().map(|entry| {
+            let store = Some(&store).filter(|_| remote.keeps_reports(&entry.host.name));
+            entry.read_all_figures(store)
+        });
+        tokio::select! {
+            () = stop.cancelled() => {}
+            _ = join_all(all) => {}
         }
     }
 }
@@ -314,22 +337,22 @@ mod tests {
             let reported = [Figure::new(figures::DETACHED_GRACE, 900)];
             *hosts.first.figures.lock() = HostFigures::of(&reported, connection);
         };
-        assert_eq!(hosts.agents_end_in("big1"), None, "never connected");
-        hosts.recall(&BTreeMap::from([("big1".to_owned(), Duration::from_secs(900))]));
-        let recalled = hosts.agents_end_in("big1");
+        assert_eq!(hosts.agents_end_in("big1", Duration::ZERO), None, "never connected");
+        hosts.restore_reports(&BTreeMap::from([("big1".to_owned(), Duration::from_secs(900))]));
+        let recalled = hosts.agents_end_in("big1", Duration::ZERO);
         assert!(recalled.is_some_and(|left| left > Duration::from_secs(1_000)), "{recalled:?}");
         assert!(hosts.lost().is_empty(), "the time since the start is not over");
         wire.up("s");
         report(1);
-        assert_eq!(hosts.agents_end_in("big1"), None, "connected");
+        assert_eq!(hosts.agents_end_in("big1", Duration::ZERO), None, "connected");
         wire.down();
-        let left = hosts.agents_end_in("big1");
+        let left = hosts.agents_end_in("big1", Duration::ZERO);
         assert!(left.is_some_and(|left| left > Duration::from_secs(1_000)), "{left:?}");
         wire.up("s");
         wire.down();
-        assert_eq!(hosts.agents_end_in("big1"), None, "not reported on the last connection");
+        assert_eq!(hosts.agents_end_in("big1", Duration::ZERO), None, "not reported on the last connection");
         report(2);
-        assert!(hosts.agents_end_in("big1").is_some());
-        assert_eq!(hosts.agents_end_in("big2"), Some(Duration::ZERO), "not configured");
+        assert!(hosts.agents_end_in("big1", Duration::ZERO).is_some());
+        assert_eq!(hosts.agents_end_in("big2", Duration::ZERO), Some(Duration::ZERO), "not configured");
     }
 }

@@ -244,9 +244,12 @@ impl SupervisorClient {
     /// Returns the time since the loss of the last connection, or without one since the start: an earlier process has sent
     /// nothing since then. `None` while connected.
     pub(crate) fn away_for(&self) -> Option<Duration> {
+        if self.shared.status.borrow().is_up() {
+            return None;
+        }
+        // Read after the status: the time of a loss is set before it.
         let lost_at = *self.shared.lost_at.lock();
-        let is_up = self.shared.status.borrow().is_up();
-        (!is_up).then(|| (self.shared.time)().saturating_sub(lost_at))
+        Some((self.shared.time)().saturating_sub(lost_at))
     }
 
     /// Returns the reason why the supervisor cannot be used; `None` if it can.

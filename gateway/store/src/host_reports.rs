@@ -1,7 +1,7 @@
-//! Last reports of hosts: the time after which a host without messages has ended all agents of this gateway. A later process
-//! counts it for a host that it cannot reach.
+//! Last report of each host: the time without messages after which it ends all agents of this gateway. A restarted gateway uses it
+//! for hosts that it cannot reach.
 
-use crate::db::Db;
+use crate::db::{Db, params};
 use crate::{Store, StoreError, meta};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -27,8 +27,13 @@ fn key(host: &str) -> String {
 
 fn report(db: &Db, host: &str) -> Result<Option<HostReport>, StoreError> {
     let Some(text) = meta::get(db, &key(host))? else { return Ok(None) };
-    // Another program wrote it: its report is not known.
+    // A value that does not parse counts as no report.
     Ok(serde_json::from_str(&text).ok())
+}
+
+/// Removes all reports: without them no session leaves a host that cannot be reached.
+pub(crate) fn clear(db: &Db) -> Result<(), StoreError> {
+    db.run("DELETE FROM acp_meta WHERE key LIKE ?1", params![format!("{KEY}:%")]).map(drop)
 }
 
 fn set(db: &Db, host: &str, report: HostReport) -> Result<(), StoreError> {
@@ -36,7 +41,15 @@ fn set(db: &Db, host: &str, report: HostReport) -> Result<(), StoreError> {
 }
 
 impl Store {
-    /// Begins the reports of a connection to a host: those of earlier ones no longer hold. Called before a request is sent.
+    /// Removes all reports.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn clear_host_reports(&self) -> Result<(), StoreError> {
+        self.write("clear_host_reports", |tx| clear(tx)).await
+    }
+
+    /// Discards the reports of earlier connections to a host. Must be called before the first request of a connection.
     ///
     /// # Errors
     /// As [`Store::write`].

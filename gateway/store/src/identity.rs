@@ -4,7 +4,7 @@
 use crate::db::{Db, params};
 use crate::error::StoreError;
 use crate::schema::open_reader;
-use crate::{events, meta, rollback};
+use crate::{events, host_reports, meta, rollback};
 use acp_shared::ids::{GatewayInstanceId, StartId};
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::MetadataExt;
@@ -206,6 +206,7 @@ pub fn accept_loss(db: &Db, known_epoch: u64) -> Result<(), StoreError> {
         meta::set(db, EPOCH, &next.to_string())?;
         meta::remove(db, UNADMITTED)?;
         meta::remove(db, CURSOR_EPOCH)?;
+        host_reports::clear(db)?;
         meta::set(db, ACCEPTED_LOSS, "1")
     })
 }
@@ -354,7 +355,9 @@ mod tests {
         assert_eq!(cursor_epoch(&db, "a").unwrap(), first, "a restart of the gateway");
         let second = cursor_epoch(&db, "b").unwrap();
         assert_ne!(second, first, "a boot");
+        meta::set(&db, "host_report:one", "{}").unwrap();
         accept_loss(&db, 7).unwrap();
+        assert_eq!(meta::get(&db, "host_report:one").unwrap(), None, "newer reports may be lost");
         let third = cursor_epoch(&db, "b").unwrap();
         assert_ne!(third, second, "a restore or an accepted loss");
         let unknown = cursor_epoch(&db, "").unwrap();

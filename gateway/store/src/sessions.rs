@@ -427,18 +427,21 @@ impl Store {
             .await
     }
 
-    /// Open sessions on a host, with their working directories.
+    /// Open sessions on a host, with their directories.
     ///
     /// # Errors
     /// As [`Store::read`].
-    pub async fn sessions_on(&self, host: String) -> Result<Vec<(SessionKey, PathBuf)>, StoreError> {
-        const SQL: &str = "SELECT session_key, cwd, options_json FROM acp_sessions WHERE state <> 'closed'";
+    pub async fn sessions_on(&self, host: String) -> Result<Vec<(SessionKey, Vec<PathBuf>)>, StoreError> {
+        // Names of hosts have no wildcard.
+        const SQL: &str = "SELECT session_key, cwd, options_json FROM acp_sessions \
+            WHERE state <> 'closed' AND options_json LIKE '%\"' || ?1 || '\"%'";
         self.read("sessions_on", move |db| {
             let mut found = Vec::new();
-            db.visit(SQL, &[], |row| {
+            db.visit(SQL, params![host], |row| {
                 let options: SessionOptions = row.json("options_json")?;
                 if options.is_on(&host) {
-                    found.push((row.get("session_key")?, PathBuf::from(row.get::<String>("cwd")?)));
+                    let all = std::iter::once(row.get("cwd")?).chain(options.additional_directories);
+                    found.push((row.get("session_key")?, all.map(PathBuf::from).collect()));
                 }
                 Ok(ControlFlow::Continue(()))
             })?;

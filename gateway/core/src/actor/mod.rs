@@ -37,6 +37,7 @@ use acp_shared::ids::RunId;
 use acp_shared::launch::ExitStatus;
 use acp_shared::private_home;
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 /// Agent process of a session, as the actor tracks it.
 #[derive(Debug)]
@@ -283,6 +284,12 @@ impl Actor {
     /// Environment of the running agent; empty without one.
     pub fn agent_env(&self) -> Vec<(String, String)> {
         self.lease.as_ref().map(|lease| lease.row.spawn.env.clone()).unwrap_or_default()
+    }
+
+    /// Returns the maximum time that the end of the agent's process takes; zero without one.
+    pub fn graces(&self) -> Duration {
+        let graces = self.lease.as_ref().map(|lease| lease.row.spawn.graces);
+        Duration::from_millis(graces.map_or(0, |graces| graces.total_ms()))
     }
 
     /// Directories of the running agent; the working directory is the first. Its private home directory is none of them.

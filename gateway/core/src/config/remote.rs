@@ -24,8 +24,8 @@ pub struct RemoteConfig {
     /// PEM file with the private key of the CA, with which `acp-gateway hosts enrol` signs. Default: none, `tls/ca.key` in the
     /// state directory.
     pub ca_key: Option<PathBuf>,
-    /// Directories that are the same on all hosts: a session whose working directory lies below one continues at another host
-    /// when its host is lost. Default: none, sessions wait for their host.
+    /// Directories that are the same on all hosts, as canonical paths: a session whose directories all lie below them continues at
+    /// another host when its host is lost. Default: none, sessions wait for their host.
     pub shared_roots: Vec<PathBuf>,
     /// `remote.hosts.NAME.*`. Default: none, agents run on the gateway's machine.
     pub hosts: BTreeMap<String, HostConfig>,
@@ -73,6 +73,13 @@ fn is_address(address: &str) -> bool {
             && port.parse::<u16>().is_ok_and(|port| port > 0)
             && (!host.contains(':') || host.ends_with(']'))
     })
+}
+
+impl RemoteConfig {
+    /// True if the reports of this host are recorded: they are used to move sessions from a lost remote host.
+    pub fn keeps_reports(&self, host: &str) -> bool {
+        host != LOCAL && !self.shared_roots.is_empty()
+    }
 }
 
 pub(super) fn check(found: &mut KeyProblems, config: &Config) {

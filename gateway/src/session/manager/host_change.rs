@@ -61,21 +61,23 @@ impl Manager {
         lost: &str,
     ) -> Result<Option<String>, Failure> {
         let row = self.row(session).await?;
-        if !row.options.is_on(lost) || self.deps.hosts.agents_end_in(lost) != Some(Duration::ZERO) {
+        let has_ended = self.deps.hosts.agents_end_in(lost, Duration::ZERO) == Some(Duration::ZERO);
+        if !row.options.is_on(lost) || !has_ended {
             return Ok(None);
         }
-        let Some(to) = self.deps.hosts.place_elsewhere(lost, &row.agent) else {
-            return Err(host_away("No other host with the labels of the agent is connected.".to_owned()));
+        let Some(to) = self.deps.hosts.place_elsewhere(lost, &row.agent, &row.backend) else {
+            let text = "No other host with the labels of the agent and the session's backend is connected.";
+            return Err(host_away(text.to_owned()));
         };
-        to.registry.require(&row.backend)?;
-        let command = ActorCommand::Set(Setting::Host(to.name.to_string()));
+        let command = ActorCommand::Set(Setting::Host(to.clone()));
         session_now(self.ask(session, command, None).await)?;
-        Ok(Some(to.name.to_string()))
+        Ok(Some(to))
     }
 
-    /// Checks the promised end of the agents of a disconnected host. The session's task then treats the agent as lost.
+    /// Checks the promised end of the agents of a disconnected host. The session's task checks it again with the graces of its agent,
+    /// and then treats the agent as lost.
     fn check_promise(&self, from: &Host, outage: &str) -> Result<(), Failure> {
-        let when = match self.deps.hosts.agents_end_in(&from.name) {
+        let when = match self.deps.hosts.agents_end_in(&from.name, Duration::ZERO) {
             Some(Duration::ZERO) => return Ok(()),
             Some(left) => {
                 let minutes = left.as_secs().div_ceil(60);

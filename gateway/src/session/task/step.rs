@@ -84,7 +84,7 @@ impl SessionTask {
 
     /// True if the host of the agent is away for so long that the agent has ended.
     fn is_agent_gone(&self) -> bool {
-        let left = self.deps.hosts.agents_end_in(&self.deps.host.name);
+        let left = self.deps.hosts.agents_end_in(&self.deps.host.name, self.actor.graces());
         self.feed.is_some() && left == Some(Duration::ZERO)
     }
 

@@ -33,6 +33,9 @@ async fn last_report_of_the_last_connection_counts() {
     assert_eq!(reports(&store).await, [("one".to_owned(), minutes(17))], "a connection of another start");
     store.begin_host_reports("one", 1).await.unwrap();
     assert_eq!(reports(&store).await, []);
+    store.record_host_report("one", 1, minutes(18)).await.unwrap();
+    store.clear_host_reports().await.unwrap();
+    assert_eq!(reports(&store).await, []);
     store.write("other program", |tx| meta::set(tx, "host_report:two", "{\"epoch\":1}")).await.unwrap();
     assert_eq!(reports(&store).await, [], "unreadable");
     store.close().await;
