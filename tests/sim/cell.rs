@@ -110,6 +110,8 @@ pub(super) struct CellScheduler<'a> {
     of_hosts: bool,
     /// Host of the last agent of each session.
     host_of: BTreeMap<SessionKey, usize>,
+    /// Host of each session, as of the last commit.
+    home_of: BTreeMap<SessionKey, usize>,
     /// Highest epoch of a gateway that started.
     epoch_started: u64,
     /// Rows that a failover goes back to.
@@ -142,6 +144,7 @@ impl<'a> CellScheduler<'a> {
             of_hosts,
             hosts: Default::default(),
             host_of: BTreeMap::new(),
+            home_of: BTreeMap::new(),
             epoch_started: 0,
             kept: None,
         }
@@ -167,6 +170,13 @@ impl<'a> CellScheduler<'a> {
         if stage.steps > STEPS_MAX {
             let busy = stage.host.busy().join("; ");
             violated!("the simulation does not come to rest: {busy}");
+        }
+        // Spawns are refused while gateways, hosts and the server are in trouble: they are repeated.
+        if !stage.calm
+            && stage.wishes_left == 0
+            && invariants::sessions(stage.hand.db(), false).len() < ROOMS.len()
+        {
+            stage.wishes_left = 1;
         }
         let is_done = stage.wishes_left == 0 && stage.tally.effects >= EFFECTS_MIN;
         if !stage.calm && is_done && stage.chance.one_in(30) {
@@ -409,6 +419,9 @@ impl<'a> CellScheduler<'a> {
         }
         if self.server.repeats() {
             SeededBug::repeat_commit(self.stage.hand.db(), before.first().copied().unwrap_or(0));
+        }
+        if next == NextEvent::Commit {
+            self.find_moves();
         }
         invariants::after(&mut self.stage, next == NextEvent::Commit)?;
         drop(ports);

@@ -1,7 +1,8 @@
 //! Hosts of a cell: connections, cuts, and agents that a host ends as it promised.
 
 use super::CellScheduler;
-use crate::sim::invariants::violated;
+use crate::sim::gateway::OTHER_HOSTS;
+use crate::sim::invariants::{self, violated};
 use crate::sim::scheduler::Violation;
 use crate::sim::supervisor::GRACE_SECONDS;
 use acp_shared::ids::SessionKey;
@@ -33,17 +34,34 @@ impl CellScheduler<'_> {
             self.reach("a session has moved");
             if self.hosts.get(before).is_some_and(|link| link.served.is_none()) {
                 self.reach("a session has moved from a host that is away");
-                self.leave_behind(&session, before);
             }
         }
         Ok(())
     }
 
-    /// Marks the agents of a session on a host that is away: what the gateway has not read of their output is lost.
-    pub(super) fn leave_behind(&mut self, session: &SessionKey, host: usize) {
+    /// Looks for sessions that a commit has moved from a host that is away.
+    pub(super) fn find_moves(&mut self) {
+        const SQL: &str = "SELECT session_key, json_extract(options_json, '$.host') FROM acp_sessions";
+        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get::<_, Option<String>>(1)?));
+        for (session, name) in invariants::query(self.stage.hand.db(), SQL, [], read) {
+            let Ok(session) = SessionKey::parse(&session) else { continue };
+            let host = name
+                .map_or(0, |name| OTHER_HOSTS.iter().position(|host| *host == name).map_or(0, |at| at + 1));
+            let before = self.home_of.insert(session.clone(), host).filter(|before| *before != host);
+            let Some(before) = before else { continue };
+            if self.hosts.get(before).is_some_and(|link| link.served.is_none()) {
+                self.leave_behind(&session, before);
+            }
+        }
+    }
+
+    /// Marks the last agent of a session on a host that is away: what the gateway has not read of its output is lost. Earlier ones
+    /// had been read whole before the last one started.
+    fn leave_behind(&mut self, session: &SessionKey, host: usize) {
         let leases = self.stage.host.leases.values_mut();
-        for lease in leases.filter(|lease| lease.host == host && lease.spawn.session_key == *session) {
-            lease.left_behind = true;
+        let of_session = leases.filter(|lease| lease.host == host && lease.spawn.session_key == *session);
+        if let Some(last) = of_session.filter(|lease| lease.agent.is_some()).max_by_key(|lease| lease.no) {
+            last.left_behind = true;
         }
     }
 
